@@ -126,16 +126,16 @@ LONGER_FUNCTIONS: dict[str, int] = {}
 """Exceptions, each with its own limit; the reason stands beside the entry."""
 
 MAX_CODE_LINES: dict[str, int] = {
-    "assemble": 4_047,
+    "assemble": 4_160,
     "atrium": 8,
     "base": 941,
     "catalog": 469,
-    "claim": 745,
-    "cli": 2_482,
+    "claim": 750,
+    "cli": 2_325,
     "compare": 4_905,
     "config": 2_105,
     "data": 1_544,
-    "document": 284,
+    "document": 289,
     "engines": 3_000,
     "evaluation": 453,
     "grading": 3_707,
@@ -144,12 +144,12 @@ MAX_CODE_LINES: dict[str, int] = {
     "models": 1_026,
     "peers": 591,
     "planning": 292,
-    "runs": 2_727,
+    "runs": 2_734,
     "stats": 692,
-    "sweep": 2_863,
+    "sweep": 2_866,
     "theory": 1_205,
     "train": 3_587,
-    "views": 1_100,
+    "views": 1_101,
 }
 """Code lines of each package, without blanks, comments, docstrings and imports.
 

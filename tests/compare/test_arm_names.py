@@ -153,7 +153,7 @@ def read(folder):
 def test_labels_rename_arms_in_tables(command):
     said = command("compare", "study", "--label", "atr=ATR (ours)", "--baseline", "grpo")
     assert "ATR (ours) against grpo" in said
-    assert "--label atr: expected OLD=NEW" in command("compare", "study", "--label", "atr", code=2)
+    assert "--label: atr: write OLD=NEW" in command("compare", "study", "--label", "atr", code=2)
 
 
 def test_a_wrong_name_suggests_an_experiment(command):

@@ -190,7 +190,7 @@ def test_leaving_out_names_one_of_the_runs_and_a_reason(study, capsys):
     with pytest.raises(ConfigError, match="--leave-out nothing: it fits 0 of the runs"):
         study.compare(leave_out={"nothing": "why"})
     assert main(["compare", "study", "--runs-dir", str(run.path.parents[1]), "--leave-out", "x="]) == 2
-    assert "--leave-out x=: write RUN=REASON" in capsys.readouterr().err
+    assert "--leave-out: x=: write RUN=REASON" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def test_reports_lie_below_runs_and_are_no_runs(make_study, capsys, tmp_path):
         (["compare"], "a comparison needs two arms"),
         (["compare", "study", "--at", "epochs"], "invalid choice"),
         (["compare", "nothing"], "there is no run"),
-        (["compare", "study", "--effect", "0"], "--effect 0"),
+        (["compare", "study", "--effect", "0"], "--effect: 0"),
         (["compare", "study", "--area", "rollout/reward"], "give --until STEP"),
         (["compare", "study", "--steps-to", "rollout/reward", "--until", "4"], "write METRIC=VALUE"),
         (["diff", "nothing", "else"], "there is no run"),

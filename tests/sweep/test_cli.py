@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
+from atrium.assemble.sweep_display import Lines, Progress, live_view
 from atrium.assemble.sweep_workers import sweep_definition
 from atrium.base.errors import ConfigError
 from atrium.cli import main
-from atrium.cli.sweep.table import Lines, Progress, live_view
 from atrium.sweep.document import trial_values
 
 
@@ -159,6 +159,6 @@ def test_without_a_live_table_a_line_says_how_far_the_sweep_is_when_nothing_was_
 
 
 def test_the_command_itself_loads_no_torch():
-    code = "import sys, atrium.assemble.sweep_workers, atrium.cli.sweep.report as report"
+    code = "import sys, atrium.assemble.sweep_workers, atrium.assemble.sweep_report as report"
     code += "; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0

@@ -11,7 +11,8 @@ from dataclasses import replace
 import pytest
 from tests.sweep.conftest import ScriptedRuns
 
-from atrium.cli.sweep.report import list_sweeps, report
+from atrium.assemble.sweep_report import report
+from atrium.cli import main
 from atrium.config.compose import compose
 from atrium.sweep.analysis import Score, setting_of, sweep_report
 from atrium.sweep.document import best_sentence
@@ -65,7 +66,7 @@ def written(finished):
     runs_dir, _ = finished
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
-        assert report(str(runs_dir), "small") == 0
+        report(str(runs_dir), "small")
     folder = runs_dir / "sweeps" / "small" / "report"
     return folder, json.loads((folder / "report.json").read_text()), said.getvalue()
 
@@ -140,7 +141,7 @@ def test_equal_reports_give_equal_pictures(finished, written, tmp_path):
 
 def test_a_list_of_sweeps_says_how_each_stands(finished, capsys):
     runs_dir, _ = finished
-    assert list_sweeps(str(runs_dir)) == 0
+    assert main(["sweep", "list", f"runs_dir={runs_dir}"]) == 0
     assert capsys.readouterr().out == "small  finished  search 5 of 5, baseline 3 of 3, final 10 of 10\n"
 
 
@@ -172,7 +173,7 @@ def run_scripted(tmp_path):
         storage = SweepStorage(storage_url("journal", tmp_path / "runs" / "sweeps" / "two"))
         prepare(storage, definition)
         new_worker(storage, definition, ScriptedRuns(by_delta)).work()
-        assert report(str(tmp_path / "runs"), "two") == 0
+        report(str(tmp_path / "runs"), "two")
         folder = tmp_path / "runs" / "sweeps" / "two" / "report"
         return json.loads((folder / "report.json").read_text()), folder
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from tests.sweep.conftest import ScriptedRuns, new_worker
 
+from atrium.assemble.sweep_report import report
 from atrium.base.errors import ConfigError
-from atrium.cli.sweep.report import report
 from atrium.sweep.files import validated_definition
 from atrium.sweep.setup import prepare
 from atrium.sweep.storage import SweepStorage, storage_url
@@ -66,7 +66,7 @@ def reported(tmp_path):
         storage = SweepStorage(storage_url("journal", runs_dir / "sweeps" / "small"))
         prepare(storage, definition)
         new_worker(storage, definition, execute).work()
-        assert report(str(runs_dir), "small") == 0
+        report(str(runs_dir), "small")
         return json.loads((runs_dir / "sweeps" / "small" / "report" / "report.json").read_text())
 
     return run

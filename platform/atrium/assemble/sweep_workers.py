@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atrium.assemble.outlook import outlook
+from atrium.assemble.sweep_display import SweepDisplay, sweep_display
 from atrium.base import plugins
 from atrium.base.atomic import explained
 from atrium.base.errors import ConfigError, Interrupted, SweepError
 from atrium.base.plain_files import append_plain
 from atrium.base.processes import END_SIGNALS, stop_requests
 from atrium.base.recorded import read_object
-from atrium.cli.sweep.table import SweepDisplay, sweep_display
 from atrium.config.compute import check_alone
 from atrium.config.machine import num_usable_cores, visible_gpus
 from atrium.launch.rank_logs import last_words
@@ -73,10 +73,10 @@ def predictions_commit(wanted: str, definition: SweepDefinition) -> str | None:
 
 def run_sweep(
     definition: SweepDefinition, storage: str | None, num_workers: int, predicted_at: str | None = None
-) -> int:
+) -> None:
     """Run a sweep to its end with workers of this machine, and report on it."""
     from atrium.assemble.checks import check_machine
-    from atrium.cli.sweep.report import report
+    from atrium.assemble.sweep_report import report
 
     config = trial_config(
         definition.base, name=definition.name, runs_dir=definition.runs_dir, seed=definition.seeds[0]
@@ -97,7 +97,7 @@ def run_sweep(
         _Worker(number, definition, opened.url, folder, threads) for number in range(1, num_workers + 1)
     ]
     _supervise(definition.name, workers, folder)
-    return report(definition.runs_dir, definition.name, opened.url)
+    report(definition.runs_dir, definition.name, opened.url)
 
 
 @dataclass

@@ -196,9 +196,7 @@ COMMANDS: Mapping[str, Command] = {
     "rerun": Command("atrium.cli.rerun", "main", "Repeat a run with its own settings"),
     "export": Command("atrium.cli.export", "main", "Write a run's policy as a transformers folder"),
     "clean": Command("atrium.cli.clean", "main", "Delete what runs can spare, after saying what"),
-    "sweep": Command(
-        "atrium.cli.sweep.command", "main", "Run many settings with seeds, and say which is best"
-    ),
+    "sweep": Command("atrium.cli.sweep", "main", "Run many settings with seeds, and say which is best"),
     "claim": Command(
         "atrium.cli.claim",
         "main",

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atrium.base.errors import ConfigError
-from atrium.cli.parser import CommandParser, files_explained
-from atrium.document.formatting import printable
-from atrium.runs.find import find_run, list_runs
-from atrium.runs.run_folder import RunFolder
+from atrium.cli.parser import CommandParser, files_explained, pair_of, points
+from atrium.runs.find import find_run, find_runs
 from atrium.views.files import SUFFIXES
 from atrium.views.terminal import print_document, standard_output, tell
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from atrium.compare.run_comparison import RunsComparison
     from atrium.compare.training_document import Training
     from atrium.document.document import Document
     from atrium.runs.curve_outcomes import CurveOutcome
+    from atrium.runs.run_folder import RunFolder
     from atrium.views.figures.style import FileKind
 
 _AT = ("last", "steps", "tokens", "wall_clock")
@@ -40,20 +37,37 @@ all of its runs.
   atrium compare my_experiment --area rollout/reward --steps-to rollout/reward=0.5 --until 40
 """
 _PICTURES: Mapping[str, FileKind] = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
+_REPEATABLE: Sequence[tuple[str, str, Callable[[str], object], str]] = (
+    ("--by", "KEY", str, "group by this setting only"),
+    ("--label", "OLD=NEW", pair_of("OLD=NEW, such as 'atr=ATR (ours)'"), "rename an arm"),
+    (
+        "--leave-out",
+        "RUN=REASON",
+        pair_of("RUN=REASON, such as '1a2b=its node lost power'"),
+        "do not count this run, for this reason, which is printed with the result",
+    ),
+    ("--benchmark", "NAME", str, "only this benchmark"),
+    ("--area", "METRIC", str, "also the mean of a training metric over steps 1 to --until"),
+    (
+        "--steps-to",
+        "METRIC=VALUE",
+        pair_of("METRIC=VALUE, such as rollout/reward=0.5"),
+        "also the step at which a training metric reaches a value, at most --until",
+    ),
+    (
+        "--ceiling",
+        "METRIC",
+        str,
+        "also a fit of a training metric's curve by tokens: its ceiling, and how soon",
+    ),
+)
+"""The options that may be given several times: name, value, type, meaning."""
 
 
 def main(argv: list[str]) -> int:
     """Compare runs; 0 unless they cannot be compared."""
     arguments = _parser("compare", "Compare runs, problem by problem and seed by seed.").parse(argv)
-    from atrium.compare.document import WRITTEN, report_name  # numpy: `--help` answers without it
-
-    with files_explained():
-        folders, comparison, training = _compared(arguments)
-        console, document = standard_output(), _document(comparison, training, folders)
-        shown = tuple(section for section in document.sections if section.key != WRITTEN)
-        print_document(console, replace(document, sections=shown))
-        written = [] if arguments.no_files else _write(document, report_name(comparison), arguments)
-    _print_places(written, console)
+    _compare(arguments, is_report=False)
     return 0
 
 
@@ -68,20 +82,39 @@ def main_report(argv: list[str]) -> int:
     arguments = parser.parse(argv)
     if arguments.picture and Path(arguments.picture).suffix not in _PICTURES:
         raise ConfigError(f"--picture {arguments.picture}: its ending is {', '.join(_PICTURES)}")
-    from atrium.claim.of_runs import claims_said
-    from atrium.compare.document import WRITTEN, report_name
+    _compare(arguments, is_report=True)
+    return 0
 
+
+def _compare(arguments: argparse.Namespace, *, is_report: bool) -> None:
+    """Print the comparison, or of a report what may be written in a paper, and write the files."""
+    from atrium.compare.document import WRITTEN, comparison_document, report_name  # numpy
+
+    console = standard_output()
     with files_explained():
         folders, comparison, training = _compared(arguments)
-        console, document = standard_output(), _document(comparison, training, folders, claims_said(folders))
-        sentences = tuple(section for section in document.sections if section.key == WRITTEN)
-        print_document(console, replace(document, answer=(), sections=sentences, notes=()))
+        named = [folder.name for folder in folders[:_MAX_RUNS_NAMED]]
+        others = [f"and {len(folders) - len(named)} more"] if len(folders) > len(named) else []
+        document = comparison_document(
+            comparison,
+            training,
+            made=f"{time.strftime('%Y-%m-%d %H:%M')} · {', '.join([*named, *others])}",
+            claims=_claims(folders) if is_report else (),
+        )
+        sections = tuple(one for one in document.sections if (one.key == WRITTEN) == is_report)
+        shown = replace(document, sections=sections)
+        print_document(console, replace(shown, answer=(), notes=()) if is_report else shown)
         written = [] if arguments.no_files else _write(document, report_name(comparison), arguments)
-        if arguments.picture:
-            runs_dir = Path(arguments.runs_dir)
-            written.append(_draw(comparison, training, Path(arguments.picture), runs_dir))
-    _print_places(written, console)
-    return 0
+        if is_report and arguments.picture:
+            written.append(_draw(comparison, training, arguments))
+    for path in written:
+        console.print(f"  {path}", soft_wrap=True)
+
+
+def _claims(folders: Sequence[RunFolder]) -> list[str]:
+    from atrium.claim.of_runs import claims_said  # Optuna
+
+    return claims_said(folders)
 
 
 def _compared(arguments: argparse.Namespace) -> tuple[list[RunFolder], RunsComparison, Training]:
@@ -94,16 +127,17 @@ def _compared(arguments: argparse.Namespace) -> tuple[list[RunFolder], RunsCompa
     runs_dir = Path(arguments.runs_dir)
     wanted = arguments.runs or [_default_experiment(runs_dir)]
     folders = find_runs(runs_dir, wanted)
+    experiments = {folder.name.partition("/")[0] for folder in folders}
     comparison = compare_runs(
         folders,
         by=arguments.by,
         baseline=arguments.baseline,
         at=At(arguments.at),
         benchmarks=arguments.benchmark,
-        effect=_share(arguments.effect),
-        chosen=named_runs(runs_dir, wanted),
-        renamed=_new_names(arguments.label),
-        leave_out=_left_out(arguments.leave_out),
+        effect=arguments.effect,
+        chosen={find_run(runs_dir, name).name for name in wanted if name.rstrip("/") not in experiments},
+        renamed=dict(arguments.label),
+        leave_out=dict(arguments.leave_out),
     )
     training = read_training(
         [one.arm for one in comparison.arms],
@@ -125,41 +159,6 @@ def _default_experiment(runs_dir: Path) -> str:
     return chosen
 
 
-def _new_names(texts: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for text in texts:
-        old, has_new, new = text.partition("=")
-        if not (has_new and old.strip() and printable(new).strip()):
-            raise ConfigError(f"--label {text}: expected OLD=NEW, such as --label 'atr=ATR (ours)'")
-        found[old.strip()] = printable(new).strip()
-    return found
-
-
-def _print_places(written: Sequence[Path], console: Console) -> None:
-    for path in written:
-        console.print(f"  {path}", soft_wrap=True)
-
-
-def find_runs(runs_dir: Path, wanted: Sequence[str]) -> list[RunFolder]:
-    """The runs that names mean, each once; an experiment's name stands for all of its runs."""
-    found: dict[str, RunFolder] = {}
-    runs = list_runs(runs_dir)
-    for name in wanted:
-        for run in _members(runs, name) or [find_run(runs_dir, name)]:
-            found[str(run.path.resolve())] = run
-    return list(found.values())
-
-
-def named_runs(runs_dir: Path, wanted: Sequence[str]) -> set[str]:
-    """The names of the runs that are named one by one, not by their experiment."""
-    runs = list_runs(runs_dir)
-    return {find_run(runs_dir, name).name for name in wanted if not _members(runs, name)}
-
-
-def _members(runs: Sequence[RunFolder], experiment: str) -> list[RunFolder]:
-    return [run for run in runs if run.name.partition("/")[0] == experiment.rstrip("/")]
-
-
 def _parser(command: str, purpose: str) -> CommandParser:
     parser = CommandParser(command, purpose, _EXAMPLES.replace("atrium compare", f"atrium {command}"))
     parser.add_argument(
@@ -169,15 +168,16 @@ def _parser(command: str, purpose: str) -> CommandParser:
         help="a run's name or its end, or an experiment (default: the latest with two methods or more)",
     )
     parser.add_argument(
-        "--by", action="append", default=[], metavar="KEY", help="group by this setting only (repeatable)"
-    )
-    parser.add_argument(
         "--baseline",
         metavar="ARM",
         help="an arm by its name, its algorithm or the end of a run's name (default: grpo, else reinforce, "
         "else the arm whose first run started first)",
     )
-    _add_exceptions(parser)
+    for name, value, kind, meaning in _REPEATABLE:
+        parser.add_argument(
+            name, action="append", default=[], metavar=value, type=kind, help=f"{meaning} (repeatable)"
+        )
+    parser.add_argument("--until", type=int, metavar="STEP", help="the last step of --area and --steps-to")
     parser.add_argument(
         "--at",
         choices=_AT,
@@ -186,13 +186,9 @@ def _parser(command: str, purpose: str) -> CommandParser:
         "or equal training time",
     )
     parser.add_argument(
-        "--benchmark", action="append", default=[], metavar="NAME", help="only this benchmark (repeatable)"
-    )
-    _add_curves(parser)
-    parser.add_argument(
         "--effect",
-        type=float,
-        default=2.0,
+        type=points,
+        default="2",
         metavar="POINTS",
         help="the smallest difference of interest, for the number of seeds it needs (default: 2)",
     )
@@ -200,60 +196,6 @@ def _parser(command: str, purpose: str) -> CommandParser:
     parser.add_argument("--no-files", action="store_true", help="print only")
     parser.add_runs_dir()
     return parser
-
-
-def _add_exceptions(parser: CommandParser) -> None:
-    """The options that name single arms and runs."""
-    parser.add_argument(
-        "--label", action="append", default=[], metavar="OLD=NEW", help="rename an arm (repeatable)"
-    )
-    parser.add_argument(
-        "--leave-out",
-        action="append",
-        default=[],
-        metavar="RUN=REASON",
-        help="do not count this run, for this reason, which is printed with the result (repeatable)",
-    )
-
-
-def _left_out(given: Sequence[str]) -> dict[str, str]:
-    """The reasons by the runs that are not to count."""
-    found = {}
-    for text in given:
-        run, _, reason = text.partition("=")
-        if not run or not reason.strip():
-            raise ConfigError(
-                f"--leave-out {text}: write RUN=REASON, such as 1a2b=its node lost power; the reason is "
-                "printed with the result"
-            )
-        found[run] = reason.strip()
-    return found
-
-
-def _add_curves(parser: CommandParser) -> None:
-    """The options that ask about training curves."""
-    parser.add_argument(
-        "--area",
-        action="append",
-        default=[],
-        metavar="METRIC",
-        help="also the mean of a training metric over steps 1 to --until (repeatable)",
-    )
-    parser.add_argument(
-        "--steps-to",
-        action="append",
-        default=[],
-        metavar="METRIC=VALUE",
-        help="also the step at which a training metric reaches a value, at most --until (repeatable)",
-    )
-    parser.add_argument(
-        "--ceiling",
-        action="append",
-        default=[],
-        metavar="METRIC",
-        help="also a fit of a training metric's curve by tokens: its ceiling, and how soon (repeatable)",
-    )
-    parser.add_argument("--until", type=int, metavar="STEP", help="the last step of --area and --steps-to")
 
 
 def _outcomes(arguments: argparse.Namespace) -> list[CurveOutcome]:
@@ -265,32 +207,16 @@ def _outcomes(arguments: argparse.Namespace) -> list[CurveOutcome]:
     until = arguments.until
     if until is None or until < 2:
         raise ConfigError("--area and --steps-to look at the first steps: give --until STEP, 2 or more")
-    reached: list[CurveOutcome] = []
-    for text in arguments.steps_to:
-        metric, _, value = text.partition("=")
-        try:
-            reached.append(StepsTo(kind="steps_to", metric=metric, value=float(value), until=until))
-        except ValueError:
-            raise ConfigError(f"--steps-to {text}: write METRIC=VALUE, such as rollout/reward=0.5") from None
-    return [*(Area(kind="area", metric=metric, until=until) for metric in arguments.area), *reached]
-
-
-def _share(effect_points: float) -> float:
-    if not 0.0 < effect_points <= 100.0:
-        raise ConfigError(f"--effect {effect_points:g}: allowed are points above 0, at most 100; 2 is usual")
-    return effect_points / 100.0
-
-
-def _document(
-    comparison: RunsComparison, training: Training, folders: Sequence[RunFolder], claims: Sequence[str] = ()
-) -> Document:
-    """The comparison's document, which names when and of which runs it was made."""
-    from atrium.compare.document import comparison_document
-
-    named = [folder.name for folder in folders[:_MAX_RUNS_NAMED]]
-    others = [f"and {len(folders) - len(named)} more"] if len(folders) > len(named) else []
-    made = f"{time.strftime('%Y-%m-%d %H:%M')} · {', '.join([*named, *others])}"
-    return comparison_document(comparison, training, made=made, claims=claims)
+    try:
+        return [
+            *(Area(kind="area", metric=metric, until=until) for metric in arguments.area),
+            *(
+                StepsTo(kind="steps_to", metric=metric, value=float(value), until=until)
+                for metric, value in arguments.steps_to
+            ),
+        ]
+    except ValueError:
+        raise ConfigError("--steps-to: write METRIC=VALUE, such as rollout/reward=0.5") from None
 
 
 def _write(document: Document, name: str, arguments: argparse.Namespace) -> list[Path]:
@@ -310,14 +236,15 @@ def _write(document: Document, name: str, arguments: argparse.Namespace) -> list
     return paths
 
 
-def _draw(comparison: RunsComparison, training: Training, path: Path, runs_dir: Path) -> Path:
+def _draw(comparison: RunsComparison, training: Training, arguments: argparse.Namespace) -> Path:
     """Write the picture, as what its name ends in."""
     from atrium.base.atomic import replacing
     from atrium.compare.document_figures import picture
     from atrium.views.figures.sheet import COLUMN_INCHES, file
     from atrium.views.figures.style import use_cache
 
-    use_cache(runs_dir / ".cache")
+    path = Path(arguments.picture)
+    use_cache(Path(arguments.runs_dir) / ".cache")
     title, figures = picture(comparison, training.rewards)
     with replacing(path) as temporary:
         temporary.write_bytes(file(figures, _PICTURES[path.suffix], inches=COLUMN_INCHES[2], title=title))

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from atrium.base.errors import ConfigError, RunFolderError
 from atrium.config.nearest import is_named, nearest, nearest_key, shown
+from atrium.document.formatting import printable
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -170,6 +171,25 @@ def _numbers(text: str, expected: str, parts: Sequence[str]) -> str:
     if not all(part.strip().isdecimal() and part.isascii() for part in parts):
         raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
     return ",".join(part.strip() for part in parts)
+
+
+def pair_of(form: str) -> Callable[[str], tuple[str, str]]:
+    """The type of an argument of a form such as OLD=NEW: what stands before its first = and behind it."""
+
+    def pair(text: str) -> tuple[str, str]:
+        key, _, value = (printable(part).strip() for part in text.partition("="))
+        if not key or not value:
+            raise argparse.ArgumentTypeError(f"{text}: write {form}")
+        return key, value
+
+    return pair
+
+
+def points(text: str) -> float:
+    """The type of a difference in points: the share that it is."""
+    if not 0.0 < float(text) <= 100.0:
+        raise argparse.ArgumentTypeError(f"{text}: allowed are points above 0, at most 100; 2 is usual")
+    return float(text) / 100.0
 
 
 def draw(arguments: argparse.Namespace, figures: Callable[[Path], Iterable[Path]]) -> None:

@@ -88,6 +88,16 @@ def find_run(runs_dir: Path | str, wanted: str, *, last: LatestQuery | None = No
     raise RunFolderError(f"there is no run {_shortened(wanted)!r}; {_nearest(runs, wanted)}")
 
 
+def find_runs(runs_dir: Path | str, wanted: Sequence[str]) -> list[RunFolder]:
+    """The runs that names mean, each once; an experiment's name stands for all of its runs."""
+    runs = list_runs(runs_dir)
+    found: dict[Path, RunFolder] = {}
+    for name in wanted:
+        members = [run for run in runs if run.name.partition("/")[0] == name.rstrip("/")]
+        found |= {run.path.resolve(): run for run in members or [find_run(runs_dir, name)]}
+    return list(found.values())
+
+
 def short_name(runs_dir: Path, folder: RunFolder) -> str:
     """The shortest of the run's names that means no other run: its four digits, or all of it."""
     name = folder.path.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +25,7 @@ from atrium.sweep.snapshot import (
     sweep_folder,
     write_state,
 )
-from atrium.sweep.storage import SweepStorage, without_password
+from atrium.sweep.storage import SweepStorage, storage_url, without_password
 from atrium.sweep.study import DEFINITION, SweepStudies, stages_of
 
 CREATED, PLUGINS = "created", "plugins"
@@ -149,9 +150,15 @@ def join(storage: SweepStorage, name: str, runs_dir: str | None) -> tuple[SweepD
     return (definition if runs_dir is None else definition.model_copy(update={"runs_dir": runs_dir})), created
 
 
-def known_storage(runs_dir: str, name: str) -> str:
-    """The storage URL that a sweep's folder names; `SweepError` where there is no such sweep."""
-    content, problem = read_object(sweep_folder(runs_dir, name) / DEFINITION_FILE)
+def known_storage(runs_dir: str, name: str, wanted: str | None = None) -> str:
+    """The storage URL of a sweep: as wanted, as a command tells its workers, or as the sweep's folder says.
+
+    Raises `SweepError` where there is no such sweep.
+    """
+    folder = sweep_folder(runs_dir, name)
+    if told := wanted or os.environ.get(STORAGE_VARIABLE):
+        return storage_url(told, folder)
+    content, problem = read_object(folder / DEFINITION_FILE)
     url = content.get("storage")
     if problem is not None or not isinstance(url, str):
         there = ", ".join(sweep_names(runs_dir)) or "none"

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from atrium.base.errors import AtriumError
-from atrium.cli.compare import find_runs
 from atrium.cli.parser import CommandParser, files_explained
+from atrium.runs.find import find_runs
 from atrium.runs.mirrors.targets import KINDS, delivery_of
 from atrium.runs.run_folder import RunFolder
 from atrium.views.terminal import standard_output

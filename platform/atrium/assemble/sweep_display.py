@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from atrium.document.formatting import duration, printable
+from atrium.document.formatting import counted, duration, printable
 from atrium.sweep.document import trial_name, trial_values, trials_table
 from atrium.views.cells import texts
 
@@ -137,8 +137,7 @@ def live_view(state: Mapping[str, Any], progress: str = "") -> RenderableType:
     stages = "   ".join(
         f"{stage['name']} {stage['num_ended']} of {stage['num_trials'] or '?'}" for stage in state["stages"]
     )
-    num_workers = len(state["workers"])
-    head = f"{stages}   {num_workers} worker{'' if num_workers == 1 else 's'}   {progress}"
+    head = f"{stages}   {counted(len(state['workers']), 'worker')}   {progress}"
     found = trials_table(state, _shown_trials(state["trials"]))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in found.columns:

@@ -53,33 +53,31 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
-    parser = CommandParser("sweep", "Run a sweep; `atrium sweep --help` says more.")
-    parser.add_argument("name", metavar="NAME")
-    parser.add_overrides(_OWN)
-    parser.add_seed_plan()
-    arguments = parser.parse(argv)
-    options, overrides = _options(arguments.overrides, _OWN)
-    num_workers = _count(options.get("workers", "1"), "workers")
+    name, options, overrides = _parsed("sweep", argv, _OWN)
+    workers = options.get("workers", "1")
+    if not workers.isascii() or not workers.isdecimal() or int(workers) < 1:
+        raise ConfigError(f"workers={workers}: allowed is a whole number of at least 1")
     from atrium.assemble.sweep_workers import predictions_commit, run_sweep, sweep_definition
 
-    definition = sweep_definition(arguments.name, options, overrides)
+    definition = sweep_definition(name, options, overrides)
     if "plan" in options:
         from atrium.assemble.outlook import outlook
 
-        sys.stdout.write("\n".join(outlook(definition, options["plan"], num_workers)) + "\n")
+        sys.stdout.write("\n".join(outlook(definition, options["plan"], int(workers))) + "\n")
         return 0
-    predicted_at = predictions_commit(arguments.name, definition)
-    return run_sweep(definition, options.get("storage"), num_workers, predicted_at)
+    predicted_at = predictions_commit(name, definition)
+    run_sweep(definition, options.get("storage"), int(workers), predicted_at)
+    return 0
 
 
 def _worker(argv: Sequence[str]) -> int:
-    name, options = _of_a_sweep("worker", argv)
-    runs_dir = options.get("runs_dir", "runs")
+    name, options, _ = _parsed("sweep worker", argv, ("storage", "runs_dir"))
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from atrium.sweep.setup import PARENT_VARIABLE
+    from atrium.sweep.setup import PARENT_VARIABLE, known_storage
 
-    url = _known_url(name, runs_dir, options.get("storage"))
+    runs_dir = options.get("runs_dir", "runs")
+    url = known_storage(runs_dir, name, options.get("storage"))
     # Only now: torch reads the environment when it is loaded.
     from atrium.assemble.sweeping import work
     from atrium.views.live.log_display import StandardOutput
@@ -90,37 +88,46 @@ def _worker(argv: Sequence[str]) -> int:
 
 
 def _report(argv: Sequence[str]) -> int:
-    name, options = _of_a_sweep("report", argv)
-    from atrium.cli.sweep.report import report
+    name, options, _ = _parsed("sweep report", argv, ("storage", "runs_dir"))
+    from atrium.assemble.sweep_report import report
 
-    runs_dir = options.get("runs_dir", "runs")
-    return report(runs_dir, name, _known_url(name, runs_dir, options.get("storage")))
+    report(options.get("runs_dir", "runs"), name, options.get("storage"))
+    return 0
 
 
 def _list(argv: Sequence[str]) -> int:
-    parser = CommandParser("sweep list", "List the sweeps of a runs folder.")
+    _, options, _ = _parsed("sweep list", argv, ("runs_dir",))
+    from atrium.base.recorded import read_object
+    from atrium.sweep.setup import sweep_names
+    from atrium.sweep.snapshot import STATE_FILE, sweep_folder
+
+    runs_dir = options.get("runs_dir", "runs")
+    names = sweep_names(runs_dir)
+    if not names:
+        sys.stdout.write(f"there are no sweeps in {runs_dir}; `atrium sweep --help` says how to make one\n")
+    for name in names:
+        state, _ = read_object(sweep_folder(runs_dir, name) / STATE_FILE)
+        found = state.get("stages")
+        stages = found if isinstance(found, list) else []
+        counts = [f"{one['name']} {one['num_ended']} of {one['num_trials'] or '?'}" for one in stages]
+        sys.stdout.write(f"{name}  {state.get('state', 'unknown')}  {', '.join(counts)}\n")
+    return 0
+
+
+def _parsed(
+    command: str, argv: Sequence[str], allowed: Sequence[str]
+) -> tuple[str, dict[str, str], list[str]]:
+    """The sweep's name, the command's options, and the settings of the runs, which only a new sweep has."""
+    parser = CommandParser(command, "`atrium sweep --help` says more.")
+    if command != "sweep list":
+        parser.add_argument("name", metavar="NAME", help="a sweep that `atrium sweep list` lists")
     parser.add_overrides(_OWN)
-    options, _ = _options(parser.parse(argv).overrides, ("runs_dir",))
-    from atrium.cli.sweep.report import list_sweeps
-
-    return list_sweeps(options.get("runs_dir", "runs"))
-
-
-def _of_a_sweep(command: str, argv: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """The name of a sweep that there is, and the options of a command on it."""
-    parser = CommandParser(f"sweep {command}", "`atrium sweep --help` says more.")
-    parser.add_argument("name", metavar="NAME", help="a sweep that `atrium sweep list` lists")
-    parser.add_overrides(_OWN)
+    if allowed == _OWN:
+        parser.add_seed_plan()
     arguments = parser.parse(argv)
-    options, _ = _options(arguments.overrides, ("storage", "runs_dir"))
-    return arguments.name, options
-
-
-def _options(lines: Sequence[str], allowed: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """The sweep's own options, and the settings of its runs, which only a new one has."""
     options: dict[str, str] = {}
     overrides = []
-    for line in lines:
+    for line in arguments.overrides:
         key, has_value, value = line.partition("=")
         if not has_value:
             raise ConfigError(f"atrium sweep {line}: write KEY=VALUE{suggestion(key, _OWN)}")
@@ -131,20 +138,4 @@ def _options(lines: Sequence[str], allowed: Sequence[str]) -> tuple[dict[str, st
         else:
             said = "does not go with this command" if key in _OWN else "a sweep keeps its settings"
             raise ConfigError(f"atrium sweep {line}: {said}; allowed are {', '.join(allowed)}")
-    return options, overrides
-
-
-def _known_url(name: str, runs_dir: str, wanted: str | None) -> str:
-    """The storage of a sweep: as given, as the command's workers are told, or as its folder says."""
-    from atrium.sweep.setup import STORAGE_VARIABLE, known_storage
-    from atrium.sweep.snapshot import sweep_folder
-    from atrium.sweep.storage import storage_url
-
-    url = wanted or os.environ.get(STORAGE_VARIABLE)
-    return storage_url(url, sweep_folder(runs_dir, name)) if url else known_storage(runs_dir, name)
-
-
-def _count(text: str, name: str) -> int:
-    if not text.isascii() or not text.isdecimal() or int(text) < 1:
-        raise ConfigError(f"{name}={text}: allowed is a whole number of at least 1")
-    return int(text)
+    return getattr(arguments, "name", ""), options, overrides

@@ -1,1 +1,0 @@
-"""`atrium sweep`: run one, watch it, report on it."""
