@@ -2,6 +2,7 @@
 
 import { metaContent } from "./dom.js";
 import { follow } from "./news.js";
+import { append } from "./url.js";
 
 const token = metaContent("atrium-token");
 
@@ -12,13 +13,7 @@ export async function ask(path, parameters = {}, signal = undefined) {
 
 /** The address of a query; parameters as for `ask`. */
 export function addressed(path, parameters) {
-  const query = new URLSearchParams();
-  for (const [name, value] of Object.entries(parameters)) {
-    for (const item of [value].flat()) {
-      if (item !== null && item !== undefined && item !== "") query.append(name, item);
-    }
-  }
-  return `/api/${path}?${query}`;
+  return `/api/${path}?${append(new URLSearchParams(), parameters)}`;
 }
 
 /** Write what people say about a run. */

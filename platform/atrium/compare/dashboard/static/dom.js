@@ -61,12 +61,23 @@ export function fill(parent, ...children) {
   return add(parent, children);
 }
 
-/** A select; `options` are [value, label] pairs or plain values. */
-export function select(label, options, value, onchange, attributes = {}) {
-  const pairs = options.map((option) => (Array.isArray(option) ? option : [option, option]));
-  const box = el("select", { "aria-label": label, onchange: () => onchange(box.value), ...attributes }, [
-    pairs.map(([key, text]) => el("option", { value: key, selected: String(key) === String(value) }, text)),
-  ]);
+/** The same, with the focus left on the control of its name. */
+export function refill(parent, ...children) {
+  const focused = document.activeElement?.getAttribute("aria-label");
+  fill(parent, ...children);
+  if (focused) parent.querySelector(`[aria-label="${CSS.escape(focused)}"]`)?.focus();
+}
+
+/** A select; `options` are [value, label, title] or plain values. */
+export function select(label, options, value, onchange) {
+  const box = el(
+    "select",
+    { "aria-label": label, onchange: () => onchange(box.value) },
+    options.map((option) => {
+      const [key, text, title] = Array.isArray(option) ? option : [option, option];
+      return el("option", { value: key, selected: String(key) === String(value), title }, text);
+    }),
+  );
   return box;
 }
 
@@ -75,21 +86,74 @@ export function field(label, control) {
   return el("label.field", el("span", label), control);
 }
 
+/** A button, such as `button("Clear", { class: "link" }, () => clear())`; attributes where there are any. */
+export function button(text, ...parts) {
+  const onclick = parts.pop();
+  return el("button", { type: "button", onclick, ...parts[0] }, text);
+}
+
+/** A box to tick: `onchange`, the last argument, gets whether it is ticked; attributes where there are any. */
+export function checkbox(checked, ...parts) {
+  const onchange = parts.pop();
+  const change = ({ target }) => onchange(target.checked);
+  return el("input", { type: "checkbox", checked, onchange: change, ...parts[0] });
+}
+
+/** A box to tick in a menu. */
+export function option(text, checked, ...parts) {
+  const onchange = parts.pop();
+  return el("label.option", { ...parts[0] }, checkbox(checked, onchange), el("span", text));
+}
+
+/** A box to search in: `oninput`, the last argument, gets its text; more attributes where there are any. */
+export function searchInput(label, ...parts) {
+  const oninput = parts.pop();
+  const change = ({ target }) => oninput(target.value);
+  return el("input", {
+    type: "search",
+    "aria-label": label,
+    placeholder: label,
+    oninput: change,
+    ...parts[0],
+  });
+}
+
+/** A menu: `body`, the last argument, makes what it holds when it opens. Escape and a click elsewhere close it. */
+export function menu(title, ...parts) {
+  const body = parts.pop();
+  const box = el("div");
+  const made = el("details.menu", { ...parts[0] }, el("summary", title), box);
+  made.addEventListener("toggle", () => made.open && fill(box, body(made)));
+  made.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    made.open = false;
+    made.querySelector("summary").focus();
+  });
+  document.addEventListener("pointerdown", (event) => {
+    if (made.open && !made.contains(event.target)) made.open = false;
+  });
+  return made;
+}
+
 /** One of a few choices as a row of buttons. */
 export function choice(label, options, value, onchange) {
-  return el("div.choice", { role: "group", "aria-label": label }, [
-    options.map(([key, text, title]) =>
-      el(
-        "button",
-        {
-          type: "button",
-          title,
-          "aria-pressed": String(key === value),
-          onclick: () => onchange(key),
-        },
-        [text],
+  const buttons = options.map(([key, text, title]) =>
+    button(text, { title, "aria-pressed": String(key === value) }, () => onchange(key)),
+  );
+  return el("div.choice", { role: "group", "aria-label": label }, buttons);
+}
+
+/** A table; columns are { title, class, cell }, `cell` makes what a row has there, `attributes` are those of a row. */
+export function table(columns, rows, attributes = (_row) => ({})) {
+  return el("table", [
+    el("thead", el("tr", [columns.map((column) => el("th", { class: column.class }, column.title))])),
+    el("tbody", [
+      rows.map((row) =>
+        el("tr", attributes(row), [
+          columns.map(({ cell, ...of }) => el("td", { class: of.class }, cell(row))),
+        ]),
       ),
-    ),
+    ]),
   ]);
 }
 

@@ -12,6 +12,11 @@ export function csv({ columns, rows }) {
   return [columns, ...rows].map((row) => `${row.map(cell).join(",")}\n`).join("");
 }
 
+/** Save a table as CSV. */
+export function saveTable(name, table) {
+  download(`${name}.csv`, csv(table), "text/csv");
+}
+
 /** Save a file that the server makes, under the server's name. Raises what the server says against it. */
 export async function saveFromServer(path, parameters) {
   const response = await fetch(addressed(path, parameters));

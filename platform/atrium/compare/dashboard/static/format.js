@@ -78,3 +78,9 @@ export function shortName(name) {
   const run = name.slice(name.indexOf("/") + 1);
   return run.replace(/^\d{8}-\d{6}-/, "") || run;
 }
+
+/** A number of things, such as `1 run` or `2 runs`. */
+export const plural = (num, noun) => `${num} ${noun}${num === 1 ? "" : "s"}`;
+
+/** The interval over problems of a score in percent; nothing where there is none. */
+export const intervalText = ({ interval_over_problems: interval }) => interval?.map(percent).join(" – ");

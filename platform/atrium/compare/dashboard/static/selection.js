@@ -1,6 +1,6 @@
 // Which runs a view is about: those picked by name, else those that pass the filter, the latest first.
 
-import { debounced, el, empty, field, fill, select } from "./dom.js";
+import { button, debounced, el, empty, field, fill, menu, searchInput, select } from "./dom.js";
 import { fetchMetrics, passing, term } from "./filter.js";
 import { shortName } from "./format.js";
 import { get, getAll, set } from "./url.js";
@@ -9,7 +9,7 @@ const MOST = 2000;
 const EVERY = "*";
 
 /** The experiment that the view is about: that of the address, or the default one; none where a filter chooses, or all do. */
-export function experimentOf(table) {
+function experimentOf(table) {
   const wanted = get("exp");
   if (wanted === EVERY) return "";
   return wanted || (get("q") ? "" : (table.experiment ?? ""));
@@ -33,54 +33,37 @@ export function selected(table) {
   return { runs, num: found.length, isPicked: picked.size > 0, query };
 }
 
-/** A select of the experiment that the view is about; another one drops the pick and the baseline. */
+/** A select of the experiment that the view is about; another one drops what is chosen in it. */
 export function experimentField(table, onchange) {
-  const names = [
-    ...new Set(
-      table.runs
-        .filter(({ evaluated, is_archived: isArchived }) => !evaluated && !isArchived)
-        .map(({ experiment }) => experiment),
-    ),
-  ];
-  return field(
-    "experiment",
-    select(
-      "Experiment",
-      [[EVERY, "all experiments"], ...names.map((name) => [name, name])],
-      experimentOf(table) || EVERY,
-      (value) => {
-        set({ exp: value, run: null, base: null });
-        onchange();
-      },
-    ),
-  );
+  const trainings = table.runs.filter((run) => !run.evaluated && !run.is_archived);
+  const names = new Set(trainings.map(({ experiment }) => experiment));
+  const options = [[EVERY, "all experiments"], ...names];
+  const box = select("Experiment", options, experimentOf(table) || EVERY, (exp) => {
+    set({ exp, run: null, base: null, hide: null, show: null });
+    onchange();
+  });
+  return field("experiment", box);
 }
 
 /** Says that of `num` runs only the latest are here; nothing where all are. */
 export function latestOnly(num) {
-  return (
-    num > MOST &&
-    el("p.banner", [
-      `These are the latest ${MOST} of ${num} runs; choose an experiment or narrow the filter to see others.`,
-    ])
-  );
+  const text = `These are the latest ${MOST} of ${num} runs; choose an experiment or narrow the filter to see others.`;
+  return num > MOST && el("p.banner", text);
 }
 
 /** Why a view has no run to show: there is none, the filter fits none, or those that were picked are gone. */
 export function noRuns(table) {
   const inside = el("code", table.runs_dir);
-  if (!table.runs.length)
-    return empty(
-      "No runs yet",
-      "Runs in ",
-      inside,
-      " appear here as soon as they start: ",
-      el("code", "atrium train"),
-      ".",
-    );
+  if (!table.runs.length) return noRunsYet(table);
   if (getAll("run").length)
     return empty("These runs are gone", "None of the picked runs is in ", inside, " now.");
   return empty("No run fits", "No run passes this filter.");
+}
+
+/** That there is no run, and how to make one. */
+export function noRunsYet({ runs_dir: folder }) {
+  const [inside, command] = [el("code", folder), el("code", "atrium train")];
+  return empty("No runs yet", "Runs in ", inside, " appear here as soon as they start: ", command, ".");
 }
 
 /** The settings in which runs differ: methods first, then seed, places last. */
@@ -89,20 +72,11 @@ export function differingKeys(table, runs) {
     (key) => new Set(runs.map((run) => run.settings[key])).size > 1 && !["runs_dir", "resume"].includes(key),
   );
   const methods = new Set(table.method_keys);
-  const rank = (key) =>
-    key === "algorithm.name"
-      ? 0
-      : key.startsWith("divergence.")
-        ? 1
-        : methods.has(key)
-          ? 2
-          : key === "seed"
-            ? 3
-            : 4;
-  return differ
-    .map((key, at) => [rank(key), at, key])
-    .sort((a, b) => a[0] - b[0] || a[1] - b[1])
-    .map(([, , key]) => key);
+  const rank = (key) => {
+    const kinds = [key === "algorithm.name", key.startsWith("divergence."), methods.has(key), key === "seed"];
+    return [...kinds, true].indexOf(true);
+  };
+  return differ.sort((a, b) => rank(a) - rank(b));
 }
 
 /** The search box of runs; its text is the filter. */
@@ -112,85 +86,97 @@ export function searchBox(onchange) {
     await fetchMetrics(value).catch(() => {});
     onchange();
   }, 180);
-  return el("input", {
-    type: "search",
+  const attributes = {
     value: get("q"),
-    "aria-label": "Filter runs",
     spellcheck: "false",
     placeholder: "Filter: atr  seed=1  score>50  rollout/reward>0.5  tag=good  ( / )",
-    oninput: (event) => change(event.target.value),
-    onkeydown: (event) => {
-      if (event.key === "Escape") {
-        event.target.value = "";
-        change("");
-      }
+    onkeydown: ({ key, target }) => {
+      if (key !== "Escape") return;
+      target.value = "";
+      change("");
     },
-  });
+  };
+  return searchInput("Filter runs", attributes, change);
 }
 
-/** A menu that adds terms to the filter: settings that differ, with the values they have. */
+/** A menu that adds terms to the filter. */
 export function filterMenu(table, onchange) {
-  const body = el("div");
-  const menu = el("details.menu", el("summary", "Add filter"), body);
-  const choose = (key, value) => {
-    set({ q: `${get("q")} ${term(key, value)}`.trim(), run: null });
-    menu.open = false;
-    onchange();
-  };
-  const counted = (values) => {
-    const counts = new Map();
-    for (const value of values)
-      if (value !== undefined && value !== null) counts.set(value, (counts.get(value) || 0) + 1);
-    return [...counts].sort((a, b) => b[1] - a[1]).slice(0, 12);
-  };
-  const group = (key, pairs) =>
-    pairs.length > 0 &&
-    el("div", [
-      el("h3", { style: { padding: "6px 8px 2px" } }, key),
-      pairs.map(([value, num]) =>
-        el(
-          "div.option",
-          {
-            role: "button",
-            tabindex: "0",
-            onclick: () => choose(key, value),
-            onkeydown: (event) => {
-              if (event.key === "Enter") choose(key, value);
-            },
-          },
-          [el("span", value), el("small", num)],
-        ),
-      ),
-    ]);
-  menu.addEventListener("toggle", () => {
-    if (!menu.open) return;
-    const runs = table().runs;
-    fill(
-      body,
-      group("state", counted(runs.map((run) => run.state))),
-      group("experiment", counted(runs.map((run) => run.experiment))),
-      group("tag", counted(runs.flatMap((run) => run.tags))),
-      group("collapse", counted(runs.map((run) => run.collapses.join(", ") || null))),
-      differingKeys(table(), runs).map((key) => group(key, counted(runs.map((run) => run.settings[key])))),
-      runs.some((run) => run.is_archived) &&
-        group("is", [["archived", runs.filter((run) => run.is_archived).length]]),
-    );
-  });
-  closeOutside(menu);
-  return menu;
+  return menu("Add filter", (opened) =>
+    filterTerms(table(), (key, value) => {
+      set({ q: `${get("q")} ${term(key, value)}`.trim(), run: null });
+      opened.open = false;
+      onchange();
+    }),
+  );
 }
 
-/** Close an open menu on Escape and on a click elsewhere. */
-export function closeOutside(menu) {
-  menu.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") {
-      menu.open = false;
-      menu.querySelector("summary").focus();
-    }
+/** The search box and the menu that adds to it. */
+export function filterControls(table, onchange) {
+  const search = searchBox(onchange);
+  const filter = filterMenu(table, () => {
+    search.value = get("q");
+    onchange();
   });
-  document.addEventListener("pointerdown", (event) => {
-    if (menu.open && !menu.contains(event.target)) menu.open = false;
-  });
+  return { search, filter };
+}
+
+/** Terms that a filter may have: settings that differ, with the values they have. */
+function filterTerms(table, choose) {
+  const group = (key, valuesOf) => {
+    const counts = new Map();
+    for (const value of table.runs.flatMap(valuesOf).filter((one) => one !== undefined && one !== null))
+      counts.set(value, (counts.get(value) ?? 0) + 1);
+    const pairs = [...counts].sort((a, b) => b[1] - a[1]).slice(0, 12);
+    return pairs.length > 0 && el("div", menuHeading(key), [pairs.map((pair) => line(key, ...pair))]);
+  };
+  const line = (key, value, num) => {
+    const onclick = () => choose(key, value);
+    const onkeydown = (event) => event.key === "Enter" && onclick();
+    const attributes = { role: "button", tabindex: "0", onclick, onkeydown };
+    return el("div.option", attributes, el("span", value), el("small", num));
+  };
+  return [
+    group("state", (run) => run.state),
+    group("experiment", (run) => run.experiment),
+    group("tag", (run) => run.tags),
+    group("collapse", (run) => run.collapses.join(", ") || null),
+    differingKeys(table, table.runs).map((key) => group(key, (run) => run.settings[key])),
+    group("is", (run) => (run.is_archived ? "archived" : null)),
+  ];
+}
+
+/** The title of a part of a menu. */
+export const menuHeading = (text) => el("h3", { style: { padding: "6px 8px 2px" } }, text);
+
+/** The panel beside figures: of which runs they are, and a list for the view to fill. */
+export function runsPanel(label, table, onchange) {
+  const { search, filter } = filterControls(table, onchange);
+  const experiment = el("div", { style: { marginBottom: "8px" } });
+  const counted = el("div.count");
+  const list = el("div");
+  const element = el("aside.side", { "aria-label": label }, [
+    experiment,
+    search,
+    el("div", { style: { marginTop: "8px" } }, filter),
+    counted,
+    list,
+  ]);
+  /** Say which runs there are now; gives them. */
+  const draw = () => {
+    const chosen = selected(table());
+    const drop = button("drop the pick", { class: "link" }, () => {
+      set({ run: null });
+      onchange();
+    });
+    fill(experiment, experimentField(table(), onchange));
+    fill(
+      counted,
+      el("span", `${chosen.runs.length} of ${table().runs.length} runs`),
+      chosen.isPicked && drop,
+    );
+    return chosen;
+  };
+  return { element, list, draw };
 }
 
 /** A select of one run, by the parameter `name`; by default the first of the selection. */
@@ -202,27 +188,15 @@ export function runSelect(table, label, name, onchange, { allowNone = false } = 
     runs.find(({ step }) => step > 0) ??
     runs[0];
   const chosen = get(name) || (allowNone ? "" : first?.name || "");
-  const shown =
-    runs.some((run) => run.name === chosen) || !chosen
-      ? runs
-      : [...runs, ...table.runs.filter((run) => run.name === chosen)];
-  const box = el(
-    "select",
-    {
-      "aria-label": label,
-      onchange: () => {
-        set({ [name]: box.value });
-        onchange();
-      },
-    },
-    [
-      allowNone && el("option", { value: "", selected: !chosen }, "none"),
-      shown.map((run) =>
-        el("option", { value: run.name, selected: run.name === chosen, title: run.name }, [
-          `${shortName(run.name)}  (${run.experiment})`,
-        ]),
-      ),
-    ],
-  );
+  const others = table.runs.filter((run) => run.name === chosen && !runs.includes(run));
+  const options = [...runs, ...others].map((run) => [
+    run.name,
+    `${shortName(run.name)}  (${run.experiment})`,
+    run.name,
+  ]);
+  const box = select(label, [...(allowNone ? [["", "none"]] : []), ...options], chosen, (value) => {
+    set({ [name]: value });
+    onchange();
+  });
   return { box, chosen };
 }

@@ -15,36 +15,30 @@ export function getAll(name) {
   return new URLSearchParams(location.search).getAll(name);
 }
 
-/** Change parameters; null, "" and empty lists remove one. Replaces the entry in the history. */
-export function set(changes, { push = false } = {}) {
-  const parameters = new URLSearchParams(location.search);
-  for (const [name, value] of Object.entries(changes)) {
-    parameters.delete(name);
+/** Add parameters to a query; lists come one by one, null and "" not at all. */
+export function append(query, parameters) {
+  for (const [name, value] of Object.entries(parameters)) {
     for (const item of [value].flat()) {
-      if (item !== null && item !== undefined && item !== "") parameters.append(name, item);
+      if (item !== null && item !== undefined && item !== "") query.append(name, item);
     }
   }
-  const query = String(parameters);
-  const address = `${location.pathname}${query ? `?${query}` : ""}`;
-  if (address === `${location.pathname}${location.search}`) return;
-  history[push ? "pushState" : "replaceState"](null, "", address);
+  return query;
+}
+
+const withQuery = (path, query) => (query.size ? `${path}?${query}` : path);
+
+/** Change parameters of the address; null, "" and empty lists remove one. Replaces the entry in the history. */
+export function set(changes) {
+  const query = new URLSearchParams(location.search);
+  for (const name of Object.keys(changes)) query.delete(name);
+  const address = withQuery(location.pathname, append(query, changes));
+  if (address !== `${location.pathname}${location.search}`) history.replaceState(null, "", address);
 }
 
 const KEPT = ["q", "run", "exp", "base"];
 
 /** The address of another view on the same runs, with more parameters. */
 export function addressOf(view, more = {}) {
-  const from = new URLSearchParams(location.search);
-  const parameters = new URLSearchParams();
-  for (const name of KEPT) {
-    if (name in more) continue;
-    for (const value of from.getAll(name)) parameters.append(name, value);
-  }
-  for (const [name, value] of Object.entries(more)) {
-    for (const item of [value].flat()) {
-      if (item !== null && item !== undefined && item !== "") parameters.append(name, item);
-    }
-  }
-  const query = String(parameters);
-  return `/${view}${query ? `?${query}` : ""}`;
+  const kept = KEPT.filter((name) => !(name in more)).map((name) => [name, getAll(name)]);
+  return withQuery(`/${view}`, append(new URLSearchParams(), { ...Object.fromEntries(kept), ...more }));
 }

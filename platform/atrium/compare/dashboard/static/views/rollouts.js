@@ -1,14 +1,14 @@
 // Reading what was sampled: completions beside problem, gold and verdict, tokens coloured by what happened.
 
 import { ask } from "../api.js";
-import { choice, debounced, el, empty, field, fill, select } from "../dom.js";
+import { button, choice, debounced, el, empty, field, fill, searchInput, select } from "../dom.js";
 import { number } from "../format.js";
 import { prose } from "../prose.js";
 import { noRuns, runSelect } from "../selection.js";
 import { get, set } from "../url.js";
 import { colourChoices, tokenView } from "./tokens.js";
 
-const VERDICTS = ["", "correct", "incorrect", "no_answer", "timed_out", "crashed"];
+const VERDICTS = ["correct", "incorrect", "no_answer", "timed_out", "crashed"];
 
 export async function show(root, context) {
   let table = await context.runs();
@@ -34,84 +34,69 @@ export async function show(root, context) {
     void redraw();
   }
 
+  /** Draw the controls, but for those in which something is being typed; gives the run. */
   function drawControls() {
-    const focus = document.activeElement?.getAttribute?.("aria-label");
     const made = runSelect(table, "Run", "at", () => change({ step: null, source: null }));
-    const steps = answer?.sources[answer.source] ?? [];
-    const typed = debounced((name, value) => change({ [name]: value }), 250);
-    const length = (name, label, hint) =>
+    const typing = document.activeElement;
+    if (controls.contains(typing) && typing.tagName === "INPUT") {
+      fill(controls.querySelector("[role=status]"), numText());
+      return made.chosen;
+    }
+    const typed = debounced(change, 250);
+    const length = (name, label, placeholder) =>
       el("input", {
         type: "number",
         min: "0",
-        placeholder: hint,
+        placeholder,
         title: label,
         "aria-label": label,
         value: get(name),
-        oninput: (event) => typed(name, event.target.value),
+        oninput: ({ target }) => typed({ [name]: target.value }),
       });
-    if (focus && controls.contains(document.activeElement) && document.activeElement.tagName === "INPUT")
-      return made.chosen;
+    const sources = Object.keys(answer?.sources ?? { training: [] });
+    const sourceOptions = sources.map((name) => [name, name === "training" ? "training rollouts" : name]);
+    const steps = [...stepOptions(), ["-1", "all steps"]];
+    const verdicts = VERDICTS.map((verdict) => [verdict, verdict.replace("_", " ")]);
+    const search = { placeholder: "Search question and answer  ( / )", value: get("text") };
+    const lists = [
+      ["", "Completions"],
+      ["problems", "Problems"],
+    ];
+    const showAll = () => change({ only: null });
     fill(
       controls,
       made.box,
       el("div.row", [
-        select(
-          "Source",
-          Object.keys(answer?.sources ?? { training: [] }).map((name) => [
-            name,
-            name === "training" ? "training rollouts" : name,
-          ]),
-          answer?.source ?? "training",
-          (value) => change({ source: value, step: null }),
+        select("Source", sourceOptions, answer?.source ?? "training", (source) =>
+          change({ source, step: null }),
         ),
-        select(
-          "Step",
-          [...steps.map((step) => [String(step), `step ${step}`]), ["-1", "all steps"]],
-          String(answer?.step ?? ""),
-          (value) => change({ step: value }),
-        ),
+        select("Step", steps, answer?.step ?? "", (step) => change({ step })),
       ]),
       el("div.row", [
-        select(
-          "Verdict",
-          VERDICTS.map((verdict) => [verdict, verdict ? verdict.replace("_", " ") : "any verdict"]),
-          get("verdict"),
-          (value) => change({ verdict: value }),
+        select("Verdict", [["", "any verdict"], ...verdicts], get("verdict"), (verdict) =>
+          change({ verdict }),
         ),
         length("min", "least tokens", "from"),
         length("max", "most tokens", "to"),
       ]),
-      el("input", {
-        type: "search",
-        "aria-label": "Search the text",
-        placeholder: "Search question and answer  ( / )",
-        value: get("text"),
-        oninput: (event) => typed("text", event.target.value),
+      searchInput("Search the text", search, (text) => typed({ text })),
+      choice("List", lists, get("list"), (value) => {
+        set({ list: value, only: null });
+        void redraw();
       }),
-      choice(
-        "List",
-        [
-          ["", "Completions"],
-          ["problems", "Problems"],
-        ],
-        get("list"),
-        (value) => {
-          set({ list: value, only: null });
-          void redraw();
-        },
-      ),
-      get("only") &&
-        el("button.link", { type: "button", onclick: () => change({ only: null }) }, [
-          `only ${get("only")}: show all`,
-        ]),
-      el("span.muted", { role: "status" }, [
-        answer
-          ? `${answer.num} completions${answer.num > answer.rows.length ? `, the first ${answer.rows.length} shown` : ""}`
-          : "",
-      ]),
+      get("only") && button(`only ${get("only")}: show all`, { class: "link" }, showAll),
+      el("span.muted", { role: "status" }, numText()),
       answer?.problems.map((problem) => el("p.problem", problem)),
     );
     return made.chosen;
+  }
+
+  const stepOptions = () => (answer?.sources[answer.source] ?? []).map((step) => [step, `step ${step}`]);
+
+  function numText() {
+    if (!answer) return "";
+    const [num, numShown] = [answer.num, answer.rows.length];
+    return `${num} completions${num > numShown ? `, the first ${numShown} shown` : ""}`;
   }
 
   async function redraw() {
@@ -127,11 +112,6 @@ export async function show(root, context) {
       if (mine !== turn) return;
       answer = found;
       drawControls();
-      const status = controls.querySelector("[role=status]");
-      fill(
-        status,
-        `${answer.num} completions${answer.num > answer.rows.length ? `, the first ${answer.rows.length} shown` : ""}`,
-      );
       drawList();
       await read();
     } catch (error) {
@@ -142,180 +122,108 @@ export async function show(root, context) {
     }
   }
 
+  /** The completion that the address names, else the first; where all steps are listed, the address has its step. */
   function current() {
-    const [problem, sample, step] = [get("problem"), get("sample"), get("step")];
-    return (
-      answer.rows.find(
-        (row) =>
-          row.problem_id === problem &&
-          String(row.sample_index) === sample &&
-          (!step || step === "-1" || String(row.step) === step),
-      ) || answer.rows[0]
-    );
+    const [problem, sample] = [get("problem"), get("sample")];
+    const step = answer.step === -1 ? get("read") : get("step");
+    const isNamed = (row) =>
+      row.problem_id === problem &&
+      String(row.sample_index) === sample &&
+      (!step || String(row.step) === step);
+    return answer.rows.find(isNamed) ?? answer.rows[0];
   }
 
   function drawList() {
-    const row = current();
     const scrolled = list.scrollTop;
-    if (get("list") === "problems" && !get("only")) {
-      drawProblems();
-      list.scrollTop = scrolled;
-      return;
-    }
+    const isOfProblems = get("list") === "problems" && !get("only");
     fill(
       list,
-      answer.rows.map((one) =>
-        el("li", [
-          el(
-            "button.sample",
-            {
-              type: "button",
-              "aria-current": String(one === row),
-              onclick: (event) => {
-                set({
-                  problem: one.problem_id,
-                  sample: String(one.sample_index),
-                  ...(answer.step === -1 ? { read: String(one.step) } : {}),
-                });
-                for (const other of list.querySelectorAll(".sample"))
-                  other.setAttribute("aria-current", String(other === event.currentTarget));
-                void read(one);
-              },
-              onkeydown: (event) => {
-                const next = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" }[
-                  event.key
-                ];
-                const button = next && event.currentTarget.parentElement[next]?.firstElementChild;
-                if (button) {
-                  event.preventDefault();
-                  button.focus();
-                  button.click();
-                }
-              },
-            },
-            [
-              el("div.top", [
-                el("span", { class: `verdict ${one.verdict}` }, (one.verdict || "unknown").replace("_", " ")),
-                answer.step === -1 && el("span", `step ${one.step}`),
-                el("span", `${number(one.num_tokens)} tokens`),
-                one.finish_reason === "length" && el("span.warn", "cut off"),
-                el("span", { style: { marginLeft: "auto" } }, `#${one.sample_index}`),
-              ]),
-              el("div.preview", one.question),
-              el("div.preview.muted", one.text),
-            ],
-          ),
-        ]),
-      ),
+      (isOfProblems ? problemButtons() : sampleButtons()).map((made) => el("li", made)),
     );
     list.scrollTop = scrolled;
   }
 
+  function sampleButtons() {
+    const row = current();
+    const choose = (one, { currentTarget }) => {
+      set({
+        problem: one.problem_id,
+        sample: one.sample_index,
+        ...(answer.step === -1 ? { read: one.step } : {}),
+      });
+      for (const other of list.querySelectorAll(".sample"))
+        other.setAttribute("aria-current", String(other === currentTarget));
+      void read(one);
+    };
+    return answer.rows.map((one) => {
+      const attributes = { class: "sample", "aria-current": String(one === row), onkeydown: walk };
+      const facts = el("div.top", [
+        verdictBadge(one),
+        answer.step === -1 && el("span", `step ${one.step}`),
+        el("span", `${number(one.num_tokens)} tokens`),
+        one.finish_reason === "length" && el("span.warn", "cut off"),
+        el("span", AT_END, `#${one.sample_index}`),
+      ]);
+      const texts = [el("div.preview", one.question), el("div.preview.muted", one.text)];
+      return button([facts, ...texts], attributes, (event) => choose(one, event));
+    });
+  }
+
   /** Problems by the share of their samples that are correct, the hardest first; a click lists their completions. */
-  function drawProblems() {
+  function problemButtons() {
     const questions = new Map(answer.rows.map(({ problem_id: id, question }) => [id, question]));
     const rows = Object.entries(answer.rates).sort(([, a], [, b]) => a[0] / a[1] - b[0] / b[1]);
-    fill(
-      list,
-      rows.map(([id, [correct, num]]) =>
-        el("li", [
-          el("button.sample", { type: "button", "data-problem": id, onclick: () => change({ only: id }) }, [
-            el("div.top", [
-              el("b", id),
-              el("span", { style: { marginLeft: "auto" } }, `${correct} of ${num}`),
-            ]),
-            el("div.preview", questions.get(id) ?? ""),
-            el("div.meter", { style: { width: "100%" } }, [
-              el("i", { style: { width: `${(100 * correct) / num}%`, background: "var(--good)" } }),
-            ]),
-          ]),
-        ]),
-      ),
-    );
+    return rows.map(([id, [correct, num]]) => {
+      const share = { width: `${(100 * correct) / num}%`, background: "var(--good)" };
+      const content = [
+        el("div.top", el("b", id), el("span", AT_END, `${correct} of ${num}`)),
+        el("div.preview", questions.get(id) ?? ""),
+        el("div.meter", { style: { width: "100%" } }, el("i", { style: share })),
+      ];
+      return button(content, { class: "sample", "data-problem": id }, () => change({ only: id }));
+    });
   }
 
   async function read(row = current()) {
     if (!row) {
-      fill(
-        reading,
-        empty(
-          "No completions",
-          Object.keys(answer.sources).length
-            ? "None passes these filters."
-            : "This run has recorded no samples.",
-        ),
-      );
+      const isFiltered = Object.keys(answer.sources).length > 0;
+      const words = isFiltered ? "None passes these filters." : "This run has recorded no samples.";
+      fill(reading, empty("No completions", words));
       return;
     }
     const mine = turn;
+    const again = (changes) => {
+      set(changes);
+      void read(row);
+    };
+    const isTraining = answer.source === "training";
+    const mode = get("colour", isTraining ? "ratio" : "text");
+    const colour = (value) => again({ colour: value });
     const { chosen } = runSelect(table, "Run", "at", () => {});
-    const options = colourChoices();
-    const mode = get("colour", answer.source === "training" ? "ratio" : "text");
     const other = runSelect(table, "Beside run", "beside", () => void read(row), { allowNone: true });
-    const steps = answer.sources[answer.source] ?? [];
     const besideStep = get("bstep") || String(row.step);
+    const besideSteps = select("Beside step", stepOptions(), besideStep, (bstep) => again({ bstep }));
     const head = el("div.toolbar", { style: { padding: "0 0 12px" } }, [
-      answer.source === "training"
-        ? field(
-            "colour tokens by",
-            select("Colour tokens by", options, mode, (value) => {
-              set({ colour: value });
-              void read(row);
-            }),
-          )
-        : choice(
-            "Show as",
-            [
-              ["text", "Typeset"],
-              ["none", "As written"],
-            ],
-            mode,
-            (value) => {
-              set({ colour: value });
-              void read(row);
-            },
-          ),
+      isTraining
+        ? field("colour tokens by", select("Colour tokens by", colourChoices(), mode, colour))
+        : choice("Show as", WAYS, mode, colour),
       el("span.grow"),
       field("beside", other.box),
-      other.chosen &&
-        field(
-          "at",
-          select(
-            "Beside step",
-            steps.map((step) => [String(step), `step ${step}`]),
-            besideStep,
-            (value) => {
-              set({ bstep: value });
-              void read(row);
-            },
-          ),
-        ),
+      other.chosen && field("at", besideSteps),
     ]);
     const wanted = { source: answer.source, problem: row.problem_id };
-    const panes = [
-      await pane(
-        { run: chosen, step: row.step, index: row.sample_index, ...wanted },
-        mode,
-        answer.rates[row.problem_id],
-      ),
-    ];
+    const place = { run: chosen, step: row.step, index: row.sample_index };
+    const panes = [await pane({ ...place, ...wanted }, mode, answer.rates[row.problem_id])];
     if (other.chosen) panes.push(await besidePane(other.chosen, besideStep, wanted, row, mode));
-    if (mine !== turn) return;
-    fill(reading, head, el("div.panes", panes));
+    if (mine === turn) fill(reading, head, el("div.panes", panes));
   }
 
   async function besidePane(run, step, wanted, row, mode) {
+    const missing = `${run} has no completion of problem ${wanted.problem} at step ${step}. Evaluations ask the same problems at every step.`;
     try {
-      const found = await ask("samples", { run, source: wanted.source, step, problem: wanted.problem });
-      if (!found.rows.length) {
-        return el("section.card.pane", [
-          empty(
-            "Not sampled there",
-            `${run} has no completion of problem ${wanted.problem} at step ${step}. Evaluations ask the same problems at every step.`,
-          ),
-        ]);
-      }
-      const same = found.rows.find((one) => one.sample_index === row.sample_index) || found.rows[0];
+      const { rows } = await ask("samples", { run, step, ...wanted });
+      const same = rows.find((one) => one.sample_index === row.sample_index) ?? rows[0];
+      if (!same) return el("section.card.pane", empty("Not sampled there", missing));
       return await pane({ run, step: same.step, index: same.sample_index, ...wanted }, mode);
     } catch (error) {
       return el("section.card.pane", empty("Nothing to show beside", error.message));
@@ -343,6 +251,25 @@ export async function show(root, context) {
   return { refresh };
 }
 
+const AT_END = { style: { marginLeft: "auto" } };
+const WAYS = [
+  ["text", "Typeset"],
+  ["none", "As written"],
+];
+
+const verdictBadge = ({ verdict }) =>
+  el("span.verdict", { class: verdict }, (verdict || "unknown").replace("_", " "));
+
+/** Go to the completion above or below by the arrow keys. */
+function walk(event) {
+  const next = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" }[event.key];
+  const target = next && event.currentTarget.parentElement[next]?.firstElementChild;
+  if (!target) return;
+  event.preventDefault();
+  target.focus();
+  target.click();
+}
+
 async function pane(parameters, mode, solved = null) {
   const sample = await ask("sample", parameters);
   const facts = [
@@ -354,19 +281,18 @@ async function pane(parameters, mode, solved = null) {
     ["reward", sample.reward === undefined ? null : number(sample.reward)],
     ["length", `${number(sample.num_tokens)} tokens${sample.finish_reason === "length" ? ", cut off" : ""}`],
   ].filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const fact = ([name, value]) => [
+    el("dt", name),
+    el("dd", { class: (name === "gold" || name === "extracted") && "mono" }, value),
+  ];
   return el("section.card.pane", { "aria-label": `Completion of ${sample.run}` }, [
     el("div", { style: { display: "flex", gap: "10px", alignItems: "center", flexWrap: "wrap" } }, [
-      el("span", { class: `verdict ${sample.verdict}` }, (sample.verdict || "unknown").replace("_", " ")),
+      verdictBadge(sample),
       el("b", sample.problem_id),
       el("span.muted", `sample ${sample.sample_index}, step ${sample.step}`),
     ]),
     el("p.muted", { style: { fontSize: "12px", marginTop: "3px" } }, sample.run),
-    el("dl", [
-      facts.map(([name, value]) => [
-        el("dt", name),
-        el("dd", { class: name === "gold" || name === "extracted" ? "mono" : null }, value),
-      ]),
-    ]),
+    el("dl", facts.map(fact)),
     tokenView(sample, mode),
   ]);
 }

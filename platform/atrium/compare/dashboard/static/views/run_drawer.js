@@ -1,9 +1,43 @@
 // One run in full, beside the table: what is wrong, results, notes and tags, settings, log.
 
 import { annotate, ask } from "../api.js";
-import { el, fill } from "../dom.js";
-import { duration, moment, number, percent } from "../format.js";
-import { addressOf } from "../url.js";
+import { button, checkbox, el, fill, searchInput, table } from "../dom.js";
+import { DASH, duration, intervalText, moment, number, percent, shortName } from "../format.js";
+import { addressOf, get, here, set } from "../url.js";
+
+/** A link that opens the panel of a run. */
+export function runLink(name, attributes, open) {
+  const onclick = (event) => {
+    event.preventDefault();
+    open(name);
+  };
+  return el("a", { href: addressOf(here().view, { open: name }), onclick, ...attributes }, shortName(name));
+}
+
+/** The panel of the run that the address names; `changed` is called after an annotation. */
+export function runDrawer(root, context, changed) {
+  let drawer = null;
+  const open = (name) => {
+    drawer?.close({ silent: true });
+    set({ open: name });
+    drawer = openDrawer(root, name, {
+      closed: () => {
+        drawer = null;
+        set({ open: null });
+      },
+      changed: () => {
+        context.forget();
+        return changed();
+      },
+    });
+  };
+  return {
+    open,
+    reopen: () => get("open") && open(get("open")),
+    refresh: () => drawer?.refresh(),
+    dispose: () => drawer?.close({ silent: true }),
+  };
+}
 
 /** Open the panel of a run; `changed` is called after an annotation, `closed` when it goes. */
 export function openDrawer(root, name, { closed, changed }) {
@@ -38,28 +72,18 @@ export function openDrawer(root, name, { closed, changed }) {
     panel.scrollTop = scrolled;
   }
 
-  const closeButton = () =>
-    el("button.icon.close", { type: "button", "aria-label": "Close", onclick: () => close() }, "✕");
+  const closeButton = () => button("✕", { class: "icon close", "aria-label": "Close" }, () => close());
 
   function draw(run) {
     // The run is chosen, and those beside it stay: the filter is kept.
-    const view = (address, text) =>
-      el(
-        "a",
-        {
-          href: addressOf(
-            address,
-            address === "curves" ? { run: run.name, q: null } : { at: run.name, run: null },
-          ),
-        },
-        [text],
-      );
+    const view = (name, text, more = /** @type {object} */ ({ at: run.name, run: null })) =>
+      el("a", { href: addressOf(name, more) }, text);
     fill(
       panel,
       closeButton(),
       el("h2", run.name),
       el("p.muted", [
-        el("span", { class: `state ${run.state}` }, run.state),
+        el("span.state", { class: run.state }, run.state),
         run.num_steps > 0 && `  step ${number(run.step)} of ${number(run.num_steps)}`,
         run.wall_s > 0 && `, ${duration(run.wall_s)}`,
         run.started > 0 && `, started ${moment(run.started)}`,
@@ -68,7 +92,7 @@ export function openDrawer(root, name, { closed, changed }) {
       run.error && el("p.problem.bad", run.error),
       [...run.problems, ...run.findings].map((problem) => el("p.problem", problem)),
       el("p", { style: { marginTop: "10px", display: "flex", gap: "14px" } }, [
-        view("curves", "Curves"),
+        view("curves", "Curves", { run: run.name, q: null }),
         view("trust-region", "Trust region"),
         view("rollouts", "Rollouts"),
       ]),
@@ -76,7 +100,7 @@ export function openDrawer(root, name, { closed, changed }) {
       results(run),
       made(run),
       settings(run),
-      run.log && el("section", el("h3", "Log"), el("pre", { tabindex: "0" }, run.log)),
+      run.log && section("Log", el("pre", { tabindex: "0" }, run.log)),
     );
   }
 
@@ -91,37 +115,22 @@ export function openDrawer(root, name, { closed, changed }) {
         fill(said, error.message);
       }
     };
-    const note = el("textarea", {
-      rows: "3",
-      "aria-label": "Note",
-      placeholder: "A note about this run",
-      value: run.note,
-      onchange: () => write({ note: note.value }),
+    const named = (label, placeholder, value, onchange) => ({
+      "aria-label": label,
+      placeholder,
+      value,
+      onchange: ({ target }) => onchange(target.value),
     });
-    const tags = el("input", {
-      type: "text",
-      "aria-label": "Tags",
-      placeholder: "tags, separated by commas",
-      value: run.tags.join(", "),
-      style: { width: "100%" },
-      onchange: () =>
-        write({
-          tags: tags.value
-            .split(",")
-            .map((tag) => tag.trim())
-            .filter(Boolean),
-        }),
+    const note = named("Note", "A note about this run", run.note, (text) => write({ note: text }));
+    const tags = named("Tags", "tags, separated by commas", run.tags.join(", "), (text) => {
+      const parts = text.split(",").map((tag) => tag.trim());
+      return write({ tags: parts.filter(Boolean) });
     });
-    const archived = el("input", {
-      type: "checkbox",
-      checked: run.is_archived,
-      onchange: () => write({ is_archived: archived.checked }),
-    });
-    return el("section", [
-      el("h3", "Notes and tags"),
-      note,
+    const archived = checkbox(run.is_archived, (on) => write({ is_archived: on }));
+    return section("Notes and tags", [
+      el("textarea", { rows: "3", ...note }),
       el("div", { style: { height: "6px" } }),
-      tags,
+      el("input", { type: "text", style: { width: "100%" }, ...tags }),
       el("div", { style: { display: "flex", gap: "12px", marginTop: "8px" } }, [
         el("label.field", archived, "archived: hidden from the table"),
         said,
@@ -135,38 +144,21 @@ export function openDrawer(root, name, { closed, changed }) {
   return { close, refresh };
 }
 
+const section = (title, content) => el("section", el("h3", title), content);
+
+const RESULTS = [
+  { title: "benchmark", cell: ({ benchmark, at }) => (at === 0 ? benchmark : "") },
+  { title: "step", class: "num", cell: ({ point }) => number(point.step) },
+  { title: "Mean@k", class: "num value", cell: ({ point }) => percent(point.mean_at_k) },
+  { title: "95 %, over problems", class: "num muted", cell: ({ point }) => intervalText(point) ?? DASH },
+  { title: "Pass@k", class: "num", cell: ({ point }) => percent(point.pass_at_k) },
+];
+
 function results(run) {
   const rows = Object.entries(run.evaluations).flatMap(([benchmark, points]) =>
-    points.map((point, at) =>
-      el("tr", [
-        el("td", at === 0 ? benchmark : ""),
-        el("td.num", number(point.step)),
-        el("td.num.value", percent(point.mean_at_k)),
-        el("td.num.muted", [
-          point.interval_over_problems
-            ? `${percent(point.interval_over_problems[0])} – ${percent(point.interval_over_problems[1])}`
-            : "–",
-        ]),
-        el("td.num", percent(point.pass_at_k)),
-      ]),
-    ),
+    points.map((point, at) => ({ benchmark, point, at })),
   );
-  return (
-    rows.length > 0 &&
-    el("section", [
-      el("h3", "Evaluations, %"),
-      el("table", [
-        el("thead", [
-          el("tr", [
-            ["benchmark", "step", "Mean@k", "95 %, over problems", "Pass@k"].map((title, at) =>
-              el("th", { class: at ? "num" : null }, title),
-            ),
-          ]),
-        ]),
-        el("tbody", rows),
-      ]),
-    ])
-  );
+  return rows.length > 0 && section("Evaluations, %", table(RESULTS, rows));
 }
 
 function made(run) {
@@ -177,38 +169,23 @@ function made(run) {
     ["platform", run.platform],
     ["folder", run.folder],
   ].filter(([, value]) => value);
-  return el("section", [
-    el("h3", "Where it comes from"),
-    el("table", [
-      el("tbody", [facts.map(([key, value]) => el("tr", el("td.muted.key", key), el("td.mono", value)))]),
-    ]),
-  ]);
+  const rows = facts.map(([key, value]) => el("tr", el("td.muted.key", key), el("td.mono", value)));
+  return section("Where it comes from", el("table", el("tbody", rows)));
 }
 
 function settings(run) {
   const rows = Object.entries(run.settings);
   const body = el("tbody");
-  const draw = (wanted) =>
-    fill(
-      body,
-      rows
-        .filter(([key, value]) => `${key} ${value}`.includes(wanted))
-        .map(([key, value]) => el("tr", el("td.mono.muted", key), el("td.mono", value))),
-    );
+  const row = ([key, value]) => el("tr", el("td.mono.muted", key), el("td.mono", value));
+  const draw = (wanted) => {
+    const fits = ([key, value]) => `${key} ${value}`.includes(wanted);
+    fill(body, rows.filter(fits).map(row));
+  };
   draw("");
-  return (
-    rows.length > 0 &&
-    el("section", [
-      el("h3", "Settings"),
-      run.overrides.length > 0 && el("pre", run.overrides.join("\n")),
-      el("input", {
-        type: "search",
-        "aria-label": "Find a setting",
-        placeholder: "Find a setting",
-        style: { margin: "8px 0" },
-        oninput: (event) => draw(event.target.value),
-      }),
-      el("table", body),
-    ])
-  );
+  const content = [
+    run.overrides.length > 0 && el("pre", run.overrides.join("\n")),
+    searchInput("Find a setting", { style: { margin: "8px 0" } }, draw),
+    el("table", body),
+  ];
+  return rows.length > 0 && section("Settings", content);
 }

@@ -1,43 +1,68 @@
 // The table of runs: search, filter, sort, what differs, results; pick runs to look at together.
 
 import { ask } from "../api.js";
-import { el, empty, field, fill, select, svg } from "../dom.js";
-import { csv, download } from "../export.js";
+import { button, checkbox, el, empty, field, fill, menu, option, select, svg } from "../dom.js";
+import { saveTable } from "../export.js";
 import { fetchMetrics, lastOf, passing } from "../filter.js";
-import { age, count, duration, moment, number, percent, shortName } from "../format.js";
-import { closeOutside, differingKeys, filterMenu, searchBox } from "../selection.js";
+import {
+  age,
+  count,
+  DASH,
+  duration,
+  intervalText,
+  moment,
+  number,
+  percent,
+  plural,
+  shortName,
+} from "../format.js";
+import { differingKeys, filterControls, menuHeading, noRunsYet } from "../selection.js";
 import { addressOf, get, getAll, set } from "../url.js";
-import { openDrawer } from "./run_drawer.js";
+import { runDrawer, runLink } from "./run_drawer.js";
 
 const MOST_SETTINGS = 6;
-const GROUPS = [
-  ["", "nothing"],
-  ["method", "method"],
-  ["experiment", "experiment"],
-  ["state", "state"],
-];
+const MOST_GROUPS = 12;
+const GROUPS = [["", "nothing"], "method", "experiment", "state"];
 const PAGE = 60;
 
 export async function show(root, context) {
   let table = await context.runs();
   let sparks = {};
-  let drawer = null;
   let limit = PAGE;
   const picked = new Set(getAll("run"));
-  const bar = el("div.toolbar");
   const banner = el("div");
-  const box = el("div.card.runs-table", {
-    tabindex: "0",
-    role: "region",
-    "aria-label": "Table of runs",
-  });
-  const actions = el("div.actions");
+  const box = el("div.card.runs-table", { tabindex: "0", role: "region", "aria-label": "Table of runs" });
+  const { search, filter } = filterControls(
+    () => table,
+    () => {
+      picked.clear();
+      draw();
+    },
+  );
+  const slots = { benchmark: el("span"), group: el("span.slot-group") };
   const counted = el("span.muted");
-  const search = searchBox(() => {
-    picked.clear();
+  const actions = el("div.actions");
+  const columnMenu = menu("Columns", columnChoices);
+  const bar = el("div.toolbar", [
+    el("div.search", search),
+    filter,
+    columnMenu,
+    slots.benchmark,
+    slots.group,
+    counted,
+    el("span.grow"),
+    actions,
+  ]);
+  root.append(bar, banner, el("div.page", box));
+  const drawer = runDrawer(root, context, async () => {
+    table = await context.runs();
     draw();
   });
-  root.append(bar, banner, el("div.page", box));
+
+  const change = (changes) => {
+    set(changes);
+    draw();
+  };
 
   function benchmarks() {
     const known = table.benchmarks;
@@ -51,72 +76,31 @@ export async function show(root, context) {
     const active = /** @type {HTMLElement | null} */ (document.activeElement);
     if (active !== search) search.value = get("q");
     const trainings = table.runs.filter(({ evaluated }) => !evaluated);
-    const runs = sorted(passing(table, get("q")).filter(({ evaluated }) => !evaluated));
-    const keys = shownKeys(runs);
+    const runs = sorted(shownRuns());
     fill(banner, table.problem && el("p.banner", table.problem));
-    drawBar(runs, keys, trainings.length);
-    if (!trainings.length) {
-      fill(
-        box,
-        empty(
-          "No runs yet",
-          "Runs in ",
-          el("code", table.runs_dir),
-          " appear here as soon as they start: ",
-          el("code", "atrium train"),
-          ".",
-        ),
-      );
-      return;
-    }
+    drawBar(runs, trainings.length);
     if (!runs.length) {
-      fill(
-        box,
-        empty(
-          "No run fits",
-          "No run passes this filter. ",
-          el(
-            "button.link",
-            {
-              type: "button",
-              onclick: () => {
-                set({ q: null });
-                draw();
-              },
-            },
-            ["Clear it"],
-          ),
-        ),
-      );
+      const clear = button("Clear it", { class: "link" }, () => change({ q: null }));
+      const fitsNone = empty("No run fits", "No run passes this filter. ", clear);
+      fill(box, trainings.length ? fitsNone : noRunsYet(table));
       return;
     }
     const scrolled = [box.scrollTop, box.scrollLeft];
     const focused = /** @type {HTMLElement} */ (active?.closest("[data-run]"))?.dataset.run;
-    const columns = allColumns(keys, benchmark());
-    const group = get("group");
-    const shown = group ? grouped(runs, group) : [[null, runs]];
+    const columns = allColumns();
     let left = limit;
-    fill(
-      box,
-      el("table", [
-        head(columns, runs),
-        shown.map(([label, members]) => {
-          const page = members.slice(0, left);
-          left -= page.length;
-          return (
-            page.length > 0 &&
-            el("tbody", [
-              label !== null && groupRow(label, members, columns),
-              page.map((run) => row(run, columns)),
-            ])
-          );
-        }),
-      ]),
-      runs.length > limit && more(runs.length - limit),
-    );
+    const bodies = grouped(runs).map(([label, members]) => {
+      const page = members.slice(0, left);
+      left -= page.length;
+      const rows = page.map((run) => row(run, columns));
+      return page.length > 0 && el("tbody", label !== null && groupRow(label, members, columns), rows);
+    });
+    fill(box, el("table", head(columns, runs), bodies), runs.length > limit && more(runs.length - limit));
     [box.scrollTop, box.scrollLeft] = scrolled;
     if (focused) box.querySelector(`[data-run="${CSS.escape(focused)}"] a`)?.focus({ preventScroll: true });
   }
+
+  const shownRuns = () => passing(table, get("q")).filter(({ evaluated }) => !evaluated);
 
   /** The end of the rows shown; the next ones come when it comes into sight. */
   function more(num) {
@@ -124,9 +108,7 @@ export async function show(root, context) {
       limit += PAGE;
       draw();
     };
-    const element = el("p", { style: { padding: "10px" } }, [
-      el("button", { type: "button", onclick: show }, `Show more (${num})`),
-    ]);
+    const element = el("p", { style: { padding: "10px" } }, button(`Show more (${num})`, show));
     const end = new IntersectionObserver(
       (entries) => {
         if (!entries.some((entry) => entry.isIntersecting)) return;
@@ -144,17 +126,20 @@ export async function show(root, context) {
     return known.includes(get("bench")) ? get("bench") : known[0];
   }
 
-  function shownKeys(runs) {
+  /** The settings that have a column: those of the address, else some that differ. */
+  function shownKeys() {
     const chosen = getAll("col");
     return chosen.length
       ? chosen.filter((key) => key !== "none")
-      : differingKeys(table, runs)
+      : differingKeys(table, shownRuns())
           .filter((key) => !["experiment_name", "seed"].includes(key))
           .slice(0, MOST_SETTINGS);
   }
 
   /** Runs by the value that they have; groups in the order of their first run. */
-  function grouped(runs, key) {
+  function grouped(runs) {
+    const key = get("group");
+    if (!key) return [[null, runs]];
     const found = new Map();
     for (const run of runs) {
       const label = String(run[key] ?? settingOf(run, key) ?? "not set");
@@ -164,447 +149,282 @@ export async function show(root, context) {
   }
 
   function groupRow(label, members, columns) {
-    const mean = (column) => {
+    const mean = ({ isScore, value }) => {
       const known = members
-        .filter((run) => !column.isScore || isWhole(run))
-        .map((run) => column.sort?.(run))
-        .filter((value) => typeof value === "number");
-      return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
+        .filter((run) => !isScore || isWhole(run))
+        .map(value)
+        .filter((one) => typeof one === "number");
+      return known.length ? known.reduce((sum, one) => sum + one, 0) / known.length : null;
     };
-    const cell = (column) => (column.mean ? column.mean(mean(column)) : "");
-    return el("tr.group", [
-      el("td"),
-      columns.map((column, at) =>
-        el("td", { class: column.number ? "num" : null }, [
-          at === 0
-            ? [
-                el("b", label),
-                el("span.muted", [`  ${members.length} ${members.length === 1 ? "run" : "runs"}`]),
-              ]
-            : cell(column),
-        ]),
-      ),
+    const title = [el("b", label), el("span.muted", `  ${plural(members.length, "run")}`)];
+    const cell = (column, at) => (at === 0 ? title : column.hasMean && column.shown(mean(column)));
+    return el("tr.group", el("td"), [
+      columns.map((column, at) => el("td", { class: column.class }, cell(column, at))),
     ]);
   }
 
-  function drawBar(runs, keys, num) {
-    if (!bar.childNodes.length) {
-      bar.append(
-        el("div.search", search),
-        filterMenu(
-          () => table,
-          () => {
-            picked.clear();
-            draw();
-          },
-        ),
-        el("span.slot-columns"),
-        el("span.slot-bench"),
-        el("span.slot-group"),
-        counted,
-        el("span.grow"),
-        actions,
-      );
-    }
-    const columnSlot = bar.querySelector(".slot-columns");
-    if (!columnSlot.querySelector("details[open]")) fill(columnSlot, columnMenu(runs, keys));
+  function drawBar(runs, num) {
     const known = benchmarks();
-    const slot = bar.querySelector(".slot-bench");
-    if (slot.firstChild?.firstChild !== document.activeElement) {
-      fill(
-        slot,
-        known.length > 1 &&
-          select("Benchmark", known, benchmark(), (value) => {
-            set({ bench: value });
-            draw();
-          }),
-      );
-    }
-    const groupSlot = bar.querySelector(".slot-group");
-    if (!groupSlot.contains(document.activeElement)) {
-      const more = differingKeys(table, runs)
-        .slice(0, 12)
-        .map((key) => [key, key]);
-      fill(
-        groupSlot,
-        field(
-          "group by",
-          select("Group by", [...GROUPS, ...more], get("group"), (value) => {
-            set({ group: value });
-            draw();
-          }),
-        ),
-      );
-    }
-    fill(counted, `${runs.length} of ${num} ${num === 1 ? "run" : "runs"}`);
-    const names = [...picked].filter((name) => runs.some((run) => run.name === name));
-    const more = names.length ? { run: names, q: null } : {};
+    const keys = differingKeys(table, runs).slice(0, MOST_GROUPS);
+    const bench = select("Benchmark", known, benchmark(), (value) => change({ bench: value }));
+    const group = select("Group by", [...GROUPS, ...keys], get("group"), (value) => change({ group: value }));
+    // A list that is open stays.
+    if (!slots.benchmark.contains(document.activeElement)) fill(slots.benchmark, known.length > 1 && bench);
+    if (!slots.group.contains(document.activeElement)) fill(slots.group, field("group by", group));
+    fill(counted, `${runs.length} of ${plural(num, "run")}`);
+    const names = runs.map(({ name }) => name).filter((name) => picked.has(name));
+    const link = (view, words, attributes) => {
+      const text = names.length ? `${words[1]} ${names.length}` : words[0];
+      const href = addressOf(view, names.length ? { run: names, q: null } : {});
+      return el("a", { href }, el("button", { type: "button", tabindex: "-1", ...attributes }, text));
+    };
+    const clear = button(`Clear ${names.length} picked`, () => {
+      picked.clear();
+      change({ run: null });
+    });
     fill(
       actions,
-      names.length > 0 &&
-        el(
-          "button",
-          {
-            type: "button",
-            onclick: () => {
-              picked.clear();
-              set({ run: null });
-              draw();
-            },
-          },
-          [`Clear ${names.length} picked`],
-        ),
-      el(
-        "button",
-        {
-          type: "button",
-          "data-export": "csv",
-          title: "Save the table as CSV",
-          onclick: () => save(runs, keys),
-        },
-        ["CSV"],
-      ),
-      el("a", { href: addressOf("compare", more) }, [
-        el("button", { type: "button", tabindex: "-1" }, [
-          names.length ? `Compare ${names.length}` : "Compare",
-        ]),
-      ]),
-      el("a", { href: addressOf("curves", more) }, [
-        el("button.primary", { type: "button", tabindex: "-1" }, [
-          names.length ? `Curves of ${names.length}` : "Curves",
-        ]),
-      ]),
+      names.length > 0 && clear,
+      button("CSV", { "data-export": "csv", title: "Save the table as CSV" }, () => save(runs)),
+      link("compare", ["Compare", "Compare"]),
+      link("curves", ["Curves", "Curves of"], { class: "primary" }),
     );
   }
 
-  function columnMenu(runs, keys) {
-    const differ = differingKeys(table, runs);
-    const rest = Object.keys(table.shared);
-    const change = (key, on) => {
-      const next = on ? [...keys, key] : keys.filter((other) => other !== key);
-      set({ col: next.length ? next : "none" });
-      draw();
+  function columnChoices() {
+    const differ = differingKeys(table, shownRuns());
+    const rest = [...table.keys.filter((key) => !differ.includes(key)), ...Object.keys(table.shared)].sort();
+    const choose = (key, on) => {
+      const others = shownKeys().filter((other) => other !== key);
+      const keys = on ? [...others, key] : others;
+      change({ col: keys.length ? keys : "none" });
     };
-    const option = (key) =>
-      el("label.option", [
-        el("input", {
-          type: "checkbox",
-          checked: keys.includes(key),
-          onchange: (event) => change(key, event.target.checked),
-        }),
-        el("span", key),
-      ]);
-    const menu = el("details.menu", [
-      el("summary", "Columns"),
-      el("div", [
-        getAll("col").length > 0 &&
-          el(
-            "button.link",
-            {
-              type: "button",
-              onclick: () => {
-                set({ col: null });
-                menu.open = false;
-                draw();
-              },
-            },
-            ["Show what differs"],
-          ),
-        metricOptions(runs),
-        el("h3", { style: { padding: "6px 8px 2px" } }, "settings that differ here"),
-        differ.map(option),
-        el("h3", { style: { padding: "6px 8px 2px" } }, "other settings"),
-        [...table.keys.filter((key) => !differ.includes(key)), ...rest].sort().map(option),
-      ]),
-    ]);
-    closeOutside(menu);
-    return menu;
+    const shown = shownKeys();
+    const choiceOf = (key) => option(key, shown.includes(key), (on) => choose(key, on));
+    const reset = button("Show what differs", { class: "link" }, () => {
+      columnMenu.open = false;
+      change({ col: null });
+    });
+    return [
+      getAll("col").length > 0 && reset,
+      metricOptions(),
+      menuHeading("settings that differ here"),
+      differ.map(choiceOf),
+      menuHeading("other settings"),
+      rest.map(choiceOf),
+    ];
   }
 
   /** A box per metric, whose last value becomes a column. They are asked for when the list is opened. */
-  function metricOptions(runs) {
+  function metricOptions() {
     const lines = el("div");
     const chosen = new Set(getAll("mcol"));
-    const part = el("details", [
-      el("summary.option", `last values of metrics${chosen.size ? ` (${chosen.size})` : ""}`),
-      lines,
-    ]);
-    part.addEventListener("toggle", async () => {
+    const text = `last values of metrics${chosen.size ? ` (${chosen.size})` : ""}`;
+    const choiceOf = ({ name, meaning }) =>
+      option(name, chosen.has(name), { title: meaning }, async (on) => {
+        chosen[on ? "add" : "delete"](name);
+        set({ mcol: [...chosen] });
+        await fetchMetrics("", { more: [...chosen] }).catch(() => {});
+        draw();
+      });
+    const ontoggle = async () => {
       if (!part.open || lines.childNodes.length) return;
-      const { quantities } = await ask("quantities", { run: runs.slice(0, PAGE).map(({ name }) => name) });
-      fill(
-        lines,
-        quantities
-          .filter(({ name }) => !name.startsWith("evaluation/"))
-          .map(({ name, meaning }) =>
-            el("label.option", { title: meaning }, [
-              el("input", {
-                type: "checkbox",
-                checked: chosen.has(name),
-                onchange: async (event) => {
-                  chosen[event.target.checked ? "add" : "delete"](name);
-                  set({ mcol: [...chosen] });
-                  await fetchMetrics("", { more: [...chosen] }).catch(() => {});
-                  draw();
-                },
-              }),
-              el("span", name),
-            ]),
-          ),
-      );
-    });
+      const run = shownRuns()
+        .slice(0, PAGE)
+        .map(({ name }) => name);
+      const { quantities } = await ask("quantities", { run });
+      fill(lines, quantities.filter(({ name }) => !name.startsWith("evaluation/")).map(choiceOf));
+    };
+    const part = el("details", { ontoggle }, el("summary.option", text), lines);
     return part;
   }
 
-  function allColumns(keys, bench) {
-    const point = (run) => run.scores[bench]?.last;
-    return [
+  /**
+   * What the table shows of a run. `value` goes into the CSV, unless `text` makes something of it; `shown` makes what
+   * stands in the cell; by `order` the table is sorted. Numbers with `hasMean` have one in the row of a group.
+   */
+  function allColumns() {
+    const bench = benchmark();
+    const [k, point] = [kOf(bench), (run) => run.scores[bench]?.last];
+    const scores = [
+      {
+        id: "mean",
+        title: `Mean@${k}`,
+        value: (run) => point(run)?.mean_at_k,
+        cell: (run) => score(point(run), run),
+        about: `${bench}, latest evaluation, %; 95 % interval over problems`,
+      },
+      {
+        id: "pass",
+        title: `Pass@${k}`,
+        value: (run) => point(run)?.pass_at_k,
+        cell: (run) => el("span", { class: !isWhole(run) && "muted" }, percent(point(run)?.pass_at_k)),
+        about: bench,
+      },
+    ];
+    const ofMetric = (metric) => ({
+      id: metric,
+      title: metric.split("/").at(-1),
+      about: `${metric}, the last value`,
+      class: "num",
+      hasMean: true,
+      value: (run) => lastOf(run, metric),
+      shown: number,
+    });
+    const ofSetting = (key) => ({
+      id: key,
+      title: key.split(".").slice(-2).join("."),
+      about: key,
+      isSetting: true,
+      class: "setting",
+      order: (run) => natural(settingOf(run, key)),
+      value: (run) => settingOf(run, key),
+      shown: (value) => value ?? "",
+    });
+    const started = (run) => (run.started ? age(table.now - run.started) : DASH);
+    const columns = [
       {
         id: "name",
         title: "Run",
         cell: nameCell,
-        sort: (run) => shortName(run.name),
-        text: (run) => run.name,
+        value: (run) => run.name,
+        order: (run) => shortName(run.name),
       },
-      { id: "state", title: "State", cell: stateCell, sort: (run) => run.state, text: (run) => run.state },
+      { id: "state", title: "State", cell: stateCell, value: (run) => run.state },
       {
         id: "seed",
         title: "Seed",
-        number: true,
-        sort: (run) => natural(run.seed),
-        cell: (run) => run.seed ?? "–",
-        text: (run) => run.seed,
+        class: "num",
+        value: (run) => run.seed,
+        order: (run) => natural(run.seed),
       },
       { id: "spark", title: "Reward", cell: (run) => sparkline(sparks[run.name]) },
-      ...(bench
-        ? [
-            {
-              id: "mean",
-              title: `Mean@${kOf(bench)}`,
-              number: true,
-              isScore: true,
-              mean: percent,
-              sort: (run) => point(run)?.mean_at_k,
-              cell: (run) => score(point(run), run),
-              text: (run) => point(run)?.mean_at_k,
-              about: `${bench}, latest evaluation, %; 95 % interval over problems`,
-            },
-            {
-              id: "pass",
-              title: `Pass@${kOf(bench)}`,
-              number: true,
-              isScore: true,
-              mean: percent,
-              sort: (run) => point(run)?.pass_at_k,
-              cell: (run) =>
-                el("span", { class: isWhole(run) ? null : "muted" }, percent(point(run)?.pass_at_k)),
-              text: (run) => point(run)?.pass_at_k,
-              about: bench,
-            },
-          ]
-        : []),
-      ...getAll("mcol").map((metric) => ({
-        id: metric,
-        title: metric.split("/").at(-1),
-        about: `${metric}, the last value`,
-        number: true,
-        mean: number,
-        sort: (run) => lastOf(run, metric),
-        cell: (run) => number(lastOf(run, metric)),
-        text: (run) => lastOf(run, metric),
+      ...(bench ? scores : []).map((one) => ({
+        ...one,
+        class: "num",
+        isScore: true,
+        hasMean: true,
+        shown: percent,
       })),
+      ...getAll("mcol").map(ofMetric),
       {
         id: "wall",
         title: "Time",
-        number: true,
-        sort: (run) => run.wall_s,
-        cell: (run) => (run.wall_s ? duration(run.wall_s) : "–"),
-        text: (run) => run.wall_s,
+        class: "num",
+        value: (run) => run.wall_s,
+        shown: (value) => (value ? duration(value) : DASH),
       },
       {
         id: "started",
         title: "Started",
-        number: true,
-        sort: (run) => run.started,
-        cell: (run) =>
-          el("span", { title: moment(run.started) }, run.started ? age(table.now - run.started) : "–"),
-        text: (run) => moment(run.started),
+        class: "num",
+        value: (run) => run.started,
+        text: moment,
+        cell: (run) => el("span", { title: moment(run.started) }, started(run)),
       },
-      ...keys.map((key) => ({
-        id: key,
-        title: key.split(".").slice(-2).join("."),
-        about: key,
-        setting: true,
-        sort: (run) => natural(settingOf(run, key)),
-        text: (run) => settingOf(run, key),
-        cell: (run) => settingOf(run, key) ?? "",
-      })),
-      {
-        id: "tokens",
-        title: "Tokens",
-        number: true,
-        sort: (run) => run.num_tokens,
-        cell: (run) => count(run.num_tokens),
-        text: (run) => run.num_tokens,
-      },
+      ...shownKeys().map(ofSetting),
+      { id: "tokens", title: "Tokens", class: "num", value: (run) => run.num_tokens, shown: count },
     ];
+    const shown = (value) => value ?? DASH;
+    return columns.map((one) => ({
+      shown,
+      order: one.value,
+      cell: (run) => (one.shown ?? shown)(one.value(run)),
+      ...one,
+    }));
   }
 
   const settingOf = (run, key) => run.settings[key] ?? table.shared[key];
   const kOf = (bench) => {
     const ks = new Set(
-      table.runs.map((run) => run.scores[bench]?.last.k).filter((k) => k !== undefined && k !== null),
+      table.runs.map((run) => run.scores[bench]?.last.k).filter((k) => (k ?? null) !== null),
     );
     return ks.size === 1 ? [...ks][0] : "k";
   };
 
+  /** The column by which the table is sorted, and whether from the greatest value on. */
+  const sorting = () => ({ id: get("sort").replace(/^-/, ""), isDown: get("sort").startsWith("-") });
+
   function sorted(runs) {
-    const wanted = get("sort");
-    if (!wanted) return runs;
-    const down = wanted.startsWith("-");
-    const columns = allColumns(shownKeys(runs), benchmark());
-    const column = columns.find(({ id, sort }) => sort && id === wanted.replace(/^-/, ""));
+    const { id, isDown } = sorting();
+    const column = allColumns().find((one) => one.order && one.id === id);
     if (!column) return runs;
-    const keyed = runs.map((run) => [column.sort(run), run]);
+    const keyed = runs.map((run) => [column.order(run), run]);
     const known = keyed.filter(([value]) => value !== undefined && value !== null && value !== "");
     const unknown = keyed.filter((pair) => !known.includes(pair));
-    known.sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0) * (down ? -1 : 1));
+    known.sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0) * (isDown ? -1 : 1));
     return [...known, ...unknown].map(([, run]) => run);
   }
 
+  /** A box that picks runs. */
+  const pick = (label, runs) =>
+    checkbox(
+      runs.every(({ name }) => picked.has(name)),
+      { "aria-label": label },
+      (on) => {
+        for (const { name } of runs) picked[on ? "add" : "delete"](name);
+        change({ run: [...picked] });
+      },
+    );
+
   function head(columns, runs) {
-    const [name, down] = [get("sort").replace(/^-/, ""), get("sort").startsWith("-")];
-    const every = runs.length > 0 && runs.every((run) => picked.has(run.name));
-    return el("thead", [
-      el("tr", [
-        el("th", [
-          el("input", {
-            type: "checkbox",
-            "aria-label": "Pick all",
-            checked: every,
-            onchange: (event) => {
-              for (const run of runs) picked[event.target.checked ? "add" : "delete"](run.name);
-              set({ run: [...picked] });
-              draw();
-            },
-          }),
-        ]),
-        columns.map((column) =>
-          el(
-            "th",
-            {
-              class: `${column.number ? "num" : ""} ${column.setting ? "setting" : ""}`,
-              title: column.about,
-              "aria-sort": column.id === name ? (down ? "descending" : "ascending") : null,
-            },
-            [
-              column.sort
-                ? el(
-                    "button",
-                    {
-                      type: "button",
-                      onclick: () => {
-                        // Of numbers the greatest come first, of words the first of the alphabet; a third click undoes it.
-                        const [first, second] = column.number
-                          ? [`-${column.id}`, column.id]
-                          : [column.id, `-${column.id}`];
-                        set({ sort: column.id !== name ? first : get("sort") === first ? second : null });
-                        draw();
-                      },
-                    },
-                    [column.title, column.id === name ? (down ? " ↓" : " ↑") : ""],
-                  )
-                : column.title,
-            ],
-          ),
-        ),
-      ]),
-    ]);
+    const { id: by, isDown } = sorting();
+    const titleOf = ({ id, title, order, ...column }) => {
+      // Of numbers the greatest come first, of words the first of the alphabet; a third click undoes it.
+      const [first, second] = column.class === "num" ? [`-${id}`, id] : [id, `-${id}`];
+      const arrow = id === by && (isDown ? " ↓" : " ↑");
+      const next = id !== by ? first : get("sort") === first ? second : null;
+      const attributes = {
+        class: column.class,
+        title: column.about,
+        "aria-sort": id === by && (isDown ? "descending" : "ascending"),
+      };
+      return el("th", attributes, order ? button([title, arrow], () => change({ sort: next })) : title);
+    };
+    return el("thead", el("tr", el("th", pick("Pick all", runs)), columns.map(titleOf)));
   }
 
   function row(run, columns) {
-    return el("tr", { class: picked.has(run.name) ? "chosen" : null, "data-run": run.name }, [
-      el("td", [
-        el("input", {
-          type: "checkbox",
-          "aria-label": `Pick ${run.name}`,
-          checked: picked.has(run.name),
-          onchange: (event) => {
-            picked[event.target.checked ? "add" : "delete"](run.name);
-            set({ run: [...picked] });
-            draw();
-          },
-        }),
-      ]),
-      columns.map((column) =>
-        el(
-          "td",
-          {
-            "data-spark": column.id === "spark" ? run.name : null,
-            class: `${column.number ? "num" : ""} ${column.setting ? "setting mono" : ""}`,
-            title: column.setting ? `${column.id}: ${settingOf(run, column.id) ?? "not set"}` : null,
-          },
-          [column.cell(run)],
-        ),
-      ),
-    ]);
+    const cellOf = ({ id, isSetting, cell, ...column }) => {
+      const attributes = {
+        class: `${column.class ?? ""}${isSetting ? " mono" : ""}`,
+        "data-spark": id === "spark" && run.name,
+        title: isSetting && `${id}: ${settingOf(run, id) ?? "not set"}`,
+      };
+      return el("td", attributes, cell(run));
+    };
+    const attributes = { class: picked.has(run.name) && "chosen", "data-run": run.name };
+    return el("tr", attributes, el("td", pick(`Pick ${run.name}`, [run])), columns.map(cellOf));
   }
 
   function nameCell(run) {
     const notes = [...run.collapses, ...run.problems, ...(run.error ? [run.error] : [])];
+    const sign = (name, text, title, label) =>
+      el(`span.${name}`, { title, role: "img", "aria-label": label }, text);
     return el("div", [
-      el(
-        "a.run-name",
-        {
-          href: addressOf("runs", { open: run.name }),
-          title: run.name,
-          onclick: (event) => {
-            event.preventDefault();
-            open(run.name);
-          },
-        },
-        [shortName(run.name)],
-      ),
+      runLink(run.name, { class: "run-name", title: run.name }, drawer.open),
       " ",
-      notes.length > 0 &&
-        el("span.warn", { title: notes.join("\n"), role: "img", "aria-label": notes.join("; ") }, ["⚠ "]),
-      run.note && el("span.muted", { title: run.note, role: "img", "aria-label": `note: ${run.note}` }, "✎ "),
+      notes.length > 0 && sign("warn", "⚠ ", notes.join("\n"), notes.join("; ")),
+      run.note && sign("muted", "✎ ", run.note, `note: ${run.note}`),
       run.tags.map((tag) => el("span.tag", tag)),
       el("span.sub", run.experiment),
     ]);
   }
 
-  async function open(name) {
-    drawer?.close();
-    set({ open: name });
-    drawer = openDrawer(root, name, {
-      closed: () => {
-        drawer = null;
-        set({ open: null });
-      },
-      changed: async () => {
-        context.forget();
-        table = await context.runs();
-        draw();
-      },
+  function save(runs) {
+    const columns = allColumns().filter(({ value }) => value);
+    const cellOf = (run, { value, text }) => (text ? text(value(run)) : value(run));
+    saveTable("runs", {
+      columns: columns.map(({ isSetting, id, title }) => (isSetting ? id : title)),
+      rows: runs.map((run) => columns.map((column) => cellOf(run, column))),
     });
-  }
-
-  function save(runs, keys) {
-    const columns = allColumns(keys, benchmark()).filter((column) => column.text);
-    const rows = runs.map((run) => columns.map((column) => column.text(run)));
-    download(
-      "runs.csv",
-      csv({ columns: columns.map((column) => (column.setting ? column.id : column.title)), rows }),
-      "text/csv",
-    );
   }
 
   async function refresh() {
     table = await context.runs();
     draw();
     await drawSparks();
-    await drawer?.refresh();
+    await drawer.refresh();
   }
 
   async function drawSparks() {
@@ -615,21 +435,19 @@ export async function show(root, context) {
 
   draw();
   void drawSparks().catch(() => {});
-  if (get("open")) await open(get("open"));
-  return { refresh, dispose: () => drawer?.close({ silent: true }) };
+  drawer.reopen();
+  return { refresh, dispose: drawer.dispose };
 }
 
 function stateCell(run) {
   const share = run.num_steps ? Math.min(run.step / run.num_steps, 1) : 0;
-  return el("div", { class: `state-cell` }, [
-    el("span", { class: `state ${run.state}` }, run.state),
+  const bar = el("i", { style: { width: `${100 * share}%` } });
+  const meter = el("div.meter.state", { class: run.state, style: { display: "block" } }, bar);
+  return el("div.state-cell", [
+    el("span.state", { class: run.state }, run.state),
     run.num_steps > 0 && el("span.sub", ` ${number(run.step)}/${number(run.num_steps)}`),
     run.left_s && el("span.sub", `, ${duration(run.left_s)} left`),
-    run.state !== "finished" &&
-      run.num_steps > 0 &&
-      el("div", { class: `meter state ${run.state}`, style: { display: "block" } }, [
-        el("i", { style: { width: `${100 * share}%` } }),
-      ]),
+    run.state !== "finished" && run.num_steps > 0 && meter,
   ]);
 }
 
@@ -637,41 +455,32 @@ function stateCell(run) {
 const isWhole = (run) => run.state === "finished";
 
 function score(point, run) {
-  if (!point || point.mean_at_k === null) return "–";
-  const span = point.interval_over_problems
-    ? `${percent(point.interval_over_problems[0])} – ${percent(point.interval_over_problems[1])}`
-    : "";
-  if (!isWhole(run))
-    return el("div.muted", [
-      percent(point.mean_at_k),
-      el("div.sub", point.step ? `at step ${number(point.step)}` : "before training"),
-    ]);
-  return el("div", [el("span.value", percent(point.mean_at_k)), span && el("div.sub", span)]);
+  if (!point || point.mean_at_k === null) return DASH;
+  const mean = percent(point.mean_at_k);
+  if (isWhole(run))
+    return el("div", el("span.value", mean), intervalText(point) && el("div.sub", intervalText(point)));
+  return el(
+    "div.muted",
+    mean,
+    el("div.sub", point.step ? `at step ${number(point.step)}` : "before training"),
+  );
 }
 
 function sparkline(values) {
-  const known = (values || []).map((value, at) => [at, value]).filter(([, value]) => value !== null);
+  const known = (values ?? []).map((value, at) => [at, value]).filter(([, value]) => value !== null);
   if (known.length < 2) return "";
-  const [low, high] = [
-    Math.min(...known.map(([, value]) => value)),
-    Math.max(...known.map(([, value]) => value)),
-  ];
-  const points = known.map(
-    ([at, value]) =>
-      `${(2 + (at / (values.length - 1)) * 76).toFixed(1)} ${(18 - ((value - low) / (high - low || 1)) * 16).toFixed(1)}`,
-  );
-  return svg(
-    "svg.spark",
-    {
-      width: 80,
-      height: 20,
-      role: "img",
-      "aria-label": `reward from ${number(known[0][1])} to ${number(known.at(-1)[1])}`,
-    },
-    [svg("path", { d: `M${points.join("L")}` })],
-  );
+  const numbers = known.map(([, value]) => value);
+  const [low, high] = [Math.min(...numbers), Math.max(...numbers)];
+  const points = known.map(([at, value]) => {
+    const [x, y] = [at / (values.length - 1), (value - low) / (high - low || 1)];
+    return `${(2 + x * 76).toFixed(1)} ${(18 - y * 16).toFixed(1)}`;
+  });
+  const label = `reward from ${number(numbers[0])} to ${number(numbers.at(-1))}`;
+  const attributes = { width: 80, height: 20, role: "img", "aria-label": label };
+  return svg("svg.spark", attributes, svg("path", { d: `M${points.join("L")}` }));
 }
 
+/** A setting as a number where it is one, so that 2 comes before 10. */
 function natural(value) {
   if (value === undefined || value === null) return undefined;
   return value !== "" && !Number.isNaN(Number(value)) ? Number(value) : String(value);
