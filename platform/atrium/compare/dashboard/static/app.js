@@ -5,16 +5,6 @@ import { el, empty, fill, metaContent } from "./dom.js";
 import { fetchMetrics } from "./filter.js";
 import { addressOf, get, getAll, here } from "./url.js";
 
-const VIEWS = [
-  ["overview", "Overview"],
-  ["runs", "Runs"],
-  ["curves", "Curves"],
-  ["compare", "Compare"],
-  ["trust-region", "Trust region"],
-  ["rollouts", "Rollouts"],
-  ["sweeps", "Sweeps"],
-  ["evaluations", "Evaluations"],
-];
 const MODULES = {
   overview: () => import("./views/overview.js"),
   runs: () => import("./views/runs.js"),
@@ -25,6 +15,8 @@ const MODULES = {
   sweeps: () => import("./views/sweeps.js"),
   evaluations: () => import("./views/evaluations.js"),
 };
+/** `trust-region` as its title. */
+const titleOf = (view) => `${view[0].toUpperCase()}${view.slice(1).replace("-", " ")}`;
 const REFRESH_MS = 1000;
 
 const root = document.getElementById("view");
@@ -81,8 +73,7 @@ async function open() {
   const mine = ++turn;
   const began = known;
   const { view } = here();
-  const [, title] = VIEWS.find(([name]) => name === view) || ["", "Atrium"];
-  document.title = `${title} · Atrium`;
+  document.title = `${view in MODULES ? titleOf(view) : "Atrium"} · Atrium`;
   drawTabs();
   shown?.dispose?.();
   shown = null;
@@ -115,51 +106,30 @@ function drawTabs() {
   queueMicrotask(() =>
     tabs.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }),
   );
-  fill(
-    tabs,
-    VIEWS.map(([name, title]) =>
-      el(
-        "a",
-        {
-          href: addressOf(name),
-          "data-view": name,
-          "aria-current": name === view ? "page" : null,
-        },
-        [title],
-      ),
-    ),
-  );
+  const tab = (name) => {
+    const attributes = { "data-view": name, "aria-current": name === view && "page" };
+    return el("a", { href: addressOf(name), ...attributes }, titleOf(name));
+  };
+  fill(tabs, Object.keys(MODULES).map(tab));
 }
 
 document.addEventListener("click", (event) => {
-  const link = /** @type {HTMLAnchorElement | null} */ (
-    /** @type {Element} */ (event.target).closest?.("a[href^='/']")
-  );
-  if (
-    !link ||
-    event.defaultPrevented ||
-    event.button ||
-    event.metaKey ||
-    event.ctrlKey ||
-    event.shiftKey ||
-    link.target ||
-    link.hasAttribute("download") ||
-    !MODULES[new URL(link.href).pathname.slice(1)]
-  )
-    return;
+  /** @type {HTMLAnchorElement | null} */
+  const link = /** @type {Element} */ (event.target).closest?.("a[href^='/']");
+  const isPlain = !(event.button || event.metaKey || event.ctrlKey || event.shiftKey);
+  const isOfPage = link && !link.target && !link.hasAttribute("download");
+  if (event.defaultPrevented || !isPlain || !isOfPage || !MODULES[link.pathname.slice(1)]) return;
   event.preventDefault();
   context.go(link.dataset.view ? addressOf(link.dataset.view) : link.getAttribute("href"));
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key === "/" && !/^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName)) {
-    /** @type {HTMLInputElement | null} */
-    const search = root.querySelector("input[type=search]");
-    if (search) {
-      event.preventDefault();
-      search.focus();
-      search.select();
-    }
-  }
+  /** @type {HTMLInputElement | null} */
+  const search = root.querySelector("input[type=search]");
+  const isTyping = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName);
+  if (event.key !== "/" || isTyping || !search) return;
+  event.preventDefault();
+  search.focus();
+  search.select();
 });
 addEventListener("popstate", () => void open());
 
@@ -190,22 +160,17 @@ function showStatus() {
     return;
   }
   const { done, total, problem } = latest.index;
-  const training = (table?.runs || []).filter(
-    (run) => run.state === "running" || run.state === "starting",
-  ).length;
-  const parts = [];
-  if (problem) parts.push(el("span.pill.lost", { title: problem }, "index: cannot be written"));
-  if (done < total) {
-    parts.push(
-      el("span.pill", { title: "Curves are being read into the index" }, [
-        el("progress", { max: String(total), value: String(done) }),
-        `indexing ${done} of ${total}`,
-      ]),
-    );
-  }
-  if (training) parts.push(el("span.pill.live", el("i"), `${training} training`));
-  else parts.push(el("span.pill.quiet", el("i"), "live"));
-  fill(status, parts);
+  const training = (table?.runs ?? []).filter(({ state }) => state === "running" || state === "starting");
+  const progress = el("progress", { max: String(total), value: String(done) });
+  const title = "Curves are being read into the index";
+  fill(
+    status,
+    problem && el("span.pill.lost", { title: problem }, "index: cannot be written"),
+    done < total && el("span.pill", { title }, progress, `indexing ${done} of ${total}`),
+    training.length
+      ? el("span.pill.live", el("i"), `${training.length} training`)
+      : el("span.pill.quiet", el("i"), "live"),
+  );
 }
 
 listen((state) => {

@@ -94,3 +94,6 @@ export const ratioTable = (edges, columns, values) => ({
   columns: ["ratio_low", "ratio_high", ...columns],
   rows: edges.slice(1).map((edge, i) => [Math.exp(edges[i]), Math.exp(edge), ...values.map((one) => one[i])]),
 });
+
+/** The values of a curve by their steps. */
+export const byStep = ({ x, y }) => new Map(x.map((step, i) => [step, y[i]]));

@@ -5,17 +5,7 @@ import { ask } from "./api.js";
 
 const lasts = new Map();
 
-const FACTS = {
-  state: (run) => run.state,
-  experiment: (run) => run.experiment,
-  algorithm: (run) => run.algorithm,
-  seed: (run) => run.seed,
-  step: (run) => run.step,
-  host: (run) => run.host,
-  method: (run) => run.method,
-  score: (run, table) => scoreOf(table, run),
-  collapse: (run) => run.collapses.join(", "),
-};
+const FACTS = ["state", "experiment", "algorithm", "seed", "step", "host", "method"];
 const TERM = /^([A-Za-z_][\w.@+/-]*)(!=|>=|<=|=|>|<|:)(.*)$/;
 
 /** The terms of a filter; quotes hold words together. */
@@ -54,31 +44,26 @@ export function passing(table, text) {
   );
 }
 
-function admits(table, run, term) {
-  if (term.kind === "text") {
-    return [run.name, run.note, run.state, ...run.tags].some((part) =>
-      part.toLowerCase().includes(term.value),
-    );
+function admits(table, run, { kind, key, operator, value }) {
+  if (kind === "text") {
+    const texts = [run.name, run.note, run.state, ...run.tags];
+    return texts.some((text) => text.toLowerCase().includes(value));
   }
-  if (term.key === "is") return true;
-  if (term.key === "tag") {
-    return run.tags.includes(term.value) !== (term.operator === "!=");
-  }
-  return compared(factOf(table, run, term.key), term.operator, term.value);
+  if (key === "is") return true;
+  if (key === "tag") return run.tags.includes(value) !== (operator === "!=");
+  return compared(factOf(table, run, key), operator, value);
 }
 
 /** A fact or setting of a run; a setting may be named by the end of its key. */
-export function factOf(table, run, key) {
-  if (key in FACTS) return FACTS[key](run, table);
+function factOf(table, run, key) {
+  if (FACTS.includes(key)) return run[key];
+  if (key === "score") return scoreOf(table, run);
+  if (key === "collapse") return run.collapses.join(", ");
   if (key.includes("/")) return lastOf(run, key);
-  const settings = run.settings;
-  if (key in settings) return settings[key];
-  if (key in table.shared) return table.shared[key];
-  const suffix = `.${key}`;
-  const full =
-    Object.keys(settings).find((name) => name.endsWith(suffix)) ||
-    Object.keys(table.shared).find((name) => name.endsWith(suffix));
-  return full === undefined ? undefined : (settings[full] ?? table.shared[full]);
+  const settingOf = (name) => run.settings[name] ?? table.shared[name];
+  if (key in run.settings || key in table.shared) return settingOf(key);
+  const names = [...Object.keys(run.settings), ...Object.keys(table.shared)];
+  return settingOf(names.find((name) => name.endsWith(`.${key}`)));
 }
 
 function compared(value, operator, wanted) {

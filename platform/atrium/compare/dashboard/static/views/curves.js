@@ -97,35 +97,28 @@ export async function show(root, context) {
     const groups = select("Group by", [...GROUPS, ...keys], get("group"), (group) =>
       change({ group, hide: null }),
     );
+    const logBox = checkbox(isLog(), (on) => change({ log: on ? "1" : null }));
     refill(
       bar,
       choice("X axis", AXES, get("x"), (x) => change({ x })),
       field("group by", groups),
       get("group") !== "run" && field("band", bands),
       smoothing(),
-      el(
-        "label.field",
-        checkbox(isLog(), (on) => change({ log: on ? "1" : null })),
-        "log scale",
-      ),
+      el("label.field", [logBox, "log scale"]),
       menu("Metrics", { class: "right" }, metricChoices),
     );
   }
 
   function smoothing() {
     const width = Number(get("smooth")) || 1;
-    const said = (at) => (at > 0 ? `${WIDTHS[at]} steps` : "off");
+    const at = WIDTHS.filter((one) => one > 1 && one <= width).length;
+    const said = (place) => (place > 0 ? `${WIDTHS[place]} steps` : "off");
     const shown = el("span", width === 1 ? "off" : `${width} steps`);
     const slider = el("input", {
       type: "range",
       min: "0",
       max: String(WIDTHS.length - 1),
-      value: String(
-        Math.max(
-          0,
-          WIDTHS.findLastIndex((one) => one <= width),
-        ),
-      ),
+      value: String(at),
       "aria-label": "Smoothing",
       oninput: () => fill(shown, said(slider.value)),
       onchange: () => change({ smooth: slider.value > 0 ? WIDTHS[slider.value] : null }),
@@ -339,56 +332,42 @@ export function curveOption(series, { axis: x = "step", log = false, isShare = f
       one.x.map((at, i) => [at, one.low[i] * scale, one.high[i] * scale]),
       styleOf(one).color,
     );
-  const lineOf = (one, lineStyle, more) => {
+  const lineOf = (one, { lineStyle, ...more }) => {
     const { color } = styleOf(one);
-    return {
-      type: "line",
-      name: one.label,
-      lineStyle: { color, ...lineStyle },
-      itemStyle: { color },
-      ...more,
-    };
+    const style = { lineStyle: { color, ...lineStyle }, itemStyle: { color } };
+    return { type: "line", name: one.label, symbolSize: 4, z: 3, ...style, ...more };
   };
-  const rawOf = (one) =>
-    lineOf(
-      one,
-      { width: 1, opacity: 0.28 },
-      {
-        id: `raw ${one.label}`,
-        data: one.raw.x.map((at, i) => [at, value(one.raw.y[i])]),
-        symbol: "none",
-        silent: true,
-        z: 2,
-        tooltip: { show: false },
-      },
-    );
-  const drawnOf = (one, isOfFewer) => {
+  const pointsOf = (one, isOfFewer) => {
     const nums = Array.isArray(one.num) ? one.num : one.x.map(() => 1);
     const most = Math.max(...nums);
     const data = one.x.map((at, i) => [at, nums[i] < most === isOfFewer ? value(one.y[i]) : null, i]);
-    return { data, showSymbol: data.length < 30, symbolSize: 4, z: 3 };
+    return { data, showSymbol: data.length < 30 };
   };
+  const rawOf = (one) =>
+    lineOf(one, {
+      id: `raw ${one.label}`,
+      data: one.raw.x.map((at, i) => [at, value(one.raw.y[i])]),
+      lineStyle: { width: 1, opacity: 0.28 },
+      symbol: "none",
+      silent: true,
+      z: 2,
+      tooltip: { show: false },
+    });
   const restOf = (one) =>
-    lineOf(
-      one,
-      { width: 1.4, opacity: 0.7, type: "dotted" },
-      {
-        id: `rest ${one.label}`,
-        symbol: "emptyCircle",
-        ...drawnOf(one, true),
-      },
-    );
+    lineOf(one, {
+      id: `rest ${one.label}`,
+      ...pointsOf(one, true),
+      lineStyle: { width: 1.4, opacity: 0.7, type: "dotted" },
+      symbol: "emptyCircle",
+    });
   const wholeOf = (one) =>
-    lineOf(
-      one,
-      { width: isCrowded ? 1 : 1.7, opacity: isCrowded ? 0.7 : 1, type: styleOf(one).dash },
-      {
-        symbol: "circle",
-        ...drawnOf(one, false),
-        emphasis: { focus: "series", lineStyle: { width: 2.6 } },
-        blur: { lineStyle: { opacity: 0.18 }, itemStyle: { opacity: 0.18 } },
-      },
-    );
+    lineOf(one, {
+      ...pointsOf(one, false),
+      lineStyle: { width: isCrowded ? 1 : 1.7, opacity: isCrowded ? 0.7 : 1, type: styleOf(one).dash },
+      symbol: "circle",
+      emphasis: { focus: "series", lineStyle: { width: 2.6 } },
+      blur: { lineStyle: { opacity: 0.18 }, itemStyle: { opacity: 0.18 } },
+    });
   const said = (raw) => (isShare ? percent(raw) : number(raw));
   const tipLine = ({ color, seriesName, value: [, , i] }) => {
     const { y, low, high, ...one } = series.find(({ label }) => label === seriesName);
@@ -418,11 +397,9 @@ export function curveOption(series, { axis: x = "step", log = false, isShare = f
         const known = points.filter(isKnown).sort((a, b) => b.value[1] - a.value[1]);
         if (!known.length) return "";
         const at = points[0].axisValue;
-        const more = known.length > MOST_SAID ? [[null, `and ${known.length - MOST_SAID} more`, ""]] : [];
-        return tip(`${X_NAMES[x]} ${x === "wall_clock" ? duration(at) : number(at)}`, [
-          ...known.slice(0, MOST_SAID).map(tipLine),
-          ...more,
-        ]);
+        const lines = known.slice(0, MOST_SAID).map(tipLine);
+        if (known.length > MOST_SAID) lines.push([null, `and ${known.length - MOST_SAID} more`, ""]);
+        return tip(`${X_NAMES[x]} ${x === "wall_clock" ? duration(at) : number(at)}`, lines);
       },
     },
     series: [
@@ -443,14 +420,12 @@ function clock(seconds) {
 /** Curves of methods as a table. */
 export const meanTable = (series) => ({
   columns: ["method", "step", "mean", "low", "high"],
-  rows: series.flatMap((one) => pointsOf(one).map((point) => [one.label, ...point])),
+  rows: series.flatMap((one) => rowsOf(one).map((point) => [one.label, ...point])),
 });
 
 const curveTable = (series, x) => ({
   columns: ["group", "num_runs", x, "value", "low", "high"],
-  rows: series.flatMap(({ label, ...one }) =>
-    pointsOf(one).map((point) => [label, one.runs.length, ...point]),
-  ),
+  rows: series.flatMap(({ label, ...one }) => rowsOf(one).map((point) => [label, one.runs.length, ...point])),
 });
 
-const pointsOf = (one) => one.x.map((at, i) => [at, one.y[i], one.low?.[i] ?? "", one.high?.[i] ?? ""]);
+const rowsOf = (one) => one.x.map((at, i) => [at, one.y[i], one.low?.[i] ?? "", one.high?.[i] ?? ""]);

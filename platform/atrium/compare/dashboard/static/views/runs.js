@@ -239,99 +239,53 @@ export async function show(root, context) {
     return part;
   }
 
-  /**
-   * What the table shows of a run. `value` goes into the CSV, unless `text` makes something of it; `shown` makes what
-   * stands in the cell; by `order` the table is sorted. Numbers with `hasMean` have one in the row of a group.
-   */
+  /** What the table shows of a run. */
   function allColumns() {
     const bench = benchmark();
-    const [k, point] = [kOf(bench), (run) => run.scores[bench]?.last];
+    const k = kOf(bench);
+    const point = (run) => run.scores[bench]?.last;
+    const meanOf = (run) => point(run)?.mean_at_k;
+    const passOf = (run) => point(run)?.pass_at_k;
+    const passCell = (run) => el("span", { class: !isWhole(run) && "muted" }, percent(passOf(run)));
+    const ofScore = { class: "num", hasMean: true, isScore: true, shown: percent };
     const scores = [
-      {
-        id: "mean",
-        title: `Mean@${k}`,
-        value: (run) => point(run)?.mean_at_k,
+      column("mean", `Mean@${k}`, meanOf, {
+        ...ofScore,
         cell: (run) => score(point(run), run),
         about: `${bench}, latest evaluation, %; 95 % interval over problems`,
-      },
-      {
-        id: "pass",
-        title: `Pass@${k}`,
-        value: (run) => point(run)?.pass_at_k,
-        cell: (run) => el("span", { class: !isWhole(run) && "muted" }, percent(point(run)?.pass_at_k)),
-        about: bench,
-      },
+      }),
+      column("pass", `Pass@${k}`, passOf, { ...ofScore, cell: passCell, about: bench }),
     ];
-    const ofMetric = (metric) => ({
-      id: metric,
-      title: metric.split("/").at(-1),
-      about: `${metric}, the last value`,
-      class: "num",
-      hasMean: true,
-      value: (run) => lastOf(run, metric),
-      shown: number,
-    });
-    const ofSetting = (key) => ({
-      id: key,
-      title: key.split(".").slice(-2).join("."),
-      about: key,
-      isSetting: true,
-      class: "setting",
-      order: (run) => natural(settingOf(run, key)),
-      value: (run) => settingOf(run, key),
-      shown: (value) => value ?? "",
-    });
-    const started = (run) => (run.started ? age(table.now - run.started) : DASH);
-    const columns = [
-      {
-        id: "name",
-        title: "Run",
-        cell: nameCell,
-        value: (run) => run.name,
-        order: (run) => shortName(run.name),
-      },
-      { id: "state", title: "State", cell: stateCell, value: (run) => run.state },
-      {
-        id: "seed",
-        title: "Seed",
+    const ofMetric = (metric) =>
+      column(metric, metric.split("/").at(-1), (run) => lastOf(run, metric), {
         class: "num",
-        value: (run) => run.seed,
-        order: (run) => natural(run.seed),
-      },
-      { id: "spark", title: "Reward", cell: (run) => sparkline(sparks[run.name]) },
-      ...(bench ? scores : []).map((one) => ({
-        ...one,
-        class: "num",
-        isScore: true,
         hasMean: true,
-        shown: percent,
-      })),
+        shown: number,
+        about: `${metric}, the last value`,
+      });
+    const ofSetting = (key) =>
+      column(key, key.split(".").slice(-2).join("."), (run) => settingOf(run, key), {
+        class: "setting",
+        shown: (value) => value ?? "",
+        order: natural,
+        about: key,
+        isSetting: true,
+      });
+    const startedText = (seconds) => (seconds ? age(table.now - seconds) : DASH);
+    const startedCell = ({ started }) => el("span", { title: moment(started) }, startedText(started));
+    const wallText = (seconds) => (seconds ? duration(seconds) : DASH);
+    return [
+      column("name", "Run", (run) => run.name, { cell: nameCell, order: shortName }),
+      column("state", "State", (run) => run.state, { cell: stateCell }),
+      column("seed", "Seed", (run) => run.seed, { class: "num", order: natural }),
+      { id: "spark", title: "Reward", cell: (run) => sparkline(sparks[run.name]) },
+      ...(bench ? scores : []),
       ...getAll("mcol").map(ofMetric),
-      {
-        id: "wall",
-        title: "Time",
-        class: "num",
-        value: (run) => run.wall_s,
-        shown: (value) => (value ? duration(value) : DASH),
-      },
-      {
-        id: "started",
-        title: "Started",
-        class: "num",
-        value: (run) => run.started,
-        text: moment,
-        cell: (run) => el("span", { title: moment(run.started) }, started(run)),
-      },
+      column("wall", "Time", (run) => run.wall_s, { class: "num", shown: wallText }),
+      column("started", "Started", (run) => run.started, { class: "num", cell: startedCell, text: moment }),
       ...shownKeys().map(ofSetting),
-      { id: "tokens", title: "Tokens", class: "num", value: (run) => run.num_tokens, shown: count },
+      column("tokens", "Tokens", (run) => run.num_tokens, { class: "num", shown: count }),
     ];
-    const shown = (value) => value ?? DASH;
-    return columns.map((one) => ({
-      shown,
-      order: one.value,
-      cell: (run) => (one.shown ?? shown)(one.value(run)),
-      ...one,
-    }));
   }
 
   const settingOf = (run, key) => run.settings[key] ?? table.shared[key];
@@ -347,9 +301,9 @@ export async function show(root, context) {
 
   function sorted(runs) {
     const { id, isDown } = sorting();
-    const column = allColumns().find((one) => one.order && one.id === id);
-    if (!column) return runs;
-    const keyed = runs.map((run) => [column.order(run), run]);
+    const by = allColumns().find((one) => one.order && one.id === id);
+    if (!by) return runs;
+    const keyed = runs.map((run) => [by.order(by.value(run)), run]);
     const known = keyed.filter(([value]) => value !== undefined && value !== null && value !== "");
     const unknown = keyed.filter((pair) => !known.includes(pair));
     known.sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0) * (isDown ? -1 : 1));
@@ -413,7 +367,7 @@ export async function show(root, context) {
 
   function save(runs) {
     const columns = allColumns().filter(({ value }) => value);
-    const cellOf = (run, { value, text }) => (text ? text(value(run)) : value(run));
+    const cellOf = (run, { value, text }) => text(value(run));
     saveTable("runs", {
       columns: columns.map(({ isSetting, id, title }) => (isSetting ? id : title)),
       rows: runs.map((run) => columns.map((column) => cellOf(run, column))),
@@ -437,6 +391,17 @@ export async function show(root, context) {
   void drawSparks().catch(() => {});
   drawer.reopen();
   return { refresh, dispose: drawer.dispose };
+}
+
+/**
+ * A column of what `value` gives of a run. `shown` makes of it what stands in the cell, unless `cell` makes that of the
+ * run, `text` what goes into the CSV, and `order` what the table is sorted by. Those with `hasMean` have one in the row
+ * of a group, scores of runs that are at their end.
+ */
+function column(id, title, value, more) {
+  const [shown, itself] = [(one) => one ?? DASH, (one) => one];
+  const made = { id, title, value, shown, text: itself, order: itself, ...more };
+  return { cell: (run) => made.shown(value(run)), ...made };
 }
 
 function stateCell(run) {

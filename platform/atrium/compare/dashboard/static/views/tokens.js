@@ -5,47 +5,28 @@ import { number } from "../format.js";
 import { theme } from "../palette.js";
 import { folded, numOfLongThought, prose } from "../prose.js";
 
+/**
+ * What tokens are coloured by: `values` are those of a sample, one of the name where there is none; `shown` is what the
+ * colour stands for, and `reach` where it is full.
+ */
 const MODES = {
-  ratio: {
-    label: "ratio",
-    value: (sample, i) => sample.ratio?.[i],
-    diverges: true,
-    shown: (value) => Math.log(value),
-    reach: () => 0.3,
-    ends: ["w < 1", "w > 1"],
-  },
+  ratio: { label: "ratio", diverges: true, shown: Math.log, reach: () => 0.3, ends: ["w < 1", "w > 1"] },
   advantage: {
     label: "advantage",
-    value: (sample, i) => sample.advantage?.[i],
     diverges: true,
-    shown: (value) => value,
     reach: (all) => Math.max(...all.map(Math.abs), 1e-9),
     ends: ["A < 0", "A > 0"],
   },
-  entropy: {
-    label: "entropy",
-    value: (sample, i) => sample.entropy?.[i],
-    shown: (value) => value,
-    reach: (all) => Math.max(...all, 0.5),
-    ends: ["0", "high"],
-  },
+  entropy: { label: "entropy", reach: (all) => Math.max(...all, 0.5), ends: ["0", "high"] },
   surprise: {
     label: "surprise (−log probability)",
-    value: (sample, i) => (sample.logprobs ? -sample.logprobs[i] : undefined),
-    shown: (value) => value,
+    values: (sample) => sample.logprobs?.map((logprob) => -logprob),
     reach: (all) => Math.max(...all, 1),
     ends: ["likely", "unlikely"],
   },
-  clipped: {
-    label: "clipped side",
-    value: (sample, i) => sample.clipped?.[i],
-    diverges: true,
-    shown: (value) => value,
-    reach: () => 1.4,
-    ends: ["cut low", "cut high"],
-  },
-  none: { label: "nothing", value: () => undefined, ends: [] },
-  text: { label: "nothing: typeset", value: () => undefined, ends: [] },
+  clipped: { label: "clipped side", diverges: true, reach: () => 1.4, ends: ["cut low", "cut high"] },
+  none: { label: "nothing", ends: [] },
+  text: { label: "nothing: typeset", ends: [] },
 };
 
 /** The choices of a select. */
@@ -56,79 +37,69 @@ export function colourChoices() {
 /** The tokens as one text with its scale; plain text where tokens or their numbers are not known. */
 export function tokenView(sample, name) {
   if (name === "text") return el("div.completion.read", prose(sample.text));
-  const mode = MODES[name] || MODES.ratio;
   const pieces = sample.tokens ?? (sample.token_ids ? null : [sample.text]);
   const numTokens = sample.token_ids?.length ?? 0;
   if (!pieces || !numTokens) {
-    const why = numTokens
-      ? "Tokens are not shown one by one: no checkpoint of this run holds its tokenizer."
-      : "";
-    return el("div", [el("div.completion", sample.text), why && el("p.token-detail", why)]);
+    const why = "Tokens are not shown one by one: no checkpoint of this run holds its tokenizer.";
+    return el("div", el("div.completion", sample.text), numTokens > 0 && el("p.token-detail", why));
   }
-  const values = pieces.map((_, i) => mode.value(sample, i));
-  const known = values.filter((value) => value !== null && value !== undefined && Number.isFinite(value));
-  const reach = known.length ? mode.reach(known.map(mode.shown)) : 1;
-  const detail = el("p.token-detail", { role: "status" }, [
-    "Point at a token, or walk with the arrow keys, to see its numbers.",
-  ]);
-  const tokens = pieces.map((piece, i) =>
-    el(
-      "span",
-      {
-        class: `token ${sample.clipped?.[i] > 0 ? "cut-high" : sample.clipped?.[i] < 0 ? "cut-low" : ""} ${sample.own?.[i] === false ? "other" : ""}`,
-        style: { background: background(mode, values[i], reach) },
-        "data-at": i,
-        tabindex: i === 0 ? "0" : "-1",
-      },
-      [piece],
-    ),
-  );
+  const of = name in MODES ? name : "ratio";
+  const mode = MODES[of];
+  const all = mode.values ? mode.values(sample) : sample[of];
+  const values = pieces.map((_, i) => all?.[i] ?? Number.NaN);
+  const shown = mode.shown ?? ((value) => value);
+  const known = values.filter(Number.isFinite);
+  const reach = known.length ? mode.reach(known.map(shown)) : 1;
+  const tokens = pieces.map((piece, i) => {
+    const part = Math.max(-1, Math.min(1, shown(values[i]) / reach));
+    const background = Number.isFinite(values[i]) ? tint(mode, part) : "";
+    const side = sample.clipped?.[i];
+    const classes = [side > 0 && "cut-high", side < 0 && "cut-low", sample.own?.[i] === false && "other"];
+    const tabindex = i === 0 ? "0" : "-1";
+    const attributes = { class: classes.filter(Boolean).join(" "), style: { background }, tabindex };
+    return el("span.token", { ...attributes, "data-at": i }, piece);
+  });
   const num = numOfLongThought(pieces);
-  const tell = (i) =>
+  const hint = "Point at a token, or walk with the arrow keys, to see its numbers.";
+  const detail = el("p.token-detail", { role: "status" }, hint);
+  const tell = ({ target: { dataset } }) => {
+    if (!dataset.at) return;
+    const i = Number(dataset.at);
     fill(detail, `token ${i + 1} of ${numTokens}, id ${sample.token_ids[i]}: `, facts(sample, i));
-  const box = el(
-    "div.completion",
-    {
-      onmouseover: (event) => {
-        if (event.target.dataset.at) tell(Number(event.target.dataset.at));
-      },
-      onfocusin: (event) => {
-        if (event.target.dataset.at) tell(Number(event.target.dataset.at));
-      },
-      onkeydown: (event) => {
-        const to = Number(event.target.dataset.at) + { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-        if (tokens[to]) {
-          event.preventDefault();
-          tokens[to].focus();
-        }
-      },
-    },
-    [num > 0 && folded(true, `thought, ${num} tokens`, tokens.slice(0, num)), tokens.slice(num)],
-  );
-  const missing =
-    mode.ends.length > 0 &&
-    !known.length &&
-    el("p.token-detail", `This completion has no ${mode.label} per token: no update used it.`);
-  return el("div", scale(mode, Boolean(sample.own)), box, missing || null, detail);
+  };
+  const onkeydown = (event) => {
+    const to = Number(event.target.dataset.at) + { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!tokens[to]) return;
+    event.preventDefault();
+    tokens[to].focus();
+  };
+  const box = el("div.completion", { onmouseover: tell, onfocusin: tell, onkeydown }, [
+    num > 0 && folded(true, `thought, ${num} tokens`, tokens.slice(0, num)),
+    tokens.slice(num),
+  ]);
+  const missing = `This completion has no ${mode.label} per token: no update used it.`;
+  return el("div", [
+    mode.ends.length > 0 && scale(mode, Boolean(sample.own)),
+    box,
+    mode.ends.length > 0 && !known.length && el("p.token-detail", missing),
+    detail,
+  ]);
 }
 
 function facts(sample, i) {
-  const side = sample.clipped?.[i];
-  const parts = [
+  if (sample.own?.[i] === false) return "not written by the policy, and not trained on";
+  const numbers = [
     ["ratio", sample.ratio?.[i]],
     ["advantage", sample.advantage?.[i]],
     ["entropy", sample.entropy?.[i]],
     ["log-probability", sample.logprobs?.[i]],
-  ]
-    .filter(([, value]) => value !== null && value !== undefined)
-    .map(([name, value]) => `${name} ${number(value)}`);
-  if (sample.own?.[i] === false) return "not written by the policy, and not trained on";
-  if (side) parts.push(side > 0 ? "cut on the high side" : "cut on the low side");
-  return parts.join(",  ");
+  ].filter(([, value]) => value !== null && value !== undefined);
+  const side = sample.clipped?.[i];
+  const cut = side > 0 ? ["cut on the high side"] : side < 0 ? ["cut on the low side"] : [];
+  return [...numbers.map(([name, value]) => `${name} ${number(value)}`), ...cut].join(",  ");
 }
 
 function scale(mode, hasOthers) {
-  if (!mode.ends.length) return null;
   const stops = mode.diverges ? [-1, -0.5, 0, 0.5, 1] : [0, 0.5, 1];
   const colours = stops.map((part) => tint(mode, part));
   return el("div.scale", { style: { marginBottom: "8px" } }, [
@@ -137,11 +108,6 @@ function scale(mode, hasOthers) {
     mode.ends[1],
     el("span", hasOthers ? "underlined: cut, slanted: not the policy's own" : "underlined: cut"),
   ]);
-}
-
-function background(mode, value, reach) {
-  if (value === null || value === undefined || !Number.isFinite(value)) return "";
-  return tint(mode, Math.max(-1, Math.min(1, mode.shown(value) / reach)));
 }
 
 function tint(mode, part) {

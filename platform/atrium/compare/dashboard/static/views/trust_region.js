@@ -1,7 +1,16 @@
 // One run's trust region: observed ratios against the window, what each side cut, entropy against cuts.
 
 import { ask } from "../api.js";
-import { curveAxis, drawNothing, legend, namedAxis, ratioHistogram, ratioTable, rules } from "../charts.js";
+import {
+  byStep,
+  curveAxis,
+  drawNothing,
+  legend,
+  namedAxis,
+  ratioHistogram,
+  ratioTable,
+  rules,
+} from "../charts.js";
 import { choice, el, field, fill, oneAtATime, select } from "../dom.js";
 import { axis, bandSeries, disposeAll, Figure, figureGrid, tip, zoomable } from "../figure.js";
 import { number, percent, plural } from "../format.js";
@@ -114,16 +123,10 @@ async function showRun(root, context, modes) {
       const [byName, atSteps] = [named(curves), named(steps)];
       const problems = region.problems.slice(0, 3).join("; ");
       const pending = curves.pending.length > 0 && "This run's curves are being read into the index.";
-      fill(
-        banner,
-        [problems, pending].filter(Boolean).map((text) => el("p.banner", text)),
-      );
+      fill(banner, problems && el("p.banner", problems), pending && el("p.banner", pending));
       drawFacts(facts, region);
-      drawHistogram(
-        figures.histogram,
-        region,
-        table.runs.find(({ name }) => name === chosen),
-      );
+      const run = table.runs.find(({ name }) => name === chosen);
+      drawHistogram(figures.histogram, region, run);
       const kl = "nats per token; k1 and k3 are unbiased, k2 is not; k3 is what KL3 budgets bound per token";
       const shares = "share of tokens, %; cut: no gradient; outside: infeasible, whatever the advantage";
       drawLines(figures.kl, chosen, byName, KLS, { subtitle: kl, isShare: false });
@@ -248,18 +251,8 @@ function drawQuantiles(figure, byName, window) {
     drawNothing(figure, "The run has recorded no ratios.", { subtitle });
     return;
   }
-  const at = names.map((name) => new Map(byName[name].x.map((step, i) => [step, byName[name].y[i]])));
+  const at = names.map((name) => byStep(byName[name]));
   const rows = byName[names[0]].x.map((step) => [step, ...at.map((values) => values.get(step) ?? null)]);
-  const [bands, lines] = fan
-    ? [
-        [
-          [1, 7],
-          [2, 6],
-          [3, 5],
-        ],
-        [4],
-      ]
-    : [[[1, 2]], [1, 2]];
   const tipOf = (points) => {
     const row = rows[points.find(({ seriesType }) => seriesType === "line")?.dataIndex];
     const said = (name, i) => [null, name.replace("objective/ratio_", ""), number(row[i + 1])];
@@ -269,12 +262,9 @@ function drawQuantiles(figure, byName, window) {
     subtitle,
     option: (colours) => {
       const [color] = colours.series;
-      const band = ([low, high]) =>
-        bandSeries(
-          "",
-          rows.map((row) => [row[0], row[low], row[high]]),
-          color,
-        );
+      // From the least with the greatest to those around the median.
+      const bandOf = (i) => rows.map((row) => [row[0], row[1 + i], row.at(-1 - i)]);
+      const bands = Array.from({ length: Math.floor(names.length / 2) }, (_, i) => bandOf(i));
       const line = (i, place) => ({
         type: "line",
         name: fan ? "median" : names[i - 1],
@@ -283,14 +273,14 @@ function drawQuantiles(figure, byName, window) {
         lineStyle: { width: 1.6, color },
         itemStyle: { color },
         z: 4,
-        ...(place === 0 ? boundMarks(window, colours) : {}),
+        markLine: place === 0 ? boundRules(window, colours, (yAxis) => ({ yAxis })) : undefined,
       });
       return zoomable({
-        grid: { left: 6, right: 44, top: 14, bottom: 6, containLabel: true },
+        grid: { left: 6, right: 54, top: 14, bottom: 6, containLabel: true },
         xAxis: curveAxis(colours),
         yAxis: axis(colours, fan ? {} : { type: "log" }),
         tooltip: { trigger: "axis", formatter: tipOf },
-        series: [...bands.map(band), ...lines.map(line)],
+        series: [...bands.map((points) => bandSeries("", points, color)), ...(fan ? [4] : [1, 2]).map(line)],
       });
     },
     table: () => ({ columns: ["step", ...names], rows }),
@@ -306,7 +296,7 @@ function drawEntropy(figure, byName) {
     drawNothing(figure, "The run has recorded no entropy or no clip shares.", { subtitle });
     return;
   }
-  const at = new Map(entropy.x.map((step, i) => [step, entropy.y[i]]));
+  const at = byStep(entropy);
   const last = entropy.x.at(-1) || 1;
   const shadeOf = (step) =>
     SHADES.length - 1 - Math.min(Math.floor((SHADES.length * step) / last), SHADES.length - 1);
@@ -355,30 +345,24 @@ function drawEntropy(figure, byName) {
   });
 }
 
-/** The bounds of a window that there are, by name. */
-const boundsOf = (window) =>
-  [
+/** Lines at the bounds of a window that there are; `placeOf` says where on an axis. */
+function boundRules(window, colours, placeOf) {
+  const named = [
     ["l", window?.[0]],
     ["u", window?.[1]],
-  ].filter(([, bound]) => bound > 0);
-
-function windowMarks(window, colours, edges) {
-  const logs = boundsOf(window).map(([name, bound]) => ({
-    name: `${name} = ${number(bound)}`,
-    xAxis: Math.log(bound),
-  }));
-  const outside = logs.map(({ name, xAxis }) =>
-    name.startsWith("l") ? [{ xAxis: edges[0] }, { xAxis }] : [{ xAxis }, { xAxis: edges.at(-1) }],
-  );
+  ];
+  const marks = named
+    .filter(([, bound]) => bound > 0)
+    .map(([name, bound]) => ({ name: `${name} = ${number(bound)}`, ...placeOf(bound) }));
   const label = { color: colours.text, fontSize: 11, formatter: ({ data }) => data.name };
-  return {
-    markLine: rules(logs, { color: colours.text, width: 1.3, type: "dashed" }, label),
-    markArea: { silent: true, itemStyle: { color: colours.shade }, data: outside },
-  };
+  return rules(marks, { color: colours.text, width: 1.3, type: "dashed" }, label);
 }
 
-function boundMarks(window, colours) {
-  const data = boundsOf(window).map(([name, bound]) => ({ name: `${name} ${number(bound)}`, yAxis: bound }));
-  const label = { color: colours.text, fontSize: 11, formatter: ({ data: mark }) => mark.name };
-  return { markLine: rules(data, { color: colours.text, type: "dashed", width: 1.2 }, label) };
+/** The window on an axis of the logarithms of ratios, with what is outside shaded. */
+function windowMarks(window, colours, edges) {
+  const markLine = boundRules(window, colours, (bound) => ({ xAxis: Math.log(bound) }));
+  const data = markLine.data.map(({ name, xAxis }) =>
+    name.startsWith("l") ? [{ xAxis: edges[0] }, { xAxis }] : [{ xAxis }, { xAxis: edges.at(-1) }],
+  );
+  return { markLine, markArea: { silent: true, itemStyle: { color: colours.shade }, data } };
 }

@@ -1,7 +1,7 @@
 // Methods side by side: their windows, the ratios of their tokens, what was cut, entropy and KL, at equal steps.
 
 import { ask } from "../api.js";
-import { drawNothing, namedAxis, ratioHistogram, ratioTable, rules } from "../charts.js";
+import { byStep, drawNothing, namedAxis, ratioHistogram, ratioTable, rules } from "../charts.js";
 import { debounced, el, fill, oneAtATime } from "../dom.js";
 import { axis, disposeAll, Figure, figureGrid, tip } from "../figure.js";
 import { number, percent, plural } from "../format.js";
@@ -92,8 +92,7 @@ export async function showArms(root, context, modes) {
     const metric = [AGE, ...AGED.map(([name]) => name)];
     const { panels } = await ask("curves", { ...query, group: "run", metric, points: 200, even: true });
     const [ages, ...rest] = panels.map(
-      ({ series }) =>
-        new Map(series.map((one) => [one.runs[0], new Map(one.x.map((x, i) => [x, one.y[i]]))])),
+      ({ series }) => new Map(series.map((one) => [one.runs[0], byStep(one)])),
     );
     for (const [at, [name]] of AGED.entries()) {
       const { meaning, is_share: isShare } = panels[at + 1];
