@@ -140,6 +140,27 @@ def test_the_table_keeps_what_matters_in_sight_sorts_the_best_first_and_groups(p
     assert any("3 runs" in text for text in groups)
 
 
+def test_columns_ticked_one_after_another_all_stay(page):
+    show(page, "/runs")
+    page.get_by_text("Columns", exact=True).click()
+    for name in ("seed", "model.kind"):
+        page.get_by_role("checkbox", name=name, exact=True).check()
+    titles = "[...document.querySelectorAll('th.setting')].map((one) => one.title)"
+    until(page, f"['seed', 'model.kind'].every((name) => {titles}.includes(name))")
+    assert page.get_by_role("checkbox", name="seed", exact=True).is_checked()
+
+
+def test_an_address_opens_the_completion_of_its_step_where_all_steps_are_listed(page):
+    show(page, "/rollouts?step=-1")
+    rows = page.locator(".sample")
+    place = rows.count() - 1
+    rows.nth(place).click()
+    chosen = f"document.querySelectorAll('.sample')[{place}]?.ariaCurrent === 'true'"
+    until(page, f"{chosen} && location.search.includes('read=')")
+    page.reload()
+    until(page, chosen)
+
+
 def test_runs_are_filtered_by_the_last_value_of_a_metric(page):
     show(page, "/curves")
     drawn(page, "rollout/reward")  # now all of it is indexed
