@@ -30,8 +30,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from atrium.compare.arm_pairs import ScoredArms
 from atrium.compare.outcomes import outcome_table, read_answers
-from atrium.compare.scored_arms import ScoredArms
 from atrium.compare.verdicts import Verdict, under_both_readings
 from atrium.runs.reader import read_evaluations
 from atrium.runs.run_folder import RunFolder

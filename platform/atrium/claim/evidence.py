@@ -15,8 +15,8 @@ from atrium.claim.definition import Claim, CurveScore, Scale, ScoreOutcome
 from atrium.claim.files import design_of, sweep_of
 from atrium.claim.judgement import Evidence, Judgement, judge
 from atrium.claim.table import read_table
-from atrium.compare.arm_pairs import values_of
 from atrium.compare.curve_contrasts import curve_contrast, curve_value
+from atrium.compare.judged_pairs import values_of
 from atrium.compare.outcomes import Answers, outcome_table, read_answers, read_evaluated_run
 from atrium.compare.statistics import compare_arms
 from atrium.runs.find import list_runs

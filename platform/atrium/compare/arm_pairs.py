@@ -1,27 +1,35 @@
-"""Candidates against the baseline arm, outcomes compared, verdicts that hold together; and the best arm.
+"""Arms compared with a baseline arm: every pair with the verdict that holds under both readings.
 
-Axes: A arms, S seeds, P problems.
+Pure functions of arrays and records; `judged_pairs` fills them from recorded runs, `sweep.fresh_seeds` from
+the runs of a sweep.
+
+Axes: S seeds, P problems.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
-from atrium.compare.arms import Arm, are_same_method
-from atrium.compare.outcomes import OutcomeTable
-from atrium.compare.scored_arms import ScoredArms
-from atrium.compare.statistics import Comparison, compare_arms, verdict
-from atrium.compare.verdicts import Verdict
-from atrium.document.formatting import counted
-from atrium.stats.crossed import SHARES, CrossedMean, Uncertainty, Values, crossed_mean
+import numpy as np
+from numpy.typing import ArrayLike
+
+from atrium.compare.counted_runs import MissingRun
+from atrium.compare.statistics import Comparison, arms_difference, compare_arms, verdict, verdict_on
+from atrium.compare.verdicts import Verdict, under_both_readings, unfinished
+from atrium.stats.clusters import sources_words
+from atrium.stats.crossed import Uncertainty, Values
 from atrium.stats.estimates import Interval
-from atrium.stats.pairing import SeedPairing
-from atrium.stats.simultaneous import Family
+from atrium.stats.pairing import SeedPairing, pair_seeds
+from atrium.stats.readings import as_always_wrong
+from atrium.stats.robust import mean_scores
+from atrium.stats.simultaneous import Family, SeedSpread, moderated_spreads, shown_best
 
-MACRO = "macro average"
 MEAN = "mean"
 PASS = "pass"
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,120 +89,139 @@ def _hull(known: Sequence[Uncertainty | None]) -> Interval | None:
     return Interval(min(low for low, _ in intervals), max(high for _, high in intervals))
 
 
-def compare_pairs(
-    arms: Sequence[Arm],
-    tables: Mapping[str, Mapping[str, OutcomeTable]],
-    measures: Sequence[str],
-    *,
-    k: int,
-    seed: int,
-    num_looks: int = 1,
-) -> list[Pair]:
-    """All candidates against the first arm: the macro average is one family, all single benchmarks another.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredArms:
+    """What every arm did: `values` holds `value_SP` by benchmark, `seeds` the seed of every row, by arm.
 
-    `tables` holds outcomes by benchmark and arm, seeds ascending. The level is divided between `num_looks`.
+    Values are those of a `measure` on a `benchmark`, or on several that count equally. `family` is that of
+    all arms against one of them. `clusters` names every problem's cluster by benchmark. `is_paired` says that
+    all arms have the same seeds by design, however few; else `pair_seeds` decides.
     """
-    by_name = {arm.name: arm for arm in arms}
-    found = []
-    for measure in measures:
-        for name, scores in scores_by_benchmark(arms, tables, measure, k=k, num_looks=num_looks).items():
-            for candidate, contrast in scores.contrasts(arms[0].name):
-                comparison = compare_arms(
-                    contrast.baseline,
-                    contrast.candidate,
-                    is_paired=contrast.pairing.is_paired,
-                    clusters=scores.clusters,
-                    family=scores.family,
-                    spread=contrast.spread,
-                    seed=seed,
-                )
-                judged = verdict(
-                    comparison,
-                    baseline_name=arms[0].name,
-                    candidate_name=candidate,
-                    same_method=are_same_method(arms[0], by_name[candidate]),
-                )
-                found.append(
-                    Pair(
-                        baseline=arms[0].name,
-                        candidate=candidate,
-                        measure=measure,
-                        benchmark=name,
-                        comparison=comparison,
-                        pairing=contrast.pairing,
-                        verdict=judged,
-                        sources=scores.sources,
-                    )
-                )
-    return found
+
+    values: Mapping[str, Sequence[Values]]
+    seeds: Mapping[str, Sequence[int]]
+    family: Family
+    clusters: Sequence[ArrayLike | None] | None = None
+    is_paired: bool = False
+    measure: str = MEAN
+    benchmark: str = ""
+
+    @property
+    def sources(self) -> str:
+        """What new problems are, by benchmark with clusters; empty where problems come in none."""
+        return sources_words(self.clusters or ())
+
+    def as_always_wrong(self, diverged: Mapping[str, Collection[int]]) -> ScoredArms:
+        """The second reading: no answer of a seed that diverged is right; `diverged` holds those by arm."""
+        values = {
+            arm: as_always_wrong(own, [seed in diverged[arm] for seed in self.seeds[arm]])
+            for arm, own in self.values.items()
+        }
+        return replace(self, values=values)
+
+    def pairs(
+        self,
+        baseline: str,
+        diverged: Mapping[str, Sequence[int]],
+        *,
+        missing: Mapping[str, Sequence[MissingRun]] | None = None,
+        same_methods: Collection[str] = (),
+        seed: int = 0,
+    ) -> list[Pair]:
+        """Every other arm against the baseline, with the verdict that both readings and missing runs leave.
+
+        `diverged` are the seeds that diverged, by arm, and `missing` the runs without an outcome.
+        `same_methods` are arms that are one method with the baseline; `seed` starts bootstraps.
+        """
+        compare = partial(compare_arms, seed=seed)
+        by_score = list(self._against(baseline, compare))
+        is_any = any(diverged.values())
+        as_wrong = self.as_always_wrong(diverged)._against(baseline, compare) if is_any else by_score
+        pairs = [
+            Pair(
+                baseline=baseline,
+                candidate=name,
+                measure=self.measure,
+                benchmark=self.benchmark,
+                comparison=comparison,
+                pairing=pairing,
+                verdict=verdict(comparison, baseline, name, same_method=name in same_methods),
+                sources=self.sources,
+            )
+            for name, pairing, comparison in by_score
+        ]
+        return [
+            _judged(pair, wrong, diverged, missing or {})
+            for pair, (_, _, wrong) in zip(pairs, as_wrong, strict=True)
+        ]
+
+    def verdicts(self, baseline: str) -> dict[str, Verdict]:
+        """The verdict on every other arm against the baseline."""
+        return {
+            name: verdict_on(difference, pairing.num_seeds, names=(baseline, name))
+            for name, pairing, difference in self._against(baseline, arms_difference)
+        }
+
+    def best(self) -> str | None:
+        """The arm that is shown to be the best, as the baseline that every other arm is worse than."""
+        names = list(self.values)
+        means = [float(np.mean([value_SP.mean() for value_SP in self.values[name]])) for name in names]
+        against = self.verdicts(names[int(np.argmax(means))])
+        best = shown_best(means, lambda _, other: against[names[other]].kind == "worse")
+        return None if best is None else names[best]
+
+    def _against(
+        self, baseline: str, compare: Callable[..., Found]
+    ) -> Iterator[tuple[str, SeedPairing, Found]]:
+        """Every other arm by its name, how its seeds are used, and it and the baseline compared."""
+        names = [baseline, *(name for name in self.values if name != baseline)]
+        pairings = [self._pairing(self.seeds[baseline], self.seeds[name]) for name in names[1:]]
+        spreads = self._spreads(names, pairings)
+        for name, pairing, spread in zip(names[1:], pairings, spreads, strict=True):
+            compared = compare(
+                self._of(baseline, pairing.baseline),
+                self._of(name, pairing.candidate),
+                is_paired=pairing.is_paired,
+                clusters=self.clusters,
+                family=self.family,
+                spread=spread,
+            )
+            yield name, pairing, compared
+
+    def _pairing(self, baseline: Sequence[int], candidate: Sequence[int]) -> SeedPairing:
+        if not self.is_paired:
+            return pair_seeds(baseline, candidate)
+        return SeedPairing(is_paired=True, baseline=tuple(baseline), candidate=tuple(candidate))
+
+    def _of(self, arm: str, seeds: Sequence[int]) -> list[Values]:
+        rows = [list(self.seeds[arm]).index(seed) for seed in seeds]
+        return [value_SP[rows] for value_SP in self.values[arm]]
+
+    def _spreads(self, names: Sequence[str], pairings: Sequence[SeedPairing]) -> Sequence[SeedSpread | None]:
+        """The moderated spread of every difference from the first arm; None where seeds are not shared."""
+        first = pairings[0]
+        found = None
+        if first.is_paired and all(one == first for one in pairings):
+            scores = [mean_scores(self._of(name, first.baseline)).mean(axis=1) for name in names]
+            found = moderated_spreads(np.stack(scores))
+        return found or [None] * len(pairings)
 
 
-def best_arms(
-    arms: Sequence[Arm],
-    tables: Mapping[str, Mapping[str, OutcomeTable]],
-    pairs: Sequence[Pair],
-    *,
-    k: int,
-    num_looks: int = 1,
-) -> dict[tuple[str, str], str | None]:
-    """The arm shown to be the best by measure and benchmark; None while any verdict there is withheld.
-
-    An arm that is one method with another is not better than it, whatever the scores say.
-    """
-    found: dict[tuple[str, str], str | None] = {}
-    by_name = {arm.name: arm for arm in arms}
-    withheld = {(pair.measure, pair.benchmark) for pair in pairs if pair.verdict.withheld}
-    for measure in dict.fromkeys(pair.measure for pair in pairs):
-        for name, scores in scores_by_benchmark(arms, tables, measure, k=k, num_looks=num_looks).items():
-            best = None if (measure, name) in withheld else scores.best()
-            others = [arm for arm in arms if arm.name != best]
-            is_double = best is not None and any(are_same_method(by_name[best], arm) for arm in others)
-            found[measure, name] = None if is_double else best
-    return found
-
-
-def left_out_of_pairs(pairs: Sequence[Pair]) -> list[str]:
-    """Notes on seeds of only one arm that a paired difference does not use."""
-    numbers = {(pair.candidate, pair.baseline): pair.pairing.num_left_out for pair in pairs}
-    return [
-        f"left out of the difference: {counted(num, 'seed')} of only one of {candidate} and {baseline}"
-        for (candidate, baseline), num in numbers.items()
-        if num
-    ]
-
-
-def scores_by_benchmark(
-    arms: Sequence[Arm],
-    tables: Mapping[str, Mapping[str, OutcomeTable]],
-    measure: str,
-    *,
-    k: int,
-    num_looks: int = 1,
-) -> dict[str, ScoredArms]:
-    """The scores of all arms on the macro average and on every benchmark, with the family of each."""
-    single: dict[str, tuple[str, ...]] = {name: (name,) for name in tables}
-    families = [{MACRO: tuple(tables)}, single] if len(tables) > 1 else [single]
-    return {
-        name: ScoredArms(
-            values={
-                arm.name: [values_of(tables[member][arm.name], measure, k) for member in members]
-                for arm in arms
-            },
-            seeds={arm.name: arm.seeds for arm in arms},
-            clusters=[next(iter(tables[member].values())).cluster_P for member in members],
-            family=Family(num_candidates=len(arms) - 1, num_benchmarks=len(family), num_looks=num_looks),
-        )
-        for family in families
-        for name, members in family.items()
-    }
-
-
-def score_of(tables: Sequence[OutcomeTable], measure: str, k: int) -> CrossedMean:
-    """One arm's mean over benchmarks, seeds and problems."""
-    clusters = [table.cluster_P for table in tables]
-    return crossed_mean([values_of(table, measure, k) for table in tables], clusters=clusters, limits=SHARES)
-
-
-def values_of(table: OutcomeTable, measure: str, k: int) -> Values:
-    """Mean@K or Pass@k by run and problem [S, P]."""
-    return table.mean_at_k() if measure == MEAN else table.pass_at(k)
+def _judged(
+    pair: Pair,
+    as_wrong: Comparison,
+    diverged: Mapping[str, Sequence[int]],
+    missing: Mapping[str, Sequence[MissingRun]],
+) -> Pair:
+    """The pair with the verdict that holds in the second reading, too, and that missing runs leave."""
+    used = {pair.baseline: pair.pairing.baseline, pair.candidate: pair.pairing.candidate}
+    seeds = [f"seed {seed} of {arm}" for arm, own in used.items() for seed in diverged[arm] if seed in own]
+    pair = replace(pair, if_wrong=as_wrong if seeds else None)
+    if pair.verdict.kind == "same_method":
+        return pair
+    judged = under_both_readings(pair.verdict, verdict(as_wrong, *used), seeds)
+    if lacking := [run for arm in used for run in missing.get(arm, ())]:
+        kind = min(run.kind for run in lacking)  # incomplete rather than preliminary
+        named = [f"{run.folder.name} {run.stands}" for run in lacking]
+        judged = unfinished(kind, pair.comparison.difference.value, named)
+    return replace(pair, verdict=judged)

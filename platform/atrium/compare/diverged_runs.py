@@ -1,14 +1,8 @@
-"""Outcomes of runs that diverged: which evaluation counts, and the second reading of all tables.
-
-Axes: S seeds, P problems.
-"""
+"""Outcomes of runs that diverged: which evaluation counts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-
-import numpy as np
 
 from atrium.compare.arms import Arm
 from atrium.compare.outcomes import Answers, At, EvaluatedRun, OutcomeTable, evaluations_at, read_answers
@@ -52,19 +46,4 @@ def diverged_seeds(arms: Sequence[Arm], runs: Mapping[str, EvaluatedRun]) -> dic
     """The seeds of each arm whose runs diverged, ascending; arms without any have none."""
     return {
         arm.name: tuple(seed for seed in arm.seeds if runs[arm.runs[seed].name].has_diverged) for arm in arms
-    }
-
-
-def as_wrong_tables(arms: Sequence[Arm], tables: Tables, diverged: Mapping[str, Sequence[int]]) -> Tables:
-    """The second reading of all tables: no answer of a seed that diverged is right."""
-    is_kept = {
-        arm.name: np.array([seed not in diverged[arm.name] for seed in arm.seeds], dtype=np.int64)
-        for arm in arms
-    }
-    return {
-        benchmark: {
-            name: replace(table, num_correct_SP=table.num_correct_SP * is_kept[name][:, None])
-            for name, table in by_arm.items()
-        }
-        for benchmark, by_arm in tables.items()
     }

@@ -37,7 +37,6 @@ from atrium.document.document import (
     Section,
     Sentence,
     Table,
-    Tone,
 )
 
 WRITTEN = "written"
@@ -64,7 +63,6 @@ _READING = (
 )
 _MOST_NAMED = 4
 """Arms that a title names."""
-_TONES: dict[str, Tone] = {"better": "better", "worse": "worse"}
 
 
 def comparison_document(
@@ -141,7 +139,7 @@ def _answer(comparison: RunsComparison) -> tuple[Sentence, ...]:
         for names in comparison.same_methods
     ]
     verdicts = [
-        Sentence(pair.words, _TONES.get(pair.verdict.kind, "plain"), f"verdict/{pair.candidate}")
+        Sentence(pair.words, pair.verdict.tone, f"verdict/{pair.candidate}")
         for pair in comparison.headline_pairs
     ]
     others = {"best": best_line(comparison), "plan": plan_line(comparison)}

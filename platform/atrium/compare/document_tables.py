@@ -9,7 +9,8 @@ import re
 
 import numpy as np
 
-from atrium.compare.arm_pairs import MACRO, MEAN, Pair
+from atrium.compare.arm_pairs import MEAN, Pair
+from atrium.compare.judged_pairs import MACRO
 from atrium.compare.outcomes import AT_WORDS, common_answers
 from atrium.compare.paper_sentences import family_words, paper_sentences
 from atrium.compare.run_comparison import MEASURES, ArmScores, RunsComparison

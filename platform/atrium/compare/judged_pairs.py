@@ -1,48 +1,58 @@
-"""Verdicts that count every run: both readings of diverged runs, and runs that are still missing."""
+"""The pairs of a comparison of runs, by measure and benchmark, and the arms shown to be the best."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from atrium.compare.arm_pairs import MEAN, PASS, Pair, best_arms, compare_pairs
-from atrium.compare.arms import Arm
-from atrium.compare.counted_runs import MissingRun
-from atrium.compare.diverged_runs import Tables, as_wrong_tables, diverged_seeds
-from atrium.compare.outcomes import EvaluatedRun
+from atrium.compare.arm_pairs import MEAN, PASS, Pair, ScoredArms
+from atrium.compare.arms import Arm, are_same_method
+from atrium.compare.diverged_runs import Tables
+from atrium.compare.outcomes import OutcomeTable
 from atrium.compare.planned_seeds import PlannedArms
-from atrium.compare.verdicts import before_plan, under_both_readings, unfinished
+from atrium.compare.verdicts import before_plan
+from atrium.document.formatting import counted
+from atrium.stats.crossed import SHARES, CrossedMean, Values, crossed_mean
+from atrium.stats.simultaneous import Family
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedPairs:
-    """All pairs with their verdicts, the arms shown to be the best, and each arm's seeds that diverged."""
-
-    pairs: tuple[Pair, ...]
-    best: Mapping[tuple[str, str], str | None]
-    diverged: Mapping[str, tuple[int, ...]]
+MACRO = "macro average"
 
 
 def judge_pairs(
-    planned: PlannedArms, tables: Tables, runs: Mapping[str, EvaluatedRun], *, k: int, seed: int
-) -> JudgedPairs:
-    """Compare all arms with the first one in both readings, by Mean@K and Pass@k.
+    planned: PlannedArms, tables: Tables, diverged: Mapping[str, Sequence[int]], *, k: int, seed: int
+) -> tuple[list[Pair], dict[tuple[str, str], str | None]]:
+    """Compare all arms with the first one, by Mean@K and Pass@k; and the best arm by measure and benchmark.
 
-    `tables` holds the outcomes of all planned runs; verdicts are over those of the latest look.
+    `tables` holds the outcomes of all planned runs; verdicts are over those of the latest look. `diverged`
+    are the seeds that diverged, by arm.
     """
     looked = planned.at_look()
-    arms, tables = looked.arms, _tables_of(looked.arms, planned.arms, tables)
-    diverged = diverged_seeds(planned.arms, runs)
-    readings = (tables, as_wrong_tables(arms, tables, diverged))
-    measures = (MEAN, PASS) if k > 1 else (MEAN,)
-    by_score, as_wrong = (
-        compare_pairs(arms, one, measures, k=k, seed=seed, num_looks=planned.num_looks) for one in readings
-    )
-    pairs = judged_pairs(by_score, as_wrong, diverged, looked.missing)
-    if planned.plan is not None and planned.is_early:
-        pairs = [_before_plan(pair, planned.num_in, planned.plan.num_seeds) for pair in pairs]
-    best = best_under_readings(arms, readings, pairs, k=k, num_looks=planned.num_looks)
-    return JudgedPairs(pairs=tuple(pairs), best=best, diverged=diverged)
+    arms, baseline = looked.arms, looked.arms[0]
+    tables = _tables_of(arms, planned.arms, tables)
+    same = {arm.name for arm in arms[1:] if are_same_method(baseline, arm)}
+    pairs: list[Pair] = []
+    best = {}
+    for measure in (MEAN, PASS) if k > 1 else (MEAN,):
+        for scores in scored_arms(arms, tables, measure, k=k, num_looks=planned.num_looks):
+            found = scores.pairs(
+                baseline.name, diverged, missing=looked.missing, same_methods=same, seed=seed
+            )
+            if planned.plan is not None and planned.is_early:
+                found = [_before_plan(pair, planned.num_in, planned.plan.num_seeds) for pair in found]
+            readings = (scores, scores.as_always_wrong(diverged))
+            is_withheld = any(pair.verdict.withheld for pair in found)
+            best[measure, scores.benchmark] = None if is_withheld else _best(arms, readings)
+            pairs += found
+    return pairs, best
+
+
+def _best(arms: Sequence[Arm], readings: Sequence[ScoredArms]) -> str | None:
+    """The arm that is shown to be the best in every reading, unless another arm is one method with it."""
+    names = {scores.best() for scores in readings}
+    best = next((arm for arm in arms if names == {arm.name}), None)
+    if best is None or any(are_same_method(best, arm) for arm in arms if arm is not best):
+        return None
+    return best.name
 
 
 def _tables_of(some: Sequence[Arm], arms: Sequence[Arm], tables: Tables) -> Tables:
@@ -71,44 +81,50 @@ def _before_plan(pair: Pair, num_in: int, num_planned: int) -> Pair:
     )
 
 
-def judged_pairs(
-    by_score: Sequence[Pair],
-    as_wrong: Sequence[Pair],
-    diverged: Mapping[str, Sequence[int]],
-    missing: Mapping[str, Sequence[MissingRun]],
-) -> list[Pair]:
-    """The pairs with the verdicts that hold under both readings and that missing runs leave.
-
-    `as_wrong` are the same pairs in the second reading; `diverged` and `missing` are by arm.
-    """
-    found = []
-    for pair, other in zip(by_score, as_wrong, strict=True):
-        arms = (pair.baseline, pair.candidate)
-        used = (pair.pairing.baseline, pair.pairing.candidate)
-        seeds = [
-            f"seed {seed} of {arm}"
-            for arm, own in zip(arms, used, strict=True)
-            for seed in diverged[arm]
-            if seed in own
-        ]
-        judged = pair.verdict
-        if seeds:
-            pair = replace(pair, if_wrong=other.comparison)
-            if judged.kind != "same_method":
-                judged = under_both_readings(judged, other.verdict, seeds)
-        lacking = [run for arm in arms for run in missing[arm]]
-        if lacking and judged.kind != "same_method":
-            kinds = {run.kind for run in lacking}
-            named = [f"{run.folder.name} {run.stands}" for run in lacking]
-            value = pair.comparison.difference.value
-            judged = unfinished("incomplete" if "incomplete" in kinds else "preliminary", value, named)
-        found.append(replace(pair, verdict=judged))
-    return found
+def left_out_of_pairs(pairs: Sequence[Pair]) -> list[str]:
+    """Notes on seeds of only one arm that a paired difference does not use."""
+    numbers = {(pair.candidate, pair.baseline): pair.pairing.num_left_out for pair in pairs}
+    return [
+        f"left out of the difference: {counted(num, 'seed')} of only one of {candidate} and {baseline}"
+        for (candidate, baseline), num in numbers.items()
+        if num
+    ]
 
 
-def best_under_readings(
-    arms: Sequence[Arm], readings: Sequence[Tables], pairs: Sequence[Pair], *, k: int, num_looks: int = 1
-) -> dict[tuple[str, str], str | None]:
-    """The arm that is shown to be the best in every reading, by measure and benchmark; else None."""
-    first, *others = (best_arms(arms, tables, pairs, k=k, num_looks=num_looks) for tables in readings)
-    return {key: name if all(other[key] == name for other in others) else None for key, name in first.items()}
+def scored_arms(
+    arms: Sequence[Arm],
+    tables: Mapping[str, Mapping[str, OutcomeTable]],
+    measure: str,
+    *,
+    k: int,
+    num_looks: int = 1,
+) -> list[ScoredArms]:
+    """The scores of all arms on the macro average and on every benchmark, with the family of each."""
+    single: dict[str, tuple[str, ...]] = {name: (name,) for name in tables}
+    families = [{MACRO: tuple(tables)}, single] if len(tables) > 1 else [single]
+    return [
+        ScoredArms(
+            values={
+                arm.name: [values_of(tables[member][arm.name], measure, k) for member in members]
+                for arm in arms
+            },
+            seeds={arm.name: arm.seeds for arm in arms},
+            clusters=[next(iter(tables[member].values())).cluster_P for member in members],
+            family=Family(num_candidates=len(arms) - 1, num_benchmarks=len(family), num_looks=num_looks),
+            measure=measure,
+            benchmark=name,
+        )
+        for family in families
+        for name, members in family.items()
+    ]
+
+
+def score_of(tables: Sequence[OutcomeTable], measure: str, k: int) -> CrossedMean:
+    """One arm's mean over benchmarks, seeds and problems."""
+    clusters = [table.cluster_P for table in tables]
+    return crossed_mean([values_of(table, measure, k) for table in tables], clusters=clusters, limits=SHARES)
+
+
+def values_of(table: OutcomeTable, measure: str, k: int) -> Values:
+    """Mean@K or Pass@k by run and problem [S, P]."""
+    return table.mean_at_k() if measure == MEAN else table.pass_at(k)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from atrium.compare.arm_pairs import MACRO, MEAN, Pair
+from atrium.compare.arm_pairs import MEAN, Pair
 from atrium.compare.confounds import with_words, withheld_words
 from atrium.compare.counted_runs import left_out_words
+from atrium.compare.judged_pairs import MACRO
 from atrium.compare.run_comparison import ArmScores, RunsComparison
 from atrium.compare.verdicts import points, rounded_up
 from atrium.document.formatting import counted

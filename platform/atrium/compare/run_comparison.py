@@ -13,21 +13,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from atrium.compare.arm_pairs import (
-    MACRO,
-    MEAN,
-    PASS,
-    Pair,
-    left_out_of_pairs,
-    score_of,
-)
+from atrium.compare.arm_pairs import MEAN, PASS, Pair
 from atrium.compare.arms import Arm, Arms, are_same_method
 from atrium.compare.compared_arms import compared_arms
 from atrium.compare.confounds import Recorded, read_confounds, read_environment
 from atrium.compare.counted_runs import VALIDATION, LeftOut, MissingRun, old_runs_note
-from atrium.compare.diverged_runs import answers_used, steps_used
+from atrium.compare.diverged_runs import answers_used, diverged_seeds, steps_used
 from atrium.compare.draws import draws_notes
-from atrium.compare.judged_pairs import judge_pairs
+from atrium.compare.judged_pairs import MACRO, judge_pairs, left_out_of_pairs, score_of
 from atrium.compare.outcomes import (
     At,
     EvaluatedRun,
@@ -178,21 +171,22 @@ def compare_runs(
     tables = {name: _tables(grouped, steps[name], name, notes) for name in names}
     all_k = {num for by_arm in tables.values() for table in by_arm.values() for num in table.num_samples_S}
     k = min(all_k)
-    judged = judge_pairs(planned, tables, runs, k=k, seed=seed)
+    diverged = diverged_seeds(planned.arms, runs)
+    pairs, best = judge_pairs(planned, tables, diverged, k=k, seed=seed)
     _note_problems(names, all_k, notes)
     _note_costs(list(runs.values()), steps, at, notes)
-    notes += [*draws_notes(planned.arms, runs, steps), *left_out_of_pairs(judged.pairs)]
+    notes += [*draws_notes(planned.arms, runs, steps), *left_out_of_pairs(pairs)]
     return RunsComparison(
-        arms=tuple(_arm_scores(arm, tables, k, runs, steps, judged.diverged) for arm in grouped.arms),
+        arms=tuple(_arm_scores(arm, tables, k, runs, steps, diverged) for arm in grouped.arms),
         benchmarks=names,
-        pairs=judged.pairs,
-        best=judged.best,
+        pairs=tuple(pairs),
+        best=best,
         same_methods=_same_methods(grouped.arms),
         at=at,
         k=k,
         mean_k=k if len(all_k) == 1 else None,
         outcomes=tables,
-        plan=_plan(judged.pairs, effect),
+        plan=_plan(pairs, effect),
         confounds=read_confounds(grouped.arms, by),
         environment=read_environment(grouped.arms),
         left_out=found.left_out,

@@ -140,7 +140,7 @@ def compare_arms(
 
 
 def verdict(
-    comparison: Comparison, *, baseline_name: str, candidate_name: str, same_method: bool = False
+    comparison: Comparison, baseline_name: str, candidate_name: str, *, same_method: bool = False
 ) -> Verdict:
     """What may be claimed about new seeds and new problems."""
     names = baseline_name, candidate_name

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
+from atrium.document.document import Tone
+
 VerdictKind = Literal[
     "better",
     "worse",
@@ -75,6 +77,11 @@ class Verdict:
     def names_difference(self) -> bool:
         """Whether one arm is called better than the other."""
         return self.kind in ("better", "worse")
+
+    @property
+    def tone(self) -> Tone:
+        """How a document shows the verdict."""
+        return self.kind if self.kind == "better" or self.kind == "worse" else "plain"
 
     @property
     def sign(self) -> str:

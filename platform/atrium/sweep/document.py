@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from atrium.document.document import Column, Document, Estimate, Passage, Row, Section, Sentence, Table
+from atrium.stats.failures import FailureRate
 from atrium.sweep.analysis import Setting, SweepReport
 from atrium.sweep.contrasts import PlannedContrast, PlannedContrasts
 from atrium.sweep.families import ComparedFamilies
-from atrium.sweep.fresh_seeds import FreshArm, FreshVerdict, Rate
+from atrium.sweep.fresh_seeds import FreshArm, FreshVerdict
 
 CONTRAST_COLUMNS = ("contrast", "predicted", "seen, with its 95 % interval", "so the prediction is")
 _FALSE_ALARMS = 0.05
@@ -111,12 +112,12 @@ def _verdict_sentences(verdict: FreshVerdict, *, baseline_is_tuned: bool) -> Ite
     seeds = ", ".join(str(seed) for seed in verdict.seeds)
     together = f"; intervals hold together over {verdict.together}" if verdict.together else ""
     together += f"; {verdict.sources}" if verdict.sources else ""
-    for one in verdict.contrasts:
+    for pair in verdict.pairs:
         yield Sentence(
-            f"on test problems, with {len(verdict.seeds)} fresh seeds, {one.name} against the baseline "
-            f"({tuned}): {one.words} (seeds {seeds}{together})",
-            one.kind if one.kind == "better" or one.kind == "worse" else "plain",
-            key=f"verdict/{one.name}",
+            f"on test problems, with {len(verdict.seeds)} fresh seeds, {pair.candidate} against the baseline "
+            f"({tuned}): {pair.verdict.words} (seeds {seeds}{together})",
+            pair.verdict.tone,
+            key=f"verdict/{pair.candidate}",
         )
     for arm in verdict.arms:
         yield Sentence(_arm_text(arm), key=f"{_NOTE}{arm.name}")
@@ -132,7 +133,7 @@ def _arm_text(arm: FreshArm) -> str:
     return f"{mean}; {_rate_text('diverged', arm.diverged)}; {_rate_text('collapsed', arm.collapsed)}"
 
 
-def _rate_text(what: str, rate: Rate | None) -> str:
+def _rate_text(what: str, rate: FailureRate | None) -> str:
     return f"how many {what} was not recorded" if rate is None else f"{what}: {rate.words}"
 
 

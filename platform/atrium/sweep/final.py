@@ -67,12 +67,13 @@ def plan_final(
 
 
 def roles_of(trials: Sequence[Trial]) -> dict[str, str]:
-    """The arms of the last stage by their roles, in their order, each with its name in words."""
-    return {
-        role: f"the {role} ({label})" if role in (WINNER, BASELINE) else label
-        for trial in trials
-        for role, label in [(trial.planned.labels[0], ", ".join(trial.planned.labels[1:]))]
-    }
+    """The arms of the last stage by their roles, in their order, each with a name of its own in words."""
+    names: dict[str, str] = {}
+    for trial in trials:
+        role, label = trial.planned.labels[0], ", ".join(trial.planned.labels[1:])
+        is_named = role not in (WINNER, BASELINE) and label not in names.values()
+        names.setdefault(role, label if is_named else f"the {role} ({label})")
+    return names
 
 
 def final_runs(definition: SweepDefinition, trials: Sequence[Trial]) -> list[FinalRun]:

@@ -13,6 +13,8 @@ import yaml
 
 from atrium.base.atomic import write_json, write_text
 from atrium.base.nested import put
+from atrium.compare.arm_pairs import Pair
+from atrium.stats.failures import FailureRate
 from atrium.sweep.analysis import Setting, SettingCurve, SweepReport
 from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.document import CONTRAST_COLUMNS, contrast_cells, sentences
@@ -49,6 +51,12 @@ def report_record(report: SweepReport) -> dict[str, Any]:
     found = record.pop("analysis")
     for curve in found["curves"]:
         curve["points"] = [{"x": one["assignment"][curve["key"]], **one} for one in curve["points"]]
+    if report.verdict is not None:
+        record["verdict"]["contrasts"] = [_pair_record(pair) for pair in report.verdict.pairs]
+        del record["verdict"]["pairs"]
+        for content, arm in zip(record["verdict"]["arms"], report.verdict.arms, strict=True):
+            content["diverged"] = _rate_record(arm.diverged)
+            content["collapsed"] = arm.collapsed and _rate_record(arm.collapsed)
     if report.contrasts is not None:
         contrasts = record["contrasts"]
         contrasts["columns"] = CONTRAST_COLUMNS
@@ -63,6 +71,21 @@ def report_record(report: SweepReport) -> dict[str, Any]:
         del record["families"]["differences"]
     said = [one.text for one in sentences(report)]
     return {"format_version": 1, **found, **record, "sentences": said}
+
+
+def _pair_record(pair: Pair) -> dict[str, Any]:
+    return {
+        "name": pair.candidate,
+        "kind": pair.verdict.kind,
+        "words": pair.verdict.words,
+        "comparison": asdict(pair.comparison),
+        "comparison_if_wrong": pair.if_wrong and asdict(pair.if_wrong),
+    }
+
+
+def _rate_record(rate: FailureRate) -> dict[str, Any]:
+    share = len(rate.seeds) / rate.num_runs
+    return {**asdict(rate), "rate": share, "interval": rate.interval, "words": rate.words}
 
 
 def winner_yaml(definition: SweepDefinition, trial: Trial) -> str:
