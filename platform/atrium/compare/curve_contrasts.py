@@ -9,7 +9,7 @@ Axes: S seeds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from atrium.compare.curve_index import recorded_curves
 from atrium.runs.curve_outcomes import CurveOutcome
 from atrium.runs.run_folder import RunFolder
 from atrium.stats.estimates import Interval
+from atrium.stats.pairing import pair_seeds
 from atrium.stats.simultaneous import Family, SeedSpread
 from atrium.stats.unpaired import unpaired_spread
 
@@ -68,6 +69,26 @@ def curve_contrast(
         half = quantile * spread.variance**0.5
         interval = Interval(mean - half, mean + half)
     return CurveContrast(difference=mean, difference_S=tuple(difference_S.tolist()), interval=interval)
+
+
+def contrast_arms(
+    value_by_arm: Mapping[str, Mapping[int, float | None]],
+) -> dict[str, tuple[CurveContrast | None, str]]:
+    """Each arm's contrast with the first one, and the seeds that it uses in words.
+
+    Intervals hold together. The contrast is None where the value of one of these seeds is not known.
+    """
+    (_, baseline), *candidates = value_by_arm.items()
+    found: dict[str, tuple[CurveContrast | None, str]] = {}
+    for name, candidate in candidates:
+        pairing = pair_seeds(baseline, candidate)
+        sides = (candidate, pairing.candidate), (baseline, pairing.baseline)
+        known = [[value for seed in used if (value := own[seed]) is not None] for own, used in sides]
+        contrast = None
+        if all(len(values) == len(used) for values, (_, used) in zip(known, sides, strict=True)):
+            contrast = curve_contrast(*known, num_together=len(candidates), is_paired=pairing.is_paired)
+        found[name] = contrast, pairing.words
+    return found
 
 
 def curve_value(run: RunFolder, outcome: CurveOutcome) -> float | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from atrium.base.errors import ConfigError
 from atrium.base.metrics import (
     KL_BEFORE_UPDATE,
     OUTSIDE_BEFORE_UPDATE_FRAC,
@@ -15,13 +16,14 @@ from atrium.base.metrics import (
     STALENESS_STEPS,
     Quantity,
 )
-from atrium.compare.arm_curves import ArmCeilings, ArmCurves, compare_ceilings, compare_curves
 from atrium.compare.arms import Arm
-from atrium.compare.curve_contrasts import CurveContrast
+from atrium.compare.curve_contrasts import CurveContrast, contrast_arms, curve_value
 from atrium.compare.curve_index import recorded_curves
 from atrium.compare.curves import Axis, Band, GroupCurve, axis_values, curve, group_curve
 from atrium.document.document import Cell, Column, Estimate, Row, Table, Unit, Value
 from atrium.runs.curve_outcomes import Area, CurveOutcome
+from atrium.runs.run_folder import RunFolder
+from atrium.stats.ceilings import CeilingFit, fit_ceiling
 from atrium.stats.crossed import Values
 
 _AGE: tuple[tuple[Quantity, str, Unit], ...] = (
@@ -52,8 +54,8 @@ def read_training(
     asked for. Raises `ConfigError` where a run lacks one.
     """
     wanted = [
-        *(outcome_table(compare_curves(arms, one), has_intervals=has_intervals) for one in outcomes),
-        *(ceiling_table(compare_ceilings(arms, one), has_intervals=has_intervals) for one in ceilings_of),
+        *(outcome_table(arms, one, has_intervals=has_intervals) for one in outcomes),
+        *(ceiling_table(arms, one, has_intervals=has_intervals) for one in ceilings_of),
     ]
     columns = {arm.name: [recorded_curves(arm.runs[seed]).columns for seed in arm.seeds] for arm in arms}
     rewards = {}
@@ -75,7 +77,7 @@ def _areas(arms: Sequence[Arm], rewards: dict[str, GroupCurve | None], *, has_in
     if any(len(steps[steps <= until]) < until for steps in whole):
         return []
     outcome = Area(kind="area", metric=REWARD.name, until=until)
-    return [outcome_table(compare_curves(arms, outcome), has_intervals=has_intervals)]
+    return [outcome_table(arms, outcome, has_intervals=has_intervals)]
 
 
 def _staleness(columns: Mapping[str, Sequence[Mapping[str, Values]]]) -> list[Table]:
@@ -102,61 +104,102 @@ def _staleness(columns: Mapping[str, Sequence[Mapping[str, Values]]]) -> list[Ta
     ]
 
 
-def outcome_table(found: ArmCurves, *, has_intervals: bool) -> Table:
-    """Each arm's mean of an outcome over seeds, and its difference from the first arm."""
+def outcome_table(arms: Sequence[Arm], outcome: CurveOutcome, *, has_intervals: bool) -> Table:
+    """Each arm's mean of an outcome over seeds, and its difference from the first arm.
+
+    Raises `ConfigError` where a run does not have the outcome: no run is left out for that.
+    """
+    values = {arm.name: _values(arm, outcome) for arm in arms}
+    compared = contrast_arms(values)
+    rows = []
+    for name, value_by_seed in values.items():
+        contrast, seeds = compared.get(name, (None, None))
+        mean = Value(float(np.mean(list(value_by_seed.values()))))
+        cells = _contrast_cells(contrast, has_intervals)
+        rows.append(Row((name, len(value_by_seed), mean, *cells, seeds)))
     titles = ("arm", "seeds", "mean", "difference", "interval over seeds", "compared seeds")
     return Table(
-        key=f"outcome/{found.outcome.metric}",
-        title=f"Training: {found.outcome.words}, against {next(iter(found.values))}"
-        + _together(len(found.contrasts)),
+        key=f"outcome/{outcome.metric}",
+        title=f"Training: {outcome.words}, against {arms[0].name}{_together(len(compared))}",
         columns=tuple(map(Column, titles)),
-        rows=tuple(
-            Row(
-                (
-                    name,
-                    len(value_by_seed),
-                    Value(float(np.mean(list(value_by_seed.values())))),
-                    *_contrast_cells(found.contrasts.get(name), has_intervals),
-                    _compared_seeds(found, name),
-                )
-            )
-            for name, value_by_seed in found.values.items()
-        ),
+        rows=tuple(rows),
     )
 
 
-def ceiling_table(found: ArmCeilings, *, has_intervals: bool) -> Table:
-    """How many curves show their ceiling; where all do, ceilings and the tokens at half way, compared."""
-    titles = ["arm", "curves that show a ceiling", "ceiling", "difference", "interval"]
-    titles += ["tokens at half way", "ratio", "its interval", "compared seeds"]
+def _values(arm: Arm, outcome: CurveOutcome) -> dict[int, float]:
+    found = {}
+    for seed in arm.seeds:
+        value = curve_value(arm.runs[seed], outcome)
+        if value is None:
+            raise ConfigError(
+                f"{arm.runs[seed].name} has no {outcome.words}: it did not record {outcome.metric} at all "
+                "these steps; choose another metric or --until, or leave the run out"
+            )
+        found[seed] = value
+    return found
+
+
+def ceiling_table(arms: Sequence[Arm], metric: str, *, has_intervals: bool) -> Table:
+    """How many curves show their ceiling; where all do, ceilings and the tokens at half way, compared.
+
+    Every run's curve of the metric is fitted against the tokens generated.
+    """
+    fits = {arm.name: {seed: _known_fit(arm.runs[seed], metric) for seed in arm.seeds} for arm in arms}
+
+    def compared(of: Callable[[CeilingFit], float]) -> dict[str, tuple[CurveContrast | None, str]]:
+        return contrast_arms(
+            {
+                arm: {seed: None if fit is None else of(fit) for seed, fit in own.items()}
+                for arm, own in fits.items()
+            }
+        )
+
+    ceilings = compared(lambda fit: fit.ceiling)
+    log_midpoints = compared(lambda fit: math.log(fit.midpoint))
     rows = []
-    for name, fit_by_seed in found.fits.items():
-        known = [fit for fit in fit_by_seed.values() if fit is not None and fit.is_known]
+    for name, fit_by_seed in fits.items():
+        known = [fit for fit in fit_by_seed.values() if fit is not None]
         middle: tuple[Cell, Cell] = ("not known", "not known")
         if known:
             ceiling = float(np.mean([fit.ceiling for fit in known]))
             midpoint = math.exp(np.mean([math.log(fit.midpoint) for fit in known]))
             middle = (Value(ceiling), Value(midpoint, "count"))
+        contrast, seeds = ceilings.get(name, (None, None))
         rows.append(
             Row(
                 (
                     name,
                     f"{len(known)} of {len(fit_by_seed)}",
                     middle[0],
-                    *_contrast_cells(found.ceilings.get(name), has_intervals),
+                    *_contrast_cells(contrast, has_intervals),
                     middle[1],
-                    *_ratio_cells(found.log_midpoints.get(name), has_intervals),
-                    _compared_seeds(found, name),
+                    *_ratio_cells(log_midpoints.get(name, (None, None))[0], has_intervals),
+                    seeds,
                 )
             )
         )
+    titles = ["arm", "curves that show a ceiling", "ceiling", "difference", "interval"]
+    titles += ["tokens at half way", "ratio", "its interval", "compared seeds"]
     return Table(
-        key=f"ceiling/{found.metric}",
-        title=f"Learning curve of {found.metric} by tokens, fitted per seed: its ceiling, and the tokens at "
-        f"half way, against {next(iter(found.fits))}{_together(len(found.fits) - 1)}",
+        key=f"ceiling/{metric}",
+        title=f"Learning curve of {metric} by tokens, fitted per seed: its ceiling, and the tokens at "
+        f"half way, against {arms[0].name}{_together(len(arms) - 1)}",
         columns=tuple(map(Column, titles)),
         rows=tuple(rows),
     )
+
+
+def _known_fit(run: RunFolder, metric: str) -> CeilingFit | None:
+    """The fit of a run's curve; None where it does not show its ceiling.
+
+    A step's score is that of the policy before the step's tokens were spent.
+    """
+    columns = recorded_curves(run).columns
+    tokens_N, score_N = axis_values(columns, Axis.TOKENS), columns.get(metric)
+    if tokens_N is None or score_N is None or not len(score_N):
+        return None
+    fit = fit_ceiling(np.concatenate([[0.0], tokens_N[:-1]]), score_N, start=float(score_N[0]))
+    return fit if fit is not None and fit.is_known else None
 
 
 def _contrast_cells(contrast: CurveContrast | None, has_interval: bool) -> tuple[Cell, Cell]:
@@ -174,10 +217,6 @@ def _ratio_cells(contrast: CurveContrast | None, has_interval: bool) -> tuple[Ce
     ends = contrast.interval if has_interval else None
     interval = None if ends is None else (math.exp(ends.low), math.exp(ends.high))
     return Value(math.exp(contrast.difference), "ratio"), Estimate(None, interval, "ratio")
-
-
-def _compared_seeds(found: ArmCurves | ArmCeilings, name: str) -> str | None:
-    return found.pairings[name].words if name in found.pairings else None
 
 
 def _together(num_candidates: int) -> str:
