@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from atrium.compare.arm_pairs import ScoredArms
 from atrium.compare.outcomes import outcome_table, read_answers
-from atrium.compare.verdicts import Verdict, under_both_readings
+from atrium.compare.wording import Verdict, under_both_readings
 from atrium.runs.reader import read_evaluations
 from atrium.runs.run_folder import RunFolder
 from atrium.stats.failures import exact_interval

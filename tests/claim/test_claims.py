@@ -116,7 +116,7 @@ def test_an_analogue_never_shows_and_an_interval_around_0_says_what_it_excludes(
     assert judge(expected, around, scale="day", is_powered=True).word == "cannot tell"
     judged = judge(expected, around, scale="paper", is_powered=True)
     assert judged.word == "not distinguishable"
-    assert "differences beyond 3 points are excluded" in judged.why
+    assert "differences larger than 3 points are ruled out" in judged.why
     assert judge(expected, None, scale="paper", is_powered=True).word == "not run"
     assert judge(None, clear, scale="paper", is_powered=True).word == "not read"
 

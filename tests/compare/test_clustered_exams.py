@@ -7,7 +7,7 @@ import pytest
 from tests.compare.documents import answer_of
 from tests.run_records import sum_problem
 
-from atrium.compare.paper_sentences import paper_sentences
+from atrium.compare.document_sentences import paper_sentences
 from atrium.compare.run_comparison import compare_runs
 
 

@@ -9,7 +9,7 @@ from tests.compare.documents import files_of
 
 from atrium.cli.app import main
 from atrium.compare.confounds import FACTS, Recorded
-from atrium.compare.paper_sentences import paper_sentences
+from atrium.compare.document_sentences import paper_sentences
 from atrium.compare.run_comparison import compare_runs
 
 SLOW = {"optimizer": {"learning_rate": 3e-4, "num_minibatches": 4}}

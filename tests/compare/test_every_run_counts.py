@@ -12,9 +12,9 @@ from tests.run_records import leave
 
 from atrium.base.errors import ConfigError
 from atrium.cli.app import main
-from atrium.compare.paper_sentences import paper_sentences
+from atrium.compare.document_sentences import paper_sentences
 from atrium.compare.run_comparison import compare_runs
-from atrium.compare.verdicts import points, rounded_up
+from atrium.compare.wording import points, rounded_up
 from atrium.runs.run_folder_writer import RunFolderWriter
 from atrium.runs.status import RunState
 
@@ -152,7 +152,7 @@ def test_a_missing_run_withholds_the_verdict_until_it_is_left_out_with_a_reason(
     comparison = study.compare()
     assert _verdict(comparison).kind == kind
     assert f"{missing.name} {said}" in _verdict(comparison).words
-    assert "excluded" not in _verdict(comparison).words
+    assert "ruled out" not in _verdict(comparison).words
     assert _verdict(comparison, "clip_higher").kind == "better", "only the arm of the run is concerned"
     assert paper_sentences(comparison)[0].startswith("Nothing can be written about")
     named = study.compare(leave_out={missing.path.name[-4:]: "its node lost power"})

@@ -10,7 +10,7 @@ from tests.compare.documents import answer_of, files_of, tables_of
 from atrium.base.errors import ConfigError
 from atrium.cli.app import main
 from atrium.cli.parser import CommandParser
-from atrium.compare.paper_sentences import paper_sentences
+from atrium.compare.document_sentences import paper_sentences
 from atrium.compare.planned_seeds import NOT_PLANNED
 from atrium.compare.run_comparison import compare_runs
 from atrium.runs.status import RunState

@@ -24,7 +24,7 @@ def test_the_command_prints_the_verdict_and_writes_html_markdown_and_latex(make_
     )
     printed = capsys.readouterr().out
     assert "atr against grpo: atr is better than grpo by " in printed
-    assert "clip_higher against grpo: not distinguishable; differences beyond " in printed
+    assert "clip_higher against grpo: not distinguishable; differences larger than " in printed
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "comparison.html",
         "comparison.md",
@@ -202,7 +202,7 @@ def test_what_needs_many_seeds_is_shown_where_there_are_so_many(make_study):
 
 def test_verdicts_name_arm_and_baseline(make_study):
     lines = answer_of(compare_runs(make_study({"grpo": 0.0, "atr": 0.0})))
-    assert lines[0].startswith("atr against grpo: not distinguishable; differences beyond ")
+    assert lines[0].startswith("atr against grpo: not distinguishable; differences larger than ")
 
 
 def parts(svg, kind):

@@ -10,7 +10,7 @@ from tests.compare.documents import files_of, results_latex
 
 from atrium.cli.app import main
 from atrium.compare.document import report_name
-from atrium.compare.paper_sentences import paper_sentences
+from atrium.compare.document_sentences import paper_sentences
 from atrium.compare.run_comparison import compare_runs
 from atrium.compare.training_document import read_training
 from atrium.views.cells import texts
@@ -44,7 +44,7 @@ def test_nothing_about_methods_may_be_written_from_one_seed_or_of_equal_windows(
     window = {"kind": "window", "lower": 0.8, "upper": 1.2}
     twins = [one[0], make_run("mine", 0, {("exam", 4): [2, 2, 3]}, divergence=window)]
     assert paper_sentences(compare_runs(twins)) == [
-        "mine and grpo are one method under two names (their windows [l, u] are equal)."
+        "mine and grpo are the same method: their windows [l, u] are equal."
     ]
 
 

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from atrium.compare.statistics import compare_arms, verdict
-from atrium.compare.verdicts import before_plan, points, under_both_readings, unfinished, worded
+from atrium.compare.wording import before_plan, points, under_both_readings, unfinished, worded
 from atrium.stats.simultaneous import SINGLE, Family
 
 NAMES = {"baseline_name": "grpo", "candidate_name": "atr"}
@@ -41,8 +41,8 @@ def test_no_difference_is_not_distinguishable_and_says_what_its_interval_exclude
     judged = verdict(comparison, **NAMES)
     assert judged.kind == "not_distinguishable"
     low, high = comparison.difference.another_exam.interval
-    assert judged.words.startswith("not distinguishable; differences beyond ")
-    said = float(judged.words.split("beyond ")[1].split(" point")[0])
+    assert judged.words.startswith("not distinguishable; differences larger than ")
+    said = float(judged.words.split("larger than ")[1].split(" point")[0])
     assert max(-low, high) <= said / 100 < max(-low, high) + 0.001
 
 
@@ -102,7 +102,7 @@ def test_arms_without_any_difference_are_judged_by_what_one_more_problem_could_s
     arm = [np.full((3, 10), 0.5)]
     judged = verdict(compare_arms(arm, arm), **NAMES)
     assert judged.kind == "not_distinguishable"
-    beyond = "differences beyond 29.7 points are excluded where no run diverges"
+    beyond = "differences larger than 29.7 points are ruled out where no run diverges"
     assert judged.words == f"not distinguishable; {beyond}"
     single = verdict(compare_arms([np.full((3, 1), 0.5)], [np.full((3, 1), 0.7)]), **NAMES)
     assert single.kind == "not_estimable"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from atrium.compare.planned_seeds import SeedPlan
-from atrium.compare.verdicts import judged, under_both_readings
+from atrium.compare.wording import judged, under_both_readings
 from atrium.stats.crossed import crossed_mean
 from atrium.stats.estimates import Interval
 from atrium.stats.readings import as_always_wrong
@@ -39,7 +39,9 @@ def test_a_kind_holds_where_all_readings_give_it(intervals, kind):
 def test_an_exclusion_is_the_weaker_one_of_both_readings():
     found = _under_readings(AROUND, Interval(-0.3, 0.05))
     assert found.excluded == 0.3
-    assert found.words.startswith("not distinguishable; differences beyond 30 points are excluded, whether")
+    assert found.words.startswith(
+        "not distinguishable; differences larger than 30 points are ruled out, whether"
+    )
     assert _under_readings(AROUND, Interval(-1.0, 0.05)).excluded is None
 
 

@@ -73,7 +73,7 @@ def test_a_pipe_gets_one_line_per_row_however_long():
 
 
 def test_a_sentence_breaks_between_words_in_a_terminal_alone():
-    sentence = "not distinguishable; differences beyond 21.8 points are excluded"
+    sentence = "not distinguishable; differences larger than 21.8 points are ruled out"
     for is_terminal, num_lines in ((True, 3), (False, 1)):
         file = io.StringIO()
         console = Console(file=file, width=32, force_terminal=is_terminal, color_system=None)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from atrium.claim.definition import Expectation, Scale
-from atrium.compare.verdicts import points, rounded_up
+from atrium.compare.wording import points, rounded_up, ruled_out
 from atrium.document.formatting import counted
 from atrium.stats.estimates import Interval
 
@@ -96,8 +96,7 @@ def _found(expected: Expectation | None, evidence: Evidence | None, is_powered: 
         size = _amount(expected.size, evidence.is_share)
         return "against", f"{seen}, which leaves out the claimed {size}"
     if low <= 0.0 <= high:
-        excluded = rounded_up(max(-low, high))
-        return "open", f"{seen}; differences beyond {_amount(excluded, evidence.is_share)} are excluded"
+        return "open", f"{seen}; {ruled_out(_amount(rounded_up(max(-low, high)), evidence.is_share))}"
     return ("for" if (low > 0.0) == (expected.sign == "positive") else "against"), seen
 
 

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from atrium.compare.counted_runs import MissingRun
 from atrium.compare.statistics import Comparison, arms_difference, compare_arms, verdict, verdict_on
-from atrium.compare.verdicts import Verdict, under_both_readings, unfinished
+from atrium.compare.wording import Verdict, under_both_readings, unfinished
 from atrium.stats.clusters import sources_words
 from atrium.stats.crossed import Uncertainty, Values
 from atrium.stats.estimates import Interval

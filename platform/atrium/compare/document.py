@@ -19,6 +19,7 @@ from atrium.compare.document_figures import (
     reward_figure,
     score_figure,
 )
+from atrium.compare.document_sentences import paper_sentences
 from atrium.compare.document_tables import (
     arms_table,
     difference_tables,
@@ -28,9 +29,9 @@ from atrium.compare.document_tables import (
     scores_table,
     solved_table,
 )
-from atrium.compare.paper_sentences import paper_sentences
 from atrium.compare.run_comparison import RunsComparison
 from atrium.compare.training_document import Training
+from atrium.compare.wording import same_method_words
 from atrium.document.document import (
     Document,
     Figure,
@@ -41,7 +42,6 @@ from atrium.document.document import (
 
 WRITTEN = "written"
 """The key of the section with the sentences and the table for a paper."""
-_EQUAL_WINDOWS = "their windows [l, u] are equal"
 _INTERVALS = (
     "Intervals are 95 %. Another exam: new seeds and new problems of the same kind; seeds are a random "
     "factor crossed with problems. This exam: new seeds, the same problems.",
@@ -134,10 +134,7 @@ def _title(comparison: RunsComparison) -> str:
 
 def _answer(comparison: RunsComparison) -> tuple[Sentence, ...]:
     """Equal methods; a verdict per candidate, on Mean@K of the macro average or only benchmark; the best."""
-    equal = [
-        Sentence(f"{' and '.join(names)} are the same method: {_EQUAL_WINDOWS}", key="same_method")
-        for names in comparison.same_methods
-    ]
+    equal = [Sentence(same_method_words(names), key="same_method") for names in comparison.same_methods]
     verdicts = [
         Sentence(pair.words, pair.verdict.tone, f"verdict/{pair.candidate}")
         for pair in comparison.headline_pairs

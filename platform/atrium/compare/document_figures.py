@@ -10,7 +10,7 @@ import numpy as np
 from atrium.base.errors import ConfigError
 from atrium.compare.arm_pairs import MEAN
 from atrium.compare.curves import GroupCurve
-from atrium.compare.paper_sentences import difference_sentences
+from atrium.compare.document_sentences import difference_sentences
 from atrium.compare.run_comparison import MEASURES, RunsComparison
 from atrium.document.document import (
     Axis,

@@ -10,11 +10,11 @@ import re
 import numpy as np
 
 from atrium.compare.arm_pairs import MEAN, Pair
+from atrium.compare.document_sentences import family_words, paper_sentences
 from atrium.compare.judged_pairs import MACRO
 from atrium.compare.outcomes import AT_WORDS, common_answers
-from atrium.compare.paper_sentences import family_words, paper_sentences
 from atrium.compare.run_comparison import MEASURES, ArmScores, RunsComparison
-from atrium.compare.verdicts import points, rounded_up
+from atrium.compare.wording import points, rounded_up
 from atrium.document.document import Cell, Column, Estimate, Row, Span, Table, Value
 from atrium.document.formatting import counted
 from atrium.method.windows import Window

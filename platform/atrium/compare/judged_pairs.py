@@ -10,7 +10,7 @@ from atrium.compare.arms import Arm, are_same_method
 from atrium.compare.diverged_runs import Tables
 from atrium.compare.outcomes import OutcomeTable
 from atrium.compare.planned_seeds import PlannedArms
-from atrium.compare.verdicts import before_plan
+from atrium.compare.wording import before_plan
 from atrium.document.formatting import counted
 from atrium.stats.crossed import SHARES, CrossedMean, Values, crossed_mean
 from atrium.stats.simultaneous import Family

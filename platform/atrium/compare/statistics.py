@@ -5,7 +5,7 @@ share in [0, 1] (Mean@K or Pass@k of the problem). Both arms answer the same pro
 Paired arms also have the same seeds in the same order; their values are subtracted cell by cell before
 anything is averaged, so that what a seed shares between arms cancels. See `crossed` for the two intervals,
 `unpaired` for arms whose seeds are not paired, `simultaneous` for several candidates, `robust` for what
-needs many seeds, and `verdicts` for words. Differences are candidate minus baseline; one point is 0.01.
+needs many seeds, and `wording` for words. Differences are candidate minus baseline; one point is 0.01.
 
 Axes: S seeds, P problems, B benchmarks.
 """
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from atrium.compare import verdicts
-from atrium.compare.verdicts import Verdict, judged
+from atrium.compare import wording
+from atrium.compare.wording import Verdict, judged
 from atrium.stats.crossed import SHARES, CrossedMean, crossed_mean
 from atrium.stats.estimates import Interval
 from atrium.stats.power import Exam
@@ -145,7 +145,7 @@ def verdict(
     """What may be claimed about new seeds and new problems."""
     names = baseline_name, candidate_name
     found = verdict_on(comparison.difference, comparison.num_seeds, names=names)
-    return verdicts.same_method(found) if same_method else found
+    return wording.same_method(found) if same_method else found
 
 
 def verdict_on(difference: CrossedMean, num_seeds: tuple[int, int], *, names: tuple[str, str]) -> Verdict:

@@ -2,7 +2,7 @@
 
 A run that diverged has an outcome: the score of the policy that it diverged to. Whoever uses the method
 would throw that policy away, so a second reading counts the run as always wrong. A verdict has to hold under
-both readings (`verdicts.under_both_readings`). Pure functions.
+both readings (`wording.under_both_readings`). Pure functions.
 
 Axes: S seeds, P problems.
 """

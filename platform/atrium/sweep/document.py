@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from atrium.compare.wording import not_distinguishable
 from atrium.document.document import Column, Document, Estimate, Passage, Row, Section, Sentence, Table
 from atrium.stats.failures import FailureRate
 from atrium.sweep.analysis import Setting, SweepReport
@@ -178,8 +179,7 @@ def _family_sentences(found: ComparedFamilies) -> Iterator[Sentence]:
         if average.interval is None:
             text += f": {difference}, without an interval"
         elif average.interval[0] <= 0.0 <= average.interval[1]:
-            most = max(-average.interval[0], average.interval[1])
-            text += f": not distinguishable; a difference above {most:.3g} is excluded"
+            text += f": {not_distinguishable(f'{max(-average.interval[0], average.interval[1]):.3g}')}"
         else:
             text += f" differ by {difference}"
         yield Sentence(text, key=f"family/{family}")

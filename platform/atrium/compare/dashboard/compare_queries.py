@@ -16,7 +16,7 @@ from atrium.compare.dashboard.watcher import Watcher
 from atrium.compare.document import best_line, plan_line
 from atrium.compare.outcomes import At, OutcomeTable
 from atrium.compare.run_comparison import ArmScores, RunsComparison, compare_runs
-from atrium.compare.verdicts import headline
+from atrium.compare.wording import headline
 from atrium.stats.crossed import SHARES, CrossedMean, crossed_mean, interval_of
 from atrium.stats.estimates import Interval
 from atrium.stats.power import Plan

@@ -7,7 +7,7 @@ from atrium.compare.confounds import with_words, withheld_words
 from atrium.compare.counted_runs import left_out_words
 from atrium.compare.judged_pairs import MACRO
 from atrium.compare.run_comparison import ArmScores, RunsComparison
-from atrium.compare.verdicts import points, rounded_up
+from atrium.compare.wording import for_paper
 from atrium.document.formatting import counted
 
 
@@ -59,39 +59,22 @@ def _requested(comparison: RunsComparison) -> str:
 
 
 def _sentence(comparison: RunsComparison, pair: Pair) -> str:
-    one, other = pair.candidate, pair.baseline
-    known = pair.another_exam
-    if pair.verdict.kind == "same_method":
-        return f"{one} and {other} are one method under two names (their windows [l, u] are equal)."
-    why = pair.verdict.withheld
-    if pair.verdict.kind == "planned":
-        why = f"{comparison.planned.words()} are in"
-    if known is None or why:
-        return f"Nothing can be written about {one} and {other} as methods: {why}."
-    if withheld := withheld_words(comparison.confounds, one, other):
+    one, other, verdict = pair.candidate, pair.baseline, pair.verdict
+    is_said = not verdict.withheld and verdict.kind != "same_method"
+    if is_said and (withheld := withheld_words(comparison.confounds, one, other)):
         return withheld
-    low, high = known
-    settings = with_words(comparison.confounds, one, other)
-    num_problems = comparison.num_problems.get(pair.benchmark, sum(comparison.num_problems.values()))
-    where = "" if pair.benchmark == MACRO else f" on {pair.benchmark}"
-    design = f"over {_seeds(pair)} and {counted(num_problems, 'problem')}"
-    together = f", {family_words(pair)}" if family_words(pair) else ""
-    together += f"; {pair.design}"
-    measure = comparison.title(MEAN) + where
-    if low <= 0.0 <= high:
-        excluded = rounded_up(max(-low, high))
-        said = "are not distinguishable; no difference is ruled out"
-        if excluded < 1.0:
-            said = f"we find no difference of more than {points(excluded)}"
-        names = f"{one} and {other}{settings}"
-        start = f"Between {names} {said}" if excluded < 1.0 else f"{names} {said}"
-        return f"{start} in {measure} (95 %{together}), {design}."
-    least, most = sorted((abs(low), abs(high)))
-    more = "more" if low > 0.0 else "fewer"
-    return (
-        f"{one} scores {points(abs(pair.comparison.difference.value))} {more} than {other}{settings} "
-        f"in {measure} (95 % interval {100.0 * least:.1f} to {100.0 * most:.1f}{together}), {design}."
+    family = family_words(pair)
+    said = for_paper(
+        verdict,
+        pair.comparison.difference.value,
+        pair.another_exam,
+        names=(other, one),
+        settings=with_words(comparison.confounds, one, other),
+        measure=comparison.title(MEAN) + ("" if pair.benchmark == MACRO else f" on {pair.benchmark}"),
+        together=f"{family and f', {family}'}; {pair.design}",
     )
+    num_problems = comparison.num_problems.get(pair.benchmark, sum(comparison.num_problems.values()))
+    return f"{said}, over {_seeds(pair)} and {counted(num_problems, 'problem')}." if is_said else f"{said}."
 
 
 def _seeds(pair: Pair) -> str:

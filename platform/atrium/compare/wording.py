@@ -1,7 +1,7 @@
-"""Verdicts: what may be said about a candidate and a baseline. All kinds are worded in this module.
+"""Verdicts: what may be said about a candidate and a baseline, worded in short and for papers.
 
 A verdict is read off the interval for new seeds and new problems. `better` and `worse` need an interval that
-excludes 0 and at least three seeds per arm; `not_distinguishable` says which differences the interval rules
+leaves out 0 and at least three seeds per arm; `not_distinguishable` says which differences the interval rules
 out. All other kinds withhold a verdict: they state an estimate at most, rule out no difference and give no
 sentence for a paper (`withheld`).
 """
@@ -42,7 +42,7 @@ class Phrase(NamedTuple):
 PHRASES: Mapping[VerdictKind, Phrase] = {
     "better": Phrase("▲", "better", "is better than"),
     "worse": Phrase("▼", "worse", "is worse than"),
-    "not_distinguishable": Phrase("≈", "no difference shown", "is not shown to differ from"),
+    "not_distinguishable": Phrase("≈", "not distinguishable", "is not distinguishable from"),
     "same_method": Phrase("=", "the same method", "is the same method as"),
     "not_estimable": Phrase("–", "not estimable", "against", "one problem has no interval"),
     "one_seed": Phrase("1", "one seed: not judged", "against", "an arm with one seed is not judged"),
@@ -56,16 +56,17 @@ PHRASES: Mapping[VerdictKind, Phrase] = {
 }
 """A kind without `withheld` gives a sentence for a paper."""
 
+_NONE_RULED_OUT = "no difference is ruled out"
 _SCOPE = " where no run diverges"
-"""What is excluded by runs none of which diverged: how often others would diverge, few seeds do not show."""
+"""What runs none of which diverged rule out: how often others would diverge, few seeds do not show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What may be claimed. `words` is the whole statement, `label` a few words for a table's cell.
 
-    `excluded` is the size beyond which a verdict of no distinguishable difference excludes differences; None
-    for other verdicts, or if nothing is excluded.
+    `excluded` is the size beyond which a verdict of no distinguishable difference rules differences out; None
+    for other verdicts, or if none is ruled out.
     """
 
     kind: VerdictKind
@@ -91,7 +92,7 @@ class Verdict:
     @property
     def withheld(self) -> str:
         """Why no sentence for a paper is given; empty if one is."""
-        return PHRASES[self.kind].withheld
+        return f"{self.label} are in" if self.kind == "planned" else PHRASES[self.kind].withheld
 
 
 def worded(kind: VerdictKind, words: str, label: str = "") -> Verdict:
@@ -109,7 +110,7 @@ def judged(
 ) -> Verdict:
     """The verdict on a difference (candidate minus baseline) with its interval; `names` baseline first.
 
-    `is_more_than_noise_here` says that the interval for new seeds and the same problems excludes 0.
+    `is_more_than_noise_here` says that the interval for new seeds and the same problems leaves out 0.
     """
     if min(num_seeds) == 1:
         return worded("one_seed", f"one seed: not judged; {estimate(value)}")
@@ -134,15 +135,28 @@ def judged(
 
 def _not_distinguishable(excluded: float | None, where: str) -> Verdict:
     """No difference is shown; those larger than `excluded` are ruled out, under the condition `where`."""
-    beyond = "none is excluded"
-    if excluded is not None:
-        beyond = f"differences beyond {points(excluded)} are excluded{where}"
-    return replace(worded("not_distinguishable", f"not distinguishable; {beyond}"), excluded=excluded)
+    words = not_distinguishable(None if excluded is None else points(excluded), where)
+    return replace(worded("not_distinguishable", words), excluded=excluded)
+
+
+def not_distinguishable(largest: str | None, where: str = "") -> str:
+    """What an interval says that holds 0, whose farther end is `largest`; None where it rules out nothing."""
+    return f"not distinguishable; {_NONE_RULED_OUT if largest is None else ruled_out(largest) + where}"
+
+
+def ruled_out(largest: str) -> str:
+    """`differences larger than 2.8 points are ruled out`."""
+    return f"differences larger than {largest} are ruled out"
 
 
 def same_method(verdict: Verdict) -> Verdict:
     """The verdict on two names for one method."""
     return worded("same_method", f"the same method (equal windows): any difference is noise; {verdict.words}")
+
+
+def same_method_words(names: Sequence[str]) -> str:
+    """The sentence on several names for one method."""
+    return f"{' and '.join(names)} are the same method: their windows [l, u] are equal"
 
 
 def unfinished(kind: Literal["preliminary", "incomplete"], value: float, runs: Sequence[str]) -> Verdict:
@@ -159,8 +173,8 @@ def before_plan(value: float, num_seeds: int, num_planned: int) -> Verdict:
 def under_both_readings(by_score: Verdict, as_wrong: Verdict, diverged: Sequence[str]) -> Verdict:
     """The verdict that holds whether diverged runs count with their scores or as always wrong.
 
-    `diverged` names these runs (`seed 3 of atr`). A difference is excluded only where both readings
-    exclude it.
+    `diverged` names these runs (`seed 3 of atr`). A difference is ruled out only where both readings rule it
+    out.
     """
     listed = ", ".join(diverged)
     if not diverged:
@@ -183,6 +197,40 @@ def under_both_readings(by_score: Verdict, as_wrong: Verdict, diverged: Sequence
         f"it depends on the runs that diverged ({listed}): with their recorded scores, {by_score.words}; "
         f"counted as always wrong, {as_wrong.words}".replace(_SCOPE, ""),
     )
+
+
+def for_paper(
+    verdict: Verdict,
+    value: float,
+    interval: tuple[float, float] | None,
+    *,
+    names: tuple[str, str],
+    settings: str,
+    measure: str,
+    together: str,
+) -> str:
+    """The sentence that may be written of a verdict, without its end; `names` baseline first.
+
+    `settings` are those that the arms differ in besides their methods, `together` says what the interval
+    holds with.
+    """
+    baseline, candidate = names
+    if verdict.kind == "same_method":
+        return same_method_words((candidate, baseline))
+    if interval is None or verdict.withheld:
+        return f"Nothing can be written about {candidate} and {baseline} as methods: {verdict.withheld}"
+    level = "95 %"
+    if verdict.names_difference:
+        least, most = sorted(map(abs, interval))
+        more = "more" if interval[0] > 0.0 else "fewer"
+        said = f"{candidate} scores {points(abs(value))} {more} than {baseline}{settings}"
+        level += f" interval {100.0 * least:.1f} to {100.0 * most:.1f}"
+    elif verdict.excluded is None:
+        said = f"{candidate} and {baseline}{settings} are not distinguishable; {_NONE_RULED_OUT}"
+    else:
+        said = f"Between {candidate} and {baseline}{settings} we find no difference of more than "
+        said += points(verdict.excluded)
+    return f"{said} in {measure} ({level}{together})"
 
 
 def headline(
