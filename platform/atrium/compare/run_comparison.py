@@ -8,7 +8,7 @@ are shown with intervals that hold together in families of their own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -169,22 +169,21 @@ def compare_runs(
     notes = [*grouped.notes, *_beyond_notes(planned, found.runs, names)]
     steps = {name: steps_used(list(runs.values()), name, at) for name in names}
     tables = {name: _tables(grouped, steps[name], name, notes) for name in names}
-    all_k = {num for by_arm in tables.values() for table in by_arm.values() for num in table.num_samples_S}
-    k = min(all_k)
+    all_k = sorted({num for one in tables.values() for table in one.values() for num in table.num_samples_S})
     diverged = diverged_seeds(planned.arms, runs)
-    pairs, best = judge_pairs(planned, tables, diverged, k=k, seed=seed)
+    pairs, best = judge_pairs(planned, tables, diverged, k=all_k[0], seed=seed)
     _note_problems(names, all_k, notes)
     _note_costs(list(runs.values()), steps, at, notes)
     notes += [*draws_notes(planned.arms, runs, steps), *left_out_of_pairs(pairs)]
     return RunsComparison(
-        arms=tuple(_arm_scores(arm, tables, k, runs, steps, diverged) for arm in grouped.arms),
+        arms=tuple(_arm_scores(arm, tables, all_k[0], runs, steps, diverged) for arm in grouped.arms),
         benchmarks=names,
         pairs=tuple(pairs),
         best=best,
         same_methods=_same_methods(grouped.arms),
         at=at,
-        k=k,
-        mean_k=k if len(all_k) == 1 else None,
+        k=all_k[0],
+        mean_k=all_k[0] if len(all_k) == 1 else None,
         outcomes=tables,
         plan=_plan(pairs, effect),
         confounds=read_confounds(grouped.arms, by),
@@ -325,14 +324,14 @@ def _span(values: Sequence[float | None]) -> tuple[float, float] | None:
     return (min(known), max(known)) if known and len(known) == len(values) else None
 
 
-def _note_problems(benchmarks: Sequence[str], all_k: Set[int], notes: list[str]) -> None:
+def _note_problems(benchmarks: Sequence[str], all_k: Sequence[int], notes: list[str]) -> None:
     """Say where the problems are not those that verdicts need, or were answered unequally often."""
     if any(VALIDATION in name for name in benchmarks):
         notes.append(
             "validation problems: best checkpoints and sweeps are chosen on them, verdicts need test ones"
         )
     if len(all_k) > 1:
-        notes.append(f"runs were evaluated with {min(all_k)} to {max(all_k)} samples per problem")
+        notes.append(f"runs were evaluated with {all_k[0]} to {all_k[-1]} samples per problem")
 
 
 def _clusters_notes(benchmark: str, table: OutcomeTable) -> list[str]:
