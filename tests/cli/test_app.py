@@ -22,7 +22,7 @@ def _raising(monkeypatch, error):
 
     module.run = run
     monkeypatch.setitem(sys.modules, "a_module_that_raises", module)
-    monkeypatch.setattr(app, "COMMANDS", {"train": app.Command("a_module_that_raises", "run", "")})
+    monkeypatch.setattr(app, "COMMANDS", {"train": app.Command("a_module_that_raises", "", "run")})
 
 
 @pytest.mark.parametrize("argv", [[], ["--help"], ["-h"], ["help"]])
@@ -91,5 +91,5 @@ def test_the_exit_code_of_a_command_is_passed_on(monkeypatch):
     module = type(sys)("a_module_with_a_code")
     module.run = lambda argv: 7 if argv == ["a"] else 0
     monkeypatch.setitem(sys.modules, "a_module_with_a_code", module)
-    monkeypatch.setattr(app, "COMMANDS", {"x": app.Command("a_module_with_a_code", "run", "")})
+    monkeypatch.setattr(app, "COMMANDS", {"x": app.Command("a_module_with_a_code", "", "run")})
     assert (main(["x", "a"]), main(["x"])) == (7, 0)

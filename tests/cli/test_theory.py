@@ -35,7 +35,7 @@ def test_json_holds_what_was_asked_for_and_draws_nothing(tmp_path, monkeypatch, 
 
 
 def window_of(name):
-    return MethodWindow.of(name, read_preset(name).divergence)
+    return MethodWindow.of(read_preset(name).method)
 
 
 def test_what_is_shown_by_default_exists_and_every_method_has_its_window():

@@ -219,7 +219,7 @@ COMMANDS = [
     (["windows", "window=0.2"], "window has no budget", "window"),
     (["windows", "kl33"], "kl33", "did you mean kl3?"),
     (["windows", "--clip", "1", "0.2"], "--clip", "no clip range"),
-    (["windows", "--clip", "0.2", "x"], "x", "no clip range"),
+    (["windows", "--clip", "0.2", "x"], "'x'", "invalid float value"),
     (["windows", "--clip", "0.2"], "--clip", "expected 2 arguments"),
 ]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from atrium.config.presets import read_preset
-from atrium.theory.findings import named_objective
+from atrium.method.objective import Objective
 
 
 def shipped(name):
-    return named_objective(name, read_preset(name).method)
+    return Objective(read_preset(name).method)

@@ -74,7 +74,7 @@ def test_equal_seeds_give_equal_policies_and_near_ones_are_at_the_distance():
 
 @pytest.mark.parametrize("name", ["tr_ppo", "dppo_top_k_kl", "dppo_top_k_tv", "eighty_twenty", "grpo"])
 def test_an_objective_gets_what_it_needs_and_no_more(name):
-    objective = shipped(name).objective
+    objective = shipped(name)
     behavior = Tabular.random(8, 2, vocabulary=4)
     policy = behavior.near(9, 0.5)
     rows = torch.tensor([3, 3, 15, 0])
@@ -101,7 +101,7 @@ def test_an_objective_gets_what_it_needs_and_no_more(name):
 def test_a_top_k_divergence_sees_an_unlikely_sampled_token_move(name, expected):
     before, after = [0.30, 0.25, 0.22, 0.22, 0.01], [0.30, 0.25, 0.075, 0.075, 0.30]
     behavior, policy = (Tabular((torch.tensor(p, dtype=torch.float64).log(),)) for p in (before, after))
-    objective = shipped(name).objective
+    objective = shipped(name)
     two = objective.method.divergence.model_copy(update={"top_k": 2})
     objective = Objective(replace(objective.method, divergence=two))
     tokens = tokens_of(policy, torch.tensor([4]), objective, behavior)

@@ -6,16 +6,13 @@ import pytest
 from tests.theory.conftest import shipped
 
 from atrium.config.presets import names
-from atrium.theory.updates import BIN_EDGES, UpdateSetting, update_course
+from atrium.theory.updates import BIN_EDGES, update_course
 
 SMALL = {"num_seeds": 3, "num_updates": 5, "num_groups": 4, "vocabulary": 4}
 
 
-def course(name, **settings):
-    return update_course(
-        shipped(name),
-        UpdateSetting(**{"rewards": "true", **SMALL, **settings}),
-    )
+def course(name, rewards="true", **settings):
+    return update_course(shipped(name), rewards, **{**SMALL, **settings})
 
 
 def test_the_first_update_is_the_same_for_every_window():

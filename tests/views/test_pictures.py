@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from atrium.base.errors import RunFolderError
-from atrium.catalog.window_figures import BudgetedDivergence, plane_picture, windows_picture
+from atrium.catalog.window_figures import plane_picture, windows_picture
 from atrium.method.windows import DIVERGENCES, UNBOUNDED, Window, divergence
 from atrium.theory.figures import (
     bias_picture,
@@ -108,10 +108,7 @@ PICTURES = {
     ),
     "theory-gvpo": lambda: regression_picture(regression()),
     "windows": lambda: windows_picture(
-        [
-            BudgetedDivergence(title=kind, function=DIVERGENCES[kind], delta=0.6)
-            for kind in ("kl3", "k1_signed", "chi2", "ratio", "jensen_shannon")
-        ]
+        {kind: (DIVERGENCES[kind], 0.6) for kind in ("kl3", "k1_signed", "chi2", "ratio", "jensen_shannon")}
     ),
     "plane": lambda: plane_picture(
         {**DIVERGENCES, "alpha = 1": divergence("alpha", alpha=1.0)},

@@ -8,31 +8,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from atrium.catalog.windows import Arm
 from atrium.document.document import Axis, Lines, Mark, Picture, Plane, Point, Series
 from atrium.document.formatting import value_text
-from atrium.method.windows import RatioDivergence, Window
+from atrium.method.windows import DIVERGENCES, RatioDivergence, Window, divergence
 
 _CURVE_UPPERS = tuple((1.0 + np.geomspace(1e-4, 12.0, 200)).tolist())
 _HIGHEST = 6.0
 """The largest upper bound that the plane shows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetedDivergence:
-    """D(w) under a title, at a budget."""
+def window_pictures(arms: Sequence[Arm], clip: Window) -> list[Picture]:
+    """The arms, and the plane of windows; divergences without a window on the ratio are on neither."""
+    panels = {
+        arm.name: (arm.config.of_ratio, arm.delta)
+        for arm in arms
+        if arm.config.of_ratio is not None and arm.delta is not None
+    }
+    families = {**DIVERGENCES, "alpha = 1": divergence("alpha", alpha=1.0)}
+    windows = {arm.name: arm.window for arm in arms if arm.window is not None}
+    return [*([windows_picture(panels)] if panels else []), plane_picture(families, windows, clip)]
 
-    title: str
-    function: RatioDivergence
-    delta: float
 
-
-def windows_picture(panels: Sequence[BudgetedDivergence]) -> Picture:
-    """D(w), the budget and the feasible ratios of every divergence."""
-    windows = [panel.function.window(panel.delta) for panel in panels]
+def windows_picture(panels: Mapping[str, tuple[RatioDivergence, float]]) -> Picture:
+    """D(w), the budget and the feasible ratios of every divergence with its budget, by title."""
+    windows = [function.window(delta) for function, delta in panels.values()]
     uppers = [window.upper for window in windows if math.isfinite(window.upper)]
     low = max(1e-3, min(window.lower for window in windows) - 0.12)
     high = max([*uppers, 1.2]) + 0.2
@@ -40,30 +43,31 @@ def windows_picture(panels: Sequence[BudgetedDivergence]) -> Picture:
         name="windows",
         title="Windows of divergences: D(w) ≤ δ is the same as l ≤ w ≤ u",
         figures=tuple(
-            _panel(panel, window, low, high) for panel, window in zip(panels, windows, strict=True)
+            _panel(title, function, delta, low, high) for title, (function, delta) in panels.items()
         ),
         num_columns=4,
     )
 
 
-def _panel(panel: BudgetedDivergence, window: Window, low: float, high: float) -> Lines:
+def _panel(title: str, function: RatioDivergence, delta: float, low: float, high: float) -> Lines:
+    window = function.window(delta)
     ratios = tuple(np.linspace(low, high, 400).tolist())
     bounds = tuple(bound for bound in (window.lower, window.upper) if low <= bound <= high)
     lower, upper = (value_text(bound, "ratio") for bound in (window.lower, window.upper))
     return Lines(
-        key=f"window/{panel.title}",
-        title=panel.title,
+        key=f"window/{title}",
+        title=title,
         caption=f"l = {lower}, u = {upper}",
         x=Axis(title="ratio w", low=low, high=high),
-        y=Axis(title="D(w)", low=0.0, high=2.6 * panel.delta),
+        y=Axis(title="D(w)", low=0.0, high=2.6 * delta),
         series=(
-            Series(name="", x=ratios, y=tuple(panel.function.value(ratio) for ratio in ratios)),
-            Series(name="", x=bounds, y=(panel.delta,) * len(bounds), is_line=False),
+            Series(name="", x=ratios, y=tuple(function.value(ratio) for ratio in ratios)),
+            Series(name="", x=bounds, y=(delta,) * len(bounds), is_line=False),
         ),
         marks=(
             Mark(x=max(window.lower, low), end=min(window.upper, high), place=0),
             Mark(x=1.0),
-            Mark(name=f"δ = {panel.delta:g}", y=panel.delta, place=1),
+            Mark(name=f"δ = {delta:g}", y=delta, place=1),
         ),
     )
 

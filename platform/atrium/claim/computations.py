@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import lambertw
 from scipy.stats import t
 
-from atrium.catalog.window_figures import BudgetedDivergence, windows_picture
+from atrium.catalog.window_figures import windows_picture
 from atrium.config.presets import read_preset
 from atrium.document.document import Picture
 from atrium.method.windows import DIVERGENCES, Window
@@ -67,7 +67,7 @@ def window_of_kl3() -> Computed:
         lower, upper = -lambertw(at, 0).real, -lambertw(at, -1).real
         is_wider_above = found.upper - 1.0 > 1.0 - found.lower
         errors.append(max(abs(found.lower - lower), abs(found.upper - upper)) if is_wider_above else np.inf)
-    windows = [MethodWindow.of(name, read_preset(name).divergence) for name in METHODS]
+    windows = [MethodWindow.of(read_preset(name).method) for name in METHODS]
     return Computed(
         error=float(max(errors)),
         words=f"{len(deltas)} budgets from {deltas[0]:g} to {deltas[-1]:g}, all wider above",
@@ -83,13 +83,10 @@ def constraint_of_kl3() -> Computed:
         for delta in _BUDGETS.values()
         for ratio in ratios
     ]
-    panels = [
-        BudgetedDivergence(title=f"KL3, {name}", function=_KL3, delta=d) for name, d in _BUDGETS.items()
-    ]
     return Computed(
         error=float(np.mean(wrong)),
         words=f"{len(ratios)} ratios for each of {len(_BUDGETS)} budgets",
-        figure=windows_picture(panels),
+        figure=windows_picture({f"KL3, {name}": (_KL3, delta) for name, delta in _BUDGETS.items()}),
     )
 
 
@@ -188,7 +185,7 @@ def correction_of_the_kl() -> Computed:
 
 
 def _theory(part: str, methods: Sequence[str] = METHODS) -> Findings:
-    return find({name: read_preset(name).method for name in methods}, [part], num_seeds=_SEEDS)
+    return find([read_preset(name).method for name in methods], [part], num_seeds=_SEEDS)
 
 
 def _mean(values: Sequence[float], scale: float, digits: int) -> str:

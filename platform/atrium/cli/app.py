@@ -32,8 +32,8 @@ class Command:
     """A subcommand: `function` of `module` takes the arguments after its name, returns the exit code."""
 
     module: str
-    function: str
     summary: str
+    function: str = "main"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -175,38 +175,34 @@ def _help() -> str:
 
 
 COMMANDS: Mapping[str, Command] = {
-    "train": Command("atrium.cli.train", "main", "Train a policy, or continue a run"),
-    "evaluate": Command("atrium.cli.evaluate", "main", "Evaluate a model or a checkpoint on benchmarks"),
-    "config": Command("atrium.cli.config", "main", "Print the complete configuration that settings give"),
+    "train": Command("atrium.cli.train", "Train a policy, or continue a run"),
+    "evaluate": Command("atrium.cli.evaluate", "Evaluate a model or a checkpoint on benchmarks"),
+    "config": Command("atrium.cli.config", "Print the complete configuration that settings give"),
     "samples": Command(
-        "atrium.cli.samples", "main", "Show an evaluation by problem, or write its rows for other programs"
+        "atrium.cli.samples", "Show an evaluation by problem, or write its rows for other programs"
     ),
-    "memory": Command("atrium.cli.memory", "main", "Predict what settings need of memory, by phase"),
-    "runs": Command("atrium.cli.runs.listing", "main_runs", "List the runs"),
-    "show": Command("atrium.cli.runs.show", "main_show", "Show a run's settings, curves and samples"),
-    "compare": Command("atrium.cli.compare", "main", "Say which differences between runs are real"),
+    "memory": Command("atrium.cli.memory", "Predict what settings need of memory, by phase"),
+    "runs": Command("atrium.cli.runs.listing", "List the runs", "main_runs"),
+    "show": Command("atrium.cli.runs.show", "Show a run's settings, curves and samples", "main_show"),
+    "compare": Command("atrium.cli.compare", "Say which differences between runs are real"),
     "report": Command(
-        "atrium.cli.compare", "main_report", "Write a comparison to send: HTML, a LaTeX table, sentences"
+        "atrium.cli.compare", "Write a comparison to send: HTML, a LaTeX table, sentences", "main_report"
     ),
-    "dashboard": Command("atrium.cli.dashboard", "main", "See and compare runs in a browser, live"),
-    "sync": Command("atrium.cli.runs.sync", "main", "Bring runs to MLflow or W&B, whatever they missed"),
+    "dashboard": Command("atrium.cli.dashboard", "See and compare runs in a browser, live"),
+    "sync": Command("atrium.cli.runs.sync", "Bring runs to MLflow or W&B, whatever they missed"),
     "diff": Command(
-        "atrium.cli.diff", "main_diff", "List where two runs differ: settings, code, environment"
+        "atrium.cli.diff", "List where two runs differ: settings, code, environment", "main_diff"
     ),
-    "rerun": Command("atrium.cli.rerun", "main", "Repeat a run with its own settings"),
-    "export": Command("atrium.cli.export", "main", "Write a run's policy as a transformers folder"),
-    "clean": Command("atrium.cli.clean", "main", "Delete what runs can spare, after saying what"),
-    "sweep": Command("atrium.cli.sweep", "main", "Run many settings with seeds, and say which is best"),
-    "claim": Command(
-        "atrium.cli.claim",
-        "main",
-        "Check what papers claim against runs or tables; reproduce a paper",
-    ),
-    "objectives": Command("atrium.cli.objectives", "main", "Show methods as choices on axes, side by side"),
-    "windows": Command("atrium.cli.windows", "main", "Show the ratios that divergences allow, and draw them"),
-    "theory": Command("atrium.cli.theory", "main", "Show what theorems say about methods, and draw it"),
+    "rerun": Command("atrium.cli.rerun", "Repeat a run with its own settings"),
+    "export": Command("atrium.cli.export", "Write a run's policy as a transformers folder"),
+    "clean": Command("atrium.cli.clean", "Delete what runs can spare, after saying what"),
+    "sweep": Command("atrium.cli.sweep", "Run many settings with seeds, and say which is best"),
+    "claim": Command("atrium.cli.claim", "Check what papers claim against runs or tables; reproduce a paper"),
+    "objectives": Command("atrium.cli.objectives", "Show methods as choices on axes, side by side"),
+    "windows": Command("atrium.cli.windows", "Show the ratios that divergences allow, and draw them"),
+    "theory": Command("atrium.cli.theory", "Show what theorems say about methods, and draw it"),
     "engine-command": Command(
-        "atrium.cli.engine_command", "main", "Print the command that starts a vLLM server on another machine"
+        "atrium.cli.engine_command", "Print the command that starts a vLLM server on another machine"
     ),
-    "doctor": Command("atrium.cli.doctor", "main", "Check this machine, say what is missing for what"),
+    "doctor": Command("atrium.cli.doctor", "Check this machine, say what is missing for what"),
 }

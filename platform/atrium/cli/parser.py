@@ -8,14 +8,17 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from atrium.base.errors import ConfigError, RunFolderError
 from atrium.config.nearest import is_named, nearest, nearest_key, shown
 from atrium.document.formatting import printable
+
+if TYPE_CHECKING:
+    from atrium.document.document import Document, Picture
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -84,7 +87,7 @@ class CommandParser(argparse.ArgumentParser):
         )
 
     def add_figures(self) -> None:
-        """Add the options of a command that prints tables, or JSON, and draws; see `draw`."""
+        """Add the options of a command that prints tables, or JSON, and draws; see `present`."""
         self.add_argument("--json", action="store_true", help="one JSON object instead of tables")
         self.add_argument("--out", metavar="DIR", help="where to draw (default: runs/figures)")
         self.add_argument("--no-figures", action="store_true", help="draw nothing")
@@ -192,11 +195,25 @@ def points(text: str) -> float:
     return float(text) / 100.0
 
 
-def draw(arguments: argparse.Namespace, figures: Callable[[Path], Iterable[Path]]) -> None:
-    """Draw what `figures` draws into a folder, as the options of `add_figures` say, and print the files."""
+def present(
+    arguments: argparse.Namespace,
+    found: object,
+    document: Callable[[], Document],
+    pictures: Callable[[], list[Picture]],
+) -> None:
+    """Print what was found as JSON or as a document, and draw it, as the options of `add_figures` say."""
+    from atrium.views.terminal import print_document, print_json, standard_output
+
+    if arguments.json:
+        print_json(found)
+    else:
+        print_document(standard_output(), document())
+        sys.stdout.flush()
     if arguments.no_figures or (arguments.json and not arguments.out):
         return
-    drawn = figures(Path(arguments.out or "runs/figures"))
+    from atrium.views.figures.sheet import save
+
+    drawn = save(pictures(), Path(arguments.out or "runs/figures"), Path("runs/.cache"))
     if not arguments.json:
         sys.stdout.write("".join(f"drew {path}\n" for path in drawn))
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from atrium.cli.parser import CommandParser, draw
+from atrium.cli.parser import CommandParser, present
 from atrium.config.method_files import resolve_preset
-from atrium.views.terminal import print_document, print_json, standard_output
+from atrium.views.terminal import waiting
 
 DEFAULT = ("grpo", "clip_higher", "atr", "cispo", "sapo", "gvpo")
 """Plain clipping, a wider one, KL3, a clipped weight, a soft gate, a regression."""
 PARTS = ("gradients", "windows", "updates", "bias", "gvpo")
-_CACHE = Path("runs/.cache")
 _EXAMPLES = """\
 examples:
   atrium theory                          grpo, clip_higher, atr, cispo, sapo, gvpo
@@ -42,21 +39,16 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser.parse(argv)
     if arguments.seeds < 2:
         parser.error(f"argument --seeds: {arguments.seeds} leaves no spread over seeds; allowed is 2 or more")
-    presets = [resolve_preset(name) for name in dict.fromkeys(arguments.names or DEFAULT)]
-    methods = {preset.name: preset.method for preset in presets}
+    methods = [resolve_preset(name).method for name in dict.fromkeys(arguments.names or DEFAULT)]
     parts = tuple(part for part in PARTS if part in (arguments.only or PARTS))
 
     # They import torch, after every mistake has been found.
     from atrium.theory.document import theory_document
     from atrium.theory.figures import pictures
     from atrium.theory.findings import find
-    from atrium.views.figures.sheet import save
 
-    findings = find(methods, parts, num_seeds=arguments.seeds)
-    if arguments.json:
-        print_json({name: value for name, value in dataclasses.asdict(findings).items() if value})
-    else:
-        print_document(standard_output(), theory_document(findings))
-        sys.stdout.flush()
-    draw(arguments, lambda folder: save(pictures(findings), folder, _CACHE))
+    with waiting("computing on policies that are enumerated"):
+        findings = find(methods, parts, num_seeds=arguments.seeds)
+    found = {name: value for name, value in dataclasses.asdict(findings).items() if value}
+    present(arguments, found, lambda: theory_document(findings), lambda: pictures(findings))
     return 0

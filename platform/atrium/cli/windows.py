@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import math
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from atrium.base.errors import ConfigError
 from atrium.catalog import windows as window_rows
 from atrium.catalog.document import windows_document
-from atrium.catalog.windows import Arm, Match
-from atrium.cli.parser import CommandParser, draw
-from atrium.method.windows import DIVERGENCES, Window, divergence
-from atrium.views.terminal import print_document, print_json, standard_output
+from atrium.catalog.window_figures import window_pictures
+from atrium.cli.parser import CommandParser, present
+from atrium.method.windows import Window
 
-_CLIP = (0.2, 0.28)
-_CACHE = Path("runs/.cache")
 _EXAMPLES = """\
 examples:
   atrium windows                               every file of conf/divergence at its own budget
@@ -30,25 +24,6 @@ examples:
 
 def main(argv: Sequence[str]) -> int:
     """Print and draw the windows, or raise `ConfigError` for what cannot be one."""
-    parser = _parser()
-    arguments = parser.parse(argv)
-    budget = None if arguments.budget is None else window_rows.parse_budget(arguments.budget, "--budget")
-    clip = _clip_range(arguments)
-    if arguments.names:
-        arms = window_rows.named_arms(arguments.names, budget)
-    else:
-        arms = window_rows.shipped_arms() if budget is None else window_rows.arms_at(budget)
-    matches = window_rows.matches(clip)
-    if arguments.json:
-        _print_json(arms, matches, clip)
-    else:
-        print_document(standard_output(), windows_document(arms, matches, clip, budget=budget))
-        sys.stdout.flush()
-    draw(arguments, lambda folder: _draw(arms, clip, folder))
-    return 0
-
-
-def _parser() -> CommandParser:
     parser = CommandParser(
         "windows",
         "Show the ratios that each divergence allows: its window [l, u] at a budget, the budgets that match\n"
@@ -65,48 +40,36 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--clip",
         nargs=2,
+        type=float,
         metavar=("LOW", "HIGH"),
-        default=[str(number) for number in _CLIP],
+        default=(0.2, 0.28),
         help="the clip range to match, 1 - LOW to 1 + HIGH (default: 0.2 0.28)",
     )
     parser.add_figures()
-    return parser
-
-
-def _clip_range(arguments: argparse.Namespace) -> Window:
-    try:
-        low, high = (float(text) for text in arguments.clip)
-    except ValueError:
-        low = high = math.nan
+    arguments = parser.parse(argv)
+    budget = None if arguments.budget is None else window_rows.parse_budget(arguments.budget, "--budget")
+    low, high = arguments.clip
     if not (0.0 < low < 1.0 and 0.0 < high < math.inf):
         raise ConfigError(
-            f"--clip {' '.join(arguments.clip)}: no clip range; allowed is LOW between 0 and 1 and "
-            "HIGH above 0, such as --clip 0.2 0.28"
+            f"--clip {low:g} {high:g}: no clip range; allowed is LOW between 0 and 1 and HIGH above 0, "
+            "such as --clip 0.2 0.28"
         )
-    return Window(1.0 - low, 1.0 + high)
-
-
-def _print_json(arms: Sequence[Arm], matches: Sequence[Match], clip: Window) -> None:
+    clip = Window(1.0 - low, 1.0 + high)
+    if arguments.names:
+        arms = window_rows.named_arms(arguments.names, budget)
+    else:
+        arms = window_rows.shipped_arms() if budget is None else window_rows.arms_at(budget)
+    matches = window_rows.matches(clip)
     found = {
         "arms": window_rows.described(arms),
         "same": window_rows.coinciding((arm.name, arm.window) for arm in arms),
         "clip": [clip.lower, clip.upper],
         "matches": {match.name: dataclasses.asdict(match) for match in matches},
     }
-    print_json(found)
-
-
-def _draw(arms: Sequence[Arm], clip: Window, folder: Path) -> list[Path]:
-    """The pictures of the arms and of the plane; divergences without a window are on neither."""
-    from atrium.catalog.window_figures import BudgetedDivergence, plane_picture, windows_picture
-    from atrium.views.figures.sheet import save
-
-    panels = [
-        BudgetedDivergence(title=arm.name, function=arm.config.of_ratio, delta=arm.delta)
-        for arm in arms
-        if arm.config.of_ratio is not None and arm.delta is not None
-    ]
-    windows = {arm.name: arm.window for arm in arms if arm.window is not None}
-    families = {**DIVERGENCES, "alpha = 1": divergence("alpha", alpha=1.0)}
-    pictures = [windows_picture(panels)] if panels else []
-    return save([*pictures, plane_picture(families, windows, clip)], folder, _CACHE)
+    present(
+        arguments,
+        found,
+        lambda: windows_document(arms, matches, clip, budget=budget),
+        lambda: window_pictures(arms, clip),
+    )
+    return 0

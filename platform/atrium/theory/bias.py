@@ -16,7 +16,7 @@ from atrium.method.advantages import Advantage
 from atrium.method.objective import Objective
 from atrium.method.regularizers import Estimator, KLCorrection, KLPenalty
 from atrium.theory.expectations import enumerated, expected_gradient, group_loss
-from atrium.theory.gradients import NamedObjective
+from atrium.theory.gradients import of_kept_tokens
 from atrium.theory.results import EstimatorBias, Faithfulness
 from atrium.theory.testbed import Tabular, kl, relative_error
 
@@ -95,7 +95,7 @@ def _penalty_gradient(penalty: KLPenalty, policy: Tabular, behavior: Tabular, re
 
 
 def faithfulness(
-    method: NamedObjective,
+    objective: Objective,
     *,
     distances: Sequence[float] = (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0),
     num_tokens: int = 2,
@@ -110,10 +110,10 @@ def faithfulness(
     """
     cosines, kls = [], []
     for distance in distances:
-        points = [_cosine(method.of_kept_tokens(), distance, num_tokens, seed) for seed in range(num_seeds)]
+        points = [_cosine(of_kept_tokens(objective), distance, num_tokens, seed) for seed in range(num_seeds)]
         cosines.append(sum(cosine for cosine, _ in points) / num_seeds)
         kls.append(sum(moved for _, moved in points) / num_seeds)
-    return Faithfulness(name=method.name, distance_kl=tuple(kls), cosine=tuple(cosines))
+    return Faithfulness(name=objective.method.algorithm.name, distance_kl=tuple(kls), cosine=tuple(cosines))
 
 
 def _cosine(objective: Objective, distance: float, num_tokens: int, seed: int) -> tuple[float, float]:

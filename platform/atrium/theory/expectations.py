@@ -24,7 +24,7 @@ from atrium.method.ratios import Level, Ratios, WeightRatio
 from atrium.method.reductions import SequenceMeanTokenSum
 from atrium.method.regularizers import KLPenalty, Regularizer
 from atrium.method.surrogates import NoSurrogate
-from atrium.theory.testbed import Tabular, batch_of, tokens_of
+from atrium.theory.testbed import Tabular, batch_of, prepared, tokens_of
 
 
 def unclipped(
@@ -71,16 +71,15 @@ def enumerated(
     batch = replace(batch, advantage_BT=advantage_B[:, None] * batch.mask_BT)
     if sampler_B is None:
         sampler_B = behavior.logprob_B().exp().detach()
-    prepared = Prepared(
+    constants = Prepared(
         row_factor_B=sampler_B, token_weight_BT=None, row_constant_B=None, entropy_coefficient=0.0
     )
     if objective is None:
-        return batch, PolicyTokens(logprob_BT=policy.logprob_BT()), prepared
+        return batch, PolicyTokens(logprob_BT=policy.logprob_BT()), constants
     tokens = tokens_of(policy, rows, objective, behavior)
     if objective.needs.prepare_pass:
-        found = objective.prepare(batch, tokens, objective.initial_state())
-        prepared = replace(found, row_factor_B=sampler_B)
-    return batch, tokens, prepared
+        constants = replace(prepared(objective, batch, tokens), row_factor_B=sampler_B)
+    return batch, tokens, constants
 
 
 def expected_gradient(
@@ -93,7 +92,7 @@ def expected_gradient(
     reference: Tabular | None = None,
 ) -> Tensor:
     """The flat gradient that ascent on the objective follows, in expectation over the sampler."""
-    batch, tokens, prepared = enumerated(
+    batch, tokens, constants = enumerated(
         policy,
         behavior=behavior,
         advantage_B=advantage_B,
@@ -101,7 +100,7 @@ def expected_gradient(
         reference=reference,
         objective=objective,
     )
-    return -policy.gradient(objective.loss(batch, tokens, prepared).loss)
+    return -policy.gradient(objective.loss(batch, tokens, constants).loss)
 
 
 def group_loss(
@@ -121,9 +120,7 @@ def group_loss(
     batch = batch_of(rows, behavior=behavior, reward_B=reward_B[rows], group_B=group_B)
     tokens = tokens_of(policy, rows, objective, behavior)
     scored = objective.score(batch)
-    prepared = objective.prepare(
-        scored, tokens if objective.needs.prepare_pass else None, objective.initial_state()
-    )
+    constants = prepared(objective, scored, tokens)
     # The reduction averages over groups; their probabilities replace that average.
-    factor_B = prepared.row_factor_B * len(groups) * weight_P[group_B]
-    return objective.loss(scored, tokens, replace(prepared, row_factor_B=factor_B)).loss
+    factor_B = constants.row_factor_B * len(groups) * weight_P[group_B]
+    return objective.loss(scored, tokens, replace(constants, row_factor_B=factor_B)).loss

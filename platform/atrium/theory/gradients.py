@@ -9,53 +9,51 @@ token that it keeps.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from atrium.method.batch import Batch, PolicyTokens
-from atrium.method.divergences import StateDivergence, TopKDivergence
+from atrium.method.batch import PolicyTokens
+from atrium.method.divergences import (
+    AlphaDivergence,
+    BudgetDivergence,
+    Divergence,
+    StateDivergence,
+    TopKDivergence,
+)
 from atrium.method.objective import LossOutput, Objective, Prepared
 from atrium.method.regions import Region, RegionInputs
 from atrium.method.surrogates import Clip
 from atrium.method.token_weights import AllTokens
 from atrium.theory.results import CoefficientCurves, Equivalence
+from atrium.theory.testbed import batch_at, prepared
 
 PROBABILITY = 0.2
 """The behavior probability of a curve's token; ratios stay below 1 / it."""
 _RANDOM_PROBABILITIES = (0.05, 0.3)
 
 
-@dataclass(frozen=True, kw_only=True)
-class NamedObjective:
-    """An objective under its name; `is_feasible` says D(w) <= delta where D is a function of the ratio."""
-
-    name: str
-    objective: Objective
-    is_feasible: Callable[[float], bool] | None = None
-
-    def of_kept_tokens(self) -> Objective:
-        """The objective without a selection of tokens that needs the whole minibatch."""
-        method = self.objective.method
-        selects = method.algorithm.token_weight.needs.prepare_pass
-        return Objective(method.with_parts(token_weight=AllTokens())) if selects else self.objective
+def of_kept_tokens(objective: Objective) -> Objective:
+    """The objective without a selection of tokens that needs the whole minibatch."""
+    selects = objective.method.algorithm.token_weight.needs.prepare_pass
+    return Objective(objective.method.with_parts(token_weight=AllTokens())) if selects else objective
 
 
-def coefficient_curves(method: NamedObjective, ratios: tuple[float, ...]) -> CoefficientCurves:
+def coefficient_curves(objective: Objective, ratios: tuple[float, ...]) -> CoefficientCurves:
     """The coefficients c(w, 1) and c(w, -1) at these ratios, which lie between 0 and 1 / `PROBABILITY`."""
     curves = {}
     for advantage in (1.0, -1.0):
         ratio_B = torch.tensor([*ratios, 1.0], dtype=torch.float64)
         output, _ = _loss_of_tokens(
-            method.of_kept_tokens(),
+            of_kept_tokens(objective),
             ratio_B,
             torch.full_like(ratio_B, advantage),
             torch.full_like(ratio_B, PROBABILITY),
         )
         curves[advantage] = output.details.coefficient_BT[::2, 0].tolist()
     return CoefficientCurves(
-        name=method.name,
+        name=objective.method.algorithm.name,
         ratio=ratios,
         raised=tuple(curves[1.0][:-1]),
         lowered=tuple(curves[-1.0][:-1]),
@@ -64,7 +62,7 @@ def coefficient_curves(method: NamedObjective, ratios: tuple[float, ...]) -> Coe
 
 
 def equivalence(
-    method: NamedObjective, *, num_tokens: int = 4000, seed: int = 0, spread: float = 0.35
+    objective: Objective, *, num_tokens: int = 4000, seed: int = 0, spread: float = 0.35
 ) -> Equivalence:
     """Compare a method's gradient with that of the general clipped surrogate over its own region."""
     generator = torch.Generator().manual_seed(seed)
@@ -74,22 +72,24 @@ def equivalence(
     probability_B = low + (high - low) * share_B
     ratio_B = torch.minimum((spread * normal_2B[0]).exp(), 0.99 / probability_B)
     advantage_B = normal_2B[1]
-    objective = method.of_kept_tokens()
-    output, prepared = _loss_of_tokens(objective, ratio_B, advantage_B, probability_B)
+    objective = of_kept_tokens(objective)
+    output, constants = _loss_of_tokens(objective, ratio_B, advantage_B, probability_B)
     details = output.details
     coefficient_B = details.coefficient_BT[::2, 0]
-    region = _region_of_tokens(objective, ratio_B, probability_B, prepared.bounds)
-    general_B = _general_gradient(ratio_B, advantage_B, region, constant=1.0)
-    wrong_B = _general_gradient(ratio_B, advantage_B, region, constant=0.0)
+    region = _region_of_tokens(objective, ratio_B, probability_B, constants.bounds)
+    held_B = region.feasible_BT[:, 0]
+    general_B = _clip_gradient(ratio_B, advantage_B, lambda w_B: torch.where(held_B, w_B, 1.0))
+    wrong_B = _clip_gradient(ratio_B, advantage_B, lambda w_B: torch.where(held_B, w_B, 0.0))
     window_error = disagreeing = None
     if objective.method.divergence.has_window:
-        clip_B = _ratio_clip_gradient(ratio_B, advantage_B, region)
+        lower_B, upper_B = (_by_row(bound, ratio_B) for bound in (region.lower, region.upper))
+        clip_B = _clip_gradient(ratio_B, advantage_B, lambda w_B: w_B.clamp(lower_B, upper_B))
         window_error = (coefficient_B - clip_B).abs().max().item()
-    if method.is_feasible is not None:
-        feasible_B = torch.tensor([method.is_feasible(ratio) for ratio in ratio_B.tolist()])
-        disagreeing = int((feasible_B != region.feasible_BT[:, 0]).sum())
+    if (is_feasible := _feasibility(objective.method.divergence)) is not None:
+        feasible_B = torch.tensor([is_feasible(ratio) for ratio in ratio_B.tolist()])
+        disagreeing = int((feasible_B != held_B).sum())
     return Equivalence(
-        name=method.name,
+        name=objective.method.algorithm.name,
         is_clip=_is_only_a_clip(objective),
         num_tokens=num_tokens,
         dropped_frac=details.dropped_BT[::2, 0].double().mean().item(),
@@ -98,6 +98,14 @@ def equivalence(
         window_error=window_error,
         num_disagreeing=disagreeing,
     )
+
+
+def _feasibility(divergence: Divergence) -> Callable[[float], bool] | None:
+    """D(w) <= delta, where the divergence is a function of the ratio."""
+    if not isinstance(divergence, BudgetDivergence | AlphaDivergence):
+        return None
+    function, delta = divergence.of_ratio, divergence.delta
+    return lambda ratio: function.value(ratio) <= delta
 
 
 def _is_only_a_clip(objective: Objective) -> bool:
@@ -118,37 +126,17 @@ def _loss_of_tokens(
     ratio_B = _with_partner(ratio_B, torch.ones_like(ratio_B))
     advantage_B = _with_partner(advantage_B, -advantage_B)
     probability_B = _with_partner(probability_B, probability_B)
-    batch = _batch(probability_B, advantage_B)
-    tokens = _tokens(objective, ratio_B, probability_B)
-    prepared = objective.prepare(
-        batch, tokens if objective.needs.prepare_pass else None, objective.initial_state()
-    )
-    return objective.loss(batch, tokens, prepared), prepared
-
-
-def _batch(probability_B: Tensor, advantage_B: Tensor) -> Batch:
     anchor_BT = probability_B.log()[:, None]
-    return Batch(
-        mask_BT=torch.ones(anchor_BT.shape, dtype=torch.bool),
-        reward_B=advantage_B,
-        group_B=torch.arange(len(advantage_B)) // 2,
-        sample_key_B=torch.arange(len(advantage_B)),
-        rollout_logprob_BT=anchor_BT,
-        behavior_logprob_BT=anchor_BT,
-        proximal_logprob_BT=anchor_BT,
-        reference_logprob_BT=anchor_BT,
-        is_trained_B=torch.ones(len(advantage_B), dtype=torch.bool),
-        advantage_BT=advantage_B[:, None],
-    )
-
-
-def _tokens(objective: Objective, ratio_B: Tensor, probability_B: Tensor) -> PolicyTokens:
-    needs = objective.needs
-    return PolicyTokens(
+    group_B = torch.arange(len(advantage_B)) // 2
+    batch = batch_at(anchor_BT, reward_B=advantage_B, group_B=group_B, reference_BT=anchor_BT)
+    batch = replace(batch, advantage_BT=advantage_B[:, None])
+    tokens = PolicyTokens(
         logprob_BT=(probability_B * ratio_B).log()[:, None],
-        entropy_BT=None if needs.entropy == "none" else torch.ones_like(ratio_B)[:, None],
+        entropy_BT=None if objective.needs.entropy == "none" else torch.ones_like(ratio_B)[:, None],
         divergence_BT=_divergence_BT(objective, ratio_B, probability_B),
     )
+    constants = prepared(objective, batch, tokens)
+    return objective.loss(batch, tokens, constants), constants
 
 
 def _divergence_BT(objective: Objective, ratio_B: Tensor, probability_B: Tensor) -> Tensor | None:
@@ -179,30 +167,17 @@ def _region_of_tokens(
     return objective.method.divergence.region(inputs)
 
 
-def _general_gradient(ratio_B: Tensor, advantage_B: Tensor, region: Region, *, constant: float) -> Tensor:
-    """The derivative of min(w A, clip_C(w) A) by log w, where clip_C(w) is a constant if C fails, else w."""
+def _clip_gradient(ratio_B: Tensor, advantage_B: Tensor, clip: Callable[[Tensor], Tensor]) -> Tensor:
+    """The derivative of min(w A, clip(w) A) with respect to log w."""
     log_ratio_B = ratio_B.log().requires_grad_()
     w_B = log_ratio_B.exp()
-    clipped_B = torch.where(region.feasible_BT[:, 0], w_B, constant)
-    value = torch.minimum(w_B * advantage_B, clipped_B * advantage_B).sum()
-    return _derivative(value, log_ratio_B)
-
-
-def _ratio_clip_gradient(ratio_B: Tensor, advantage_B: Tensor, region: Region) -> Tensor:
-    """The derivative of PPO's min(w A, clip(w, l, u) A) with respect to log w."""
-    log_ratio_B = ratio_B.log().requires_grad_()
-    w_B = log_ratio_B.exp()
-    lower_B, upper_B = (
-        torch.as_tensor(bound, dtype=w_B.dtype).expand(len(w_B), 1)[:, 0]
-        for bound in (region.lower, region.upper)
-    )
-    clipped_B = torch.minimum(torch.maximum(w_B, lower_B), upper_B)
-    return _derivative(torch.minimum(w_B * advantage_B, clipped_B * advantage_B).sum(), log_ratio_B)
-
-
-def _derivative(value: Tensor, log_ratio_B: Tensor) -> Tensor:
+    value = torch.minimum(w_B * advantage_B, clip(w_B) * advantage_B).sum()
     (gradient_B,) = torch.autograd.grad(value, log_ratio_B)
     return gradient_B
+
+
+def _by_row(bound: Tensor | float, like_B: Tensor) -> Tensor:
+    return torch.as_tensor(bound, dtype=like_B.dtype).expand(len(like_B), 1)[:, 0]
 
 
 def _with_partner(value_B: Tensor, partner_B: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from atrium.method.divergences import Divergence
+from atrium.method.method import Method
 from atrium.method.windows import Window
 
 Numbers = tuple[float, ...]
@@ -21,12 +21,13 @@ class MethodWindow:
     by_probability: tuple[Window, ...]
 
     @classmethod
-    def of(cls, name: str, divergence: Divergence) -> MethodWindow:
+    def of(cls, method: Method) -> MethodWindow:
         """The window of a method's divergence."""
+        divergence = method.divergence
         by_probability = [divergence.window_at(q) for q in _PROBABILITIES]
         found = tuple(window for window in by_probability if window is not None)
         return cls(
-            name=name,
+            name=method.algorithm.name,
             constant=divergence.window(),
             probabilities=_PROBABILITIES if found else (),
             by_probability=found if divergence.of_single_tokens else (),

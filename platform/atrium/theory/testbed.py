@@ -15,7 +15,7 @@ from torch import Tensor
 
 from atrium.method.batch import Batch, PolicyTokens
 from atrium.method.divergences import StateDivergence, TopKDivergence
-from atrium.method.objective import Objective
+from atrium.method.objective import Objective, Prepared
 from atrium.method.state_divergences import STATE_DIVERGENCES, top_tokens, with_rest
 
 
@@ -134,22 +134,33 @@ def relative_error(found: Tensor, truth: Tensor) -> float:
 def batch_of(
     rows: Tensor, *, behavior: Tabular, reward_B: Tensor, group_B: Tensor, reference: Tabular | None = None
 ) -> Batch:
-    """A rollout batch of the completions with these indices; the engine's numbers are the behavior policy's.
+    """A rollout batch of the completions with these indices.
 
     The reference is the behavior policy where none is given.
     """
-    behavior_BT = behavior.logprob_BT().detach()[rows]
-    reference_BT = behavior_BT if reference is None else reference.logprob_BT().detach()[rows]
+    anchor_BT, reference_BT = (one.logprob_BT().detach()[rows] for one in (behavior, reference or behavior))
+    return batch_at(anchor_BT, reward_B=reward_B, group_B=group_B, reference_BT=reference_BT)
+
+
+def batch_at(anchor_BT: Tensor, *, reward_B: Tensor, group_B: Tensor, reference_BT: Tensor) -> Batch:
+    """A rollout batch of whole rows; the engine's numbers are those of the behavior policy, `anchor_BT`."""
     return Batch(
-        mask_BT=torch.ones(behavior_BT.shape, dtype=torch.bool),
+        mask_BT=torch.ones(anchor_BT.shape, dtype=torch.bool),
         reward_B=reward_B,
         group_B=group_B,
-        sample_key_B=torch.arange(len(rows)),
-        rollout_logprob_BT=behavior_BT,
-        behavior_logprob_BT=behavior_BT,
-        proximal_logprob_BT=behavior_BT,
+        sample_key_B=torch.arange(len(anchor_BT)),
+        rollout_logprob_BT=anchor_BT,
+        behavior_logprob_BT=anchor_BT,
+        proximal_logprob_BT=anchor_BT,
         reference_logprob_BT=reference_BT,
-        is_trained_B=torch.ones(len(rows), dtype=torch.bool),
+        is_trained_B=torch.ones(len(anchor_BT), dtype=torch.bool),
+    )
+
+
+def prepared(objective: Objective, batch: Batch, tokens: PolicyTokens) -> Prepared:
+    """What the objective's prepare phase gives at the first step."""
+    return objective.prepare(
+        batch, tokens if objective.needs.prepare_pass else None, objective.initial_state()
     )
 
 
