@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from atrium.catalog.axes import axes
+from atrium.catalog.methods import side_by_side
 from atrium.catalog.page import deviation, methods_page, papers, places
 from atrium.cli import main, objectives
 from atrium.config.presets import names, read_presets
@@ -57,7 +58,7 @@ def test_a_narrow_terminal_splits_no_word(capsys, monkeypatch):
 def test_methods_side_by_side_split_no_value_at_80_columns_and_lose_none(capsys, monkeypatch):
     chosen = ("atr", "grpo", "dapo", "gspo")
     found = {preset.name: preset for preset in read_presets()}
-    rows = objectives.side_by_side([found[name] for name in chosen])
+    rows = side_by_side([found[name] for name in chosen])
     console = Console(width=80, markup=False, force_terminal=True, color_system=None)
     monkeypatch.setattr(objectives, "standard_output", lambda: console)
     lines = printed(capsys, *chosen).splitlines()

@@ -12,7 +12,7 @@ from scipy.stats import t
 from atrium.catalog.window_figures import windows_picture
 from atrium.config.presets import read_preset
 from atrium.document.document import Picture
-from atrium.method.windows import DIVERGENCES, Window
+from atrium.method.windows import DIVERGENCES
 from atrium.theory.figures import (
     bias_picture,
     entropy_picture,
@@ -79,8 +79,9 @@ def constraint_of_kl3() -> Computed:
     """Figure 1: the share of ratios at which KL3 <= delta and l <= w <= u disagree."""
     ratios = np.linspace(0.3, 2.5, 22_001)
     wrong = [
-        (_KL3.value(float(ratio)) <= delta) != _holds(_KL3.window(delta), float(ratio))
+        (_KL3.value(float(ratio)) <= delta) != (window.lower <= ratio <= window.upper)
         for delta in _BUDGETS.values()
+        for window in [_KL3.window(delta)]
         for ratio in ratios
     ]
     return Computed(
@@ -194,10 +195,6 @@ def _mean(values: Sequence[float], scale: float, digits: int) -> str:
     half = float(t.ppf(0.975, len(value_S) - 1)) * value_S.std(ddof=1) / len(value_S) ** 0.5
     middle = value_S.mean()
     return f"{middle:+.{digits}f} [{middle - half:+.{digits}f}, {middle + half:+.{digits}f}]"
-
-
-def _holds(window: Window, ratio: float) -> bool:
-    return window.lower <= ratio <= window.upper
 
 
 COMPUTATIONS: Mapping[str, Callable[[], Computed]] = {

@@ -66,10 +66,8 @@ def evidence_of(wanted: Design, data: Sequence[Path]) -> Evidence:
                 f"claim {wanted.claim.title} is about {wanted.claim.outcome.words}, which a table of "
                 "answers does not hold; give runs"
             )
-        answers = read_table(
-            tables, arms=_arms(wanted), seeds=wanted.sweep.seeds, num_samples=wanted.num_samples
-        )
-        return _score(wanted, answers)
+        seeds, num_samples = wanted.sweep.seeds, wanted.num_samples
+        return _score(wanted, read_table(tables, arms=_arms(wanted), seeds=seeds, num_samples=num_samples))
     return evidence_of_runs(wanted, arm_runs(wanted.sweep, _folders(data)))
 
 
@@ -79,24 +77,19 @@ def evidence_of_runs(wanted: Design, runs: Runs) -> Evidence:
         if missing := set(wanted.sweep.seeds) - set(runs.get(arm, {})):
             raise ConfigError(
                 f"claim {wanted.claim.title}: no finished run of {arm} with seed {min(missing)}; its design "
-                f"has seeds {_listed(wanted.sweep.seeds)}"
+                f"has seeds {', '.join(map(str, wanted.sweep.seeds))}"
             )
-    outcome = wanted.claim.outcome
+    outcome, arms = wanted.claim.outcome, _arms(wanted)
     if isinstance(outcome, CurveScore):
-        values = {
-            arm: [_known(runs[arm][seed], outcome) for seed in wanted.sweep.seeds] for arm in _arms(wanted)
-        }
-        candidate, baseline = (values[arm] for arm in _arms(wanted))
-        found = curve_contrast(candidate, baseline)
+        sides = ([_known(runs[arm][seed], outcome) for seed in wanted.sweep.seeds] for arm in arms)
+        found = curve_contrast(*sides)
         return Evidence(
             difference=found.difference,
             difference_S=found.difference_S,
             interval=found.interval,
             is_share=False,
         )
-    return _score(
-        wanted, {arm: {seed: last_answers(run) for seed, run in runs[arm].items()} for arm in _arms(wanted)}
-    )
+    return _score(wanted, {arm: {seed: last_answers(run) for seed, run in runs[arm].items()} for arm in arms})
 
 
 def arm_runs(sweep: SweepDefinition, folders: Sequence[RunFolder]) -> Runs:
@@ -116,7 +109,8 @@ def arm_runs(sweep: SweepDefinition, folders: Sequence[RunFolder]) -> Runs:
             )
         if seed not in sweep.seeds:
             raise ConfigError(
-                f"{folder.name}: seed {seed} is not of the design, whose seeds are {_listed(sweep.seeds)}"
+                f"{folder.name}: seed {seed} is not of the design, whose seeds are "
+                f"{', '.join(map(str, sweep.seeds))}"
             )
         for arm in labels[key]:
             found[arm][seed] = folder
@@ -177,7 +171,3 @@ def _folders(data: Sequence[Path]) -> list[RunFolder]:
             raise ConfigError(f"{path}: holds no runs")
         found += runs
     return found
-
-
-def _listed(seeds: Sequence[int]) -> str:
-    return ", ".join(str(seed) for seed in seeds)

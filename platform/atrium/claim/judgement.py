@@ -61,7 +61,7 @@ def judge(
     A claimed size outside of the interval counts against the claim, as does the other sign.
     """
     finding, why = _found(expected, evidence, is_powered)
-    return Judgement(finding=finding, word=word_of(finding, scale), why=why)
+    return Judgement(finding=finding, word=(_PAPER if scale == "paper" else _ANALOGUE)[finding], why=why)
 
 
 def judge_error(expected: Expectation | None, error: float) -> Judgement:
@@ -71,11 +71,6 @@ def judge_error(expected: Expectation | None, error: float) -> Judgement:
     finding: Finding = "for" if error <= expected.at_most else "against"
     why = f"the largest error is {error:.1e}, allowed is {expected.at_most:.0e}"
     return Judgement(finding=finding, word=_ANALOGUE[finding], why=why)
-
-
-def word_of(finding: Finding, scale: Scale) -> str:
-    """The word of a finding at a scale."""
-    return (_PAPER if scale == "paper" else _ANALOGUE)[finding]
 
 
 _NOT_READ = "the statement was not read, so this is an experiment of our own"

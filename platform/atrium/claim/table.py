@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,22 +37,20 @@ def read_table(
     run_of: dict[tuple[str, int], str] = {}
     for path in paths:
         for number, row in enumerate(_rows(path), start=1):
-            where = f"{path}, row {number}"
-            key, answer = _key(row, arms, seeds, num_samples, where), _answer(row, where)
-            if run_of.setdefault(key, str(row["run"])) != str(row["run"]):
-                raise ConfigError(
-                    f"{where}: {key[0]} with seed {key[1]} is run {run_of[key]} and run {row['run']}; a seed "
-                    "is used once"
-                )
-            cells = correct.setdefault(key, {})
-            cell = (str(row["problem"]), int(row["sample"]))  # type: ignore[call-overload]
-            if cell in cells:
-                raise ConfigError(f"{where}: sample {cell[1]} of problem {cell[0]} stands there twice")
-            cells[cell] = answer
-    return _counted(correct, arms, seeds, num_samples)
+            method, seed, sample, run = row["method"], row["seed"], row["sample"], str(row["run"])
+            if (problem := _mistake(row, arms, seeds, num_samples)) is None:
+                cells, cell = correct.setdefault((method, seed), {}), (str(row["problem"]), sample)
+                if (known := run_of.setdefault((method, seed), run)) != run:
+                    problem = f"{method} with seed {seed} is run {known} and run {run}; a seed is used once"
+                elif cell in cells:
+                    problem = f"sample {sample} of problem {cell[0]} stands there twice"
+                cells[cell] = bool(row["correct"])
+            if problem is not None:
+                raise ConfigError(f"{path}, row {number}: {problem}")
+    return {arm: {seed: [_counted(correct, arm, seed, num_samples)] for seed in seeds} for arm in arms}
 
 
-def _rows(path: Path) -> list[dict[str, object]]:
+def _rows(path: Path) -> list[dict[str, Any]]:
     reader = _READERS.get(path.suffix)
     if reader is None:
         raise ConfigError(f"{path}: allowed are {', '.join(_READERS)}")
@@ -67,53 +66,40 @@ def _rows(path: Path) -> list[dict[str, object]]:
     for name in COLUMNS:
         if pc.any(pc.is_null(table.column(name))).as_py():
             raise ConfigError(f"{path}: column {name} lacks values; every row has all of them")
-    rows: list[dict[str, object]] = table.select(COLUMNS).to_pylist()
+    rows: list[dict[str, Any]] = table.select(COLUMNS).to_pylist()
     return rows
 
 
-def _key(
-    row: Mapping[str, object], arms: Sequence[str], seeds: Sequence[int], num_samples: int, where: str
-) -> tuple[str, int]:
+def _mistake(
+    row: Mapping[str, Any], arms: Sequence[str], seeds: Sequence[int], num_samples: int
+) -> str | None:
+    """What in a row is not of the design."""
     method, seed, sample = row["method"], row["seed"], row["sample"]
     if method not in arms:
-        raise ConfigError(f"{where}: method {method} is none of the claim's arms {' and '.join(arms)}")
+        return f"method {method} is none of the claim's arms {' and '.join(arms)}"
     if not isinstance(seed, int) or seed not in seeds:
-        listed = ", ".join(str(one) for one in seeds)
-        raise ConfigError(f"{where}: seed {seed} is not of the design, whose seeds are {listed}")
+        return f"seed {seed} is not of the design, whose seeds are {', '.join(map(str, seeds))}"
     if not isinstance(sample, int) or not 0 <= sample < num_samples:
-        raise ConfigError(f"{where}: sample {sample}; the design has samples 0 to {num_samples - 1}")
-    return str(method), seed
-
-
-def _answer(row: Mapping[str, object], where: str) -> bool:
+        return f"sample {sample}; the design has samples 0 to {num_samples - 1}"
     if row["correct"] not in (0, 1):
-        raise ConfigError(f"{where}: correct is {row['correct']}; allowed are true and false, or 1 and 0")
-    return bool(row["correct"])
+        return f"correct is {row['correct']}; allowed are true and false, or 1 and 0"
+    return None
 
 
 def _counted(
-    correct: Mapping[tuple[str, int], Mapping[tuple[str, int], bool]],
-    arms: Sequence[str],
-    seeds: Sequence[int],
-    num_samples: int,
-) -> Mapping[str, Mapping[int, Sequence[Answers]]]:
-    problems = sorted({problem for cells in correct.values() for problem, _ in cells})
-    counted: dict[str, dict[int, Sequence[Answers]]] = {arm: {} for arm in arms}
-    for arm in arms:
-        for seed in seeds:
-            cells = correct.get((arm, seed))
-            if cells is None:
-                raise ConfigError(f"the table has no rows of {arm} with seed {seed}, which the design has")
-            for problem in problems:
-                given = sum((problem, sample) in cells for sample in range(num_samples))
-                if given != num_samples:
-                    raise ConfigError(
-                        f"the table has {given} samples of problem {problem} by {arm} with seed {seed}; the "
-                        f"design has {num_samples}"
-                    )
-            num_correct = {
-                problem: sum(cells[problem, sample] for sample in range(num_samples)) for problem in problems
-            }
-            answers = Answers(benchmark=_NAME, step=0, num_samples=num_samples, num_correct=num_correct)
-            counted[arm][seed] = [answers]
-    return counted
+    correct: Mapping[tuple[str, int], Mapping[tuple[str, int], bool]], arm: str, seed: int, num_samples: int
+) -> Answers:
+    """The answers of an arm with a seed, to the problems that any run answered."""
+    cells = correct.get((arm, seed))
+    if cells is None:
+        raise ConfigError(f"the table has no rows of {arm} with seed {seed}, which the design has")
+    num_correct = {}
+    for problem in sorted({problem for known in correct.values() for problem, _ in known}):
+        given = [cells[problem, sample] for sample in range(num_samples) if (problem, sample) in cells]
+        if len(given) != num_samples:
+            raise ConfigError(
+                f"the table has {len(given)} samples of problem {problem} by {arm} with seed {seed}; the "
+                f"design has {num_samples}"
+            )
+        num_correct[problem] = sum(given)
+    return Answers(benchmark=_NAME, step=0, num_samples=num_samples, num_correct=num_correct)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -14,20 +13,18 @@ from rich.text import Text
 
 from atrium.base.atomic import write_text
 from atrium.base.errors import RunFolderError
-from atrium.catalog.axes import axes, settings
+from atrium.catalog.axes import axes
+from atrium.catalog.methods import described, differs, side_by_side
 from atrium.catalog.page import methods_page
 from atrium.cli.parser import CommandParser
 from atrium.config.method_files import resolve_preset
 from atrium.config.presets import Preset, read_presets
-from atrium.method.method import SECTIONS
-from atrium.method.words import window_text
 from atrium.views.terminal import print_json, print_table, say, standard_output, tell
 
 _WINDOW = "window [l, u]"
 _ALWAYS = ("advantage", "ratio", "divergence", _WINDOW, "surrogate", "reduction")
 """Axes with a column of their own; what a method chooses on the others stands in the last column."""
 _HIDDEN = ("on policy",)
-_ABSENT = "–"
 _MIN_WIDTH = 130
 """Columns of a terminal below which axes share a column: narrower ones would split words."""
 _MARK = "≠"
@@ -74,55 +71,6 @@ def main(argv: Sequence[str]) -> int:
     else:
         _print_table(presets, standard_output())
     return 0
-
-
-def described(presets: Sequence[Preset]) -> dict[str, object]:
-    """The content of `--json`: every method, and the settings in which they differ."""
-    methods: dict[str, object] = {}
-    for preset in presets:
-        window = preset.divergence.window()
-        methods[preset.name] = {
-            "header": preset.file.header,
-            "builds_on": preset.parent,
-            "files": {group: part.name for group, part in preset.parts.items()},
-            "axes": axes(preset),
-            "settings": settings(preset),
-            "window": None if window is None else [window.lower, window.upper],
-        }
-    rows = side_by_side(presets)
-    return {"methods": methods, "differing": [key for key, values in rows.items() if differs(values)]}
-
-
-def side_by_side(presets: Sequence[Preset]) -> dict[str, list[str]]:
-    """Every setting that any of the methods has, by its key, with each method's value as text."""
-    columns = [settings(preset) for preset in presets]
-    keys = list(dict.fromkeys(key for column in columns for key in column))
-    order = {key: index for index, key in enumerate(sorted(keys, key=lambda key: _place(key, keys)))}
-    rows = {key: [_shown(column, key) for column in columns] for key in sorted(keys, key=order.__getitem__)}
-    rows["window [l, u]"] = [window_text(preset.divergence) for preset in presets]
-    return rows
-
-
-def differs(values: Sequence[str]) -> bool:
-    """Whether not all values of a row are equal."""
-    return len(set(values)) > 1
-
-
-def _place(key: str, keys: Sequence[str]) -> tuple[int, int]:
-    """Settings of one section stay together where methods have different ones."""
-    section = key.rpartition(".")[0]
-    first = next(index for index, other in enumerate(keys) if other.rpartition(".")[0] == section)
-    is_alone = section in SECTIONS
-    return (keys.index(key) if is_alone else first, keys.index(key))
-
-
-def _shown(settings_by_key: Mapping[str, object], key: str) -> str:
-    if key not in settings_by_key:
-        return _ABSENT
-    value = settings_by_key[key]
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _print_table(presets: Sequence[Preset], console: Console) -> None:

@@ -1,0 +1,60 @@
+"""Methods beside each other: every setting of each, and the settings in which they differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from atrium.catalog.axes import axes, settings
+from atrium.config.presets import Preset
+from atrium.method.method import SECTIONS
+from atrium.method.words import window_text
+
+
+def described(presets: Sequence[Preset]) -> dict[str, object]:
+    """The content of `--json`: every method, and the settings in which they differ."""
+    methods: dict[str, object] = {}
+    for preset in presets:
+        window = preset.divergence.window()
+        methods[preset.name] = {
+            "header": preset.file.header,
+            "builds_on": preset.parent,
+            "files": {group: part.name for group, part in preset.parts.items()},
+            "axes": axes(preset),
+            "settings": settings(preset),
+            "window": None if window is None else [window.lower, window.upper],
+        }
+    rows = side_by_side(presets)
+    return {"methods": methods, "differing": [key for key, values in rows.items() if differs(values)]}
+
+
+def side_by_side(presets: Sequence[Preset]) -> dict[str, list[str]]:
+    """Every setting that any of the methods has, by its key, with each method's value as text."""
+    columns = [settings(preset) for preset in presets]
+    keys = list(dict.fromkeys(key for column in columns for key in column))
+    ordered = sorted(keys, key=lambda key: _place(key, keys))
+    rows = {key: [_shown(column, key) for column in columns] for key in ordered}
+    rows["window [l, u]"] = [window_text(preset.divergence) for preset in presets]
+    return rows
+
+
+def differs(values: Sequence[str]) -> bool:
+    """Whether not all values of a row are equal."""
+    return len(set(values)) > 1
+
+
+def _place(key: str, keys: Sequence[str]) -> tuple[int, int]:
+    """Settings of one section stay together where methods have different ones."""
+    section = key.rpartition(".")[0]
+    first = next(index for index, other in enumerate(keys) if other.rpartition(".")[0] == section)
+    is_alone = section in SECTIONS
+    return (keys.index(key) if is_alone else first, keys.index(key))
+
+
+def _shown(settings_by_key: Mapping[str, object], key: str) -> str:
+    if key not in settings_by_key:
+        return "–"
+    value = settings_by_key[key]
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
