@@ -9,7 +9,7 @@ import pytest
 
 from atrium.base.errors import RunFolderError
 from atrium.catalog.window_figures import plane_picture, windows_picture
-from atrium.method.windows import DIVERGENCES, UNBOUNDED, Window, divergence
+from atrium.method.windows import DIVERGENCES, UNBOUNDED, Window
 from atrium.theory.figures import (
     bias_picture,
     entropy_picture,
@@ -111,7 +111,6 @@ PICTURES = {
         {kind: (DIVERGENCES[kind], 0.6) for kind in ("kl3", "k1_signed", "chi2", "ratio", "jensen_shannon")}
     ),
     "plane": lambda: plane_picture(
-        {**DIVERGENCES, "alpha = 1": divergence("alpha", alpha=1.0)},
         {"clip": Window(0.8, 1.2), "wide": Window(0.0, 5.0), "free": UNBOUNDED},
         Window(0.8, 1.28),
     ),

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from atrium.catalog.axes import axes
-from atrium.config.presets import PartFile, Preset, names, own_overrides, read_divergence, read_part
+from atrium.config.presets import Preset, names, own_overrides, read_divergence, read_part
 from atrium.method.words import window_text
 from atrium.peers.trainers import TRAINERS, WANTS
 
@@ -153,33 +153,22 @@ def _section(preset: Preset) -> list[str]:
     built = f"`{preset.parent}`" if preset.parent else "nothing"
     chosen = f", with {', '.join(own)}" if own else ""
     facts.append(f"- **Builds on**: {built}{chosen}; run it with `atrium train algorithm={preset.name}`")
-    rows = [(title, _code(value)) for title, value in axes(preset).items() if value]
+    rows = [(title, f"`{value}`") for title, value in axes(preset).items() if value]
     return [*lines, *facts, "", *_table(("axis", "choice"), rows), ""]
 
 
 def _parts(group: str) -> list[str]:
     rows = []
     for name in names(group):
-        part = read_part(group, name)
-        cells = [f"`{name}`", _linked(_one_line(part))]
-        if group == "divergence":
-            cells.append(window_text(read_divergence(name)))
-        rows.append(tuple(cells))
-    titles = ("file", "what it is", "window [l, u]") if group == "divergence" else ("file", "what it is")
-    return _table(titles, rows)
-
-
-def _one_line(part: PartFile) -> str:
-    return " ".join(part.header.split())
+        cells = [f"`{name}`", _linked(" ".join(read_part(group, name).header.split()))]
+        rows.append([*cells, window_text(read_divergence(name))] if group == "divergence" else cells)
+    titles = ("file", "what it is", "window [l, u]")
+    return _table(titles[: len(rows[0])], rows)
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     escaped = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows]
     return [f"| {' | '.join(titles)} |", f"|{'---|' * len(titles)}", *(f"| {row} |" for row in escaped)]
-
-
-def _code(text: str) -> str:
-    return f"`{text}`"
 
 
 def _linked(text: str) -> str:

@@ -7,12 +7,12 @@ shows each of them as a curve that its budget runs along, so that equal windows 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from atrium.catalog.windows import Arm
-from atrium.document.document import Axis, Lines, Mark, Picture, Plane, Point, Series
+from atrium.document.document import Axis, Lines, Mark, Pair, Picture, Plane, Point, Series
 from atrium.document.formatting import value_text
 from atrium.method.windows import DIVERGENCES, RatioDivergence, Window, divergence
 
@@ -28,9 +28,8 @@ def window_pictures(arms: Sequence[Arm], clip: Window) -> list[Picture]:
         for arm in arms
         if arm.config.of_ratio is not None and arm.delta is not None
     }
-    families = {**DIVERGENCES, "alpha = 1": divergence("alpha", alpha=1.0)}
     windows = {arm.name: arm.window for arm in arms if arm.window is not None}
-    return [*([windows_picture(panels)] if panels else []), plane_picture(families, windows, clip)]
+    return [*([windows_picture(panels)] if panels else []), plane_picture(windows, clip)]
 
 
 def windows_picture(panels: Mapping[str, tuple[RatioDivergence, float]]) -> Picture:
@@ -72,64 +71,43 @@ def _panel(title: str, function: RatioDivergence, delta: float, low: float, high
     )
 
 
-def plane_picture(
-    families: Mapping[str, RatioDivergence], points: Mapping[str, Window], clip: Window
-) -> Picture:
-    """The plane of windows, whole and around a clip range.
-
-    `families` are divergences whose budgets run along a curve; `points` are windows by name.
-    """
+def plane_picture(points: Mapping[str, Window], clip: Window) -> Picture:
+    """The plane of windows by name, whole and around a clip range; budgets run along the curves."""
     lows = (max(0.0, 1.0 - 1.7 * (1.0 - clip.lower)), 1.0 - 0.35 * (1.0 - clip.lower))
     highs = (1.0 + 0.45 * (clip.upper - 1.0), 1.0 + 1.4 * (clip.upper - 1.0))
     finite = [window.upper for window in points.values() if math.isfinite(window.upper)]
     top = min(max([2.2, *(1.08 * upper for upper in finite)]), _HIGHEST)
-    curves = tuple(
-        _family(name, function, place) for place, (name, function) in enumerate(_distinct(families).items())
-    )
-    closer = _inside(points, lows, highs)
+    closer, whole = _inside(points, lows, highs), _inside(points, (0.0, 1.0), (1.0, top))
+    unnamed = [("" if name in closer else name, window) for name, window in whole.items()]
     around = f"around the clip range [{clip.lower:g}, {clip.upper:g}]"
-    whole = [
-        Point(name="" if name in closer else name, x=window.lower, y=window.upper, place=0)
-        for name, window in _inside(points, (0.0, 1.0), (1.0, top)).items()
-    ]
-    near = [Point(name=name, x=window.lower, y=window.upper) for name, window in closer.items()]
     marks = (Mark(name=f"l = {clip.lower:g}", x=clip.lower), Mark(name=f"u = {clip.upper:g}", y=clip.upper))
-    caption = "Curves: a budget runs along."
     return Picture(
         name="plane",
         title="The plane of windows: methods with equal (l, u) are the same",
         figures=(
-            _plane("all windows", caption, curves, whole, (0.0, 1.0), (1.0, top)),
-            _plane(around, caption, curves, near, lows, highs, marks),
+            _plane("all windows", unnamed, (0.0, 1.0), (1.0, top)),
+            _plane(around, closer.items(), lows, highs, marks),
         ),
         num_columns=2,
     )
 
 
 def _plane(
-    title: str,
-    caption: str,
-    curves: tuple[Series, ...],
-    points: Sequence[Point],
-    lows: tuple[float, float],
-    highs: tuple[float, float],
-    marks: tuple[Mark, ...] = (),
+    title: str, points: Iterable[tuple[str, Window]], lows: Pair, highs: Pair, marks: tuple[Mark, ...] = ()
 ) -> Plane:
     return Plane(
         key=f"plane/{title}",
         title=title,
-        caption=caption,
+        caption="Curves: a budget runs along.",
         x=Axis(title="lower bound l", unit="ratio", low=lows[0], high=lows[1]),
         y=Axis(title="upper bound u", unit="ratio", low=highs[0], high=highs[1]),
-        points=tuple(points),
-        curves=curves,
+        points=tuple(Point(name=name, x=window.lower, y=window.upper) for name, window in points),
+        curves=tuple(_family(name, function, at) for at, (name, function) in enumerate(_distinct().items())),
         marks=marks,
     )
 
 
-def _inside(
-    points: Mapping[str, Window], lows: tuple[float, float], highs: tuple[float, float]
-) -> dict[str, Window]:
+def _inside(points: Mapping[str, Window], lows: Pair, highs: Pair) -> dict[str, Window]:
     return {
         name: window
         for name, window in points.items()
@@ -143,14 +121,12 @@ def _family(name: str, function: RatioDivergence, place: int) -> Series:
     return Series(name=name, x=x, y=y, place=place)
 
 
-def _distinct(families: Mapping[str, RatioDivergence]) -> dict[str, RatioDivergence]:
-    """Families by all their names: those that give the same lower bound at equal upper bounds are one."""
+def _distinct() -> dict[str, RatioDivergence]:
+    """Divergences by all their names: those that give the same lower bound at equal upper bounds are one."""
     found: dict[tuple[str, ...], tuple[str, RatioDivergence]] = {}
-    for name, function in families.items():
-        if not function.binds_above:
-            continue
-        lowers = (function.window(function.value(upper)).lower for upper in (1.1, 1.3, 1.7))
-        key = tuple(f"{lower:.9f}" for lower in lowers)
-        known = found.get(key)
-        found[key] = (f"{known[0]}, {name}" if known else name, function)
+    for name, function in {**DIVERGENCES, "alpha = 1": divergence("alpha", alpha=1.0)}.items():
+        if function.binds_above:
+            lowers = (function.window(function.value(upper)).lower for upper in (1.1, 1.3, 1.7))
+            key = tuple(f"{lower:.9f}" for lower in lowers)
+            found[key] = (f"{found[key][0]}, {name}" if key in found else name, function)
     return dict(found.values())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from atrium.base.errors import ConfigError
 from atrium.catalog.axes import axes
@@ -57,9 +56,9 @@ def arms_at(budget: float) -> list[Arm]:
     """Every kind of divergence that has a budget, at this one."""
     chosen: dict[str, Arm] = {}
     for arm in shipped_arms():
-        changed = arm.config.with_budget(budget)
-        if changed is not None and arm.config.kind not in chosen:
-            chosen[arm.config.kind] = Arm(name=arm.config.kind, config=_divergence(changed, arm.name, budget))
+        config = _at_budget(arm.config, arm.name, budget)
+        if config is not None and arm.config.kind not in chosen:
+            chosen[arm.config.kind] = Arm(name=arm.config.kind, config=config)
     return list(chosen.values())
 
 
@@ -71,15 +70,13 @@ def named_arms(specs: Sequence[str], budget: float | None) -> list[Arm]:
         name, shipped = resolve_divergence(source)
         budgets = [parse_budget(text, spec) for text in texts.split(",")] if has_budgets else [budget]
         for value in budgets:
-            changed = shipped.with_budget(value) if value is not None else None
-            if value is not None and changed is None:
+            config = shipped if value is None else _at_budget(shipped, name, value)
+            if config is None:
                 raise ConfigError(
                     f"{spec}: divergence {name} has no budget; allowed is its name alone, or one of "
                     f"{', '.join(arm.name for arm in shipped_arms() if arm.config.with_budget(1.0))}"
                 )
-            label = name if value is None else f"{name} {value:g}"
-            config = shipped if changed is None else _divergence(changed, name, value)
-            found.append(Arm(name=label, config=config))
+            found.append(Arm(name=name if value is None else f"{name} {value:g}", config=config))
     return found
 
 
@@ -96,30 +93,27 @@ def parse_budget(text: str, where: str) -> float:
     return value
 
 
-def _divergence(changed: dict[str, Any], name: str, budget: float | None) -> Divergence:
-    return divergence_from(changed, f"divergence={name} at budget {budget}")
+def _at_budget(config: Divergence, name: str, budget: float) -> Divergence | None:
+    """The divergence at another budget; None where it has none."""
+    changed = config.with_budget(budget)
+    return None if changed is None else divergence_from(changed, f"divergence={name} at budget {budget}")
 
 
 def matches(clip: Window) -> list[Match]:
     """Per divergence that is a function of the ratio: the budgets that share a bound with the clip range."""
     found: dict[str, Match] = {}
-    for arm in shipped_arms():
-        if arm.config.of_ratio is None or arm.config.kind in found:
-            continue
-        below = arm.config.of_ratio.value(clip.lower)
-        above = arm.config.of_ratio.value(clip.upper) if arm.config.of_ratio.binds_above else None
-        found[arm.config.kind] = Match(
-            name=_kind_name(arm.config),
-            budget_at_upper=above,
-            lower=None if above is None else arm.config.of_ratio.window(above).lower,
-            budget_at_lower=below,
-            upper=arm.config.of_ratio.window(below).upper,
-        )
+    for config in (arm.config for arm in shipped_arms()):
+        if (function := config.of_ratio) is not None and config.kind not in found:
+            below = function.value(clip.lower)
+            above = function.value(clip.upper) if function.binds_above else None
+            found[config.kind] = Match(
+                name=f"alpha (a = {config.alpha:g})" if isinstance(config, AlphaDivergence) else config.kind,
+                budget_at_upper=above,
+                lower=None if above is None else function.window(above).lower,
+                budget_at_lower=below,
+                upper=function.window(below).upper,
+            )
     return list(found.values())
-
-
-def _kind_name(config: Divergence) -> str:
-    return f"alpha (a = {config.alpha:g})" if isinstance(config, AlphaDivergence) else config.kind
 
 
 def coinciding(named: Iterable[tuple[str, Window | None]]) -> list[list[str]]:
@@ -144,24 +138,21 @@ def families(presets: Sequence[Preset]) -> list[list[Preset]]:
 
 def described(arms: Sequence[Arm]) -> list[dict[str, object]]:
     """The arms as `--json` gives them."""
-    rows: list[dict[str, object]] = []
-    for arm in arms:
-        window = arm.window
-        rows.append(
-            {
-                "name": arm.name,
-                "divergence": arm.config.model_dump(mode="json"),
-                "text": kind_text(arm.config),
-                "window": None if window is None else [window.lower, window.upper],
-                "curvature": None if arm.config.of_ratio is None else arm.config.of_ratio.curvature,
-                "by_probability": (
-                    {f"{q:g}": _bounds(arm.config.window_at(q)) for q in PROBABILITIES}
-                    if arm.config.of_single_tokens
-                    else None
-                ),
-            }
-        )
-    return rows
+    return [
+        {
+            "name": arm.name,
+            "divergence": arm.config.model_dump(mode="json"),
+            "text": kind_text(arm.config),
+            "window": _bounds(arm.window),
+            "curvature": None if arm.config.of_ratio is None else arm.config.of_ratio.curvature,
+            "by_probability": (
+                {f"{q:g}": _bounds(arm.config.window_at(q)) for q in PROBABILITIES}
+                if arm.config.of_single_tokens
+                else None
+            ),
+        }
+        for arm in arms
+    ]
 
 
 def _bounds(window: Window | None) -> list[float] | None:

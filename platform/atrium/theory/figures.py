@@ -38,20 +38,14 @@ def gradient_picture(curves: Sequence[CoefficientCurves]) -> Picture:
     """Each method's coefficient on a token's gradient against the ratio, relative to that at w = 1."""
     panels = []
     for side, (low, high) in enumerate(((-0.6, 2.6), (-2.6, 0.6))):
-        series = []
-        for place, curve in enumerate(curves):
+        scaled = []
+        for curve in curves:
             scale = abs(curve.at_one[side]) or 1.0
-            y = tuple(value / scale for value in (curve.raised, curve.lowered)[side])
-            series.append(Series(name=curve.name, x=tuple(curve.ratio), y=y, place=place))
-        panels.append(
-            Lines(
-                key=f"gradients/{side}",
-                title=("advantage above 0", "advantage below 0")[side],
-                x=Axis(title="ratio w"),
-                y=Axis(title="coefficient / |coefficient at w = 1|", low=low, high=high),
-                series=tuple(series),
-            )
-        )
+            y = [value / scale for value in (curve.raised, curve.lowered)[side]]
+            scaled.append((curve.name, curve.ratio, y))
+        title = ("advantage above 0", "advantage below 0")[side]
+        y_axis = Axis(title="coefficient / |coefficient at w = 1|", low=low, high=high)
+        panels.append(_curves(title, Axis(title="ratio w"), y_axis, scaled))
     return _picture("gradients", "What a token's gradient is multiplied by", panels)
 
 
@@ -97,7 +91,7 @@ def update_picture(courses: Courses, bin_edges: Sequence[float]) -> Picture:
     panels = []
     for rewards, found in courses.items():
         panels += [
-            _course(f"{rewards}: entropy change", "nats per completion", _entropy(found)),
+            _entropy(f"{rewards}: entropy change", "nats per completion", found),
             _course(f"{rewards}: KL(behavior ‖ policy)", "", ((one.name, (0.0, *one.kl)) for one in found)),
             _moved(f"{rewards}: probability moved", "", found, bin_edges),
         ]
@@ -113,7 +107,7 @@ def moved_mass_picture(courses: Courses, bin_edges: Sequence[float]) -> Picture:
 def entropy_picture(courses: Courses) -> Picture:
     """For each kind of reward: entropy while one batch is used again and again."""
     unit = "entropy change, nats per completion"
-    panels = [_course(rewards, unit, _entropy(found)) for rewards, found in courses.items()]
+    panels = [_entropy(rewards, unit, found) for rewards, found in courses.items()]
     return _picture("entropy", "Entropy when a batch is used several times", panels)
 
 
@@ -139,14 +133,11 @@ def bias_picture(biases: Sequence[EstimatorBias], methods: Sequence[Faithfulness
         )
         for is_on_policy in (True, False)
     ]
-    cosines = Lines(
-        key="bias/cosine",
-        title="cosine with the true reward gradient",
-        x=Axis(title="KL(behavior ‖ policy) along that gradient"),
-        series=tuple(
-            Series(name=one.name, x=tuple(one.distance_kl), y=tuple(one.cosine), place=place)
-            for place, one in enumerate(methods)
-        ),
+    cosines = _curves(
+        "cosine with the true reward gradient",
+        Axis(title="KL(behavior ‖ policy) along that gradient"),
+        Axis(),
+        ((one.name, one.distance_kl, one.cosine) for one in methods),
     )
     return _picture("bias", "Token level against sequence level", [*errors, cosines], num_columns=3)
 
@@ -200,29 +191,32 @@ def _picture(
     return Picture(name=f"theory-{name}", title=title, figures=tuple(panels), num_columns=num_columns)
 
 
-def _entropy(found: Sequence[UpdateCourse]) -> Iterable[tuple[str, tuple[float, ...]]]:
-    return ((one.name, (0.0, *one.entropy_change)) for one in found)
+def _entropy(title: str, unit: str, found: Sequence[UpdateCourse]) -> Lines:
+    return _course(title, unit, ((one.name, (0.0, *one.entropy_change)) for one in found))
 
 
-def _course(title: str, unit: str, courses: Iterable[tuple[str, tuple[float, ...]]]) -> Lines:
-    """Values by the number of updates, a curve per method."""
-    series = tuple(
-        Series(name=name, x=tuple(map(float, range(len(values)))), y=values, place=place)
-        for place, (name, values) in enumerate(courses)
-    )
-    return Lines(key=title, title=title, x=_UPDATES, y=Axis(title=unit), series=series)
+def _course(title: str, unit: str, courses: Iterable[tuple[str, Sequence[float]]]) -> Lines:
+    """Values by the number of updates."""
+    curves = ((name, range(len(values)), values) for name, values in courses)
+    return _curves(title, _UPDATES, Axis(title=unit), curves)
 
 
 def _moved(title: str, unit: str, found: Sequence[UpdateCourse], bin_edges: Sequence[float]) -> Lines:
-    """The probability that moves, by how likely completions were, a curve per method."""
+    """The probability that moves, by how likely completions were."""
     bins = tuple(f"{100 * low:g}–{100 * high:g} %" for low, high in pairwise(bin_edges))
+    curves = ((one.name, range(len(bins)), one.mass_change) for one in found)
+    return _curves(title, Axis(title=_BEHAVIOR, labels=bins), Axis(title=unit), curves)
+
+
+def _curves(
+    title: str, x: Axis, y: Axis, curves: Iterable[tuple[str, Sequence[float], Sequence[float]]]
+) -> Lines:
+    """A curve per method, by its name, its places and its values."""
     series = tuple(
-        Series(name=one.name, x=tuple(map(float, range(len(bins)))), y=tuple(one.mass_change), place=place)
-        for place, one in enumerate(found)
+        Series(name=name, x=tuple(map(float, places)), y=tuple(values), place=place)
+        for place, (name, places, values) in enumerate(curves)
     )
-    return Lines(
-        key=title, title=title, x=Axis(title=_BEHAVIOR, labels=bins), y=Axis(title=unit), series=series
-    )
+    return Lines(key=title, title=title, x=x, y=y, series=series)
 
 
 def _log(bound: float) -> float:
