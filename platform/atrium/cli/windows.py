@@ -24,29 +24,7 @@ examples:
 
 def main(argv: Sequence[str]) -> int:
     """Print and draw the windows, or raise `ConfigError` for what cannot be one."""
-    parser = CommandParser(
-        "windows",
-        "Show the ratios that each divergence allows: its window [l, u] at a budget, the budgets that match\n"
-        "a clip range, and which choices are the same method (equal windows). Draws them too.",
-        _EXAMPLES,
-    )
-    parser.add_argument(
-        "names",
-        nargs="*",
-        metavar="DIV[=BUDGET,...]",
-        help="files of conf/divergence by name, or of your own by path (default: all)",
-    )
-    parser.add_argument("--budget", metavar="X", help="the budget (default: each file's own)")
-    parser.add_argument(
-        "--clip",
-        nargs=2,
-        type=float,
-        metavar=("LOW", "HIGH"),
-        default=(0.2, 0.28),
-        help="the clip range to match, 1 - LOW to 1 + HIGH (default: 0.2 0.28)",
-    )
-    parser.add_figures()
-    arguments = parser.parse(argv)
+    arguments = _parser().parse(argv)
     budget = None if arguments.budget is None else window_rows.parse_budget(arguments.budget, "--budget")
     low, high = arguments.clip
     if not (0.0 < low < 1.0 and 0.0 < high < math.inf):
@@ -73,3 +51,29 @@ def main(argv: Sequence[str]) -> int:
         lambda: window_pictures(arms, clip),
     )
     return 0
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        "windows",
+        "Show the ratios that each divergence allows: its window [l, u] at a budget, the budgets that match\n"
+        "a clip range, and which choices are the same method (equal windows). Draws them too.",
+        _EXAMPLES,
+    )
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="DIV[=BUDGET,...]",
+        help="files of conf/divergence by name, or of your own by path (default: all)",
+    )
+    parser.add_argument("--budget", metavar="X", help="the budget (default: each file's own)")
+    parser.add_argument(
+        "--clip",
+        nargs=2,
+        type=float,
+        metavar=("LOW", "HIGH"),
+        default=(0.2, 0.28),
+        help="the clip range to match, 1 - LOW to 1 + HIGH (default: 0.2 0.28)",
+    )
+    parser.add_figures()
+    return parser
