@@ -76,8 +76,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "runs.listener",
     },
     "evaluation": {"stats", "grading", "data", "engines.engine", "engines.declaration"},
-    "planning": {"models.shape"},
-    "runs": {"document", "method"} | SETTINGS,
+    "planning": {"models.shape", "document"},
+    "runs": {"document", "method", "planning.sides"} | SETTINGS,
     "sweep": {"compare", "config", "document", "method", "stats"} | RUN_FOLDER,
     "claim": {"catalog", "compare", "config", "document", "method", "stats", "sweep", "theory"} | RUN_FOLDER,
     "launch": RUN_FOLDER,
@@ -126,16 +126,16 @@ LONGER_FUNCTIONS: dict[str, int] = {}
 """Exceptions, each with its own limit; the reason stands beside the entry."""
 
 MAX_CODE_LINES: dict[str, int] = {
-    "assemble": 4_160,
+    "assemble": 4_321,
     "atrium": 8,
     "base": 941,
     "catalog": 474,
     "claim": 720,
-    "cli": 2_272,
-    "compare": 4_848,
+    "cli": 1_553,
+    "compare": 4_873,
     "config": 2_105,
     "data": 1_544,
-    "document": 289,
+    "document": 292,
     "engines": 3_000,
     "evaluation": 453,
     "grading": 3_707,
@@ -143,13 +143,13 @@ MAX_CODE_LINES: dict[str, int] = {
     "method": 2_072,
     "models": 1_026,
     "peers": 591,
-    "planning": 292,
-    "runs": 2_734,
+    "planning": 334,
+    "runs": 3_321,
     "stats": 692,
     "sweep": 2_832,
     "theory": 1_130,
     "train": 3_587,
-    "views": 1_101,
+    "views": 940,
 }
 """Code lines of each package, without blanks, comments, docstrings and imports.
 

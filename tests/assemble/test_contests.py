@@ -10,9 +10,9 @@ import pytest
 
 from atrium.assemble.benchmarks import load_benchmarks
 from atrium.assemble.problem_sets import Loading
-from atrium.cli.evaluate import contest_note
 from atrium.config.compose import compose
 from atrium.grading.verifiers import MultipleChoiceVerifier
+from atrium.runs.evaluation_document import contest_note
 
 
 def _loaded(name, folder, tmp_path):

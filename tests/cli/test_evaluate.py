@@ -11,12 +11,13 @@ from tests.benchmark_files import small_suite
 
 from atrium.base.json_lines import read_json_lines
 from atrium.cli.app import main
-from atrium.cli.evaluate import print_evaluation
+from atrium.runs.evaluation_document import evaluation_document
 from atrium.runs.evaluation_parts import EvaluationParts
 from atrium.runs.find import TRAINED, find_run, list_runs
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.sample_files import read_samples, write_evaluation
 from atrium.runs.status import read_status
+from atrium.views.terminal import print_document, standard_output
 
 BENCHMARK, STEP = "arithmetic-test", 2
 
@@ -281,7 +282,7 @@ def test_reasoning_that_did_not_end_is_named_once_beside_the_score(runs_dir, cap
     copy = RunFolder(runs_dir / f"endless-{cut}")
     copy.path.mkdir()
     copy.evaluations_file.write_text(json.dumps(record) + "\n")
-    print_evaluation(copy)
+    print_document(standard_output(), evaluation_document(copy))
     printed = " ".join(capsys.readouterr().out.split())
     assert printed.count("in 2 of 16 answers the reasoning did not end: check model.thinking") == 1
     assert words in printed

@@ -21,12 +21,12 @@ from atrium.assemble.doctor import requirements, unmet
 from atrium.base.metrics import is_repeatable
 from atrium.base.records import BenchmarkResult, FinishReason
 from atrium.cli.app import main
-from atrium.cli.runs.show import spread
 from atrium.config.compose import compose
 from atrium.runs import provenance
 from atrium.runs.find import list_runs
 from atrium.runs.reader import read_metrics
 from atrium.runs.run_folder import RunFolder
+from atrium.runs.samples_document import spread
 from atrium.runs.status import RunState
 
 HOSTILE_TEXT = "<script>\x1b[2J[red]\\boxed{5}"
@@ -156,7 +156,8 @@ def test_runs_in_a_narrow_terminal_drops_what_the_name_says_too(run, atrium, mon
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
-    header, row = atrium("runs")[1].splitlines()
+    header, row, note = atrium("runs")[1].splitlines()
+    assert "a wider terminal also shows: benchmark, seed, algorithm, divergence" in note
     assert "seed" not in header
     assert run.name in row
     assert "20.0 → 80.0" in row
@@ -218,14 +219,14 @@ def test_show_tells_settings_curves_evaluations_and_samples(run, atrium):
     assert (code, err) == (0, "")
     for pattern in (
         rf"finished  {run.name}  step 6 of 6",
-        r"algorithm\.name +grpo +default atr",
-        r"divergence\.kind +ratio +default kl3",
-        r"\n  seed +3 +default 0",
-        r"num_steps +6 +default 80",
+        r"algorithm\.name +grpo +atr",
+        r"divergence\.kind +ratio +kl3",
+        r"\nseed +3 +0\n",
+        r"num_steps +6 +80\n",
         r"reward +0\.1 +▁▂▄▅▇█ +0\.6",
-        r"clip low +1\.0 % +▁▁▁▁▁▁ +1\.0 %",
+        r"clip low, % +1\.0  ▁▁▁▁▁▁ +1\.0\n",
         r"arithmetic-test, 10 problems, 8 samples each",
-        r" 6 +80\.0 % +\[70\.0, 90\.0\] +\[75\.0, 85\.0\] +90\.0 % +\[80\.0, 100\.0\]",
+        r"\n6 +80\.0 \[70\.0, 90\.0\] +\[75\.0, 85\.0\] +90\.0 \[80\.0, 100\.0\]\n",
         r"by level, in %:  2: 20 → 80   3: 10 → 40",
         r"the same arithmetic-test problems before and after",
         r"gold: 2\n +step 0 +incorrect +a = \\boxed\{1\}  \(cut off\)\n +step 6 +correct +a = \\boxed\{1\}\n",

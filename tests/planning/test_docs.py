@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from atrium.assemble.memory import PROMPT_TOKENS, known_shape
+from atrium.assemble.memory import PROMPT_TOKENS, judge, known_shape
 from atrium.base.errors import ConfigError
-from atrium.cli.memory import judge
 from atrium.config.compose import compose
 from atrium.config.machine import Machine
 
@@ -24,7 +23,7 @@ def row(model):
     cells = []
     for size in SIZES:
         try:
-            changes = judge(config, known_shape(config), PROMPT_TOKENS, size * 10**9).changes
+            changes = judge(config, known_shape(config), PROMPT_TOKENS, size * 10**9)[1].changes
         except ConfigError:  # vLLM's share does not hold the weights and one completion
             changes = None
         said = "nothing" if changes == () else "too large" if changes is None else ""

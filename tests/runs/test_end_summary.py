@@ -7,14 +7,16 @@ import math
 import pytest
 from rich.console import Console
 
+from atrium.runs.document import summary_document
+from atrium.runs.find import name_to_type
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import RunState
-from atrium.views.end_summary import name_to_type, print_summary
+from atrium.views.terminal import print_document
 
 
-def printed(folder, width=80):
+def printed(folder, width=80, **terminal):
     screen = io.StringIO()
-    print_summary(folder, Console(file=screen, width=width))
+    print_document(Console(file=screen, width=width, **terminal), summary_document(folder))
     return screen.getvalue()
 
 
@@ -35,10 +37,10 @@ def test_it_says_what_was_learned_with_intervals_test_problems_first(finished):
     text = printed(finished)
     mean, _ = lines_with(text, "Mean@8")
     assert mean.split()[0].endswith("test")
-    assert "20.0 % [10.0, 30.0]  80.0 % [70.0, 90.0]" in mean
+    assert "20.0 [10.0, 30.0]  80.0 [70.0, 90.0]" in mean
     passed, _ = lines_with(text, "Pass@8")
     assert passed.split()[:2] == ["3", "problems"]
-    assert "40.0 % [20.0, 50.0]  100.0 % [80.0, 100.0]" in passed
+    assert "40.0 [20.0, 50.0]  100.0 [80.0, 100.0]" in passed
     assert text.index("test") < text.index("validation")
     assert all(len(line) <= 80 for line in lines_with(text, "@8"))
     assert "what another exam of such problems would say" in text
@@ -46,11 +48,10 @@ def test_it_says_what_was_learned_with_intervals_test_problems_first(finished):
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_summary_in_a_terminal_breaks_between_words_only(finished, width):
-    screen = io.StringIO()
-    print_summary(finished, Console(file=screen, width=width, force_terminal=True, color_system=None))
-    lines = screen.getvalue().splitlines()
-    assert "…" not in screen.getvalue()
-    assert any("80.0 % [70.0, 90.0]" in line for line in lines)
+    text = printed(finished, width, force_terminal=True, color_system=None)
+    lines = text.splitlines()
+    assert "…" not in text
+    assert any("80.0 [70.0, 90.0]" in line for line in lines)
     to_copy = str(finished.path)
     assert not [line for line in lines if len(line) > width and to_copy not in line]
 
@@ -122,7 +123,7 @@ def test_a_curve_whose_last_value_is_missing_shows_no_earlier_one(folder, record
     writer = record(folder, last=2)
     writer.step(3, {"objective/entropy": math.nan})
     writer.end(RunState.FAILED, "not finite")
-    assert lines_with(printed(folder), "entropy ")[0].rstrip().endswith("– nats")
+    assert lines_with(printed(folder), "entropy, nats ")[0].endswith(" –")
 
 
 def test_a_failed_run_says_why(folder, record):

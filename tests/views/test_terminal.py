@@ -7,34 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
+from atrium.document.document import Column, Row, Table
 from atrium.views import terminal as printing
-from atrium.views.terminal import print_numbers, print_table, tell, waiting
-
-TITLES = ("name", "first", "second", "third")
-ROWS = [["a", "1.234567", "2.345678", "3.456789"], ["longer", "1", "", "∞"]]
-
-
-def printed(width, **options):
-    file = io.StringIO()
-    print_numbers(Console(file=file, width=width), TITLES, ROWS, **options)
-    return file.getvalue()
-
-
-def test_numbers_are_never_cut():
-    for width in (10, 20, 38, 200):
-        text = printed(width)
-        assert "…" not in text
-        assert all(cell in text for row in ROWS for cell in row)
-
-
-@pytest.mark.parametrize(("width", "gone"), [(200, []), (30, ["third"]), (20, ["third", "first"])])
-def test_a_narrow_terminal_gets_fewer_columns_and_is_told_which(width, gone):
-    text = printed(width, dropped_first=("third", "first"))
-    table, _, note = text.partition("a wider terminal also shows: ")
-    assert [title for title in ("third", "first") if title in note] == gone
-    assert {title for title in TITLES if title in table} == set(TITLES) - set(gone)
-    assert "2.345678" in table
-
+from atrium.views.terminal import print_table, tell, waiting
 
 LONG = [
     ["grpo and a setting that is long", "-43.8", "[-57.8, -29.7]", "0.001"],
@@ -42,11 +17,33 @@ LONG = [
 ]
 
 
-def table(width, *, is_terminal=True, rows=LONG, **options):
+def table(width, *, is_terminal=True, rows=LONG, priorities=(0, 0, 0, 0)):
     file = io.StringIO()
     console = Console(file=file, width=width, force_terminal=is_terminal, color_system=None)
-    print_table(console, ["arm", "difference", "another exam", "p"], rows, **options)
+    titles = ("arm", "difference", "another exam", "p")
+    columns = tuple(Column(title, priority=num) for title, num in zip(titles, priorities, strict=True))
+    rows = tuple(Row(tuple(row)) for row in rows)
+    print_table(console, Table(title="", columns=columns, rows=rows))
     return file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(("width", "gone"), [(80, []), (63, ["p"]), (50, ["p", "difference"])])
+def test_narrow_terminal_leaves_out_columns_by_priority_and_says_which(width, gone):
+    titles, *_, last = table(width, rows=[LONG[0]], priorities=(0, 1, 0, 2))
+    assert titles.split() == [one for one in ("arm", "difference", "another", "exam", "p") if one not in gone]
+    assert last.endswith(f"a wider terminal also shows: {', '.join(gone)}" if gone else "0.001")
+
+
+def test_long_text_is_wrapped_in_a_terminal_and_not_in_a_pipe():
+    reason = "the answer has another value than the reference " * 3
+    given = Table(
+        title="", columns=(Column("sample"), Column("reason", is_text=True)), rows=(Row(("0", reason)),)
+    )
+    for is_terminal, num_lines in ((True, 4), (False, 2)):
+        file = io.StringIO()
+        print_table(Console(file=file, width=80, force_terminal=is_terminal, color_system=None), given)
+        assert len(file.getvalue().splitlines()) == num_lines
+        assert file.getvalue().split()[3:] == reason.split()
 
 
 def test_names_stand_beside_their_numbers_where_there_is_room_and_above_them_elsewhere():

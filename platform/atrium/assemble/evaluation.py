@@ -47,9 +47,9 @@ from atrium.models.digests import source_digests, weights_digest
 from atrium.models.policy import Policy, load_policy
 from atrium.models.settings import HubModelSettings, TinyModelSettings
 from atrium.runs.evaluation_parts import EvaluationParts
+from atrium.runs.find import name_to_type
 from atrium.runs.listener import Listener
 from atrium.runs.provenance import DataProvenance
-from atrium.views.end_summary import name_to_type
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._+=-]+")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from atrium.assemble.fitting import Plan, changed, fitting_changes
@@ -12,6 +13,7 @@ from atrium.config.schema import RunConfig
 from atrium.engines.declaration import EngineDemand
 from atrium.models.settings import LoraSettings, TinyModelSettings
 from atrium.models.shape import ModelShape, chosen_maps, read_shape
+from atrium.planning.document import FittedPlan
 from atrium.planning.memory import TrainerDemand, peak_by_phase, plan_memory
 
 USABLE_FRAC = 0.9
@@ -157,6 +159,43 @@ def needs_recomputation(
     if compute.device == "cpu":  # the limit is that of a pass, above what is there before it
         return sum(item.num_bytes for item in items if _is_passing(item)) > room
     return peak_by_phase(items)[Phase.UPDATE] > room
+
+
+def judge(
+    config: RunConfig, shape: ModelShape, num_tokens: int, num_bytes: int | None
+) -> tuple[RunConfig, FittedPlan]:
+    """A configuration without `auto`, and its plan for prompts of `num_tokens` on such a device.
+
+    Raises `ConfigError` where the engine cannot hold the model.
+    """
+    of_gpu = num_bytes if config.compute.device == "cuda" else None
+    room = math.inf if num_bytes is None else USABLE_FRAC * num_bytes
+
+    def plan(run: RunConfig) -> tuple[MemoryItem, ...]:
+        return planned_memory(run, shape, num_prompt_tokens=num_tokens, device_bytes=of_gpu)
+
+    def settled(run: RunConfig) -> RunConfig:
+        """What `auto` comes to: tokens of micro-batches are found by trying, here by planning."""
+        compute = run.compute
+        run.rollout.check_model(shape, compute.device)
+        run.rollout.check_cache(shape, compute.dtype, of_gpu)
+        recomputes = needs_recomputation(run, shape, num_prompt_tokens=num_tokens, device_bytes=of_gpu)
+        run = changed(run, compute={"recompute_activations": recomputes})
+        tokens, row = compute.max_micro_batch_tokens, num_tokens + run.rollout.max_new_tokens
+        while compute.micro_batch_tokens == "auto":
+            run = changed(run, compute={"micro_batch_tokens": tokens})
+            if tokens <= row or max(peak_by_phase(plan(run)).values()) <= room:
+                break
+            tokens = max(row, tokens // 2)
+        return run
+
+    found = settled(config)
+    return found, FittedPlan(
+        items=plan(found),
+        device=found.compute.device,
+        device_bytes=num_bytes,
+        changes=None if num_bytes is None else fitting_changes(config, lambda run: plan(settled(run)), room),
+    )
 
 
 def _room_bytes(config: RunConfig, device_bytes: int | None) -> float | None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from atrium.assemble.duration import planned_run
-from atrium.assemble.memory import PROMPT_TOKENS
+from atrium.assemble.memory import PROMPT_TOKENS, judge
 from atrium.base.errors import ConfigError
-from atrium.cli.memory import judge, verdict
 from atrium.config.compose import compose
 from atrium.config.machine import Machine, num_usable_cores
 from atrium.planning.devices import GPUS, find_gpu
@@ -25,8 +24,8 @@ def outlook(definition: SweepDefinition, gpu_name: str, num_workers: int) -> lis
     )
     config = compose(list(definition.base), machine=machine)
     shape = exact_shape(config)
-    judged = judge(config, shape, PROMPT_TOKENS, gpu.gigabytes * 10**9)
-    duration = planned_run(judged.config, shape, gpu)
+    config, plan = judge(config, shape, PROMPT_TOKENS, gpu.gigabytes * 10**9)
+    duration = planned_run(config, shape, gpu)
     runs = count_runs(definition)
     num_runs, hours = sum(runs.values()), duration.run_s / 3600
     stages = " + ".join(f"{number} {stage}" for stage, number in runs.items())
@@ -36,6 +35,6 @@ def outlook(definition: SweepDefinition, gpu_name: str, num_workers: int) -> lis
         f"for {duration.update_s:.0f} s, evaluations take {duration.evaluation_s / 3600:.1f} h",
         f"the sweep: {num_runs * hours:.0f} GPU hours, {num_runs * hours / num_workers:.0f} h with "
         f"workers={num_workers}",
-        f"memory: {verdict(judged, gpu.gigabytes * 10**9)}",
+        f"memory: {plan.verdict}",
         "computed from bandwidth and operations for answers of half their limit, not measured",
     ]

@@ -7,13 +7,28 @@ Verdicts look at the answer alone: whether a truncated one may count is left as 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from atrium.assemble.stored_answers import StoredAnswer
+from atrium.assemble.graders import grader_version
+from atrium.assemble.stored_answers import StoredAnswer, answers_of_file, is_answer_file
+from atrium.base import plugins
+from atrium.base.errors import ConfigError
+from atrium.base.nested import mapping_at, setting
+from atrium.base.recorded import read_object
 from atrium.base.records import VerdictKind
+from atrium.config.compose import check_overrides, compose
+from atrium.config.nearest import shown
+from atrium.document.document import Column, Document, Row, Section, Sentence, Table
+from atrium.document.formatting import share
 from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import Verifier
+from atrium.runs.find import WITH_SAMPLES, find_run
+from atrium.runs.sample_files import read_evaluated
+
+_MAX_LISTED = 20
+_READ = ("grader", "model.thinking")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,3 +79,160 @@ def answers_of_rows(rows: Sequence[Mapping[str, object]]) -> list[StoredAnswer]:
         )
         for row in rows
     ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegradedSet:
+    """The answers to one benchmark or of one file, the verifier that graded them again, and both graders."""
+
+    name: str
+    answers: Sequence[Regraded]
+    verifier: Verifier
+    grader: str
+    was_grader: str
+
+
+def regrade_stored(wanted: str, runs_dir: str, overrides: Sequence[str]) -> list[RegradedSet]:
+    """Grade the answers of an evaluation, a run, or a file again.
+
+    The grader is the one that the record names, or the one that `overrides` give (`grader=math_tolerance`).
+    """
+    typed = [override.key_or_group for override in check_overrides(overrides)]
+    for key, line in zip(typed, overrides, strict=False):
+        if key not in _READ and not key.startswith("grader."):
+            raise ConfigError(
+                f"{shown(line)}: has no effect on answers that are graded again; allowed are settings of "
+                "grader, and model.thinking"
+            )
+    is_chosen = any(key.startswith("grader") for key in typed)
+    config: Mapping[str, object] = {}
+    was_grader: object = None
+    path = Path(wanted).expanduser()
+    if is_answer_file(path):
+        answers = {path.name: answers_of_file(path)}
+    else:
+        folder = find_run(runs_dir, wanted, last=WITH_SAMPLES)
+        if not is_chosen:
+            plugins.note_changes(folder.provenance_file)
+        config, _ = read_object(folder.config_file)
+        was_grader = setting(read_object(folder.provenance_file)[0], "data.grader_version")
+        answers = {name: answers_of_rows(own) for name, own in read_evaluated(folder).items()}
+    composed = compose(overrides)
+    is_typed = "model.thinking" in typed
+    thinking = composed.model.thinking if is_typed else setting(config, "model.thinking") is True
+    found = []
+    for name, own in answers.items():
+        verifier = composed.grader if is_chosen else _verifier_of(config, name) or composed.grader
+        found.append(
+            RegradedSet(
+                name=name,
+                answers=regrade(own, verifier, thinking=thinking),
+                verifier=verifier,
+                grader=grader_version(verifier),
+                was_grader=was_grader if isinstance(was_grader, str) else "unknown",
+            )
+        )
+    return found
+
+
+def _verifier_of(config: Mapping[str, object], name: str) -> Verifier | None:
+    """The grader that judged a benchmark of a record."""
+    benchmark = mapping_at(config, "benchmark")
+    members = setting(config, "benchmark.members")
+    for member in members.values() if isinstance(members, Mapping) else ():
+        if isinstance(member, Mapping) and member.get("name") == name:
+            benchmark = member
+    own = benchmark.get("grader")
+    if own is None and setting(benchmark, "fields.choices"):
+        own = {"kind": "multiple_choice"}
+    section = own or config.get("grader")
+    if not isinstance(section, Mapping) or section.get("kind") not in Verifier.kinds:
+        return None
+    settings = {str(key): value for key, value in section.items() if key != "kind"}
+    return Verifier.of(str(section["kind"]), **settings)
+
+
+def regraded_document(found: Sequence[RegradedSet]) -> Document:
+    """The scores before and now, and the answers whose verdict changed."""
+    sections = [
+        Section(
+            title=_scores_text(one),
+            sentences=tuple(Sentence(text, "muted") for text in _notes(one)),
+            tables=tuple(_changed_tables(one)),
+        )
+        for one in found
+    ]
+    return Document(key="regraded", title="Graded again", sections=tuple(sections))
+
+
+def regraded_rows(found: Sequence[RegradedSet]) -> tuple[list[dict[str, object]], Sequence[str]]:
+    """A row for each answer, and the names of its fields."""
+    rows: list[dict[str, object]] = [
+        {
+            "benchmark": one.name,
+            "name": answer.stored.name,
+            "gold": _gold(answer),
+            "was_correct": answer.stored.was_correct,
+            "is_correct": answer.is_correct,
+            "was_extracted": answer.stored.extracted,
+            "extracted": answer.extracted,
+            "reason": answer.reason,
+            "was_grader": one.was_grader,
+            "grader": one.grader,
+        }
+        for one in found
+        for answer in one.answers
+    ]
+    return rows, list(rows[0])
+
+
+def _scores_text(found: RegradedSet) -> str:
+    before = [one.stored.was_correct for one in found.answers]
+    num = len(found.answers)
+    now = share(sum(one.is_correct for one in found.answers) / num)
+    was = share(sum(map(bool, before)) / num) if None not in before else "unknown"
+    num_changed = sum(one.is_changed for one in found.answers)
+    scores = f"correct {was} -> {now}, {num_changed} changed"
+    return f"{found.name}: {num} answers graded by {found.verifier.kind}: {scores}"
+
+
+def _changed_tables(found: RegradedSet) -> list[Table]:
+    """The first answers whose verdict changed; no table where none did."""
+    changed = [one for one in found.answers if one.is_changed]
+    rows = [
+        (
+            one.stored.name,
+            "correct" if one.stored.was_correct else "wrong",
+            one.verdict.value.replace("_", " "),
+            _gold(one),
+            one.extracted or "none",
+            one.reason,
+        )
+        for one in changed[:_MAX_LISTED]
+    ]
+    titles = ("answer", "was", "is", "gold", "extracted", "reason")
+    columns = tuple(Column(title, is_text=True) for title in titles)
+    more = len(changed) - len(rows)
+    note = f"and {more} more; --csv FILE writes all" if more else ""
+    return [Table(title="", columns=columns, rows=tuple(map(Row, rows)), note=note)] if rows else []
+
+
+def _gold(one: Regraded) -> str:
+    return " or ".join((one.stored.gold, *one.stored.other_golds))
+
+
+def _notes(found: RegradedSet) -> Iterator[str]:
+    """What to know of the verdicts: several references, and a grader that finds no answer anywhere."""
+    if num_several := sum(bool(one.stored.other_golds) for one in found.answers):
+        yield f"{num_several} answers have several references, any of which counts"
+    if all(one.verdict is VerdictKind.NO_ANSWER for one in found.answers):
+        place = getattr(found.verifier, "answer", None)
+        looked = f"looks for {place}" if place else "reads answers of another form"
+        choice = (
+            "" if found.verifier.kind == "multiple_choice" else "; set grader=multiple_choice for letters"
+        )
+        yield (
+            f"no answer was found in any of them: the grader {found.verifier.kind} {looked}{choice}; "
+            "elsewhere: grader.answer=last_number, or words such as grader.answer='Answer: {answer}'"
+        )
+    yield f"graded by {found.grader}; recorded: {found.was_grader}"

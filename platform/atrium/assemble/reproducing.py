@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from atrium.assemble.memory import PROMPT_TOKENS
+from atrium.assemble.memory import PROMPT_TOKENS, judge
 from atrium.assemble.outlook import outlook
 from atrium.assemble.shapes import exact_shape
 from atrium.assemble.sweep_workers import run_sweep
@@ -29,7 +29,6 @@ from atrium.claim.evidence import Runs, arm_runs, design, evidence_of_runs
 from atrium.claim.figures import runs_picture
 from atrium.claim.files import COMPUTED, FOLDER, claims_of, papers, results_file, stored_results, sweep_of
 from atrium.claim.judgement import judge_error
-from atrium.cli.memory import judge, verdict
 from atrium.config.machine import visible_gpus
 from atrium.document.document import Picture
 from atrium.runs.find import list_runs
@@ -102,12 +101,11 @@ def _cpu_cost(sweep: SweepDefinition, num_workers: int) -> list[str]:
     in_training, in_evaluation = CPU_MS_PER_COMPLETION
     run_s = (num_trained * in_training + num_answers * in_evaluation) / 1000.0
     num_runs = count_runs(sweep)[Stage.SEARCH]
-    num_bytes = psutil.virtual_memory().total
-    judged = judge(config, exact_shape(config), PROMPT_TOKENS, num_bytes)
+    _, plan = judge(config, exact_shape(config), PROMPT_TOKENS, psutil.virtual_memory().total)
     return [
         f"{num_runs} runs of about {run_s:.0f} s of one core: {num_runs * run_s / 3600:.1f} h, "
         f"{num_runs * run_s / 3600 / num_workers:.1f} h with {num_workers} free cores",
-        f"memory of a worker: {verdict(judged, num_bytes)}",
+        f"memory of a worker: {plan.verdict}",
     ]
 
 

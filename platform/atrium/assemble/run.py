@@ -22,6 +22,7 @@ from atrium.config.schema import RunConfig
 from atrium.engines.engine import EngineFacts
 from atrium.launch.rank_logs import rank_log
 from atrium.runs.diagnosis import Notes
+from atrium.runs.document import summary_document
 from atrium.runs.listener import Listener, Listeners
 from atrium.runs.mirrors.targets import mirrored
 from atrium.runs.provenance import DataProvenance, collect_provenance
@@ -31,9 +32,9 @@ from atrium.runs.run_folder_writer import RunFolderWriter
 from atrium.runs.status import RunState, RunStatus, StatusWriter, end_by
 from atrium.train.checkpoint.checkpoint import Checkpoint
 from atrium.train.ranks.ranks import SINGLE, Ranks
-from atrium.views.end_summary import print_summary
 from atrium.views.live.log_display import LogDisplay
 from atrium.views.live.terminal_display import displays
+from atrium.views.terminal import print_document, standard_output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +112,17 @@ def training_request(config: RunConfig) -> RunRequest:
         draw=draw_run,
         conclude=print_summary,
     )
+
+
+def print_summary(folder: RunFolder) -> None:
+    """Print what came out of a run: nothing where its folder is gone.
+
+    Raises `OSError` where a file of the folder exists and cannot be read.
+    """
+    if folder.path.is_dir():
+        console = standard_output()
+        console.print()
+        print_document(console, summary_document(folder))
 
 
 def begin_folder(request: RunRequest, overrides: Sequence[str]) -> RunFolder:

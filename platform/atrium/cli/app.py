@@ -182,17 +182,15 @@ COMMANDS: Mapping[str, Command] = {
         "atrium.cli.samples", "Show an evaluation by problem, or write its rows for other programs"
     ),
     "memory": Command("atrium.cli.memory", "Predict what settings need of memory, by phase"),
-    "runs": Command("atrium.cli.runs.listing", "List the runs", "main_runs"),
-    "show": Command("atrium.cli.runs.show", "Show a run's settings, curves and samples", "main_show"),
+    "runs": Command("atrium.cli.runs", "List the runs"),
+    "show": Command("atrium.cli.show", "Show a run's settings, curves and samples"),
     "compare": Command("atrium.cli.compare", "Say which differences between runs are real"),
     "report": Command(
         "atrium.cli.compare", "Write a comparison to send: HTML, a LaTeX table, sentences", "main_report"
     ),
     "dashboard": Command("atrium.cli.dashboard", "See and compare runs in a browser, live"),
-    "sync": Command("atrium.cli.runs.sync", "Bring runs to MLflow or W&B, whatever they missed"),
-    "diff": Command(
-        "atrium.cli.diff", "List where two runs differ: settings, code, environment", "main_diff"
-    ),
+    "sync": Command("atrium.cli.sync", "Bring runs to MLflow or W&B, whatever they missed"),
+    "diff": Command("atrium.cli.diff", "List where two runs differ: settings, code, environment"),
     "rerun": Command("atrium.cli.rerun", "Repeat a run with its own settings"),
     "export": Command("atrium.cli.export", "Write a run's policy as a transformers folder"),
     "clean": Command("atrium.cli.clean", "Delete what runs can spare, after saying what"),

@@ -8,26 +8,18 @@ and subject, and the places of files.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-
-from rich.console import Console
-from rich.text import Text
 
 from atrium.assemble.evaluation_choice import interrupted_evaluation, new_evaluation
 from atrium.base.loading import loading
-from atrium.base.nested import mapping_at, setting
-from atrium.base.recorded import as_finite, as_integer, as_interval, read_object
+from atrium.base.recorded import read_object
 from atrium.cli.parser import CommandParser, files_explained
 from atrium.config.earlier import placement_note
-from atrium.config.evaluation import (
-    EvaluationSettings,
-)
-from atrium.document.formatting import counted, number, printable, share, span
-from atrium.runs.reader import EvaluationPoint, read_evaluations
+from atrium.config.evaluation import EvaluationSettings
+from atrium.runs.evaluation_document import evaluation_document
 from atrium.runs.run_folder import RunFolder
-from atrium.views.end_summary import name_to_type
-from atrium.views.terminal import print_cells, print_json, say, tell
+from atrium.views.terminal import print_document, print_json, standard_output
 
 _DESCRIPTION = """\
 Evaluate a model on benchmarks: Mean@K, Pass@k, Maj@K and Pass^k with their intervals.
@@ -43,11 +35,6 @@ examples:
   atrium evaluate --resume last                       go on with the latest evaluation
   atrium evaluate --regrade last grader=math_tolerance
 """
-_NOT_ESTIMABLE = "not estimable"
-_NOTES = (
-    "95 % intervals. Over problems: what another exam of such problems would say.",
-    "Sampling: what this exam would say, sampled again; of Pass@k and Pass^k it takes 2k samples to tell.",
-)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -57,11 +44,9 @@ def main(argv: Sequence[str]) -> int:
     overrides: list[str] = arguments.overrides
     resume: Path | None = None
     if arguments.regrade is not None:
-        from atrium.cli.regrade import regrade_stored
-
         if arguments.resume is not None or arguments.run is not None:
             parser.error("--regrade judges what is stored; leave out --run and --resume")
-        regrade_stored(arguments.regrade, arguments.runs_dir, overrides, arguments.csv)
+        _regrade(arguments.regrade, arguments.runs_dir, overrides, arguments.csv)
         return 0
     if arguments.csv is not None:
         parser.error("--csv belongs to --regrade; `atrium samples --csv` writes an evaluation's rows")
@@ -123,143 +108,17 @@ def _evaluate(settings: EvaluationSettings, overrides: Sequence[str], resume: Pa
 
     folder = run_evaluation(settings, overrides, resume=resume)
     with files_explained():
-        print_evaluation(RunFolder(folder))
+        print_document(standard_output(), evaluation_document(RunFolder(folder)))
 
 
-def print_evaluation(folder: RunFolder, console: Console | None = None) -> None:
-    """Print what came out of an evaluation, from what its folder holds."""
-    console = console or Console(highlight=False, markup=False, emoji=False)
-    evaluations = {name: points[-1] for name, points in read_evaluations(folder).items()}
-    for point in evaluations.values():
-        _print_scores(point, console)
-        _print_breakdown(point, console)
-    _print_macro(folder, console)
-    for note in _NOTES:
-        tell(console, note, "dim", indent=2)
-    console.print()
-    samples = ", ".join(str(folder.evaluation_path(name, point.step)) for name, point in evaluations.items())
-    places = (("record", str(folder.path)), ("samples", samples), *_figures(folder))
-    for label, text in (*places, ("next", f"atrium show {name_to_type(folder)}")):
-        console.print(Text.assemble((f"  {label:<10}", "cyan"), printable(text)), soft_wrap=True)
+def _regrade(stored: str, runs_dir: str, overrides: Sequence[str], csv: Path | None) -> None:
+    """Print, and write to `csv`, what the grader that `overrides` name says of stored answers now."""
+    from atrium.assemble.regrading import regrade_stored, regraded_document, regraded_rows
+    from atrium.runs.sample_exports import write_csv
 
-
-def _print_scores(point: EvaluationPoint, console: Console) -> None:
-    results, k = point.results, point.k
-    num = "" if point.num_problems is None else f"{counted(point.num_problems, 'problem')}, "
-    console.print()
-    say(console, f"{point.benchmark}: {num}{counted(k, 'sample')} each", "bold")
-    if described := _described(results):
-        say(console, f"  {described}", "dim")
-    print_cells(console, ("", "score", "over problems", "sampling"), _score_rows(point))
-    if contest := contest_note(results):
-        say(console, f"  {contest}")
-    length, cut = as_finite(results.get("completion_length")), as_finite(results.get("truncated_frac"))
-    line = f"  mean length {number(length)} tokens   truncated {share(cut)}   " + "   ".join(
-        f"{name.replace('_', ' ')} {share(as_finite(value))}"
-        for name, value in mapping_at(results, "verdicts").items()
-        if value
-    )
-    say(console, line.rstrip())
-    if endless := as_integer(results.get("num_endless_thoughts")):
-        cause = "check model.thinking" + (
-            ", and evaluation.max_new_tokens (null: rollout.max_new_tokens)" if cut else ""
-        )
-        say(
-            console,
-            f"  in {endless} of {results.get('num_samples')} answers the reasoning did not end: {cause}",
-        )
-
-
-def _score_rows(point: EvaluationPoint) -> list[tuple[str, str, str, str]]:
-    results, k = point.results, point.k
-    rows = [
-        (
-            f"Mean@{k}",
-            share(point.mean_at_k),
-            span(point.interval_over_problems),
-            span(point.interval_sampling) or _NOT_ESTIMABLE,
-        )
-    ]
-    for at, value in mapping_at(results, "maj_at").items():
-        if at != "1":
-            over = span(as_interval(setting(results, f"maj_at_intervals.{at}")))
-            rows.append((f"Maj@{at}", share(as_finite(value)), over, "not estimated"))
-    for label, by_k in (("Pass@", "pass_at"), ("Pass^", "pass_hat")):
-        for at, value in mapping_at(results, by_k).items():
-            # With one sample both are Mean@1, which stands above.
-            if at != "1":
-                intervals = f"{by_k}_intervals.{at}"
-                sampling = span(as_interval(setting(results, f"{intervals}.sampling")))
-                over = span(as_interval(setting(results, f"{intervals}.over_problems")))
-                rows.append((f"{label}{at}", share(as_finite(value)), over, sampling or _NOT_ESTIMABLE))
-    return rows
-
-
-def _described(results: Mapping[str, object]) -> str:
-    """How the answers were sampled, in one line."""
-    settings = mapping_at(results, "settings")
-    if not settings:
-        return ""
-    limit, engine = settings.get("max_new_tokens"), settings.get("engine")
-    thinking = "thinking" if settings.get("thinking") else "no thinking"
-    return (
-        f"prompt {settings.get('prompt_template')} (hash {str(settings.get('prompt_template_hash'))[:8]}), "
-        f"{thinking}, "
-        f"temperature {settings.get('temperature')}, top_p {settings.get('top_p')}, up to {limit} tokens, "
-        f"engine {engine}, seed {settings.get('seed')}"
-    )
-
-
-def contest_note(results: Mapping[str, object]) -> str:
-    """Whether the model is older than the problems, which is the simplest check for contamination."""
-    settings = mapping_at(results, "settings")
-    published, released = settings.get("published"), settings.get("released")
-    if not published:
-        return ""
-    if not released:
-        return f"problems published {published}; set model.released=YYYY-MM-DD to compare the model's date"
-    if str(published) > str(released):
-        return f"problems published {published}, after the model's release ({released}): it cannot know them"
-    return f"problems published {published}, before the model's release ({released}): it may have seen them"
-
-
-def _print_breakdown(point: EvaluationPoint, console: Console) -> None:
-    breakdown = mapping_at(point.results, "breakdown")
-    for key in breakdown:
-        k = point.k
-        titles = (key, "problems", f"Mean@{k}", "over problems", f"Pass@{k}", "length", "truncated")
-        groups = mapping_at(breakdown, key).items()
-        rows = [(name, *_group_row(scores)) for name, scores in groups if isinstance(scores, Mapping)]
-        print_cells(console, titles, rows, margins=(1, 0))
-
-
-def _group_row(scores: Mapping[str, object]) -> tuple[str, ...]:
-    return (
-        str(scores.get("num_problems")),
-        share(as_finite(scores.get("mean_at_k"))),
-        span(as_interval(setting(scores, "interval_over_problems"))),
-        share(as_finite(scores.get("pass_at_k"))),
-        number(as_finite(scores.get("completion_length"))),
-        share(as_finite(scores.get("truncated_frac"))),
-    )
-
-
-def _print_macro(folder: RunFolder, console: Console) -> None:
-    summary, _ = read_object(folder.summary_file)
-    console.print()
-    if macro := mapping_at(summary, "macro_average"):
-        mean, passed = (
-            f"{share(as_finite(macro.get(score)))} {span(as_interval(macro.get(interval)))}".rstrip()
-            for score, interval in (
-                ("mean_at_k", "interval_over_problems"),
-                ("pass_at_k", "pass_interval_over_problems"),
-            )
-        )
-        text = f"macro average over {macro.get('num_benchmarks')} benchmarks: Mean@K {mean}, Pass@K {passed}"
-        say(console, text, "bold")
-        console.print()
-
-
-def _figures(folder: RunFolder) -> list[tuple[str, str]]:
-    drawn = sorted(folder.figures_dir.glob("pass_at_k-*.png")) if folder.figures_dir.is_dir() else []
-    return [("figures", ", ".join(map(str, drawn)))] if drawn else []
+    with files_explained():
+        found = regrade_stored(stored, runs_dir, overrides)
+    print_document(standard_output(), regraded_document(found))
+    if csv is not None:
+        with files_explained():
+            write_csv(csv, *regraded_rows(found))

@@ -19,6 +19,7 @@ from atrium.catalog.page import methods_page
 from atrium.cli.parser import CommandParser
 from atrium.config.method_files import resolve_preset
 from atrium.config.presets import Preset, read_presets
+from atrium.document import document
 from atrium.views.terminal import print_json, print_table, say, standard_output, tell
 
 _WINDOW = "window [l, u]"
@@ -129,13 +130,9 @@ def _print_side_by_side(presets: Sequence[Preset], console: Console, *, only_dif
     for first in range(0, len(names), num):
         chosen = slice(first, first + num)
         table = [(key, *values[chosen]) for key, *values in lines]
-        print_table(
-            console,
-            ["   setting", *names[chosen]],
-            table,
-            is_text=True,
-            strong=[row[0] for row in table if row[0].startswith(_MARK)],
-        )
+        columns = tuple(document.Column(title, is_text=True) for title in ("   setting", *names[chosen]))
+        shown_rows = tuple(document.Row(row, is_strong=row[0].startswith(_MARK)) for row in table)
+        print_table(console, document.Table(title="", columns=columns, rows=shown_rows))
         console.print()
     if len(presets) > 1:
         console.print(Text(f"{len(different)} of {len(rows)} rows differ ({_MARK})", "dim"))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from atrium.base.nested import flattened_text
 from atrium.base.recorded import read_object
+from atrium.document.document import Column, Document, Row, Section, Sentence, Table, Tone
 from atrium.runs.run_folder import RunFolder
 
 ABSENT = "–"
@@ -15,6 +16,7 @@ ABSENT = "–"
 _CODE = ("code", "plugins")
 _DIFF = "code.diff"
 _MAX_VALUE = 300
+_LINE_TONES: Mapping[str, Tone] = {"+": "better", "-": "worse", "@": "muted"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,33 @@ def run_differences(one: RunFolder, other: RunFolder) -> RunDifferences:
         environment=_between(of_environment),
         code_diff=tuple(lines) if changes[0] != changes[1] else (),
         problems=tuple(problems),
+    )
+
+
+def differences_document(found: RunDifferences, names: tuple[str, str], *, num_lines: int | None) -> Document:
+    """A table of differing values for settings, code and environment, and `num_lines` of changed code."""
+    values = {"settings": found.settings, "code": found.code, "environment": found.environment}
+    tables = (
+        Table(
+            title="",
+            columns=tuple(Column(name, is_text=True) for name in (title, *names)),
+            rows=tuple(Row((key, *both)) for key, both in differing.items()),
+        )
+        for title, differing in values.items()
+        if differing
+    )
+    lines = [Sentence(line, _LINE_TONES.get(line[:1], "plain")) for line in found.code_diff[:num_lines]]
+    if more := len(found.code_diff) - len(lines):
+        lines.append(Sentence(f"… {more} more lines; --all shows them"))
+    return Document(
+        key="differences",
+        title=f"{names[0]} and {names[1]}",
+        alerts=tuple(Sentence(problem, "warning") for problem in found.problems),
+        answer=(Sentence("nothing that was recorded differs"),) if found.is_empty else (),
+        sections=(
+            Section(title="Differences", tables=tuple(tables)),
+            Section(title="uncommitted changes", sentences=tuple(lines)),
+        ),
     )
 
 

@@ -83,10 +83,16 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column's title, which names the unit. Words (`is_prose`) are wrapped, and left out in a terminal."""
+    """A column's title, which names the unit.
+
+    `is_text` marks words, which are aligned left; explanations (`is_prose`) are wrapped, and left out in a
+    terminal. A narrow terminal leaves out columns with a `priority`, the highest first.
+    """
 
     title: str
+    is_text: bool = False
     is_prose: bool = False
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,7 @@ class Row:
     cells: tuple[Cell, ...]
     place: int | None = None
     is_strong: bool = False
+    tone: Tone = "plain"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,6 +106,14 @@ def short_name(runs_dir: Path, folder: RunFolder) -> str:
     return digits if num_alike == 1 and digits else folder.name
 
 
+def name_to_type(folder: RunFolder) -> str:
+    """The name that a person types for this run: a short one in `./runs`, else its path."""
+    runs_dir = folder.path.parent.parent
+    if runs_dir.resolve() == Path("runs").resolve():
+        return short_name(runs_dir, folder)
+    return str(folder.path)
+
+
 def started(folder: RunFolder) -> float:
     """When the run began, in seconds since 1970: by its status, else its name, else 0."""
     try:

@@ -7,6 +7,7 @@ rollouts that no update used. Text is stored as it was sampled: whoever shows it
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -19,6 +20,7 @@ from atrium.base.atomic import replacing
 from atrium.base.errors import RunFolderError
 from atrium.base.plain_files import open_plain
 from atrium.base.records import EvaluatedSample, FinishReason, Problem, RolloutGroup, TokenTrace, VerdictKind
+from atrium.runs.layout import RunLayout, step_of
 
 Row = dict[str, Any]
 
@@ -136,6 +138,24 @@ def read_samples(path: Path, columns: Sequence[str] | None = None) -> list[Row]:
         reason = str(error).split("\n")[0]
         raise RunFolderError(f"{path} cannot be read, it is missing or damaged: {reason}") from error
     return rows
+
+
+def read_evaluated(
+    folder: RunLayout, *, benchmark: str | None = None, step: int | None = None
+) -> dict[str, list[Row]]:
+    """The rows of the latest evaluation of each benchmark, or of those that are asked for, by name.
+
+    Raises `RunFolderError` where there are none.
+    """
+    stored: dict[str, dict[int, Path]] = defaultdict(dict)
+    for path in sorted(folder.evaluations_dir.glob("*/*.parquet")):
+        found = step_of(path.stem)
+        if found is not None and benchmark in (None, path.parent.name) and step in (None, found):
+            stored[path.parent.name][found] = path
+    if not stored:
+        asked = "".join(f" {key} {value}" for key, value in (("of", benchmark), ("at step", step)) if value)
+        raise RunFolderError(f"{folder.path} holds no samples of an evaluation{asked}")
+    return {name: read_samples(paths[max(paths)]) for name, paths in stored.items()}
 
 
 def _problem_columns(step: int, problem: Problem) -> Row:

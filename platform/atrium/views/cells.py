@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from atrium.document.document import Cell, Column, Estimate, Row, Span, Table, Trend, Value
 from atrium.document.formatting import DASH, interval_text, sparkline, value_text
 
+_TREND_WIDTH = 32
+
 
 def cell_text(cell: Cell) -> str:
     """The text of a cell, with the digits and the sign of its unit."""
@@ -23,7 +25,7 @@ def cell_text(cell: Cell) -> str:
             low, high = (value_text(end, cell.unit) for end in (cell.low, cell.high))
             return low if low == high else f"{low} to {high}"
         case Trend():
-            return sparkline(cell.values)
+            return sparkline(cell.values, width=_TREND_WIDTH)
         case _:
             return DASH
 
@@ -43,7 +45,9 @@ def texts(rows: Sequence[Row]) -> list[list[str]]:
 
 def number_columns(table: Table) -> list[bool]:
     """Whether each column is aligned right: all but the names in the first column, and words."""
-    return [bool(place) and not column.is_prose for place, column in enumerate(table.columns)]
+    return [
+        bool(place) and not (column.is_text or column.is_prose) for place, column in enumerate(table.columns)
+    ]
 
 
 def without_prose(table: Table) -> tuple[tuple[Column, ...], list[list[str]]]:

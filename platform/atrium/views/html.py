@@ -36,6 +36,7 @@ td.words { white-space: normal; }
 th, td { padding: 6px 10px; border-bottom: 1px solid var(--line); }
 th:first-child, td:first-child { text-align: left; padding-left: 0; font-weight: 600; }
 td.words, th.words { text-align: left; min-width: 240px; }
+td.text, th.text { text-align: left; }
 svg { width: 100%; height: auto; background: var(--card); border-radius: 8px; }
 svg text { fill: var(--ink); font-family: system-ui, sans-serif !important; }
 .caption, .notes { color: var(--dim); font-size: 13.5px; } .notes { padding-left: 18px; }
@@ -87,7 +88,10 @@ def _table(table: Table) -> str:
     if table.caption:
         text = escape(latex_table(table))
         return f"<details><summary>The table in LaTeX</summary><pre>{text}</pre></details>"
-    words = [' class="words"' if column.is_prose else "" for column in table.columns]
+    words = [
+        ' class="words"' if column.is_prose else ' class="text"' if column.is_text else ""
+        for column in table.columns
+    ]
 
     def row(cells: Sequence[str], tag: str) -> str:
         inner = (f"<{tag}{name}>{escape(cell)}</{tag}>" for name, cell in zip(words, cells, strict=True))

@@ -5,22 +5,27 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import zip_longest
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from atrium.base.atomic import standard_json
-from atrium.document.document import Document, Section, Tone
+from atrium.document.document import Column, Document, Passage, Section, Sentence, Table, Tone
 from atrium.document.formatting import printable
 from atrium.views.cells import without_prose
 
 _GAP = 2
 _PIPE_WIDTH = 160
+_TEXT_WIDTH = 60
+"""The width at which text in a column of a terminal is wrapped."""
+_TITLE = "bold cyan"
 _STYLES: Mapping[Tone, str] = {
     "plain": "",
     "better": "green",
@@ -34,11 +39,6 @@ def standard_output() -> Console:
     """The console on stdout; through a pipe its lines are wide, so that tables stay whole."""
     is_terminal = sys.stdout.isatty()
     return Console(highlight=False, markup=False, emoji=False, width=None if is_terminal else _PIPE_WIDTH)
-
-
-def cell(text: str) -> Text:
-    """Text as it is for a table: no markup is read in it, and it cannot steer the terminal."""
-    return Text(printable(text), overflow="fold")
 
 
 def say(console: Console, text: str, style: str = "") -> None:
@@ -79,181 +79,124 @@ def print_document(console: Console, document: Document) -> None:
 
     Figures, tables for papers, columns of words and notes that explain terms are for other media.
     """
-    for sentence in document.alerts:
-        tell(console, sentence.text, "yellow")
-    if document.alerts and (document.answer or document.sections):
-        console.print()
-    for sentence in document.answer:
-        tell(console, sentence.text, "bold")
+    blocks = [block for section in document.sections for block in _blocks(console, section)]
     if document.answer:
-        console.print()
-    for section in document.sections:
-        _print_section(console, section)
-    for note in document.notes:
-        if note.tone != "muted":
-            tell(console, f"note: {note.text}", _STYLES[note.tone])
+        blocks.insert(0, partial(_print_sentences, console, "", document.answer, "bold"))
+    if document.alerts:
+        blocks.insert(0, partial(_print_sentences, console, "", document.alerts, "yellow"))
+    if notes := [replace(note, text=f"note: {note.text}") for note in document.notes if note.tone != "muted"]:
+        blocks.append(partial(_print_sentences, console, "", notes))
+    for place, block in enumerate(blocks):
+        if place:
+            console.print()
+        block()
 
 
-def _print_section(console: Console, section: Section) -> None:
-    for sentence in section.sentences:
-        tell(console, sentence.text, _STYLES[sentence.tone])
+def _blocks(console: Console, section: Section) -> Iterator[partial[None]]:
+    """What prints each part of a section; empty lines stand between parts."""
+    if section.sentences:
+        yield partial(_print_sentences, console, section.title, section.sentences)
     for table in section.tables:
         if not table.caption:
-            columns, rows = without_prose(table)
-            strong = [row[0] for row, given in zip(rows, table.rows, strict=True) if given.is_strong]
-            tell(console, table.title, "bold cyan")
-            print_table(console, [column.title for column in columns], rows, strong=strong)
-            if table.note:
-                tell(console, table.note, "dim")
-            console.print()
+            yield partial(print_table, console, table)
     for passage in section.passages:
-        if passage.title:
-            tell(console, passage.title, "bold cyan")
-        say(console, passage.text)
+        yield partial(_print_passage, console, passage)
 
 
-def print_cells(
-    console: Console,
-    titles: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    margins: tuple[int, int] = (0, 0),
-    wraps: bool = False,
+def _print_sentences(
+    console: Console, title: str, sentences: Iterable[Sentence], style: str | None = None
 ) -> None:
-    """Print rows of text under their titles, `margins` empty lines above and below them.
+    """Print sentences in the style of each one's tone, or in one style."""
+    if title:
+        tell(console, title, _TITLE)
+    for sentence in sentences:
+        tell(console, sentence.text, _STYLES[sentence.tone] if style is None else style)
 
-    A cell that is too wide is folded, but under a title that is not: `wraps` says that those may be, too.
+
+def _print_passage(console: Console, passage: Passage) -> None:
+    if passage.title:
+        tell(console, passage.title, _TITLE)
+    say(console, passage.text)
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a table whose first column names the rows, and split no name or number of it.
+
+    A pipe gets one line per row. Where a terminal lacks room, columns with a priority are left out; where a
+    name leaves too little room for its numbers, they stand below it, and columns that find no room there
+    follow as a table of their own. Long text is wrapped.
     """
-    table = Table(box=None, padding=(0, 3, 0, 0), header_style="bold")
-    for title in titles:
-        table.add_column(title, no_wrap=not wraps)
-    for row in rows:
-        table.add_row(*map(cell, row))
-    console.print(Padding(table, (margins[0], 0, margins[1], 2), expand=False))
-
-
-def print_numbers(
-    console: Console,
-    titles: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    dropped_first: Sequence[str] = (),
-) -> None:
-    """Print rows of numbers that are never cut: a narrow terminal gets fewer columns, and is told which.
-
-    Where they are too wide for the console, the columns of `dropped_first` go, in that order; what is too
-    wide even so runs over.
-    """
-    widths = {
-        title: max(cell_len(title), *(cell_len(row[index]) for row in rows)) + _GAP
-        for index, title in enumerate(titles)
-    }
-    dropped: list[str] = []
-    for title in dropped_first:
-        if sum(widths.values()) > console.width:
-            del widths[title]
-            dropped.append(title)
-    for cells, style in ((titles, "bold"), *((row, "") for row in rows)):
-        parts = [cells[titles.index(title)] for title in widths]
-        line = "".join(map(_padded, parts, widths.values(), (title == titles[0] for title in widths)))
-        # Not a table of rich's, which would cut numbers that do not fit.
-        console.print(Text(line.rstrip(), style), soft_wrap=True)
-    if dropped:
-        text = f"a wider terminal also shows: {', '.join(dropped)}"
-        console.print(Text(text, "dim"), soft_wrap=True)
-
-
-def print_table(
-    console: Console,
-    titles: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    is_text: bool = False,
-    strong: Collection[str] = (),
-) -> None:
-    """Print rows whose first cell is a name of any length, and split no word or number of them.
-
-    Where a name leaves too little room for its numbers, they stand below it; columns that find no room
-    there follow as a table of their own. A pipe gets one line per row. Numbers stand on the right of their
-    columns and text (`is_text`) on the left; rows of the names `strong` are bold.
-    """
+    if table.title:
+        tell(console, table.title, _TITLE)
     room = console.width if console.is_terminal else sys.maxsize
-    texts = [[printable(cell) for cell in row] for row in rows]
-    columns = [
-        _Column(title, [row[place] for row in texts], fits=_needed(titles, texts) <= room)
-        for place, title in enumerate(titles)
-    ]
-    rest = columns[1:]
+    kept, rows = without_prose(table)
+    columns = [_Column(column, [row[place] for row in rows], room) for place, column in enumerate(kept)]
+    left_out = []
+    while _width(columns) > room and (spare := max(columns, key=lambda one: one.priority)).priority:
+        columns.remove(spare)
+        left_out += spare.title
+    if _width(columns) > room:
+        for column in columns:
+            column.wrap_title()
+    styles = ["bold" if row.is_strong else _STYLES[row.tone] for row in table.rows]
+    names, *rest = columns
     while rest:
-        num = _num_fitting(rest, room - _GAP)
-        block = _Block([columns[0], *rest[:num]], room, is_text=is_text)
-        block.print(console, strong)
+        num = max(sum(_width(rest[: end + 1]) <= room - _GAP for end in range(len(rest))), 1)
+        _print_block(console, names, rest[:num], room, styles)
         rest = rest[num:]
+    if left_out:
+        tell(console, f"a wider terminal also shows: {', '.join(left_out)}", "dim")
+    if table.note:
+        tell(console, table.note, "dim")
 
 
 class _Column:
-    """A column's cells, and its title in one line, or in as many as keep it as narrow as they are."""
+    """A column's cells and its title, each in as many lines as it needs."""
 
-    def __init__(self, title: str, cells: Sequence[str], *, fits: bool) -> None:
-        widest = max((cell_len(cell) for cell in cells), default=0)
-        longest = max((cell_len(word) for word in title.split()), default=0)
-        self.cells = cells
-        self.title = [title] if fits or not title else textwrap.wrap(title, max(widest, longest))
-        self.width = max(widest, *map(cell_len, self.title))
+    def __init__(self, column: Column, cells: Iterable[str], room: int) -> None:
+        width = min(room, _TEXT_WIDTH) if column.is_text and room < sys.maxsize else sys.maxsize
+        texts = [printable(cell).replace("\n", " ") for cell in cells]
+        self.title = [printable(column.title)]
+        self.cells = [[text] if cell_len(text) <= width else textwrap.wrap(text, width) for text in texts]
+        self.is_text = column.is_text
+        self.priority = column.priority
 
+    @property
+    def width(self) -> int:
+        return max(cell_len(line) for lines in (self.title, *self.cells) for line in lines)
 
-def _needed(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """The columns of a terminal that a table takes with every title in one line."""
-    widths = [max(map(cell_len, cells)) for cells in zip(titles, *rows, strict=True)]
-    return sum(widths) + _GAP * (len(widths) - 1)
-
-
-def _num_fitting(columns: Sequence[_Column], room: int) -> int:
-    """How many of the columns stand beside each other, at least one."""
-    taken = 0
-    for num, column in enumerate(columns):
-        taken += column.width + (_GAP if num else 0)
-        if taken > room:
-            return max(num, 1)
-    return len(columns)
+    def wrap_title(self) -> None:
+        """Break the title between words into lines that are as narrow as the cells."""
+        (title,) = self.title
+        widths = [cell_len(line) for lines in (title.split(), *self.cells) for line in lines]
+        self.title = textwrap.wrap(title, max(widths)) or self.title
 
 
-class _Block:
-    """The names with some columns: beside them, or below each where there is no room."""
-
-    def __init__(self, columns: Sequence[_Column], room: int, *, is_text: bool) -> None:
-        self._columns = columns
-        names, *rest = columns
-        self._is_beside = names.width + sum(_GAP + column.width for column in rest) <= room
-        self._widths = [names.width if self._is_beside else 0, *(column.width for column in rest)]
-        self._is_text = is_text
-
-    def print(self, console: Console, strong: Collection[str]) -> None:
-        titled = self._columns if self._is_beside else self._columns[1:]
-        height = max(len(column.title) for column in titled)
-        titles = [[""] * (height - len(column.title)) + column.title for column in titled]
-        names = self._columns[0]
-        if not self._is_beside:
-            titles.insert(0, [""] * height)
-            console.print(Text(" ".join(names.title), "bold"))
-        for cells in zip(*titles, strict=True):
-            console.print(Text(self._line(cells), "bold"), soft_wrap=True)
-        for name, *rest in zip(*(column.cells for column in self._columns), strict=True):
-            style = "bold" if name in strong else ""
-            if not self._is_beside:
-                console.print(Text(name, style))
-            console.print(Text(self._line([name if self._is_beside else "", *rest]), style), soft_wrap=True)
-
-    def _line(self, cells: Sequence[str]) -> str:
-        parts = []
-        for place, (text, width) in enumerate(zip(cells, self._widths, strict=True)):
-            padding = " " * (width - cell_len(text))
-            gap = " " * _GAP if place else ""
-            parts.append(gap + (text + padding if self._is_text or not place else padding + text))
-        return "".join(parts).rstrip()
+def _width(columns: Sequence[_Column]) -> int:
+    """The characters that columns take beside each other."""
+    return sum(column.width for column in columns) + _GAP * (len(columns) - 1)
 
 
-def _padded(text: str, width: int, is_first: bool) -> str:
-    """The cell and the gap after it, padded to this width: after the first column's, before the others'."""
-    padding = " " * (width - _GAP - cell_len(text))
-    return (text + padding if is_first else padding + text) + " " * _GAP
+def _print_block(
+    console: Console, names: _Column, rest: Sequence[_Column], room: int, styles: Sequence[str]
+) -> None:
+    """Print the names with some columns: beside them, or below each where there is no room."""
+    is_beside = _width([names, *rest]) <= room
+    shown = [names, *rest] if is_beside else rest
+    height = max(len(column.title) for column in shown)
+    rows = [([[""] * (height - len(column.title)) + column.title for column in shown], names.title, "bold")]
+    rows += [
+        ([column.cells[place] for column in shown], names.cells[place], style)
+        for place, style in enumerate(styles)
+    ]
+    for cells, name, style in rows:
+        if not is_beside:
+            console.print(Text(" ".join(name), style))
+        for texts in zip_longest(*cells, fillvalue=""):
+            parts = []
+            for text, column in zip(texts, shown, strict=True):
+                padding = " " * (column.width - cell_len(text))
+                is_left = column.is_text or column is names
+                parts.append(text + padding if is_left else padding + text)
+            line = (" " * _GAP).join(parts if is_beside else ["", *parts]).rstrip()
+            console.print(Text(line, style), soft_wrap=True)

@@ -1,1 +1,0 @@
-"""The commands over the runs folder: list, show, export, clean, sync."""

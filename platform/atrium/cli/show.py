@@ -1,0 +1,42 @@
+"""`atrium show`: one run's settings, curves, evaluations, and what it answered before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from atrium.base.errors import AtriumError
+from atrium.cli.parser import CommandParser, files_explained
+from atrium.runs.document import run_document
+from atrium.runs.find import find_run
+from atrium.views.terminal import print_document, standard_output
+
+
+def main(argv: list[str]) -> int:
+    """Print what is known about one run."""
+    parser = CommandParser(
+        "show",
+        "Show a run: the settings that differ from the defaults, curves, evaluations, and what it\n"
+        "answered to the same problems before and after training.",
+    )
+    parser.add_run()
+    parser.add_argument(
+        "--samples", type=int, default=3, metavar="N", help="problems to show answers to (default: 3)"
+    )
+    arguments = parser.parse(argv)
+    if arguments.samples < 0:
+        parser.error(f"argument --samples: {arguments.samples} is less than 0")
+    with files_explained():
+        folder = find_run(arguments.runs_dir, arguments.run)
+        print_document(standard_output(), run_document(folder, _default_settings(), arguments.samples))
+    return 0
+
+
+def _default_settings() -> Mapping[str, object] | str:
+    """The default settings, or why they cannot be composed."""
+    try:
+        # Hydra and pydantic cost 0.5 s, which only this part of this command needs.
+        from atrium.config.compose import compose
+
+        return compose([]).model_dump(mode="json")
+    except (ImportError, AtriumError) as error:
+        return f"the defaults cannot be composed: {error}"

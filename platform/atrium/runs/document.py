@@ -1,0 +1,285 @@
+"""The documents of a run: the summary at its end, and everything that `atrium show` says of it."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from atrium.base.errors import TrainingDivergedError
+from atrium.base.metrics import (
+    CLIP_HIGH_FRAC,
+    CLIP_LOW_FRAC,
+    ENTROPY,
+    GRAD_NORM,
+    KL_K3,
+    LENGTH_MEAN,
+    NUM_TOKENS,
+    OUTSIDE_HIGH_FRAC,
+    OUTSIDE_LOW_FRAC,
+    REWARD,
+    STEP_S,
+    TRUNCATED_FRAC,
+    Quantity,
+)
+from atrium.base.nested import flattened, setting
+from atrium.base.plain_files import read_plain
+from atrium.base.recorded import as_integer, read_object
+from atrium.document.document import (
+    Column,
+    Document,
+    Passage,
+    Row,
+    Section,
+    Sentence,
+    Table,
+    Trend,
+    Value,
+)
+from atrium.document.formatting import age, counted, duration, number, share
+from atrium.planning.sides import Sides, sides_of
+from atrium.runs.evaluation_document import evaluation_tables, first_and_last_tables
+from atrium.runs.find import name_to_type
+from atrium.runs.reader import (
+    MetricTable,
+    RunOverview,
+    read_findings,
+    read_metrics,
+    read_overview,
+    read_steps,
+)
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.samples_document import before_and_after
+from atrium.runs.status import RunState
+
+_MAIN_CURVES = (REWARD, ENTROPY, LENGTH_MEAN)
+_CURVES = (
+    *_MAIN_CURVES,
+    TRUNCATED_FRAC,
+    CLIP_HIGH_FRAC,
+    CLIP_LOW_FRAC,
+    OUTSIDE_HIGH_FRAC,
+    OUTSIDE_LOW_FRAC,
+    KL_K3,
+    GRAD_NORM,
+    STEP_S,
+)
+_UNLISTED = ("runs_dir", "experiment_name", "resume", "branch", "compute", "kind", "not_read")
+"""Settings of where and on what machine a run was, and those that an evaluation does not read."""
+
+
+def summary_document(folder: RunFolder) -> Document:
+    """What came out of a run, from what its folder holds: scores, curves, files, and what to type next.
+
+    Raises `OSError` where a file of the folder exists and cannot be read.
+    """
+    run, metrics = read_overview(folder), read_metrics(folder)
+    # The command itself says that an interrupted run stopped.
+    error = run.status.error if run.state is not RunState.INTERRUPTED else None
+    return Document(
+        key=f"summary/{folder.name}",
+        title=folder.name,
+        alerts=(Sentence(f"error: {error}", "warning"),) if error else (),
+        answer=(Sentence(_heading(run, metrics)),),
+        sections=(
+            Section(
+                title="Results",
+                tables=(
+                    *first_and_last_tables(folder),
+                    *_curves_tables(metrics, _MAIN_CURVES),
+                ),
+                passages=(Passage("\n".join([*_places(run), "", *_next_commands(run)])),),
+            ),
+        ),
+        # The last lines are read first.
+        notes=tuple(Sentence(found.text, "warning") for found in read_findings(folder)),
+    )
+
+
+def run_document(folder: RunFolder, defaults: Mapping[str, object] | str, num_samples: int) -> Document:
+    """Everything that is known about a run, with samples of a few problems.
+
+    Settings are those that differ from the `defaults`. Where these are not known, they are the reason, and
+    the run's overrides stand in place of its settings.
+    """
+    run, metrics = read_overview(folder), read_metrics(folder)
+    findings = read_findings(folder, is_over=not run.state.is_live)
+    problems = (*run.problems, *([run.status.error] if run.status.error else []))
+    return Document(
+        key=f"run/{folder.name}",
+        title=folder.name,
+        alerts=tuple(Sentence(text, "warning") for text in (*problems, *(found.text for found in findings))),
+        answer=(Sentence(_heading(run, metrics)),),
+        sections=(
+            Section(title="", sentences=tuple(Sentence(text, "muted") for text in _origin(run))),
+            *([_settings_section(run, defaults)] if run.config else []),
+            Section(title="Curves", tables=tuple(_curves_tables(metrics, _CURVES))),
+            *_sides_sections(run),
+            Section(title="", tables=tuple(evaluation_tables(folder))),
+            Section(title="Samples", passages=tuple(before_and_after(folder, num_samples))),
+        ),
+    )
+
+
+def _heading(run: RunOverview, metrics: MetricTable) -> str:
+    """How the run ended, its name, and how much it did."""
+    status = run.status
+    num_tokens = np.nansum(metrics.columns.get(NUM_TOKENS.name, np.zeros(0)))
+    return (
+        f"{run.state}  {run.folder.name}  step {status.step} of {status.num_steps}  "
+        f"{duration(status.wall_s)}  {num_tokens:,.0f} tokens sampled"
+    )
+
+
+def _origin(run: RunOverview) -> list[str]:
+    """When, where and from which code the run started, and the run that it branches off."""
+    lines, status = [], run.status
+    if status.started:
+        passed = age(time.time() - status.started)
+        ago = passed if passed == "just now" else f"{passed} ago"
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(status.started))
+        provenance, _ = read_object(run.folder.provenance_file)
+        commit = setting(provenance, "code.commit")
+        dirty = " with changes" if setting(provenance, "code.is_dirty") else ""
+        code = f", commit {str(commit)[:10]}{dirty}" if commit else ""
+        lines.append(f"started {when} ({ago}) on {status.host or 'an unknown host'}{code}")
+    if (step := setting(run.config, "branch.step")) is not None:
+        lines.append(f"goes on from step {step} of {setting(run.config, 'branch.run')}")
+    return lines
+
+
+def _settings_section(run: RunOverview, defaults: Mapping[str, object] | str) -> Section:
+    """The settings that differ from the defaults, or what was typed where those are not known."""
+    if isinstance(defaults, str):
+        try:
+            typed = read_plain(run.folder.overrides_file).decode("utf-8", "replace")
+        except FileNotFoundError:
+            typed = ""
+        return Section(title="Settings", passages=(Passage(typed.rstrip(), f"what was typed ({defaults})"),))
+    ours, theirs = flattened(run.config), flattened(defaults)
+    rows = tuple(
+        Row((key, _shown(value), _shown(theirs[key]) if key in theirs else "not in the defaults"))
+        for key, value in ours.items()
+        if key.partition(".")[0] not in _UNLISTED and theirs.get(key) != value
+    )
+    table = Table(
+        title="settings that differ from the defaults",
+        columns=tuple(Column(title, is_text=True) for title in ("setting", "value", "default")),
+        rows=rows,
+        note="" if rows else "none",
+    )
+    return Section(title="Settings", tables=(table,))
+
+
+def _shown(value: object) -> str:
+    return "null" if value is None else str(value)
+
+
+def _curves_tables(metrics: MetricTable, quantities: Iterable[Quantity]) -> list[Table]:
+    """The course of each quantity that was recorded, with its first and last value; nothing without steps."""
+    rows = []
+    for quantity in quantities:
+        if (values := metrics.columns.get(quantity.name)) is not None:
+            is_share = quantity.name.endswith("_frac")
+            label = quantity.name.rpartition("/")[2].removesuffix("_frac").replace("_", " ")
+            shown = "%" if is_share else quantity.unit
+            first, last = (Value(float(values[place]), "share" if is_share else "") for place in (0, -1))
+            course = Trend(tuple(values.tolist()))
+            rows.append(Row((f"{label}, {shown}" if shown else label, first, course, last)))
+    columns = (Column("curve"), Column("first"), Column("course", is_text=True), Column("last"))
+    return [Table(title="", columns=columns, rows=tuple(rows))] if rows else []
+
+
+def _sides_sections(run: RunOverview) -> list[Section]:
+    """Sampling beside training: the times of both, and what overlap allows.
+
+    Nothing for a run whose steps do not tell, or whose completions come from disk.
+    """
+
+    def value(key: str, least: int) -> int:
+        return max(least, as_integer(setting(run.config, key)) or least)
+
+    if setting(run.config, "rollout.stored_frac") is not None:
+        return []
+    is_inside = setting(run.config, "rollout.placement") in (None, "inside")
+    num_trainers = value("compute.num_processes", 1) * value("compute.num_nodes", 1)
+    lag = value("rollout.lag", 0)
+    urls = setting(run.config, "rollout.servers")
+    num_urls = len(urls) if isinstance(urls, list) else 0
+    num_engines = max(num_urls, value("rollout.num_engines", 1), value("rollout.num_servers", 1))
+    sides = sides_of(
+        [metrics for _, metrics in read_steps(run.folder)],
+        num_engines=num_trainers if is_inside else num_engines,
+        num_trainers=num_trainers,
+        overlaps=lag > 0 and not is_inside,
+    )
+    if sides is None:
+        return []
+    missing = [*(["rollout.lag=1"] if lag == 0 else []), *(["rollout.placement=server"] if is_inside else [])]
+    title = f"sampling and training (medians of {counted(sides.num_steps, 'step')})"
+    return [Section(title=title, sentences=tuple(map(Sentence, _sides_lines(sides, missing))))]
+
+
+def _sides_lines(sides: Sides, missing: list[str]) -> list[str]:
+    """What the step takes, what it can take, and with how many devices; `missing` lets both sides overlap."""
+    engines, trainers = counted(sides.num_engines, "engine"), counted(sides.num_trainers, "trainer")
+    least, times = _s(sides.bound_s), number(sides.step_s / sides.bound_s)
+    if missing:
+        how = f"each on devices of its own ({' '.join(missing)})"
+        overlap = f"both at once, {how}: at least {least}, {times} times as fast"
+    else:
+        # Medians of parts may add up to more than that of the whole.
+        reached = share(min(1.0, sides.bound_s / sides.step_s))
+        overlap = f"both at once: at least {least}, of which {reached} is reached"
+    for_engines, for_trainers = sides.balance
+    wanted = max(1, round(sides.engines_per_trainer * sides.num_trainers))
+    return [
+        f"a step takes {_s(sides.step_s)}: sampling {_s(sides.sampling_s)} on {engines}, training "
+        f"{_s(sides.training_s)} on {trainers}, neither {_s(sides.rest_s)}",
+        overlap,
+        f"equally long with {for_engines} to {for_trainers} devices, sampling to training: at least "
+        f"{_s(sides.bound_with(wanted))} with {counted(wanted, 'engine')}, where sampling scales with them",
+    ]
+
+
+def _s(seconds: float) -> str:
+    return f"{number(seconds)} s"
+
+
+def _places(run: RunOverview) -> list[str]:
+    """The folder of the run, its figures and its last checkpoint."""
+    curves = run.folder.figures_dir / "curves.png"
+    steps = run.folder.checkpoint_steps()
+    return [
+        f"record      {run.folder.path}",
+        *([f"figures     {curves}"] if curves.is_file() else []),
+        *([f"checkpoint  {run.folder.checkpoint_path(steps[-1])}"] if steps else []),
+    ]
+
+
+def _next_commands(run: RunOverview) -> list[str]:
+    """The commands to type next, each with what it does."""
+    name = shlex.quote(name_to_type(run.folder))
+    commands = []
+    steps = run.folder.checkpoint_steps()
+    may_resume = run.state not in (RunState.FINISHED, RunState.FAILED_START)
+    if may_resume and run.status.cause == TrainingDivergedError.cause:  # it would diverge again
+        may_resume = False
+        if earlier := [step for step in steps if step < run.status.step] or steps[:-1]:
+            lower = f"atrium train --resume {name}@{earlier[-1]} optimizer.learning_rate=RATE"
+            commands.append((lower, f"a new run from step {earlier[-1]}, with a lower learning rate"))
+    if may_resume:
+        meaning = f"continue after step {steps[-1]}" if steps else "start again from the first step"
+        commands.append((f"atrium train --resume {name}", meaning))
+    commands.append((f"atrium show {name}", "settings, curves, rollouts"))
+    if steps:
+        commands.append((f"atrium export {name}", "the policy as a transformers folder"))
+        if run.state is RunState.FINISHED:
+            more = max(2 * run.status.num_steps, 1)
+            commands.append((f"atrium train --resume {name} num_steps={more}", "train on"))
+    return [
+        f"{'' if place else 'next':<12}{command}  # {meaning}"
+        for place, (command, meaning) in enumerate(commands)
+    ]

@@ -1,0 +1,268 @@
+"""The document of an evaluation, and the tables of a run's evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from atrium.base.nested import mapping_at, setting
+from atrium.base.recorded import as_finite, as_integer, as_interval, number_or_nan, read_object
+from atrium.document.document import (
+    Cell,
+    Column,
+    Document,
+    Estimate,
+    Passage,
+    Row,
+    Section,
+    Sentence,
+    Table,
+    Value,
+)
+from atrium.document.formatting import counted, number, share
+from atrium.runs.find import name_to_type
+from atrium.runs.reader import EvaluationPoint, read_evaluations
+from atrium.runs.run_folder import RunFolder
+
+_INTERVALS = "95 % intervals over problems: what another exam of such problems would say"
+_SCORE_COLUMNS = (Column(""), Column("score, %, and over problems"), Column("sampling"))
+_NOTES = (
+    "95 % intervals. Over problems: what another exam of such problems would say.",
+    "Sampling: what this exam would say, sampled again; of Pass@k and Pass^k it takes 2k samples to tell.",
+)
+
+
+def evaluation_document(folder: RunFolder) -> Document:
+    """What came out of an evaluation, from what its folder holds."""
+    points = {name: own[-1] for name, own in read_evaluations(folder).items()}
+    samples = ", ".join(str(folder.evaluation_path(name, point.step)) for name, point in points.items())
+    drawn = sorted(folder.figures_dir.glob("pass_at_k-*.png")) if folder.figures_dir.is_dir() else []
+    places = [
+        f"record      {folder.path}",
+        f"samples     {samples}",
+        *([f"figures     {', '.join(map(str, drawn))}"] if drawn else []),
+        f"next        atrium show {name_to_type(folder)}",
+    ]
+    return Document(
+        key=f"evaluation/{folder.name}",
+        title=folder.name,
+        sections=(
+            *map(_benchmark_section, points.values()),
+            Section(title="All benchmarks", tables=tuple(_macro_tables(folder))),
+            Section(title="Files", passages=(Passage("\n".join(places)),)),
+        ),
+        notes=tuple(map(Sentence, _NOTES)),
+    )
+
+
+def first_and_last_tables(folder: RunFolder) -> list[Table]:
+    """The first and last evaluation of each benchmark; no table where nothing was evaluated."""
+    rows = []
+    for benchmark, points in _test_problems_first(folder).items():
+        k, num = _k(points[-1]), _num_problems(points[-1])
+        both = (points[0], points[-1] if len(points) > 1 else None)
+        rows += [
+            Row((benchmark, f"Mean@{k}", *map(_mean, both))),
+            Row((num, f"Pass@{k}", *map(_passed, both))),
+            Row(("", "", *(f"step {point.step}" if point else "" for point in both))),
+        ]
+    columns = tuple(
+        Column(title, is_text=True) for title in ("held-out problems", "", "before, %", "after, %")
+    )
+    return [Table(title="", columns=columns, rows=tuple(rows), note=_INTERVALS)] if rows else []
+
+
+def evaluation_tables(folder: RunFolder) -> list[Table]:
+    """All evaluations of a run, a table for each benchmark."""
+    return [_course_table(points) for points in _test_problems_first(folder).values()]
+
+
+def _course_table(points: Sequence[EvaluationPoint]) -> Table:
+    """The evaluations of one benchmark, and below them its groups of problems before and after."""
+    first, last = points[0], points[-1]
+    titles = ("step", f"Mean@{_k(last)}, %", "sampling noise", f"Pass@{_k(last)}, %")
+    rows = [(str(one.step), _mean(one), _interval(one.interval_sampling), _passed(one)) for one in points]
+    noise = "sampling noise: the same exam sampled again"
+    return Table(
+        title=f"evaluation: {_described_benchmark(last)}",
+        columns=tuple(map(Column, titles)),
+        rows=tuple(map(Row, rows)),
+        note="\n".join((*_breakdown_lines(first, last), f"{_INTERVALS}; {noise}")),
+    )
+
+
+def contest_note(results: Mapping[str, object]) -> str:
+    """Whether the model is older than the problems, which is the simplest check for contamination."""
+    settings = mapping_at(results, "settings")
+    published, released = settings.get("published"), settings.get("released")
+    if not published:
+        return ""
+    if not released:
+        return f"problems published {published}; set model.released=YYYY-MM-DD to compare the model's date"
+    if str(published) > str(released):
+        return f"problems published {published}, after the model's release ({released}): it cannot know them"
+    return f"problems published {published}, before the model's release ({released}): it may have seen them"
+
+
+def _test_problems_first(folder: RunFolder) -> dict[str, tuple[EvaluationPoint, ...]]:
+    return dict(sorted(read_evaluations(folder).items(), key=lambda one: ("validation" in one[0], one[0])))
+
+
+def _k(point: EvaluationPoint) -> int | str:
+    return "k" if point.k is None else point.k
+
+
+def _num_problems(point: EvaluationPoint) -> str:
+    return "" if point.num_problems is None else counted(point.num_problems, "problem")
+
+
+def _described_benchmark(point: EvaluationPoint) -> str:
+    num = _num_problems(point)
+    return f"{point.benchmark}{', ' if num else ''}{num}, {counted(_k(point), 'sample')} each"
+
+
+def _mean(point: EvaluationPoint | None) -> Cell:
+    return None if point is None else Estimate(point.mean_at_k, point.interval_over_problems, "share")
+
+
+def _passed(point: EvaluationPoint | None) -> Cell:
+    return None if point is None else Estimate(point.pass_at_k, point.pass_interval_over_problems, "share")
+
+
+def _breakdown_lines(first: EvaluationPoint, last: EvaluationPoint) -> list[str]:
+    """Mean@k before and after for each value of what the problems are told apart by, such as level."""
+    lines = []
+    breakdown = mapping_at(last.results, "breakdown")
+    points = (last,) if first.step == last.step else (first, last)
+    for key in breakdown:
+        parts = []
+        for value in mapping_at(breakdown, key):
+            means = [_mean_of(point, key, value) for point in points]
+            parts.append(f"{value}: {' → '.join(f'{100 * mean:.0f}' for mean in means)}")
+        lines.append(f"by {key}, in %:  {'   '.join(parts)}")
+    return lines
+
+
+def _mean_of(point: EvaluationPoint, key: str, value: str) -> float:
+    """The recorded mean of one group, NaN where there is none. Values may hold dots."""
+    group = mapping_at(point.results, f"breakdown.{key}").get(value)
+    return number_or_nan(group.get("mean_at_k") if isinstance(group, Mapping) else None)
+
+
+def _benchmark_section(point: EvaluationPoint) -> Section:
+    """The scores of one benchmark and of its groups of problems."""
+    lines = (_described(point.results), contest_note(point.results), *_about_answers(point.results))
+    breakdown = mapping_at(point.results, "breakdown")
+    return Section(
+        title=_described_benchmark(point),
+        sentences=tuple(Sentence(line) for line in lines if line),
+        tables=(
+            Table(title="", columns=_SCORE_COLUMNS, rows=tuple(_score_rows(point))),
+            *(_group_table(point, key, mapping_at(breakdown, key)) for key in breakdown),
+        ),
+    )
+
+
+def _described(results: Mapping[str, object]) -> str:
+    """How the answers were sampled, in one line."""
+    settings = mapping_at(results, "settings")
+    if not settings:
+        return ""
+    limit, engine = settings.get("max_new_tokens"), settings.get("engine")
+    thinking = "thinking" if settings.get("thinking") else "no thinking"
+    return (
+        f"prompt {settings.get('prompt_template')} (hash {str(settings.get('prompt_template_hash'))[:8]}), "
+        f"{thinking}, "
+        f"temperature {settings.get('temperature')}, top_p {settings.get('top_p')}, up to {limit} tokens, "
+        f"engine {engine}, seed {settings.get('seed')}"
+    )
+
+
+def _about_answers(results: Mapping[str, object]) -> list[str]:
+    """Their length, their verdicts, and how many did not end."""
+    length, cut = as_finite(results.get("completion_length")), as_finite(results.get("truncated_frac"))
+    verdicts = (
+        f"{name.replace('_', ' ')} {share(as_finite(value))}"
+        for name, value in mapping_at(results, "verdicts").items()
+        if value
+    )
+    lines = ["   ".join((f"mean length {number(length)} tokens", f"truncated {share(cut)}", *verdicts))]
+    if endless := as_integer(results.get("num_endless_thoughts")):
+        limit = ", and evaluation.max_new_tokens (null: rollout.max_new_tokens)" if cut else ""
+        lines.append(
+            f"in {endless} of {results.get('num_samples')} answers the reasoning did not end: check "
+            f"model.thinking{limit}"
+        )
+    return lines
+
+
+def _score_rows(point: EvaluationPoint) -> list[Row]:
+    """Mean@k, Maj@k, Pass@k and Pass^k; with one sample all of them are Mean@1."""
+    results = point.results
+    rows = [Row((f"Mean@{point.k}", _mean(point), _sampling(point.interval_sampling)))]
+    for at, value in mapping_at(results, "maj_at").items():
+        if at != "1":
+            rows.append(
+                Row(
+                    (
+                        f"Maj@{at}",
+                        _estimate(value, setting(results, f"maj_at_intervals.{at}")),
+                        "not estimated",
+                    )
+                )
+            )
+    for label, by_k in (("Pass@", "pass_at"), ("Pass^", "pass_hat")):
+        for at, value in mapping_at(results, by_k).items():
+            if at != "1":
+                found = mapping_at(results, f"{by_k}_intervals.{at}")
+                score = _estimate(value, found.get("over_problems"))
+                rows.append(Row((f"{label}{at}", score, _sampling(found.get("sampling")))))
+    return rows
+
+
+def _estimate(value: object, interval: object) -> Estimate:
+    return Estimate(as_finite(value), as_interval(interval), "share")
+
+
+def _interval(interval: object) -> Estimate:
+    return Estimate(None, as_interval(interval), "share")
+
+
+def _sampling(interval: object) -> Cell:
+    found = _interval(interval)
+    return "not estimable" if found.interval is None else found
+
+
+def _group_table(point: EvaluationPoint, key: str, groups: Mapping[str, object]) -> Table:
+    """The scores of each group of problems."""
+    titles = (key, "problems", f"Mean@{point.k}, %", f"Pass@{point.k}, %", "length", "truncated, %")
+    return Table(
+        title="",
+        columns=tuple(map(Column, titles)),
+        rows=tuple(
+            Row(
+                (
+                    name,
+                    as_integer(scores.get("num_problems")),
+                    _estimate(scores.get("mean_at_k"), scores.get("interval_over_problems")),
+                    Value(as_finite(scores.get("pass_at_k")), "share"),
+                    Value(as_finite(scores.get("completion_length"))),
+                    Value(as_finite(scores.get("truncated_frac")), "share"),
+                )
+            )
+            for name, scores in groups.items()
+            if isinstance(scores, Mapping)
+        ),
+    )
+
+
+def _macro_tables(folder: RunFolder) -> list[Table]:
+    """The macro average of several benchmarks."""
+    macro = mapping_at(read_object(folder.summary_file)[0], "macro_average")
+    if not macro:
+        return []
+    rows = (
+        Row(("Mean@K", _estimate(macro.get("mean_at_k"), macro.get("interval_over_problems")))),
+        Row(("Pass@K", _estimate(macro.get("pass_at_k"), macro.get("pass_interval_over_problems")))),
+    )
+    title = f"macro average over {macro.get('num_benchmarks')} benchmarks"
+    return [Table(title=title, columns=_SCORE_COLUMNS[:2], rows=rows)]
