@@ -99,7 +99,7 @@ def test_last_says_that_no_run_has_started(tmp_path):
 
 
 def test_the_summary_of_a_failed_start_offers_no_resume(tmp_path, capsys):
-    from atrium.views.end_summary import print_summary
+    from atrium.assemble.run import print_summary
 
     folder = RunFolder.create(tmp_path / "runs", "study", "atr", 0)
     StatusWriter(folder.status_file).end(RunState.FAILED, "no such model")
