@@ -123,7 +123,7 @@ def test_the_command_prints_what_may_be_written_and_writes_the_files(make_study,
     runs_dir, out = str(tmp_path / "runs"), tmp_path / "out"
     assert main(["report", "study", "--runs-dir", runs_dir, "--out", str(out)]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("atr scores ")
+    assert said.startswith("What may be written\natr scores ")
     assert {path.suffix for path in out.iterdir()} == {".html", ".md", ".tex"}
     assert all(str(path) in said for path in out.iterdir())
     picture = out / "picture.svg"
