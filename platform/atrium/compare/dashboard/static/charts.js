@@ -47,53 +47,60 @@ export const rules = (data, lineStyle, label = /** @type {object} */ ({ show: fa
 });
 
 /**
- * The option of a histogram of ratios on log axes: `rows` are {name, color, values, style}, `least` is what nothing is
- * drawn as, since a log axis has no zero, `said` makes a value's text and `tick` that of the y axis.
+ * Draw a histogram of ratios on log axes. `rows` are {name, values, styleOf}, with the `column` of the table where that
+ * is not the name; `least` is what nothing is drawn as, since a log axis has no zero; `said` makes a value's text and
+ * `tick` that of the y axis.
  */
-export function ratioHistogram({ edges, rows, least, said, tick, grid, colours }) {
+export function drawRatioHistogram(
+  figure,
+  { subtitle, edges, rows, least, said, tick, more = (_colours) => ({}) },
+) {
   const last = edges.length - 2;
-  return {
-    grid,
-    xAxis: namedAxis(colours, "ratio w", {
-      scale: false,
-      min: edges[0],
-      max: edges.at(-1),
-      splitLine: { show: false },
-      ...ratioTicks(edges, colours),
-    }),
-    yAxis: axis(colours, {
-      type: "log",
-      min: least,
-      axisLabel: { color: colours.muted, fontSize: 11, formatter: tick },
-    }),
-    tooltip: {
-      trigger: "axis",
-      formatter: ([{ dataIndex }]) => {
-        const i = Math.min(dataIndex, last);
-        const title = `w from ${number(Math.exp(edges[i]))} to ${number(Math.exp(edges[i + 1]))}`;
-        return tip(
-          title,
-          rows.map(({ name, color, values }) => [color, name, said(values[i])]),
-        );
-      },
-    },
-    series: rows.map(({ name, color, values, style }) => ({
-      type: "line",
+  const tipOf = ([{ dataIndex }], colours) => {
+    const i = Math.min(dataIndex, last);
+    const ends = [edges[i], edges[i + 1]].map((edge) => number(Math.exp(edge)));
+    const lines = rows.map(({ name, values, styleOf }) => [
+      styleOf(colours).itemStyle.color,
       name,
-      step: "end",
-      symbol: "none",
-      itemStyle: { color },
-      data: edges.map((edge, i) => [edge, Math.max(values[Math.min(i, last)], least)]),
-      ...style,
-    })),
+      said(values[i]),
+    ]);
+    return tip(`w from ${ends[0]} to ${ends[1]}`, lines);
   };
+  figure.draw({
+    subtitle,
+    option: (colours) => ({
+      grid: { left: 8, right: 18, top: 14, bottom: 24, containLabel: true },
+      xAxis: namedAxis(colours, "ratio w", {
+        scale: false,
+        min: edges[0],
+        max: edges.at(-1),
+        splitLine: { show: false },
+        ...ratioTicks(edges, colours),
+      }),
+      yAxis: axis(colours, {
+        type: "log",
+        min: least,
+        axisLabel: { color: colours.muted, fontSize: 11, formatter: tick },
+      }),
+      tooltip: { trigger: "axis", formatter: (points) => tipOf(points, colours) },
+      series: rows.map(({ name, values, styleOf }) => ({
+        type: "line",
+        name,
+        step: "end",
+        symbol: "none",
+        data: edges.map((edge, i) => [edge, Math.max(values[Math.min(i, last)], least)]),
+        ...styleOf(colours),
+      })),
+      ...more(colours),
+    }),
+    table: () => ({
+      columns: ["ratio_low", "ratio_high", ...rows.map(({ name, column = name }) => column)],
+      rows: edges
+        .slice(1)
+        .map((edge, i) => [Math.exp(edges[i]), Math.exp(edge), ...rows.map(({ values }) => values[i])]),
+    }),
+  });
 }
-
-/** The numbers of such a histogram; `columns` name the rows. */
-export const ratioTable = (edges, columns, values) => ({
-  columns: ["ratio_low", "ratio_high", ...columns],
-  rows: edges.slice(1).map((edge, i) => [Math.exp(edges[i]), Math.exp(edge), ...values.map((one) => one[i])]),
-});
 
 /** The values of a curve by their steps. */
 export const byStep = ({ x, y }) => new Map(x.map((step, i) => [step, y[i]]));

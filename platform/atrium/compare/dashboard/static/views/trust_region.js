@@ -1,16 +1,7 @@
 // One run's trust region: observed ratios against the window, what each side cut, entropy against cuts.
 
 import { ask } from "../api.js";
-import {
-  byStep,
-  curveAxis,
-  drawNothing,
-  legend,
-  namedAxis,
-  ratioHistogram,
-  ratioTable,
-  rules,
-} from "../charts.js";
+import { byStep, curveAxis, drawNothing, drawRatioHistogram, legend, namedAxis, rules } from "../charts.js";
 import { choice, el, field, fill, oneAtATime, select } from "../dom.js";
 import { axis, bandSeries, disposeAll, Figure, figureGrid, tip, zoomable } from "../figure.js";
 import { number, percent, plural } from "../format.js";
@@ -19,6 +10,10 @@ import { addressOf, get, set } from "../url.js";
 import { curveOption } from "./curves.js";
 import { showArms } from "./trust_region_arms.js";
 
+const MODES = [
+  ["", "One run"],
+  ["arms", "Methods side by side"],
+];
 const SIGNS = [
   ["positive", "A > 0"],
   ["negative", "A < 0"],
@@ -45,23 +40,16 @@ const FLOOR = 0.7; // what no token is drawn as: a log axis has no zero
 /** One run or several methods, as the address says. */
 export async function show(root, context) {
   let shown = null;
-  const change = async (mode) => {
-    set({ mode: mode === "run" ? null : mode });
+  const draw = async () => {
     shown?.dispose();
     fill(root);
-    shown = await (mode === "arms" ? showArms : showRun)(root, context, modes());
+    const modes = choice("Show", MODES, get("mode"), (mode) => {
+      set({ mode });
+      void draw();
+    });
+    shown = await (get("mode") === "arms" ? showArms : showRun)(root, context, modes);
   };
-  const modes = () =>
-    choice(
-      "Show",
-      [
-        ["run", "One run"],
-        ["arms", "Methods side by side"],
-      ],
-      get("mode", "run"),
-      (mode) => void change(mode),
-    );
-  await change(get("mode", "run"));
+  await draw();
   return { refresh: () => shown.refresh(), dispose: () => shown.dispose() };
 }
 
@@ -177,37 +165,29 @@ function drawHistogram(figure, { histogram, window, is_of_all_tokens: isOfAll },
     return;
   }
   const { edges, counts } = histogram;
-  const rowOf = (sign, name, at, colours) => {
-    const color = colours[sign];
-    const isZero = sign === "zero";
-    const style = {
-      lineStyle: { width: 1.6, color },
-      areaStyle: { color, opacity: isZero ? 0.08 : 0.2, origin: "start" },
-      z: isZero ? 1 : 2,
-      ...(at === 0 ? windowMarks(window, colours, edges) : {}),
-    };
-    return { name, color, values: counts[sign], style };
-  };
-  figure.draw({
+  const styleOf = (sign, colours) => ({
+    lineStyle: { width: 1.6, color: colours[sign] },
+    itemStyle: { color: colours[sign] },
+    areaStyle: { color: colours[sign], opacity: sign === "zero" ? 0.08 : 0.2, origin: "start" },
+    z: sign === "zero" ? 1 : 2,
+    ...(sign === "positive" && windowMarks(window, colours, edges)),
+  });
+  drawRatioHistogram(figure, {
     subtitle,
-    option: (colours) => ({
+    edges,
+    rows: SIGNS.map(([sign, name]) => ({
+      name,
+      column: `num_tokens_${sign}_advantage`,
+      values: counts[sign],
+      styleOf: (colours) => styleOf(sign, colours),
+    })),
+    least: FLOOR,
+    said: number,
+    tick: (value) => (value < 1 ? "" : number(value)),
+    more: (colours) => ({
       legend: legend(colours, { left: "auto", right: 8 }),
-      ...ratioHistogram({
-        edges,
-        rows: SIGNS.map(([sign, name], at) => rowOf(sign, name, at, colours)),
-        least: FLOOR,
-        said: number,
-        tick: (value) => (value < 1 ? "" : number(value)),
-        grid: { left: 8, right: 18, top: 30, bottom: 22, containLabel: true },
-        colours,
-      }),
+      grid: { left: 8, right: 18, top: 30, bottom: 22, containLabel: true },
     }),
-    table: () =>
-      ratioTable(
-        edges,
-        SIGNS.map(([sign]) => `num_tokens_${sign}_advantage`),
-        SIGNS.map(([sign]) => counts[sign]),
-      ),
   });
 }
 

@@ -1,7 +1,7 @@
 // Methods side by side: their windows, the ratios of their tokens, what was cut, entropy and KL, at equal steps.
 
 import { ask } from "../api.js";
-import { byStep, drawNothing, namedAxis, ratioHistogram, ratioTable, rules } from "../charts.js";
+import { byStep, drawNothing, drawRatioHistogram, namedAxis, rules } from "../charts.js";
 import { debounced, el, fill, oneAtATime } from "../dom.js";
 import { axis, disposeAll, Figure, figureGrid, tip } from "../figure.js";
 import { number, percent, plural } from "../format.js";
@@ -221,32 +221,23 @@ function drawRatios(figure, { arms, edges }, sign) {
     drawNothing(figure, "None of these runs has recorded distributions of ratios.", { subtitle });
     return;
   }
-  const rowsOf = (colours) =>
-    known.map(({ name, place, shares, window }) => {
-      const { color, dash } = seriesStyle(place, colours);
-      const bounds = (window ?? []).filter((bound) => bound > 0).map((bound) => ({ xAxis: Math.log(bound) }));
-      const markLine = rules(bounds, { color, type: "dotted", width: 1.4 });
-      const style = { lineStyle: { width: 1.7, color, type: dash }, markLine };
-      return { name, color, values: shares[sign], style };
-    });
-  figure.draw({
+  const styleOf = ({ place, window }, colours) => {
+    const { color, dash } = seriesStyle(place, colours);
+    const bounds = (window ?? []).filter((bound) => bound > 0).map((bound) => ({ xAxis: Math.log(bound) }));
+    const markLine = rules(bounds, { color, type: "dotted", width: 1.4 });
+    return { lineStyle: { width: 1.7, color, type: dash }, itemStyle: { color }, markLine };
+  };
+  drawRatioHistogram(figure, {
     subtitle,
-    option: (colours) =>
-      ratioHistogram({
-        edges,
-        rows: rowsOf(colours),
-        least: FLOOR,
-        said: (share) => `${percent(share)} %`,
-        tick: (share) => `${number(100 * share)} %`,
-        grid: GRID,
-        colours,
-      }),
-    table: () =>
-      ratioTable(
-        edges,
-        known.map(({ name }) => name),
-        known.map(({ shares }) => shares[sign]),
-      ),
+    edges,
+    rows: known.map((arm) => ({
+      name: arm.name,
+      values: arm.shares[sign],
+      styleOf: (colours) => styleOf(arm, colours),
+    })),
+    least: FLOOR,
+    said: (share) => `${percent(share)} %`,
+    tick: (share) => `${number(100 * share)} %`,
   });
 }
 
