@@ -34,7 +34,7 @@ let drawn = known;
 let refreshing = false;
 let lastRefresh = 0;
 
-/** What views are given: the table of runs, and a way to another address. */
+/** What views are given: the table of runs. */
 const context = {
   async runs() {
     if (table?.version === known) {
@@ -56,10 +56,6 @@ const context = {
   },
   forget() {
     table = asking = null;
-  },
-  go(address) {
-    history.pushState(null, "", address);
-    void open();
   },
 };
 
@@ -120,7 +116,8 @@ document.addEventListener("click", (event) => {
   const isOfPage = link && !link.target && !link.hasAttribute("download");
   if (event.defaultPrevented || !isPlain || !isOfPage || !MODULES[link.pathname.slice(1)]) return;
   event.preventDefault();
-  context.go(link.dataset.view ? addressOf(link.dataset.view) : link.getAttribute("href"));
+  history.pushState(null, "", link.dataset.view ? addressOf(link.dataset.view) : link.getAttribute("href"));
+  void open();
 });
 document.addEventListener("keydown", (event) => {
   /** @type {HTMLInputElement | null} */
