@@ -6,18 +6,17 @@ import json
 
 import pytest
 from tests.models.zoo import zoo_policy
+from tests.opened_run import opened_run
 
-from atrium.assemble.packing import Rows, settle_packing
+from atrium.assemble.packing import settle_packing
 from atrium.base.errors import ConfigError
 from atrium.config.compose import compose, from_json
 from atrium.config.resume import branched, resumed
 from atrium.config.schema import BranchConfig
 from atrium.models.policy import save_policy
 from atrium.runs.run_folder import RunFolder
-from atrium.train.ranks.ranks import SINGLE
 from atrium.train.update.forward import PolicyForward
 
-ROWS = Rows(longest_prompt=20, longest=40, group_size=8)
 PADS = "updates compute padded rows (compute.packing=auto): PhimoeAttention masks more than later tokens"
 
 
@@ -29,10 +28,10 @@ def settle(tmp_path):
         path = tmp_path / "runs" / "experiment" / name
         path.mkdir(parents=True, exist_ok=True)
         folder, said = RunFolder(path), []
-        config = compose(["model=smollm2_135m", "dataset=arithmetic", *overrides])
+        config = compose(["model=smollm2_135m", "dataset=arithmetic", "rollout.group_size=8", *overrides])
         forward = PolicyForward(zoo_policy(model_type).model, temperature=1.0)
-        settings = settle_packing(config, forward, ROWS, folder, log=said.append, ranks=SINGLE)
-        return settings, folder, said
+        run = settle_packing(opened_run(config, folder, said), forward, longest_prompt=20, longest=40)
+        return run.config, folder, said
 
     return settled
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.opened_run import opened_run
 
 from atrium.assemble import budget
 from atrium.assemble.budget import tune_micro_batches
@@ -128,7 +129,7 @@ def settled(runs, tmp_path, monkeypatch):
         policy = build_policy(config, runs.runs_dir / ".cache", Listener())
         updater = build_updater(config, policy, None, {}, FaultHandling())
         said = []
-        updater = tune_micro_batches(config, updater, folder, longest=40, log=said.append)
+        updater = tune_micro_batches(opened_run(config, folder, said), updater, longest=40)
         stored = from_json(folder.config_file.read_text()).compute
         return updater, stored, said, tries
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,59 +23,49 @@ from atrium.base.recorded import read_object
 from atrium.config.schema import RunConfig
 from atrium.models.blocks import decoder_blocks
 from atrium.planning.memory import OPTIMIZER_STATE, PROXIMAL_STATES
-from atrium.runs.run_folder import RunFolder
 from atrium.train.guard.budget_search import largest_budget, update_fits
-from atrium.train.ranks.ranks import SINGLE, Ranks
 from atrium.train.update.updater import PolicyUpdater
+
+if TYPE_CHECKING:
+    from atrium.assemble.run import Run
 
 _CACHE = "micro_batch_tokens.json"
 
 
-def tune_micro_batches(
-    config: RunConfig,
-    updater: PolicyUpdater,
-    folder: RunFolder,
-    *,
-    longest: int,
-    log: Callable[[str], None],
-    ranks: Ranks = SINGLE,
-) -> PolicyUpdater:
+def tune_micro_batches(run: Run, updater: PolicyUpdater, *, longest: int) -> PolicyUpdater:
     """The updater with what was `auto` decided, as the run's record then holds it.
 
     Predicted memory decides whether activations are computed again; trying decides how many tokens a
     micro-batch has. `longest` is the length of the longest prompt with the longest completion, in tokens.
     Raises `MemoryExhaustedError` where one such row does not fit.
     """
-    compute = config.compute
+    compute = run.config.compute
     if "auto" not in (compute.recompute_activations, compute.micro_batch_tokens):
         return updater
     if compute.recompute_activations == "auto":
-        updater = _fitting_blocks(config, updater, longest, log, ranks)
+        updater = _fitting_blocks(run, updater, longest)
     if compute.micro_batch_tokens == "auto":
-        updater = _fitting_micro_batches(config, updater, folder, longest, log)
+        updater = _fitting_micro_batches(run, updater, longest)
         compute = compute.model_copy(update={"micro_batch_tokens": updater.settings.micro_batch_tokens})
-    if ranks.is_first:
+    if run.ranks.is_first:
         settled = compute.model_copy(update={"recompute_activations": updater.forward.recomputes})
-        stored = config.model_copy(update={"compute": settled})
-        folder.write_config(stored.as_record())
+        run.folder.write_config(run.config.model_copy(update={"compute": settled}).as_record())
     return updater
 
 
-def _fitting_blocks(
-    config: RunConfig, updater: PolicyUpdater, longest: int, log: Callable[[str], None], ranks: Ranks
-) -> PolicyUpdater:
+def _fitting_blocks(run: Run, updater: PolicyUpdater, longest: int) -> PolicyUpdater:
     """The updater, with activations computed again where an update is predicted not to fit otherwise."""
-    is_needed = None
-    if ranks.is_first and _may_recompute(config, updater):
+    config, is_needed = run.config, None
+    if run.ranks.is_first and _may_recompute(config, updater):
         is_needed = needs_recomputation(
             config,
             exact_shape(config),
             num_prompt_tokens=longest - config.rollout.max_new_tokens,
             device_bytes=_gpu_bytes(config.compute.device),
         )
-    if not ranks.from_first(is_needed):
+    if not run.ranks.from_first(is_needed):
         return updater
-    log("updates compute activations again: with them kept, an update is predicted not to fit memory")
+    run.log("updates compute activations again: with them kept, an update is predicted not to fit memory")
     return replace(updater, forward=updater.forward.recomputing())
 
 
@@ -90,20 +80,14 @@ def _may_recompute(config: RunConfig, updater: PolicyUpdater) -> bool:
     return is_open and bool(decoder_blocks(updater.forward.model))
 
 
-def _fitting_micro_batches(
-    config: RunConfig,
-    updater: PolicyUpdater,
-    folder: RunFolder,
-    longest: int,
-    log: Callable[[str], None],
-) -> PolicyUpdater:
+def _fitting_micro_batches(run: Run, updater: PolicyUpdater, longest: int) -> PolicyUpdater:
     """The updater with micro-batches of as many tokens as fit, with activations kept if a row then does."""
-    found = _kept_or_found(config, updater, folder, longest, log)
-    if found is None and _may_recompute(config, updater):
+    found = _kept_or_found(run, updater, longest)
+    if found is None and _may_recompute(run.config, updater):
         updater = replace(updater, forward=updater.forward.recomputing())
-        found = _kept_or_found(config, updater, folder, longest, log)
+        found = _kept_or_found(run, updater, longest)
         if found is not None:
-            log(f"updates compute activations again: a row of {longest} tokens does not fit otherwise")
+            run.log(f"updates compute activations again: a row of {longest} tokens does not fit otherwise")
     if found is None:
         again = "" if updater.forward.recomputes else "set compute.recompute_activations=true, "
         raise MemoryExhaustedError(
@@ -114,23 +98,17 @@ def _fitting_micro_batches(
     return replace(updater, settings=replace(updater.settings, micro_batch_tokens=found))
 
 
-def _kept_or_found(
-    config: RunConfig,
-    updater: PolicyUpdater,
-    folder: RunFolder,
-    longest: int,
-    log: Callable[[str], None],
-) -> int | None:
+def _kept_or_found(run: Run, updater: PolicyUpdater, longest: int) -> int | None:
     """The tokens that were found for such a run before, or that are found now; None if no row fits."""
-    path = folder.cache_dir / _CACHE
-    key, cache = _key(config, updater, longest), _read_cache(path)
+    path = run.folder.cache_dir / _CACHE
+    key, cache = _key(run.config, updater, longest), _read_cache(path)
     if (found := cache.get(key)) is not None:
-        log(f"micro-batches of {found} tokens, as found before for this model on this kind of device")
+        run.log(f"micro-batches of {found} tokens, as found before for this model on this kind of device")
         return found
-    if (found := _found(config, updater, longest)) is not None:
+    if (found := _found(run.config, updater, longest)) is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps({**cache, key: found}, indent=1) + "\n")
-        log(f"micro-batches of {found} tokens, by trying what fits into memory")
+        run.log(f"micro-batches of {found} tokens, by trying what fits into memory")
     return found
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import transformers
@@ -21,53 +21,28 @@ from atrium.base.atomic import write_text
 from atrium.base.errors import ConfigError
 from atrium.base.recorded import read_object
 from atrium.config.own_files import override_text
-from atrium.config.schema import RunConfig
-from atrium.runs.run_folder import RunFolder
-from atrium.train.ranks.ranks import Ranks
 from atrium.train.update.forward import PolicyForward
 from atrium.train.update.forward_check import PackingFinding, check_model, find_packing
+
+if TYPE_CHECKING:
+    from atrium.assemble.run import Run
 
 _CACHE = "packing.json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
-    """The rows of a run: tokens of its longest prompt and of its longest row, and completions per prompt."""
+def settle_packing(run: Run, forward: PolicyForward, *, longest_prompt: int, longest: int) -> Run:
+    """The run with `compute.packing` decided and recorded, after a check of the model's own states.
 
-    longest_prompt: int
-    longest: int
-    group_size: int
-
-    @property
-    def cost(self) -> str:
-        """What padded rows cost beside packed ones, in a few words."""
-        packed = self.longest_prompt + self.group_size * (self.longest - self.longest_prompt)
-        ratio = self.group_size * self.longest / packed
-        return (
-            f"each prompt is computed {self.group_size} times instead of once, which is up to {ratio:.2g} "
-            "times as many tokens, and short answers are padded (optimizer/padding_frac says by how much)"
-        )
-
-
-def settle_packing(
-    config: RunConfig,
-    forward: PolicyForward,
-    rows: Rows,
-    folder: RunFolder,
-    *,
-    log: Callable[[str], None],
-    ranks: Ranks,
-) -> RunConfig:
-    """The settings with `compute.packing` decided and recorded, after a check of the model's own states.
-
-    Raises `ConfigError` for a model that cannot be trained, or not on packed tokens where they are required.
+    Its longest prompt and its longest row have so many tokens. Raises `ConfigError` for a model that cannot
+    be trained, or not on packed tokens where they are required.
     """
-    check_model(forward, rows.longest)
+    config, ranks = run.config, run.ranks
+    check_model(forward, longest)
     if (wanted := config.compute.packing) is False:
-        return config
-    path, key = folder.cache_dir / _CACHE, _key(forward)
+        return run
+    path, key = run.folder.cache_dir / _CACHE, _key(forward)
     earlier = ranks.from_first(_read(path).get(key)) if wanted == "auto" else None
-    finding = PackingFinding(earlier) if earlier else find_packing(forward, rows.longest)
+    finding = PackingFinding(earlier) if earlier else find_packing(forward, longest)
     if finding.fault and (wanted is True or earlier == ""):
         raise ConfigError(
             f"compute.packing={override_text(wanted)}: {finding.fault}"
@@ -75,28 +50,33 @@ def settle_packing(
             + "; allowed is compute.packing=false"
         )
     if wanted is True:
-        return config
+        return run
     if finding.fault and config.compute.compile:
         raise ConfigError(
             f"compute.compile=true is for packed updates, and {finding.fault}; allowed is "
             "compute.compile=false"
         )
     settled = changed(config, compute={"packing": finding.fault is None})
-    log(_words(finding, rows))
+    run.log(_words(finding, config.rollout.group_size, longest_prompt, longest))
     if ranks.is_first:
-        folder.write_config(settled.as_record())
+        run.folder.write_config(settled.as_record())
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps({**_read(path), key: finding.fault or ""}, indent=1) + "\n")
-    return settled
+    return replace(run, config=settled)
 
 
-def _words(finding: PackingFinding, rows: Rows) -> str:
+def _words(finding: PackingFinding, group_size: int, longest_prompt: int, longest: int) -> str:
     if finding.fault is None:
         return (
             "updates compute packed rows (compute.packing=auto): the model's layers are plain causal "
             f"attention, and {finding.evidence}; no padding, and each prompt is computed once"
         )
-    return f"updates compute padded rows (compute.packing=auto): {finding.fault}; cost: {rows.cost}"
+    ratio = group_size * longest / (longest_prompt + group_size * (longest - longest_prompt))
+    return (
+        f"updates compute padded rows (compute.packing=auto): {finding.fault}; cost: each prompt is computed "
+        f"{group_size} times instead of once, which is up to {ratio:.2g} times as many tokens, and short "
+        "answers are padded (optimizer/padding_frac says by how much)"
+    )
 
 
 def _key(forward: PolicyForward) -> str:

@@ -15,7 +15,7 @@ from atrium.assemble.engines import mismatch_bound
 from atrium.assemble.evaluation_key import policy_key
 from atrium.assemble.evaluation_plan import EvaluationPlan, JudgedBenchmark
 from atrium.assemble.graders import BenchmarkGraders
-from atrium.assemble.packing import Rows, settle_packing
+from atrium.assemble.packing import settle_packing
 from atrium.assemble.policies import (
     build_forward,
     build_policy,
@@ -287,16 +287,10 @@ def _training(
 def _updater(context: RunContext, longest: int) -> PolicyUpdater:
     """The updater of the policy, with micro-batches that fit; `longest` is the longest prompt in tokens."""
     run, policy, shards = context.run, context.policy, context.shards
-    rollout = run.config.rollout
-    longest_row = min(policy.context_length, longest + rollout.max_new_tokens)
-    config = settle_packing(
-        run.config,
-        build_forward(run.config, policy.model, sharded=shards.policy),
-        Rows(longest_prompt=longest, longest=longest_row, group_size=rollout.group_size),
-        run.folder,
-        log=run.log,
-        ranks=run.ranks,
-    )
+    longest_row = min(policy.context_length, longest + run.config.rollout.max_new_tokens)
+    forward = build_forward(run.config, policy.model, sharded=shards.policy)
+    run = settle_packing(run, forward, longest_prompt=longest, longest=longest_row)
+    config = run.config
     faults = FaultHandling(
         max_skipped=config.optimizer.max_skipped_updates,
         folder=run.folder.faults_dir if run.ranks.is_first else None,
@@ -308,7 +302,7 @@ def _updater(context: RunContext, longest: int) -> PolicyUpdater:
     context.engine.release_memory()  # as it is in updates
     if (limit_mb := config.compute.memory_limit_mb) is not None:
         updater = replace(updater, memory_limit=MemoryLimit(config.compute.device, limit_mb))
-    return tune_micro_batches(config, updater, run.folder, longest=longest_row, log=run.log, ranks=run.ranks)
+    return tune_micro_batches(run, updater, longest=longest_row)
 
 
 def _evaluation(context: RunContext) -> EvaluationPlan:
