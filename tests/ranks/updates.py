@@ -157,10 +157,10 @@ def _forward(model, ranks, passes, objective):
 
 def main(folder):
     """Run every case as a rank, and write what rank 0 has."""
-    from atrium.train.ranks.connected_ranks import join
+    from atrium.train.ranks.connected_ranks import ConnectedRanks
 
     torch.set_num_threads(1)
-    ranks = join(os.environ, device="cpu", timeout_s=60)
+    ranks = ConnectedRanks(os.environ, device="cpu", timeout_s=60)
     assert not ranks.is_alone
     configs = json.loads((folder / "configs.json").read_text(encoding="utf-8"))
     records = {}

@@ -19,7 +19,7 @@ from atrium.engines.engine import SamplingParams
 from atrium.models.policy import build_random_policy
 from atrium.models.settings import TinySettings
 from atrium.models.tiny import build_tokenizer
-from atrium.train.ranks.connected_ranks import join
+from atrium.train.ranks.connected_ranks import ConnectedRanks
 
 
 def untied_policy(seed):
@@ -38,7 +38,7 @@ def message_of(work):
 
 def main(folder):
     torch.set_num_threads(1)
-    ranks = join(os.environ, device=DEVICE, timeout_s=120, ranks_per_engine=2)
+    ranks = ConnectedRanks(os.environ, device=DEVICE, timeout_s=120, ranks_per_engine=2)
     policies = [untied_policy(seed) for seed in (0, 1)]
     engine = build(policies[0], tensor_parallel=2)
     found = {"part": engine._engine.collective_rpc(part)[0], "gaps": [], "tokens": []}

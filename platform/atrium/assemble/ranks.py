@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -22,7 +23,6 @@ from atrium.config.schema import RunConfig
 from atrium.launch.rank_logs import ranks_dir
 from atrium.models.policy import Policy, write_policy
 from atrium.models.policy_files import write_policy_files
-from atrium.runs.layout import RunLayout
 from atrium.runs.policy_origin import write_origin
 from atrium.runs.reader import read_metrics, read_overview
 from atrium.runs.run_folder import RunFolder
@@ -32,6 +32,9 @@ from atrium.train.checkpoint.checkpoint_files import going_back
 from atrium.train.ranks.rank_report import RankReport
 from atrium.train.ranks.ranks import Ranks, Shards
 from atrium.train.update.reference import MovingReference
+
+if TYPE_CHECKING:
+    from atrium.assemble.run import Run
 
 _MICRO_BATCH_TOKENS = 16384
 """Of a rank's micro-batches where the setting is `auto`: a try that lacks memory on one rank stops all."""
@@ -49,9 +52,9 @@ def joined_ranks(config: RunConfig) -> Iterator[Ranks]:
         yield Ranks()
         return
     check_ranks(config, size)
-    from atrium.train.ranks.connected_ranks import join
+    from atrium.train.ranks.connected_ranks import ConnectedRanks
 
-    ranks = join(
+    ranks = ConnectedRanks(
         os.environ,
         device=config.compute.device,
         timeout_s=config.compute.timeout_s,
@@ -141,26 +144,24 @@ def _check_newest(config: RunConfig, folder: RunFolder, newest: Checkpoint | Non
         )
 
 
-def rank_report(folder: RunLayout, ranks: Ranks, log: Callable[[str], None]) -> RankReport:
-    """The report on how the ranks differ."""
-    file = ranks_dir(folder.path) / f"rank-{ranks.rank}.jsonl"
-    return RankReport(ranks, file=None if ranks.is_alone else file, log=log)
+def rank_report(run: Run) -> RankReport:
+    """The report on how the ranks of the run differ."""
+    file = ranks_dir(run.folder.path) / f"rank-{run.ranks.rank}.jsonl"
+    return RankReport(run.ranks, file=None if run.ranks.is_alone else file, log=run.log)
 
 
-def shard_models(
-    config: RunConfig, policy: Policy, reference: MovingReference | None, ranks: Ranks
-) -> Shards:
+def shard_models(run: Run, policy: Policy, reference: MovingReference | None) -> Shards:
     """Spread policy and reference over the ranks, in place."""
-    if ranks.is_alone:
+    if run.ranks.is_alone:
         return Shards()
     from atrium.train.ranks.sharding import shard
 
-    compute = config.compute
+    compute = run.config.compute
     over_ranks = partial(
         shard,
         device=compute.device,
         dtype=torch.bfloat16 if compute.dtype == "bfloat16" else torch.float32,
-        num_ranks=ranks.size,
+        num_ranks=run.ranks.size,
         offload=compute.offload,
     )
     return Shards(
@@ -185,30 +186,24 @@ def read_sharded(
     return read_optimizer(checkpoint.path, parameters, ranks)
 
 
-def checkpoint_store(config: RunConfig, folder: RunLayout, policy: Policy, ranks: Ranks) -> CheckpointStore:
+def checkpoint_store(run: Run, policy: Policy) -> CheckpointStore:
     """The run's checkpoints."""
-    settings = config.checkpoint
+    settings, ranks = run.config.checkpoint, run.ranks
 
     def save_policy(path: Path) -> None:
         (write_policy if ranks.is_alone else write_policy_files)(policy, path)
-        write_origin(path, config.as_record(), run=folder.name)
+        write_origin(path, run.config.as_record(), run=run.folder.name)
 
+    store = CheckpointStore(
+        folder=run.folder.checkpoints_dir,
+        save_policy=save_policy,
+        keep_last=settings.keep_last,
+        keep_best=settings.keep_best,
+    )
     if ranks.is_alone:
-        return CheckpointStore(
-            folder=folder.checkpoints_dir,
-            save_policy=save_policy,
-            keep_last=settings.keep_last,
-            keep_best=settings.keep_best,
-        )
+        return store
     from atrium.train.checkpoint.sharded_checkpoint import ShardedCheckpointStore
     from atrium.train.ranks.connected_ranks import ConnectedRanks
 
     assert isinstance(ranks, ConnectedRanks)
-    return ShardedCheckpointStore(
-        folder=folder.checkpoints_dir,
-        save_policy=save_policy,
-        keep_last=settings.keep_last,
-        keep_best=settings.keep_best,
-        model=policy.model,
-        ranks=ranks,
-    )
+    return ShardedCheckpointStore(**vars(store), model=policy.model, ranks=ranks)

@@ -193,7 +193,7 @@ def _context(run: Run, grader: Grader, task: Task) -> RunContext:
     run.listener.phase("starting the engine")
     engine = build_placed_engine(config, policy, run.folder.engines_dir, run.log, ranks)
     run.closing.callback(engine.close)
-    shards = shard_models(config, policy, reference, ranks)
+    shards = shard_models(run, policy, reference)
     optimizer_state: Mapping[str, Tensor] = checkpoint.optimizer if checkpoint else {}
     if checkpoint is not None and not ranks.is_alone:
         optimizer_state = read_sharded(checkpoint, policy, reference, ranks)
@@ -275,12 +275,12 @@ def _training(
         reference=context.reference,
         listener=run.listener,
         evaluate=evaluate,
-        checkpoints=checkpoint_store(config, run.folder, policy, run.ranks),
+        checkpoints=checkpoint_store(run, policy),
         should_stop=should_stop,
         lagged=run.checkpoint.lagged if run.checkpoint else (),
         servers=context.servers,
         profiler=_profiler(run),
-        rank_report=rank_report(run.folder, run.ranks, run.log),
+        rank_report=rank_report(run),
     )
 
 

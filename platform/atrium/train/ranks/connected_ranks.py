@@ -240,15 +240,6 @@ class ConnectedRanks(Ranks):
             )
 
 
-def join(
-    environment: Mapping[str, str], *, device: str, timeout_s: float, ranks_per_engine: int = 1
-) -> Ranks:
-    """The ranks of this run: connected where torchrun started several, else this process alone."""
-    if int(environment.get("WORLD_SIZE", "1")) == 1:
-        return Ranks()
-    return ConnectedRanks(environment, device=device, timeout_s=timeout_s, ranks_per_engine=ranks_per_engine)
-
-
 def _numbers(environment: Mapping[str, str]) -> tuple[int, int, int, int]:
     """Rank and number of ranks, in the run and on this machine."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
