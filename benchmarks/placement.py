@@ -101,18 +101,31 @@ def run(args: argparse.Namespace, runs_dir: Path, placement: str) -> dict[str, f
 def server_costs(args: argparse.Namespace, runs_dir: Path) -> dict[str, float]:
     """What one server costs, in seconds, milliseconds per request and microseconds per token."""
     from atrium.assemble.policies import build_policy
+    from atrium.assemble.run import Run
     from atrium.assemble.servers import build_placed_engine
     from atrium.config.compose import compose
     from atrium.engines.engine import GenerationRequest, SamplingParams
     from atrium.engines.server.engine import ServerEngine
     from atrium.engines.server.process import SERVER_MODULE
     from atrium.runs.listener import Listener
+    from atrium.runs.run_folder import RunFolder
+    from atrium.train.ranks.ranks import SINGLE
+    from atrium.views.live.log_display import LogDisplay
 
     config = compose(settings(args, runs_dir, "server"))
     config.rollout.prepare_environment(args.device, runs_dir / ".cache")
     policy = build_policy(config, runs_dir / ".cache", Listener())
     started = time.perf_counter()
-    engine = build_placed_engine(config, policy, runs_dir / "logs", lambda line: print(line, file=sys.stderr))
+    run = Run(
+        config=config,
+        folder=RunFolder(runs_dir / "costs"),
+        ranks=SINGLE,
+        listener=LogDisplay(lambda line: print(line, file=sys.stderr)),
+        closing=contextlib.ExitStack(),
+        checkpoint=None,
+        summary={},
+    )
+    engine = build_placed_engine(run, policy)
     assert isinstance(engine, ServerEngine)
     costs = {"start_s": time.perf_counter() - started}
     try:

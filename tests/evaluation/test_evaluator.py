@@ -15,8 +15,13 @@ from atrium.base.records import Completion, FinishReason, Problem, Verdict, Verd
 from atrium.base.seeding import derive_seed
 from atrium.engines.declaration import WaveSize
 from atrium.engines.engine import Generation, SamplingParams
+from atrium.evaluation import evaluator
 from atrium.evaluation.collection import Watch
-from atrium.evaluation.evaluator import Benchmark, evaluate
+from atrium.evaluation.evaluator import Benchmark, Draws
+
+
+def evaluate(benchmark, *, grader, watch=None, **draws):
+    return evaluator.evaluate(benchmark, Draws(**draws), grader, watch or Watch())
 
 
 def problem(index, *, level="1"):

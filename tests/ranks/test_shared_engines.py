@@ -20,7 +20,7 @@ from atrium.base.metrics import RANK_TOKENS_MAX, RANK_TOKENS_MIN
 from atrium.base.records import Completion, FinishReason, Problem
 from atrium.data.problems import ProblemStream
 from atrium.engines.engine import EngineFacts, Generation, SamplingParams
-from atrium.evaluation.evaluator import Benchmark
+from atrium.evaluation.evaluator import Benchmark, Draws
 from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import MathVerifier
 from atrium.method.groups import GroupFilter
@@ -220,11 +220,7 @@ def evaluated(engine, grader, ranks, num_problems):
     plan = EvaluationPlan(
         validation=JudgedBenchmark(benchmark, grader, VERIFIER),
         tests=(),
-        engine=engine,
-        encode=encode,
-        seed=0,
-        run_seed=0,
-        wave_size=None,
+        draws=Draws(engine=engine, encode=encode, seed=0, run_seed=0, wave_size=None),
         listener=record,
         cache_dir=Path("unused after training began"),
         key="",

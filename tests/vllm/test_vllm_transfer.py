@@ -10,6 +10,7 @@ import psutil
 import pytest
 import torch
 from tests.engines.conftest import pids_of
+from tests.opened_run import opened_run
 from tests.vllm import store_transfer
 from tests.vllm.settings import SMALL
 from tests.vllm.test_vllm_engine import mean_gap, request
@@ -20,6 +21,7 @@ from atrium.engines.engine import SamplingParams
 from atrium.engines.server.transfer import NcclSender
 from atrium.models.settings import TinySettings
 from atrium.models.tiny import build_tiny_policy
+from atrium.runs.run_folder import RunFolder
 
 pytestmark = [
     pytest.mark.vllm,
@@ -45,7 +47,8 @@ def engine_of(tmp_path, monkeypatch):
     config, logged, engines = config.model_copy(update={"rollout": rollout}), [], []
 
     def start(policy):
-        engines.append(build_placed_engine(config, policy, tmp_path / "servers", logged.append))
+        run = opened_run(config, RunFolder(tmp_path / "run"), logged)
+        engines.append(build_placed_engine(run, policy))
         return engines[0], logged
 
     yield start

@@ -17,7 +17,6 @@ import torch
 
 from atrium.assemble.benchmarks import LoadedBenchmark, load_benchmarks
 from atrium.assemble.dry_run import try_grader
-from atrium.assemble.engines import check_model
 from atrium.assemble.fitting import changed
 from atrium.assemble.graders import BenchmarkGraders, build_grader, grader_version
 from atrium.assemble.pictures import draw_evaluation
@@ -35,16 +34,16 @@ from atrium.config.evaluation import EvaluationSettings
 from atrium.config.schema import RunConfig
 from atrium.config.tasks import ArithmeticBenchmarkConfig
 from atrium.data.prompt_checks import check_prompt
-from atrium.data.prompts import PromptTemplate, prompt_encoder
+from atrium.data.prompts import prompt_encoder
 from atrium.document.formatting import number, share
 from atrium.engines.engine import Engine
 from atrium.evaluation.collection import Progress, Watch
-from atrium.evaluation.evaluator import Benchmark, Evaluation, evaluate
+from atrium.evaluation.evaluator import Benchmark, Draws, Evaluation, evaluate
 from atrium.evaluation.results import summarize_all
 from atrium.grading.grader import Grader
 from atrium.models.context import Context
 from atrium.models.digests import source_digests, weights_digest
-from atrium.models.policy import Policy, load_policy
+from atrium.models.policy import Policy
 from atrium.models.settings import HubModelSettings, TinyModelSettings
 from atrium.runs.evaluation_parts import EvaluationParts
 from atrium.runs.find import name_to_type
@@ -133,9 +132,7 @@ class _Parts:
     settings: EvaluationSettings
     run: Run
     policy: Policy
-    engine: Engine
-    template: PromptTemplate
-    encode: Callable[[Problem], TokenIds]
+    draws: Draws
 
 
 def _evaluate_all(
@@ -143,7 +140,6 @@ def _evaluate_all(
 ) -> list[Evaluation]:
     """Evaluate every benchmark; each is recorded as it is done."""
     config = settings.config
-    template = config.model.prompt
     own = build_grader(config.grader, config.model)
     run.closing.callback(own.close)
     graders = BenchmarkGraders(config.grader, config.model, own)
@@ -157,14 +153,14 @@ def _evaluate_all(
     run.record_engine(engine.facts)
     if config.rollout.is_apart:
         policy.model.to("meta")  # shapes are asked for still, weights are not
-    parts = _Parts(
-        settings=settings,
-        run=run,
-        policy=policy,
+    draws = Draws(
         engine=engine,
-        template=template,
         encode=encode,
+        seed=config.evaluation.seed,
+        run_seed=settings.run_seed,
+        wave_size=config.rollout.wave_size(policy.num_parameters),
     )
+    parts = _Parts(settings=settings, run=run, policy=policy, draws=draws)
     count = _Count(run.listener, sum(len(one.problems) for one in loaded))
     return [_evaluate_one(parts, one, graders.of(one.verifier), count) for one in loaded]
 
@@ -176,15 +172,15 @@ def _engine(run: Run, policy: Policy) -> Engine:
         run.listener.phase("starting the servers")
         if rollout.devices is None and not rollout.servers:
             num_gpus = rollout.num_servers * rollout.processes_per_engine
-            config = changed(config, rollout={"devices": tuple(range(num_gpus))})
-    return build_placed_engine(config, policy, run.folder.engines_dir, run.log)
+            run = replace(run, config=changed(config, rollout={"devices": tuple(range(num_gpus))}))
+    return build_placed_engine(run, policy)
 
 
 def _evaluate_one(parts: _Parts, loaded: LoadedBenchmark, grader: Grader, count: _Count) -> Evaluation:
     """Evaluate and record one benchmark; what an earlier process finished is read, not sampled."""
     settings, run = parts.settings, parts.run
     benchmark = fitted_benchmark(
-        evaluated_benchmark(loaded, settings.config), parts.policy.context, parts.encode, run.log
+        evaluated_benchmark(loaded, settings.config), parts.policy.context, parts.draws.encode, run.log
     )
     num_problems, num_samples = len(benchmark.problems), benchmark.num_samples
     whole = run.folder.evaluation_path(benchmark.name, settings.step)
@@ -197,20 +193,19 @@ def _evaluate_one(parts: _Parts, loaded: LoadedBenchmark, grader: Grader, count:
     if finished:
         run.listener.advance(len(finished) * num_samples)
 
+    started = time.monotonic()
+
+    def show(progress: Progress) -> None:
+        """Show a sample with the running mean and the speed of this process."""
+        speed = number(progress.num_tokens / max(time.monotonic() - started, 1e-9))
+        run.listener.advance(1, f"{share(progress.mean)} correct so far  {speed} tokens/s")
+
     def keep(samples: Sequence[EvaluatedSample]) -> None:
         stored.append(samples)
         count.add(len(samples) // num_samples)
 
-    outcome = evaluate(
-        benchmark,
-        engine=parts.engine,
-        grader=grader,
-        encode=parts.encode,
-        seed=settings.config.evaluation.seed,
-        run_seed=settings.run_seed,
-        wave_size=settings.config.rollout.wave_size(parts.policy.num_parameters),
-        watch=Watch(on_progress=_ProgressLine(run.listener), on_finished=keep, finished=finished),
-    )
+    watch = Watch(on_progress=show, on_finished=keep, finished=finished)
+    outcome = evaluate(benchmark, parts.draws, grader, watch)
     results = {**outcome.results, "settings": _described(parts, benchmark, loaded.published)}
     run.listener.evaluation(
         BenchmarkResult(
@@ -236,27 +231,13 @@ class _Count:
         self._listener.progress(step=self._num_finished, num_steps=self._num_problems)
 
 
-class _ProgressLine:
-    """Shows each sample with the running mean and the speed of this process."""
-
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
-        self._started = time.monotonic()
-
-    def __call__(self, progress: Progress) -> None:
-        """One sample more."""
-        passed_s = max(time.monotonic() - self._started, 1e-9)
-        speed = number(progress.num_tokens / passed_s)
-        self._listener.advance(1, f"{share(progress.mean)} correct so far  {speed} tokens/s")
-
-
 def _described(parts: _Parts, benchmark: Benchmark, published: str | None) -> dict[str, object]:
     """How the answers came about: without it a score says little."""
     config, sampling = parts.settings.config, benchmark.sampling.model_dump()
     del sampling["ignore_stop"]  # only benchmarks of speed set it
     return {
-        "prompt_template": parts.template.name,
-        "prompt_template_hash": parts.template.content_hash,
+        "prompt_template": config.model.prompt.name,
+        "prompt_template_hash": config.model.prompt.content_hash,
         "thinking": config.model.thinking,
         "published": published,
         "released": config.model.released if isinstance(config.model, HubModelSettings) else None,
@@ -294,18 +275,9 @@ def _record_provenance(
 
 
 def load_evaluated_policy(config: RunConfig, cache_dir: Path, listener: Listener) -> Policy:
-    """The policy, in the precision that it computes in: nothing is trained, so none other is kept.
-
-    It lies on the host where the engine holds weights of its own.
-    """
+    """The policy, which lies on the host where the engine holds weights of its own."""
     device = "cpu" if config.rollout.is_apart else config.compute.device
-    if isinstance(config.model, TinyModelSettings) or config.model.weights == "random":
-        policy = build_policy(config, cache_dir, listener, trains=False, device=device)
-    else:
-        check_model(config, trains=False)
-        listener.phase("loading the model")
-        dtype = torch.bfloat16 if config.compute.dtype == "bfloat16" else torch.float32
-        policy = load_policy(config.model.source, dtype=dtype, device=device, revision=config.model.revision)
+    policy = build_policy(config, cache_dir, listener, trains=False, device=device)
     copy_out_of_mmap(policy.model)
     return policy
 

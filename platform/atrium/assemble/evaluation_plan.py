@@ -20,11 +20,9 @@ from typing import NamedTuple
 from atrium.assemble.evaluation_key import evaluation_key
 from atrium.base.atomic import explained
 from atrium.base.errors import RunFolderError
-from atrium.base.records import BenchmarkResult, EvaluatedSample, Problem, TokenIds
-from atrium.engines.declaration import WaveSize
-from atrium.engines.engine import Engine
+from atrium.base.records import BenchmarkResult, EvaluatedSample
 from atrium.evaluation.collection import Watch
-from atrium.evaluation.evaluator import Benchmark, Evaluation, evaluate, sample_only
+from atrium.evaluation.evaluator import Benchmark, Draws, Evaluation, evaluate, sample_only
 from atrium.grading.grader import Grader
 from atrium.grading.verifiers import Verifier
 from atrium.runs.evaluation_parts import EvaluationParts, Finished
@@ -47,18 +45,14 @@ class EvaluationPlan:
 
     The best checkpoint is chosen on validation, so results on test stay clean of that choice. Problems are
     dealt over the `ranks`, each of which learns the outcome. Before training all seeds share their draws;
-    afterwards those are keyed by `run_seed` too, so that the noise of sampling is independent over seeds.
+    afterwards those are keyed by the run's seed too, so that the noise of sampling is independent over seeds.
     Samples from before training are cached in `cache_dir`, where they depend on the benchmark and on `key`,
     which is the `policy_key`.
     """
 
     validation: JudgedBenchmark
     tests: tuple[JudgedBenchmark, ...]
-    engine: Engine
-    encode: Callable[[Problem], TokenIds]
-    seed: int
-    run_seed: int
-    wave_size: WaveSize | None
+    draws: Draws
     listener: Listener
     cache_dir: Path
     key: str
@@ -76,7 +70,7 @@ class EvaluationPlan:
         if step > 0:
             return self._recorded(judged, step, self._sampled(judged, step))
         benchmark, grader, verifier = judged
-        name = evaluation_key(self.key, benchmark, verifier, self.encode, self.seed)
+        name = evaluation_key(self.key, benchmark, verifier, self.draws.encode, self.draws.seed)
         path = self.cache_dir / f"{name}.parquet"
         finished = _recalled(path, benchmark) if self.ranks.is_first else {}
         outcome = None
@@ -86,40 +80,22 @@ class EvaluationPlan:
                 with explained("cache the first evaluation in", path.parent):
                     write_evaluation(path, step, outcome.samples)
         elif self.ranks.is_first:
-            outcome = self._outcome(benchmark, grader, Watch(finished=finished), step)
+            outcome = evaluate(benchmark, self._draws(step), grader, Watch(finished=finished))
         return self._recorded(judged, step, outcome)
 
     def _sampled(self, judged: JudgedBenchmark, step: int) -> Evaluation | None:
         """The outcome, on the rank that records it."""
+        draws = self._draws(step)
         return evaluated_together(
             judged.benchmark,
-            lambda part, watch: self._outcome(part, judged.grader, watch, step),
-            lambda part: sample_only(
-                part,
-                engine=self.engine,
-                encode=self.encode,
-                seed=self.seed,
-                run_seed=self._run_seed(step),
-                wave_size=self.wave_size,
-            ),
+            lambda part, watch: evaluate(part, draws, judged.grader, watch),
+            lambda part: sample_only(part, draws),
             self.ranks,
         )
 
-    def _outcome(self, benchmark: Benchmark, grader: Grader, watch: Watch, step: int) -> Evaluation:
-        return evaluate(
-            benchmark,
-            engine=self.engine,
-            grader=grader,
-            encode=self.encode,
-            seed=self.seed,
-            run_seed=self._run_seed(step),
-            wave_size=self.wave_size,
-            watch=watch,
-        )
-
-    def _run_seed(self, step: int) -> int | None:
-        """The run's seed, which keys the draws after training began; before it, all runs are one policy."""
-        return self.run_seed if step > 0 else None
+    def _draws(self, step: int) -> Draws:
+        """Those of the run's seed after training began; before it, all runs are one policy."""
+        return self.draws if step > 0 else replace(self.draws, run_seed=None)
 
     def _recorded(self, judged: JudgedBenchmark, step: int, outcome: Evaluation | None) -> float:
         """Record the outcome where it is; Mean@K everywhere."""

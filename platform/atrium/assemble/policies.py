@@ -56,9 +56,10 @@ def build_policy(
     trains: bool = True,
     device: str | None = None,
 ) -> Policy:
-    """The policy that training begins with: warmed up, or loaded; without `trains`, only to sample from.
+    """The policy that training begins with: warmed up, or loaded.
 
-    `device` is where it lies, by default where it computes.
+    Without `trains` it is only sampled from, so weights that are loaded are in the precision that it computes
+    in. `device` is where it lies, by default where it computes.
     """
     device = device or config.compute.device
     policy = _build_policy(config, cache_dir, listener, trains=trains, device=device)
@@ -93,7 +94,9 @@ def _build_policy(
                 model.architecture or {}, tokenizer=build_tokenizer(), seed=config.model_seed, device=device
             )
         listener.phase("loading the model")
-        return load_policy(model.source, dtype=torch.float32, device=device, revision=model.revision)
+        is_rounded = not trains and config.compute.dtype == "bfloat16"
+        dtype = torch.bfloat16 if is_rounded else torch.float32
+        return load_policy(model.source, dtype=dtype, device=device, revision=model.revision)
     listener.phase("warm-up", model.warmup.num_steps)
     return warmed_up_policy(
         model,

@@ -8,10 +8,9 @@ import shlex
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -42,27 +41,24 @@ from atrium.models.policy import Policy, build_random_policy
 from atrium.models.settings import HubModelSettings
 from atrium.models.sources import locate
 from atrium.models.tiny import build_tokenizer
-from atrium.train.ranks.ranks import SINGLE, Ranks
+from atrium.train.ranks.ranks import Ranks
+
+if TYPE_CHECKING:
+    from atrium.assemble.run import Run
 
 _SHARED_MEMORY = Path("/dev/shm")
 _PREFIX, _OWNER = "atrium-", "owner"
 
 
-def build_placed_engine(
-    config: RunConfig,
-    policy: Policy,
-    logs: Path,
-    log: Callable[[str], None],
-    ranks: Ranks = SINGLE,
-) -> Engine:
+def build_placed_engine(run: Run, policy: Policy) -> Engine:
     """The engine of this process of the run, with the policy's weights.
 
     Inside the only process of a run it samples from the policy's own module where it can. Servers that are
-    started here print to files in `logs`.
+    started here print to files in the run folder.
     """
-    if config.rollout.placement == "inside":
-        return build_engine(config.rollout, config, policy, shares_model=ranks.is_alone)
-    return _server_engine(config, policy, logs if ranks.is_alone else logs / f"rank-{ranks.rank}", log, ranks)
+    if run.config.rollout.placement == "inside":
+        return build_engine(run.config.rollout, run.config, policy, shares_model=run.ranks.is_alone)
+    return _server_engine(run, policy)
 
 
 def engine_devices(config: RunConfig, ranks: Ranks) -> tuple[tuple[str | None, ...], ...]:
@@ -85,11 +81,9 @@ def engine_devices(config: RunConfig, ranks: Ranks) -> tuple[tuple[str | None, .
     return tuple(tuple(own[number * num_each :][:num_each]) for number in range(num_servers))
 
 
-def _server_engine(
-    config: RunConfig, policy: Policy, logs: Path, log: Callable[[str], None], ranks: Ranks
-) -> ServerEngine:
+def _server_engine(run: Run, policy: Policy) -> ServerEngine:
     """Start or join the servers of this process of the run."""
-    rollout = config.rollout
+    config, ranks, rollout = run.config, run.ranks, run.config.rollout
     assert isinstance(rollout, VllmSettings)
     joined, devices = _joined(rollout, ranks), engine_devices(config, ranks)
     weights = _private_folder(Path(rollout.weights_dir) if rollout.weights_dir else _SHARED_MEMORY)
@@ -98,14 +92,14 @@ def _server_engine(
     rounded = torch.bfloat16 if reads_rounded_weights(config) else None
     files = WeightFiles(weights, model_config(policy.model), rounded, rollout.num_kept_weights)
     pool = ServerPool(
-        joined or _started(config, policy, place, (weights, sockets), logs, devices),
+        joined or _started(run, policy, place, (weights, sockets), devices),
         expected=Expected(
             model=policy.model.config.to_dict(), dtype=place.dtype, context_length=place.context_length
         ),
         is_continuous=rollout.continuous,
         start_timeout_s=rollout.start_timeout_s,
         hang_timeout_s=rollout.step_timeout_s,
-        log=log,
+        log=run.log,
     )
     return ServerEngine(
         policy,
@@ -142,16 +136,18 @@ def _joined(rollout: VllmSettings, ranks: Ranks) -> list[Server]:
 
 
 def _started(
-    config: RunConfig,
+    run: Run,
     policy: Policy,
     place: Place,
     folders: tuple[Path, Path],
-    logs: Path,
     devices: tuple[tuple[str | None, ...], ...],
 ) -> list[Server]:
     """The servers of this machine, not started yet."""
+    config: RunConfig = run.config
     rollout: Any = config.rollout
     weights, sockets = folders
+    logs = run.folder.engines_dir
+    logs = logs if run.ranks.is_alone else logs / f"rank-{run.ranks.rank}"
     logs.mkdir(parents=True, exist_ok=True)
     token = secrets.token_hex(32)
     cache_dir = Path(config.runs_dir) / ".cache"

@@ -52,6 +52,7 @@ from atrium.data.problems import ProblemStream
 from atrium.engines.engine import Engine, SamplingParams
 from atrium.engines.server.engine import ServerEngine
 from atrium.engines.stored_rollouts import StoredCompletion
+from atrium.evaluation.evaluator import Draws
 from atrium.grading.grader import Grader
 from atrium.models.digests import source_digests, weights_digest
 from atrium.models.policy import Policy, with_files_of
@@ -191,7 +192,7 @@ def _context(run: Run, grader: Grader, task: Task) -> RunContext:
         if reference is not None and checkpoint.reference is not None:
             reference.load(checkpoint.reference)
     run.listener.phase("starting the engine")
-    engine = build_placed_engine(config, policy, run.folder.engines_dir, run.log, ranks)
+    engine = build_placed_engine(run, policy)
     run.closing.callback(engine.close)
     shards = shard_models(run, policy, reference)
     optimizer_state: Mapping[str, Tensor] = checkpoint.optimizer if checkpoint else {}
@@ -319,11 +320,13 @@ def _evaluation(context: RunContext) -> EvaluationPlan:
     return EvaluationPlan(
         validation=validation,
         tests=tuple(tests),
-        engine=context.engine,
-        encode=context.encode,
-        seed=config.evaluation.seed,
-        run_seed=config.seed,
-        wave_size=config.rollout.wave_size(policy.num_parameters),
+        draws=Draws(
+            engine=context.engine,
+            encode=context.encode,
+            seed=config.evaluation.seed,
+            run_seed=config.seed,
+            wave_size=config.rollout.wave_size(policy.num_parameters),
+        ),
         listener=run.listener,
         ranks=run.ranks,
         cache_dir=run.folder.cache_dir / "first_evaluations",

@@ -30,6 +30,7 @@ from atrium.grading.grader import Grader
 from atrium.stats.estimates import Values
 
 _SMALL_WAVES = WaveSize()
+_UNWATCHED = Watch()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,23 +89,14 @@ class Evaluation:
     results: Results
 
 
-def evaluate(
-    benchmark: Benchmark,
-    *,
-    engine: Engine,
-    grader: Grader,
-    encode: Callable[[Problem], TokenIds],
-    seed: int,
-    run_seed: int | None = None,
-    wave_size: WaveSize | None = _SMALL_WAVES,
-    watch: Watch | None = None,
-) -> Evaluation:
-    """Sample `num_samples` completions of every problem, grade them, and estimate what they say.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draws:
+    """The engine that answers problems, and the key of its draws.
 
-    Parameters
+    Attributes
     ----------
-    encode
-        A problem's prompt as token ids.
+    engine, encode
+        Samples completions; a problem's prompt as token ids.
     seed
         The seed of evaluations: equal ones draw equal samples from equal weights.
     run_seed
@@ -113,15 +105,21 @@ def evaluate(
     wave_size
         How much is sampled together. None for an engine that fills its batch by itself: each problem is then
         finished on its own.
-    watch
-        What to tell while it goes on, and what is finished already.
-
-    Raises
-    ------
-    EngineError
-        When the engine does not return each sample exactly once.
     """
-    watch = watch or Watch()
+
+    engine: Engine
+    encode: Callable[[Problem], TokenIds]
+    seed: int
+    run_seed: int | None = None
+    wave_size: WaveSize | None = _SMALL_WAVES
+
+
+def evaluate(benchmark: Benchmark, draws: Draws, grader: Grader, watch: Watch = _UNWATCHED) -> Evaluation:
+    """Sample `num_samples` completions of every problem, grade them, and estimate what they say.
+
+    `watch` says what to tell while it goes on, and what is finished already. Raises `EngineError` when the
+    engine does not return each sample exactly once.
+    """
     work = Collection(
         benchmark.problems,
         num_samples=benchmark.num_samples,
@@ -130,16 +128,14 @@ def evaluate(
         watch=watch,
     )
     prompts = {
-        index: encode(problem)
+        index: draws.encode(problem)
         for index, problem in enumerate(benchmark.problems)
         if problem.problem_id not in watch.finished
     }
-    waves = [[index for index in wave if index in prompts] for wave in _waves(benchmark, encode, wave_size)]
+    waves = [[index for index in wave if index in prompts] for wave in _waves(benchmark, draws)]
     wave_of = {index: wave for wave in waves for index in wave}
     whole: set[int] = set()
-    for index, sample_index, completion in _sampled(
-        benchmark, waves, prompts, engine=engine, seed=seed, run_seed=run_seed
-    ):
+    for index, sample_index, completion in _sampled(benchmark, waves, prompts, draws):
         if work.add(index, sample_index, completion):
             whole.add(index)
             if whole.issuperset(wave_of[index]):
@@ -153,7 +149,7 @@ def evaluate(
         majority_P=_majority(benchmark, samples_PK, grader),
         breakdown_by=benchmark.breakdown_by,
     )
-    results["draws"] = {"evaluation_seed": seed, "run_seed": run_seed}
+    results["draws"] = {"evaluation_seed": draws.seed, "run_seed": draws.run_seed}
     return Evaluation(benchmark=benchmark.name, samples=samples, results=results)
 
 
@@ -165,34 +161,24 @@ def _majority(
     return majority_at(samples_PK, ks, require_stop=benchmark.require_stop, compare=grader.compare)
 
 
-def sample_only(
-    benchmark: Benchmark,
-    *,
-    engine: Engine,
-    encode: Callable[[Problem], TokenIds],
-    seed: int,
-    run_seed: int | None = None,
-    wave_size: WaveSize | None,
-) -> None:
+def sample_only(benchmark: Benchmark, draws: Draws) -> None:
     """Sample what `evaluate` does, and drop it: for a process that shares its engine with one that grades."""
-    prompts = {index: encode(problem) for index, problem in enumerate(benchmark.problems)}
-    waves = list(_waves(benchmark, encode, wave_size))
-    for _ in _sampled(benchmark, waves, prompts, engine=engine, seed=seed, run_seed=run_seed):
+    prompts = {index: draws.encode(problem) for index, problem in enumerate(benchmark.problems)}
+    for _ in _sampled(benchmark, list(_waves(benchmark, draws)), prompts, draws):
         pass
 
 
-def _waves(
-    benchmark: Benchmark, encode: Callable[[Problem], TokenIds], size: WaveSize | None
-) -> Iterator[list[int]]:
+def _waves(benchmark: Benchmark, draws: Draws) -> Iterator[list[int]]:
     """The places of all problems in waves, finished ones too: longest prompts first, for little padding.
 
     Without a size each problem is a wave.
     """
+    size = draws.wave_size
     places = list(range(len(benchmark.problems)))
     if size is None:
         yield from ([place] for place in places)
         return
-    lengths = [len(encode(problem)) for problem in benchmark.problems]
+    lengths = [len(draws.encode(problem)) for problem in benchmark.problems]
     places.sort(key=lambda index: -lengths[index])
     while places:
         longest = lengths[places[0]] + benchmark.sampling.max_new_tokens
@@ -206,16 +192,13 @@ def _sampled(
     benchmark: Benchmark,
     waves: Sequence[Sequence[int]],
     prompts: Mapping[int, TokenIds],
-    *,
-    engine: Engine,
-    seed: int,
-    run_seed: int | None,
+    draws: Draws,
 ) -> Iterator[tuple[int, int, Completion]]:
     """Each sample of the waves' problems as it is finished: the problem's place, the sample's, and it.
 
     A request holds one sample, so that none waits for its problem's others; checks the engine's promise.
     """
-    key = (benchmark.name,) if run_seed is None else (run_seed, benchmark.name)
+    key = (benchmark.name,) if draws.run_seed is None else (draws.run_seed, benchmark.name)
     places = [
         (index, sample_index, number)
         for number, wave in enumerate(waves)
@@ -226,14 +209,16 @@ def _sampled(
         GenerationRequest(
             prompt_token_ids=prompts[index],
             sample_seeds=(
-                derive_seed(seed, "evaluation", *key, benchmark.problems[index].problem_id, sample_index),
+                derive_seed(
+                    draws.seed, "evaluation", *key, benchmark.problems[index].problem_id, sample_index
+                ),
             ),
             wave=number,
         )
         for index, sample_index, number in places
     ]
     missing = set(range(len(requests)))
-    for generation in engine.generate(requests, benchmark.sampling) if requests else ():
+    for generation in draws.engine.generate(requests, benchmark.sampling) if requests else ():
         request, num_completions = generation.request_index, len(generation.completions)
         if request not in missing or num_completions != 1:
             raise EngineError(
