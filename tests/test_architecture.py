@@ -73,6 +73,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "models",
         "engines.engine",
         "engines.collate",
+        "engines.server.engine",
         "runs.listener",
     },
     "evaluation": {"stats", "grading", "data", "engines.engine", "engines.declaration"},

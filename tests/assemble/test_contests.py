@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from atrium.assemble.benchmarks import load_benchmarks
-from atrium.assemble.problem_sets import Loading
+from atrium.assemble.references import Loading
 from atrium.config.compose import compose
 from atrium.grading.verifiers import MultipleChoiceVerifier
 from atrium.runs.evaluation_document import contest_note

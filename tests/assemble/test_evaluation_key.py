@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from atrium.assemble import evaluation_key as keys
-from atrium.assemble.problem_sets import Loading
+from atrium.assemble.references import Loading
 from atrium.assemble.task import build_task, evaluated_benchmark
 from atrium.base import plugins
 from atrium.config.compose import compose

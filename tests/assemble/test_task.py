@@ -14,8 +14,8 @@ from atrium.assemble.checks import check_before_run
 from atrium.assemble.datasets import load_dataset
 from atrium.assemble.graders import BenchmarkGraders, grader_version
 from atrium.assemble.prepared import prepare
-from atrium.assemble.problem_sets import Loading, recorded_unreadable
-from atrium.assemble.references import check_references
+from atrium.assemble.problem_sets import recorded_unreadable
+from atrium.assemble.references import Loading, check_references
 from atrium.assemble.task import Task, build_task, evaluated_benchmark, require_room
 from atrium.base.errors import ConfigError, DataError
 from atrium.base.records import Problem
@@ -305,7 +305,7 @@ def test_the_golds_of_the_real_files_grade_correct_against_themselves(name, tmp_
     rows = [json.loads(line) for line in lines]
     problems = [Problem(problem_id=r["id"], question=r["problem"], answer=str(r["answer"])) for r in rows]
     verifier = MathVerifier(num_workers=1, timeout_s=120.0, memory_limit_mb=1024)
-    found = check_references(problems, verifier, cache_dir=tmp_path, listener=Listener(), name=name)
+    found = check_references(problems, verifier, Loading(cache_dir=tmp_path, log=print), name)
     assert {problem.problem_id for problem, _ in found.unreadable} == UNREADABLE_GOLDS[name]
     assert found.unknown == ()
 

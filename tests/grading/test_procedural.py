@@ -7,16 +7,14 @@ import json
 import pytest
 
 from atrium.assemble.datasets import load_dataset
-from atrium.assemble.problem_sets import Loading
 from atrium.assemble.procedural import generator
-from atrium.assemble.references import check_references
+from atrium.assemble.references import Loading, check_references
 from atrium.base.errors import ConfigError, DataError
 from atrium.base.records import Completion, FinishReason, Problem, VerdictKind
 from atrium.config.compose import compose
 from atrium.grading.pool import GraderPool
 from atrium.grading.procedural import ReasoningGymVerifier
 from atrium.grading.rewards import CorrectnessReward, GradedGroup
-from atrium.runs.listener import Listener
 
 TASKS = (
     *(
@@ -78,7 +76,7 @@ def test_the_scorers_of_thirty_tasks_accept_their_references_and_refuse_other_an
             )
             problems.append(problem)
     verifier = ReasoningGymVerifier(timeout_s=60.0, memory_limit_mb=2048)
-    found = check_references(problems, verifier, cache_dir=tmp_path, listener=Listener(), name="tasks")
+    found = check_references(problems, verifier, Loading(cache_dir=tmp_path, log=print), "tasks")
     assert (found.unreadable, found.unknown) == ((), ())
     with GraderPool(verifier) as pool:
         futures = [pool.submit(r"\boxed{nothing of it}", one.answer, one.judged_by) for one in problems]

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from atrium.base.errors import DataError, RunFolderError
 from atrium.base.plain_files import MAX_LINES_BYTES, read_plain
-from atrium.base.records import Problem, TokenIds
+from atrium.base.records import Problem
 from atrium.config.schema import RunConfig
 from atrium.data.problems import ProblemStream
+from atrium.data.prompts import PromptEncoder
 from atrium.engines.bank_engine import BankEngine
 from atrium.engines.completion_bank import Vocabulary, build_bank
 from atrium.engines.engine import Engine
@@ -91,7 +92,7 @@ def _bank_engine(
     stored: Sequence[StoredCompletion],
     policy: Policy,
     *,
-    encode: Callable[[Problem], TokenIds],
+    encode: PromptEncoder,
     live: Engine,
 ) -> BankEngine:
     tokenizer, decode = policy.tokenizer, TextDecoder(policy.tokenizer)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from atrium.assemble.datasets import load_dataset
-from atrium.assemble.problem_sets import Loading, load_problem_set
+from atrium.assemble.problem_sets import load_problem_set
+from atrium.assemble.references import Loading
 from atrium.base.errors import ConfigError
 from atrium.base.records import Problem
 from atrium.config.tasks import (

@@ -11,11 +11,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from atrium.assemble.memory import needs_recomputation, planned_memory
+from atrium.assemble.run import Run
 from atrium.assemble.shapes import exact_shape
 from atrium.base.atomic import write_text
 from atrium.base.errors import MemoryExhaustedError
@@ -25,9 +26,6 @@ from atrium.models.blocks import decoder_blocks
 from atrium.planning.memory import OPTIMIZER_STATE, PROXIMAL_STATES
 from atrium.train.guard.budget_search import largest_budget, update_fits
 from atrium.train.update.updater import PolicyUpdater
-
-if TYPE_CHECKING:
-    from atrium.assemble.run import Run
 
 _CACHE = "micro_batch_tokens.json"
 
@@ -120,7 +118,7 @@ def _found(config: RunConfig, updater: PolicyUpdater, longest: int) -> int | Non
     minibatch = -(-rollout.num_prompts * rollout.group_size * longest // config.optimizer.num_minibatches)
 
     # One limit around all tries: what the allocator keeps from one must not come on top for the next.
-    with updater.memory_limit:
+    with updater.memory_limit():
         return largest_budget(
             lambda tokens: update_fits(updater.forward, tokens, longest=longest, reserved_bytes=reserved),
             longest=longest,

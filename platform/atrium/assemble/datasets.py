@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from atrium.assemble.problem_sets import Loading, load_problem_set
+from atrium.assemble.problem_sets import load_problem_set
 from atrium.assemble.procedural import procedural_problems
-from atrium.assemble.references import check_references
+from atrium.assemble.references import Loading, check_references
 from atrium.base.errors import DataError
 from atrium.base.records import Problem
 from atrium.config.tasks import ArithmeticDatasetConfig, DatasetConfig, ReasoningGymDatasetConfig
@@ -90,9 +90,7 @@ def _require_readable(splits: Splits, verifier: Verifier, loading: Loading) -> N
         return
     parts = (splits.train, splits.validation, *([splits.test] if splits.test else []))
     problems = [problem for part in parts for problem in part.problems]
-    check = check_references(
-        problems, verifier, cache_dir=loading.cache_dir, listener=loading.listener, name="arithmetic"
-    )
+    check = check_references(problems, verifier, loading, "arithmetic")
     if check.unreadable:
         problem, reason = check.unreadable[0]
         is_shipped = type(verifier).__module__.startswith("atrium.")

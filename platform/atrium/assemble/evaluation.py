@@ -28,13 +28,13 @@ from atrium.assemble.servers import build_placed_engine
 from atrium.assemble.task import evaluated_benchmark, require_same_data
 from atrium.base.errors import ConfigError, Interrupted
 from atrium.base.processes import END_SIGNALS, stop_requests
-from atrium.base.records import BenchmarkResult, EvaluatedSample, Problem, TokenIds
+from atrium.base.records import BenchmarkResult, EvaluatedSample
 from atrium.config.dates import dated
 from atrium.config.evaluation import EvaluationSettings
 from atrium.config.schema import RunConfig
 from atrium.config.tasks import ArithmeticBenchmarkConfig
 from atrium.data.prompt_checks import check_prompt
-from atrium.data.prompts import prompt_encoder
+from atrium.data.prompts import PromptEncoder, prompt_encoder
 from atrium.document.formatting import number, share
 from atrium.engines.engine import Engine
 from atrium.evaluation.collection import Progress, Watch
@@ -147,7 +147,7 @@ def _evaluate_all(
     policy = load_evaluated_policy(config, run.folder.cache_dir, run.listener)
     is_resumed = run.folder.provenance_file.is_file()
     encode = checked_encoder(config, policy, loaded[0].problems[0], run.log, is_resumed=is_resumed)
-    _record_provenance(run, loaded, policy, encode, is_resumed=is_resumed)
+    _record_provenance(run, loaded, policy, encode)
     engine = _engine(run, policy)
     run.closing.callback(engine.close)
     run.record_engine(engine.facts)
@@ -252,12 +252,7 @@ def _described(parts: _Parts, benchmark: Benchmark, published: str | None) -> di
 
 
 def _record_provenance(
-    run: Run,
-    loaded: Sequence[LoadedBenchmark],
-    policy: Policy,
-    encode: Callable[[Problem], TokenIds],
-    *,
-    is_resumed: bool,
+    run: Run, loaded: Sequence[LoadedBenchmark], policy: Policy, encode: PromptEncoder
 ) -> None:
     """Record where the evaluation comes from; a resumed one must be of the same model, data and prompts."""
     config = run.config
@@ -269,7 +264,8 @@ def _record_provenance(
         prompt_hashes=prompt_hashes({one.name: one.problems for one in loaded}, encode),
         model_source=source_digests(policy, weights_digest(policy.weights())) if is_loaded else None,
     )
-    for line in require_same_data(run.folder.provenance_file, data) if is_resumed else ():
+    recorded = run.folder.provenance_file
+    for line in require_same_data(recorded, data) if recorded.is_file() else ():
         run.log(line)
     run.record_provenance(data, benchmarks={one.name: one.origin.as_record() for one in loaded})
 
@@ -283,10 +279,7 @@ def load_evaluated_policy(config: RunConfig, cache_dir: Path, listener: Listener
 
 
 def fitted_benchmark(
-    benchmark: Benchmark,
-    context: Context,
-    encode: Callable[[Problem], TokenIds],
-    log: Callable[[str], None],
+    benchmark: Benchmark, context: Context, encode: PromptEncoder, log: Callable[[str], None]
 ) -> Benchmark:
     """The benchmark with answers no longer than the model's context leaves, which is said where it cuts.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,9 +15,9 @@ from typing import TYPE_CHECKING
 import atrium
 from atrium.assemble.graders import grader_version
 from atrium.base import plugins
-from atrium.base.records import Problem, TokenIds
 from atrium.config.evaluation import ONLY_TRAINING_READS
 from atrium.config.schema import RunConfig
+from atrium.data.prompts import PromptEncoder
 from atrium.engines.declaration import PLACE_SETTINGS, EngineSettings
 from atrium.engines.settings import BankSettings, DecoderSettings
 from atrium.grading.verifiers import Verifier
@@ -67,7 +66,7 @@ def policy_key(config: RunConfig, policy: Policy, weights: str) -> str:
 
 
 def evaluation_key(
-    policy: str, benchmark: Benchmark, verifier: Verifier, encode: Callable[[Problem], TokenIds], seed: int
+    policy: str, benchmark: Benchmark, verifier: Verifier, encode: PromptEncoder, seed: int
 ) -> str:
     """The key of one benchmark, answered by the policy that `policy_key` hashed; 20 hex digits."""
     problems = [

@@ -10,22 +10,19 @@ import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 import transformers
 
 import atrium
 from atrium.assemble.fitting import changed
+from atrium.assemble.run import Run
 from atrium.base.atomic import write_text
 from atrium.base.errors import ConfigError
 from atrium.base.recorded import read_object
 from atrium.config.own_files import override_text
 from atrium.train.update.forward import PolicyForward
 from atrium.train.update.forward_check import PackingFinding, check_model, find_packing
-
-if TYPE_CHECKING:
-    from atrium.assemble.run import Run
 
 _CACHE = "packing.json"
 

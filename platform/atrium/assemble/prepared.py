@@ -15,8 +15,9 @@ from transformers import PreTrainedTokenizerBase
 
 from atrium.assemble.bank import read_bank
 from atrium.assemble.dry_run import try_grader, try_reward
-from atrium.assemble.problem_sets import Loading, recorded_unreadable
+from atrium.assemble.problem_sets import recorded_unreadable
 from atrium.assemble.ranks import explained_by
+from atrium.assemble.references import Loading
 from atrium.assemble.task import Task, build_task, evaluated_benchmark, require_room
 from atrium.base import plugins
 from atrium.config.compose import from_json, to_json

@@ -7,38 +7,22 @@ loaded.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from atrium.assemble.references import check_references
+from atrium.assemble.references import Loading, check_references
 from atrium.base.errors import DataError
 from atrium.base.nested import mapping_at
 from atrium.base.plain_files import read_plain
 from atrium.base.records import Problem
 from atrium.config.tasks import ProblemSetConfig
 from atrium.data.problem_sets import ProblemSet, read_problem_set
-from atrium.data.sources import Log
 from atrium.grading.extraction import extract_answer
 from atrium.grading.verifiers import Verifier
-from atrium.runs.listener import Listener
 
 _MAX_LISTED = 5
-
-
-@dataclass(frozen=True, kw_only=True)
-class Loading:
-    """What loading problems takes from a run: its cache folder, and who hears about the progress.
-
-    `unreadable` holds the ids of problems whose reference could not be read when the run began, by the name
-    of the problem set; such sets are not checked again.
-    """
-
-    cache_dir: Path
-    log: Log
-    listener: Listener = field(default_factory=Listener)
-    unreadable: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def recorded_unreadable(provenance: Path) -> dict[str, tuple[str, ...]]:
@@ -129,9 +113,7 @@ def _found(
     if recorded is not None:
         unreadable = [(problem, "") for problem in loaded.problems if problem.problem_id in set(recorded)]
         return unreadable, f"{len(unreadable)} references could not be read when this run began", 0
-    check = check_references(
-        loaded.problems, verifier, cache_dir=loading.cache_dir, listener=loading.listener, name=name
-    )
+    check = check_references(loaded.problems, verifier, loading, name)
     return list(check.unreadable), _unreadable_text(check.unreadable), len(check.unknown)
 
 

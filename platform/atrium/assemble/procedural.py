@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from atrium.assemble.problem_sets import Loading
-from atrium.assemble.references import check_references
+from atrium.assemble.references import Loading, check_references
 from atrium.base.errors import DataError
 from atrium.base.records import Problem
 from atrium.base.seeding import derive_seed
@@ -49,9 +48,7 @@ def procedural_problems(
     problems = [problem for part in parts for problem in part.problems]
     recorded, warnings, num_unchecked = loading.unreadable.get("dataset"), [], 0
     if recorded is None:
-        check = check_references(
-            problems, verifier, cache_dir=loading.cache_dir, listener=loading.listener, name=dataset.name
-        )
+        check = check_references(problems, verifier, loading, dataset.name)
         recorded = [problem.problem_id for problem, _ in check.unreadable]
         num_unchecked = len(check.unknown)
     if recorded:

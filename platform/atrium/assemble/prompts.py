@@ -9,7 +9,7 @@ from atrium.base.errors import ConfigError
 from atrium.base.records import Problem, TokenIds
 from atrium.config.schema import RunConfig
 from atrium.data.prompt_checks import check_prompt
-from atrium.data.prompts import prompt_encoder
+from atrium.data.prompts import PromptEncoder, prompt_encoder
 from atrium.models.policy import Policy
 
 _MAX_HASHED = 256
@@ -18,7 +18,7 @@ _MAX_HASHED = 256
 
 def checked_encoder(
     config: RunConfig, policy: Policy, problem: Problem, log: Callable[[str], None], *, is_resumed: bool
-) -> Callable[[Problem], TokenIds]:
+) -> PromptEncoder:
     """A function from a problem to its prompt's tokens; `problem` is the one that the check renders.
 
     Raises `ConfigError` for a chat template that is not fit for a run, or on which a setting of the prompt
@@ -36,7 +36,7 @@ def checked_encoder(
     return _within(policy, prompt_encoder(policy.tokenizer, template, date))
 
 
-def _within(policy: Policy, encode: Callable[[Problem], TokenIds]) -> Callable[[Problem], TokenIds]:
+def _within(policy: Policy, encode: PromptEncoder) -> PromptEncoder:
     """The encoder, which raises `ConfigError` for a token that the model has no embedding of."""
     size = policy.model.config.get_text_config().vocab_size
 
@@ -53,9 +53,7 @@ def _within(policy: Policy, encode: Callable[[Problem], TokenIds]) -> Callable[[
     return encode_within
 
 
-def prompt_hashes(
-    sets: Mapping[str, Sequence[Problem]], encode: Callable[[Problem], TokenIds]
-) -> dict[str, str]:
+def prompt_hashes(sets: Mapping[str, Sequence[Problem]], encode: PromptEncoder) -> dict[str, str]:
     """SHA-256 (hex) of the prompts' tokens, by the name of the set of problems."""
     found = {}
     for name, problems in sets.items():

@@ -9,14 +9,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from atrium.assemble.graders import grader_version
 from atrium.base.plain_files import MAX_LINES_BYTES, append_plain, read_plain
 from atrium.base.records import Problem, Verdict, VerdictKind
+from atrium.data.sources import Log
 from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import Verifier
 from atrium.runs.listener import Listener
@@ -30,6 +31,20 @@ _NO_FORM = ("num_workers", "timeout_s", "memory_limit_mb")
 _Checked = tuple[bool, str]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    """What loading problems takes from a run: its cache folder, and who hears about the progress.
+
+    `unreadable` holds the ids of problems whose reference could not be read when the run began, by the name
+    of the problem set; such sets are not checked again.
+    """
+
+    cache_dir: Path
+    log: Log
+    listener: Listener = field(default_factory=Listener)
+    unreadable: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceCheck:
     """The problems whose reference cannot be read, each with the reason, and those whose check timed out."""
@@ -39,19 +54,14 @@ class ReferenceCheck:
 
 
 def check_references(
-    problems: Sequence[Problem],
-    verifier: Verifier,
-    *,
-    cache_dir: Path,
-    listener: Listener,
-    name: str,
+    problems: Sequence[Problem], verifier: Verifier, loading: Loading, name: str
 ) -> ReferenceCheck:
     """Grade each problem's reference, written in another form, against itself.
 
     Of the references that only worker processes can judge, the first 500 different ones are checked: in a
     large training set all of them would take longer than the start of a run should.
     """
-    cache = _Cache(verifier, cache_dir)
+    cache = _Cache(verifier, loading.cache_dir)
     found: dict[str, _Checked | None] = {}
     keys = []
     with GraderPool(verifier) as pool:
@@ -71,7 +81,7 @@ def check_references(
                 found[key] = verdict.is_correct, verdict.reason
             elif len(worked) < _MAX_WORKED:
                 worked[key] = pool.submit(text, problem.answer, problem.judged_by)
-        found |= cache.kept(_results(worked, listener, name))
+        found |= cache.kept(_results(worked, loading.listener, name))
     judged = [(problem, found.get(key, (True, ""))) for problem, key in zip(problems, keys, strict=True)]
     return ReferenceCheck(
         unreadable=tuple((problem, one[1]) for problem, one in judged if one is not None and not one[0]),

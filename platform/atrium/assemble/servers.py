@@ -10,12 +10,13 @@ import socket
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from atrium.assemble.engines import build_engine, vllm_place
 from atrium.assemble.memory import reads_rounded_weights
+from atrium.assemble.run import Run
 from atrium.assemble.shapes import exact_shape
 from atrium.base.errors import ConfigError
 from atrium.config.machine import visible_gpus
@@ -42,9 +43,6 @@ from atrium.models.settings import HubModelSettings
 from atrium.models.sources import locate
 from atrium.models.tiny import build_tokenizer
 from atrium.train.ranks.ranks import Ranks
-
-if TYPE_CHECKING:
-    from atrium.assemble.run import Run
 
 _SHARED_MEMORY = Path("/dev/shm")
 _PREFIX, _OWNER = "atrium-", "owner"

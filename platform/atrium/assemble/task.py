@@ -10,15 +10,15 @@ from pathlib import Path
 from atrium.assemble.benchmarks import LoadedBenchmark, is_held_out, load_benchmarks, own_benchmark
 from atrium.assemble.datasets import load_dataset
 from atrium.assemble.graders import grader_version
-from atrium.assemble.problem_sets import Loading
 from atrium.assemble.prompts import prompt_hashes
+from atrium.assemble.references import Loading
 from atrium.base.errors import DataError
 from atrium.base.plain_files import read_plain
-from atrium.base.records import Problem, TokenIds
+from atrium.base.records import Problem
 from atrium.config.schema import RunConfig
 from atrium.data.problem_sets import Origin
 from atrium.data.problems import Dataset
-from atrium.data.prompts import PromptTemplate
+from atrium.data.prompts import PromptEncoder, PromptTemplate
 from atrium.engines.declaration import Sampling
 from atrium.engines.engine import SamplingParams
 from atrium.evaluation.evaluator import Benchmark
@@ -45,10 +45,7 @@ class Task:
     max_new_tokens: int
 
     def fitting_problems(
-        self,
-        encode: Callable[[Problem], TokenIds],
-        context: Context,
-        log: Callable[[str], None],
+        self, encode: PromptEncoder, context: Context, log: Callable[[str], None]
     ) -> tuple[Problem, ...]:
         """The training problems whose prompts leave room for a completion; says how many do not.
 
@@ -81,7 +78,7 @@ class Task:
         }
 
 
-def require_room(benchmark: Benchmark, encode: Callable[[Problem], TokenIds], context: Context) -> Benchmark:
+def require_room(benchmark: Benchmark, encode: PromptEncoder, context: Context) -> Benchmark:
     """The benchmark; `DataError` names its first problem whose prompt leaves no room for an answer."""
     wanted = benchmark.sampling.max_new_tokens
     fits = _fits(benchmark.problems, encode, context.length - wanted)
@@ -96,9 +93,7 @@ def require_room(benchmark: Benchmark, encode: Callable[[Problem], TokenIds], co
     return benchmark
 
 
-def _fits(
-    problems: Sequence[Problem], encode: Callable[[Problem], TokenIds], room: int
-) -> Callable[[Problem], bool]:
+def _fits(problems: Sequence[Problem], encode: PromptEncoder, room: int) -> Callable[[Problem], bool]:
     """Whether a problem's prompt has at most `room` tokens; only long texts are encoded to find out."""
     shortest = min(problems, key=lambda problem: len(problem.asked))
     # A token is at least a byte, so no prompt is longer than this one and its own text together.
@@ -136,10 +131,7 @@ def build_task(config: RunConfig, loading: Loading) -> Task:
 
 
 def data_provenance(
-    config: RunConfig,
-    task: Task,
-    encode: Callable[[Problem], TokenIds],
-    model_source: Mapping[str, str] | None,
+    config: RunConfig, task: Task, encode: PromptEncoder, model_source: Mapping[str, str] | None
 ) -> DataProvenance:
     """The names and digests that identify the data, the prompts, the grader and the model of a run."""
     judged = (task.validation, *task.benchmarks)

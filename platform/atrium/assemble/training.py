@@ -26,16 +26,10 @@ from atrium.assemble.policies import (
 )
 from atrium.assemble.prepared import Prepared, prepare
 from atrium.assemble.prompts import checked_encoder
-from atrium.assemble.ranks import (
-    checkpoint_store,
-    fixed_for_ranks,
-    joined_ranks,
-    rank_report,
-    read_sharded,
-    shard_models,
-)
+from atrium.assemble.ranks import fixed_for_ranks, joined_ranks
 from atrium.assemble.run import Run, StopRequests, opened, start_of, training_request
 from atrium.assemble.servers import build_placed_engine
+from atrium.assemble.spreading import checkpoint_store, rank_report, read_sharded, shard_models
 from atrium.assemble.task import (
     Task,
     data_provenance,
@@ -45,10 +39,11 @@ from atrium.assemble.task import (
 )
 from atrium.base.errors import Interrupted
 from atrium.base.processes import stop_requests, stopped_at_once
-from atrium.base.records import Problem, TokenIds
+from atrium.base.records import Problem
 from atrium.config.dates import dated
 from atrium.config.schema import RunConfig
 from atrium.data.problems import ProblemStream
+from atrium.data.prompts import PromptEncoder
 from atrium.engines.engine import Engine, SamplingParams
 from atrium.engines.server.engine import ServerEngine
 from atrium.engines.stored_rollouts import StoredCompletion
@@ -62,7 +57,7 @@ from atrium.train.checkpoint.checkpoint import TrainingState
 from atrium.train.collect import RolloutCollector
 from atrium.train.guard.faults import FaultHandling
 from atrium.train.guard.memory import keep_freed_memory
-from atrium.train.guard.memory_limit import MemoryLimit
+from atrium.train.guard.memory_limit import memory_limit
 from atrium.train.guard.profile import StepProfiler
 from atrium.train.loop import train
 from atrium.train.ranks.ranks import Shards
@@ -131,7 +126,7 @@ class RunContext:
     run: Run
     task: Task
     policy: Policy
-    encode: Callable[[Problem], TokenIds]
+    encode: PromptEncoder
     digest: str
     graders: BenchmarkGraders
     engine: Engine
@@ -222,7 +217,7 @@ def _first_policy(run: Run) -> Policy:
     return policy
 
 
-def _identified(run: Run, task: Task, policy: Policy) -> tuple[Policy, str, Callable[[Problem], TokenIds]]:
+def _identified(run: Run, task: Task, policy: Policy) -> tuple[Policy, str, PromptEncoder]:
     """The policy, the digest of its first weights, and its prompts; recorded, and compared by a resumed run.
 
     The files beside a resumed policy's weights are those of its checkpoint.
@@ -302,7 +297,7 @@ def _updater(context: RunContext, longest: int) -> PolicyUpdater:
     )
     context.engine.release_memory()  # as it is in updates
     if (limit_mb := config.compute.memory_limit_mb) is not None:
-        updater = replace(updater, memory_limit=MemoryLimit(config.compute.device, limit_mb))
+        updater = replace(updater, memory_limit=memory_limit(config.compute.device, limit_mb))
     return tune_micro_batches(run, updater, longest=longest_row)
 
 

@@ -40,6 +40,10 @@ _MATHARENA = "Put your final answer within \\boxed{}."
 _AIME = "The answer is an integer between 0 and 999 inclusive."
 
 
+PromptEncoder = Callable[[Problem], TokenIds]
+"""A function from a problem to the tokens of its prompt."""
+
+
 class WorkedExample(Section):
     """A question and the answer that the model is shown to it."""
 
@@ -159,7 +163,7 @@ def prompt_turns(problem: Problem, template: PromptTemplate) -> list[dict[str, s
 
 def prompt_encoder(
     tokenizer: ChatTokenizer, template: PromptTemplate, date: str | None = None
-) -> Callable[[Problem], TokenIds]:
+) -> PromptEncoder:
     """A function from a problem to its prompt's tokens, which encodes each question once.
 
     Encode one before other threads work: the memory that a chat template may take is bounded then.

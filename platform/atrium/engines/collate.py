@@ -74,6 +74,11 @@ class RolloutRows:
     proximal_state_BTD: Tensor | None = None
 
     @property
+    def lengths(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Lengths of prompts and of rows, and which prompts are shared: what computed tokens follow from."""
+        return self.num_prompt_tokens_B, self.num_tokens_B, self.prompt_index_B
+
+    @property
     def num_completion_tokens_B(self) -> NDArray[np.int64]:
         """The length of each row's completion."""
         return self.num_tokens_B - self.num_prompt_tokens_B

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from atrium.base.errors import DataError
-from atrium.base.records import REASONING_MARKERS, STORED_VERSION, Completion, FinishReason, Problem, TokenIds
+from atrium.base.records import REASONING_MARKERS, STORED_VERSION, Completion, FinishReason, Problem
+from atrium.data.prompts import PromptEncoder
 from atrium.engines.stored_rollouts import StoredCompletion
 
 Bank = dict[tuple[int, ...], tuple[Completion, ...]]
@@ -41,7 +42,7 @@ def build_bank(
     stored: Sequence[StoredCompletion],
     vocabulary: Vocabulary,
     *,
-    encode_prompt: Callable[[Problem], TokenIds],
+    encode_prompt: PromptEncoder,
     max_new_tokens: int,
     num_needed: int,
 ) -> Bank:

@@ -64,15 +64,8 @@ class _Block:
 class Qwen3Decoder(Decoder):
     """A `Decoder` for models that `has_fused_form` accepts. It copies their weights when made."""
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        prompts: Sequence[TokenIds],
-        *,
-        pad_token_id: int,
-        max_new_tokens: int,
-    ) -> None:
-        super().__init__(model, prompts, pad_token_id=pad_token_id, max_new_tokens=max_new_tokens)
+    def __init__(self, model: PreTrainedModel, prompts: Sequence[TokenIds], **sizes: int) -> None:
+        super().__init__(model, prompts, **sizes)
         config = model.config
         self._num_heads = config.num_attention_heads
         self._num_kv_heads = config.num_key_value_heads

@@ -16,7 +16,6 @@ import gc
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +42,8 @@ from atrium.models.lora import base_weights, merged_weights
 from atrium.models.shards import full_tensor, is_sharded
 from atrium.models.texts import TextDecoder
 
-
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    """A sample in flight: its place among the requests."""
-
-    request_index: int
-    sample_index: int
+_Place = tuple[int, int]
+"""Where the completion of a sample belongs: the number of its request, and its own number there."""
 
 
 class VllmEngine:
@@ -148,7 +142,7 @@ class VllmEngine:
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> Iterator[Generation]:
         version = self._weight_version
-        in_flight: dict[str, _Sample] = {}
+        in_flight: dict[str, _Place] = {}
         groups: dict[int, dict[int, Completion]] = {}
         num_seen = 0
         self._wake()
@@ -167,15 +161,13 @@ class VllmEngine:
                         f"the weights went from version {version} to {self._weight_version} while "
                         "completions were sampled: take all completions before updating weights"
                     )
-                for sample, completion in self._step(in_flight, sampling, version):
-                    group = groups[sample.request_index]
-                    group[sample.sample_index] = completion
-                    if len(group) == len(requests[sample.request_index].sample_seeds):
-                        del groups[sample.request_index]
-                        yield Generation(
-                            request_index=sample.request_index,
-                            completions=tuple(group[place] for place in range(len(group))),
-                        )
+                for (index, sample_index), completion in self._step(in_flight, sampling, version):
+                    group = groups[index]
+                    group[sample_index] = completion
+                    if len(group) == len(requests[index].sample_seeds):
+                        completions = tuple(group[place] for place in range(len(group)))
+                        yield Generation(request_index=index, completions=completions)
+                        del groups[index]
         finally:
             if in_flight and self._engine is not None:
                 self._engine.abort_request(list(in_flight))
@@ -194,11 +186,11 @@ class VllmEngine:
 
     def _submit(
         self, request_index: int, request: GenerationRequest, sampling: SamplingParams
-    ) -> dict[str, _Sample]:
+    ) -> dict[str, _Place]:
         """Hand the samples of one request to vLLM; they are in flight under the returned names."""
         from vllm import TokensPrompt
 
-        samples: dict[str, _Sample] = {}
+        samples: dict[str, _Place] = {}
         token_ids = request.prompt_token_ids.tolist()
         for sample_index, seed in enumerate(request.sample_seeds):
             name = str(self._num_submitted)
@@ -206,12 +198,12 @@ class VllmEngine:
             parameters = sampling_parameters(sampling, seed, self._stop_token_ids)
             with self._bounded("vLLM to take a request", self._settings.step_timeout_s):
                 self._engine.add_request(name, TokensPrompt(prompt_token_ids=token_ids), parameters)
-            samples[name] = _Sample(request_index, sample_index)
+            samples[name] = (request_index, sample_index)
         return samples
 
     def _step(
-        self, in_flight: dict[str, _Sample], sampling: SamplingParams, version: int
-    ) -> list[tuple[_Sample, Completion]]:
+        self, in_flight: dict[str, _Place], sampling: SamplingParams, version: int
+    ) -> list[tuple[_Place, Completion]]:
         """Decode one token of every sample; those that are finished leave `in_flight`."""
         if not in_flight:
             return []

@@ -15,12 +15,13 @@ have work to the end.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from atrium.base.errors import ConfigError, DataError, EngineError
 from atrium.base.records import Completion, EvaluatedSample, Problem, TokenIds
 from atrium.base.seeding import derive_seed
+from atrium.data.prompts import PromptEncoder
 from atrium.engines.declaration import WaveSize
 from atrium.engines.engine import Engine, GenerationRequest, SamplingParams
 from atrium.evaluation.collection import Collection, Watch
@@ -108,7 +109,7 @@ class Draws:
     """
 
     engine: Engine
-    encode: Callable[[Problem], TokenIds]
+    encode: PromptEncoder
     seed: int
     run_seed: int | None = None
     wave_size: WaveSize | None = _SMALL_WAVES

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
@@ -21,6 +21,7 @@ from atrium.base.records import (
 )
 from atrium.base.seeding import derive_seed
 from atrium.data.problems import ProblemStream
+from atrium.data.prompts import PromptEncoder
 from atrium.engines.engine import Engine, GenerationRequest, Sampler, SamplingParams
 from atrium.grading.grader import Grader
 from atrium.grading.rewards import GradedGroup, RewardFunction, checked_rewards
@@ -72,7 +73,7 @@ class RolloutCollector:
     """
 
     stream: ProblemStream
-    encode: Callable[[Problem], TokenIds]
+    encode: PromptEncoder
     engine: Engine
     grader: Grader
     reward: RewardFunction

@@ -12,15 +12,19 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from atrium.base import metrics
 from atrium.base.records import Problem, RolloutGroup
-from atrium.engines.engine import GenerationRequest, Servers
+from atrium.engines.engine import GenerationRequest
 from atrium.train.checkpoint.checkpoint import TrainingState
 from atrium.train.checkpoint.group_records import bytes_of_groups, groups_of_bytes
 from atrium.train.collect import Collected, Graded, measure_groups
 from atrium.train.measure.measurements import Measurements
 from atrium.train.step import Steps, Training
+
+if TYPE_CHECKING:
+    from atrium.engines.server.engine import ServerEngine
 
 
 class ContinuousSteps(Steps):
@@ -29,7 +33,7 @@ class ContinuousSteps(Steps):
     A checkpoint holds none of them: a resumed run samples anew.
     """
 
-    def __init__(self, run: Training, servers: Servers, cursor: int) -> None:
+    def __init__(self, run: Training, servers: ServerEngine, cursor: int) -> None:
         super().__init__(run)
         self._stream = servers.stream(run.collector.sampling)
         self._position = cursor

@@ -16,18 +16,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
 from atrium.base import metrics
 from atrium.engines.collate import with_behavior
-from atrium.engines.engine import Sampler, Servers
+from atrium.engines.engine import Sampler
 from atrium.models.shards import local_tensor
 from atrium.train.checkpoint.checkpoint import TrainingState
 from atrium.train.collect import Collected, RolloutCollector
 from atrium.train.measure.measurements import Measurements
 from atrium.train.measure.mismatch import measure_mismatch, mismatch_sums
 from atrium.train.step import Steps, Training, sampling
+
+if TYPE_CHECKING:
+    from atrium.engines.server.engine import ServerEngine
 
 
 class LaggedSteps(Steps):
@@ -94,7 +98,7 @@ class OverlappedSteps(LaggedSteps):
     when its own batch is there and has been compared; the others are being sampled.
     """
 
-    def __init__(self, run: Training, servers: Servers) -> None:
+    def __init__(self, run: Training, servers: ServerEngine) -> None:
         super().__init__(run)
         self._servers = servers
         self._pending: deque[_Pending] = deque()

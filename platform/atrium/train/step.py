@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
 from atrium.base import metrics
 from atrium.base.metrics import Quantity
 from atrium.engines.collate import RolloutRows, collate
-from atrium.engines.engine import Engine, Servers
+from atrium.engines.engine import Engine
 from atrium.runs.listener import Listener
 from atrium.train.checkpoint.checkpoint import CheckpointStore, TrainingState
 from atrium.train.collect import Collected, RolloutCollector
@@ -32,6 +32,9 @@ from atrium.train.ranks.rank_report import RankReport
 from atrium.train.ranks.ranks import Ranks
 from atrium.train.update.reference import MovingReference
 from atrium.train.update.updater import PolicyUpdater
+
+if TYPE_CHECKING:  # its client is loaded where servers sample
+    from atrium.engines.server.engine import ServerEngine
 
 ENGINE_ADVICE = "lower rollout.max_batch_tokens or the length limit of answers, or choose a smaller model"
 
@@ -85,7 +88,7 @@ class Training:
     checkpoints: CheckpointStore
     should_stop: Callable[[], bool]
     lagged: tuple[Collected, ...] = ()
-    servers: Servers | None = None
+    servers: ServerEngine | None = None
     profiler: StepProfiler | None = None
     rank_report: RankReport = field(default_factory=RankReport)
 

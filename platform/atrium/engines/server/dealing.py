@@ -7,6 +7,7 @@ answers nor a repeated request changes a result.
 from __future__ import annotations
 
 import asyncio
+import queue
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,8 @@ from typing import Any
 
 import httpx
 
+from atrium.base.records import Completion
+from atrium.engines.engine import Generation
 from atrium.engines.server.client import ServerError, UnfitServerError, one_line
 from atrium.engines.server.pool import Server, ServerPool
 
@@ -35,17 +38,41 @@ class Sample:
 
 @dataclass(kw_only=True, eq=False)
 class Batch:
-    """Samples by the weights of one version, None for those of any time; `found` receives each answer."""
+    """Requests that are sampled by the weights of one `version`, None for those of any time.
+
+    `complete` makes completions of one request's answers. Answers and errors are put into `found` by any
+    thread, and completions are taken by one.
+    """
 
     version: int | None
-    found: Callable[[Sample, SimpleNamespace], None]
+    complete: Callable[[Sequence[SimpleNamespace]], Sequence[Completion]]
     waiting: deque[Sample] = field(default_factory=deque)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    found: queue.SimpleQueue[tuple[Sample, SimpleNamespace] | BaseException] = field(
+        default_factory=queue.SimpleQueue
+    )
+    num_samples: dict[int, int] = field(default_factory=dict)
+    """The samples of each request that is not answered yet, at least one."""
+    _parts: dict[int, dict[int, SimpleNamespace]] = field(default_factory=dict)
 
     @property
     def is_done(self) -> bool:
         """Whether no sample is left."""
         return not self.waiting and not self.tasks
+
+    def next(self) -> Generation:
+        """Wait for the next request whose answers are all there; raises an error that was found instead."""
+        while True:
+            found = self.found.get()
+            if isinstance(found, BaseException):
+                raise found
+            (index, number), answer = found[0].place, found[1]
+            parts = self._parts.setdefault(index, {})
+            parts[number] = answer
+            if len(parts) == self.num_samples[index]:
+                del self._parts[index], self.num_samples[index]
+                answers = [parts[place] for place in range(len(parts))]
+                return Generation(request_index=index, completions=tuple(self.complete(answers)))
 
 
 class Dealer:
@@ -125,7 +152,7 @@ class Dealer:
                 pool.lose(server, lost, one_line(error))
         else:
             server.num_lost = 0
-            batch.found(sample, answer)
+            batch.found.put((sample, answer))
         finally:
             request.cancel()
             server.num_requests -= 1

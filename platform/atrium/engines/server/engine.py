@@ -6,7 +6,6 @@ import asyncio
 import shutil
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from torch import Tensor
 from atrium.base.records import Completion
 from atrium.engines.engine import EngineFacts, Generation, GenerationRequest, SamplingParams
 from atrium.engines.sampling import check_requests
-from atrium.engines.server.answers import Answers
 from atrium.engines.server.dealing import Batch, Dealer, Sample
 from atrium.engines.server.pool import ServerPool
 from atrium.engines.server.transfer import NcclSender
@@ -76,7 +74,7 @@ class ServerEngine:
         self._folders = tuple(folders)
         self._weight_version = 0
         self._interrupted, self._is_closed = threading.Event(), False
-        self._answers: set[Answers] = set()
+        self._batches: set[Batch] = set()
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(_report)
         self._thread = threading.Thread(target=self._loop.run_forever, name="server-engine", daemon=True)
@@ -138,25 +136,22 @@ class ServerEngine:
     def _generate(
         self, version: int, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> Iterator[Generation]:
-        answers = Answers(self._completed(sampling, version))
+        batch = Batch(version=version, complete=self._completed(sampling, version))
         for index, request in enumerate(requests):
             if request.sample_seeds:
-                answers.expect(index, len(request.sample_seeds))
+                batch.num_samples[index] = len(request.sample_seeds)
+                batch.waiting.extend(self._samples(index, request, sampling))
             else:
                 yield Generation(request_index=index, completions=())
-        samples = [
-            one for index, request in enumerate(requests) for one in self._samples(index, request, sampling)
-        ]
-        batch = Batch(version=version, found=answers.put, waiting=deque(samples))
-        self._answers.add(answers)
-        task = self._submit(self._answered(batch, answers))
+        self._batches.add(batch)
+        task = self._submit(self._answered(batch))
         try:
-            while answers.num_left:
+            while batch.num_samples:
                 if self._interrupted.is_set():
                     raise InterruptedError(_GIVEN_UP)
-                yield answers.next()
+                yield batch.next()
         finally:
-            self._answers.discard(answers)
+            self._batches.discard(batch)
             task.cancel()
 
     def _completed(
@@ -176,12 +171,12 @@ class ServerEngine:
             for number, seed in enumerate(request.sample_seeds)
         ]
 
-    async def _answered(self, batch: Batch, answers: Answers) -> None:
+    async def _answered(self, batch: Batch) -> None:
         try:
             await self._dealer.answer(batch)
         except BaseException as error:
             is_cancelled = isinstance(error, asyncio.CancelledError)
-            answers.fail(InterruptedError(_GIVEN_UP) if is_cancelled else error)
+            batch.found.put(InterruptedError(_GIVEN_UP) if is_cancelled else error)
             raise
 
     def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
@@ -206,8 +201,8 @@ class ServerEngine:
         It holds until new weights are taken.
         """
         self._interrupted.set()
-        for answers in list(self._answers):
-            answers.fail(InterruptedError(_GIVEN_UP))
+        for batch in list(self._batches):
+            batch.found.put(InterruptedError(_GIVEN_UP))
 
     def close(self) -> None:
         """End the servers that were started here, and delete their files. Harmless when called twice."""
@@ -265,15 +260,14 @@ class CompletionStream:
     def __init__(self, engine: ServerEngine, sampling: SamplingParams) -> None:
         self._engine = engine
         self._sampling = sampling
-        self._answers = Answers(engine._completed(sampling, None))
-        self._batch = Batch(version=None, found=self._answers.put)
-        self._task = engine._submit(engine._answered(self._batch, self._answers))
+        self._batch = Batch(version=None, complete=engine._completed(sampling, None))
+        self._task = engine._submit(engine._answered(self._batch))
 
     def add(self, index: int, request: GenerationRequest) -> None:
         """Request completions; raises `EngineError` for a prompt that leaves no room for them."""
         engine = self._engine
         check_requests((request,), self._sampling, context_length=engine.context_length)
-        self._answers.expect(index, len(request.sample_seeds))
+        self._batch.num_samples[index] = len(request.sample_seeds)
         samples = engine._samples(index, request, self._sampling)
         engine._submit(self._extend(samples)).result()
 
@@ -283,7 +277,7 @@ class CompletionStream:
 
     def next(self) -> Generation:
         """Wait for the next request that is answered; raises as `ServerEngine.generate` does."""
-        return self._answers.next()
+        return self._batch.next()
 
     def close(self) -> None:
         """Give up what is being sampled; `next` raises `InterruptedError`."""

@@ -93,7 +93,7 @@ class MicroBatchBudget:
     log: Callable[[str], None]
     measurements: Measurements
     ranks: Ranks = Ranks()
-    limit: AbstractContextManager[object] = nullcontext()
+    limit: Callable[[], AbstractContextManager[None]] = nullcontext
     recomputes: bool = False
     device_type: str = "cpu"
     _phase: str = "an update"
@@ -128,12 +128,7 @@ class MicroBatchBudget:
         """Shares of about equal tokens for the ranks, cut; as many of them everywhere."""
         if self.ranks.is_alone:
             return [MicroBatch(part, is_real=True) for part in forward.split(rows, subset, self.max_tokens)]
-        shares = deal_by_tokens(
-            rows.num_prompt_tokens_B[subset],
-            rows.num_tokens_B[subset],
-            rows.prompt_index_B[subset],
-            num_shares=self.ranks.size,
-        )
+        shares = deal_by_tokens(*(one[subset] for one in rows.lengths), num_shares=self.ranks.size)
         cut = [forward.split(rows, subset[share], self.max_tokens) for share in shares]
         own = cut[self.ranks.rank]
         num_missing = max(len(parts) for parts in cut) - len(own)
@@ -152,7 +147,7 @@ class MicroBatchBudget:
         while True:
             self._phase, self._num_rows = phase, 0
             try:
-                with self.limit:
+                with self.limit():
                     return work()
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):

@@ -16,8 +16,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from atrium.base.errors import ConfigError
-from atrium.models.blocks import decoder_blocks
+from atrium.models.blocks import known_blocks
 from atrium.train.update.packed_attention import attention_of
 
 _COMPILED = "_compiled_call_impl"
@@ -32,12 +31,8 @@ class RecomputedBlocks:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
-        self._blocks = decoder_blocks(model)
-        if not self._blocks:
-            raise ConfigError(
-                f"compute.recompute_activations=true: model of type {type(model).__name__} does not say what "
-                "its blocks are; set compute.recompute_activations=false"
-            )
+        setting = "compute.recompute_activations"
+        self._blocks = known_blocks(model, f"{setting}=true", f"set {setting}=false")
 
     @contextmanager
     def used(self) -> Iterator[None]:

@@ -137,12 +137,10 @@ class StepRecord:
         """Add the positions that were computed, how many of them were needed, and the operations."""
         num_positions = sum(self._ranks.gather(self._num_positions))
         trained = minibatch.trained_rows()
-        shape = (
-            minibatch.num_prompt_tokens_B[trained],
-            minibatch.num_tokens_B[trained],
-            minibatch.prompt_index_B[trained],
-        )
+        lengths = [length_B[trained] for length_B in minibatch.lengths]
         self.measurements.add(metrics.NUM_COMPUTED_POSITIONS, num_positions)
-        self.measurements.add(metrics.PADDING_FRAC, num_positions - num_packed_tokens(*shape), num_positions)
+        self.measurements.add(
+            metrics.PADDING_FRAC, num_positions - num_packed_tokens(*lengths), num_positions
+        )
         if self._flops is not None:
-            self._num_flops += self._flops.of_update(*shape)
+            self._num_flops += self._flops.of_update(*lengths)

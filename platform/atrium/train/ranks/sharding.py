@@ -22,8 +22,7 @@ from torch.distributed.fsdp import (
 )
 from transformers import PreTrainedModel
 
-from atrium.base.errors import ConfigError
-from atrium.models.blocks import decoder_blocks
+from atrium.models.blocks import known_blocks
 
 
 class _Root(nn.Module):
@@ -70,12 +69,7 @@ def shard(
     With `offload`, shards, gradients and the optimiser's state live in the host's memory. Raises
     `ConfigError` for a model whose blocks are not known.
     """
-    blocks = decoder_blocks(model)
-    if not blocks:
-        raise ConfigError(
-            f"model of type {type(model).__name__} does not say what its blocks are, so it cannot be spread "
-            "over ranks; train it with one process"
-        )
+    blocks = known_blocks(model, "a model spread over ranks", "train it with one process")
     policy = MixedPrecisionPolicy(
         param_dtype=dtype,
         reduce_dtype=torch.promote_types(dtype, torch.float32),

@@ -14,7 +14,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from atrium.base.errors import ConfigError
-from atrium.models.blocks import decoder_blocks
+from atrium.models.blocks import known_blocks
 
 _COMPILERS = ("c++", "g++", "clang++")
 
@@ -26,12 +26,7 @@ class CompiledBlocks:
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self._blocks = decoder_blocks(model)
-        if not self._blocks:
-            raise ConfigError(
-                f"compute.compile=true: model of type {type(model).__name__} does not say what its blocks "
-                "are; set compute.compile=false"
-            )
+        self._blocks = known_blocks(model, "compute.compile=true", "set compute.compile=false")
         if model.device.type == "cpu" and not any(shutil.which(name) for name in _COMPILERS):
             raise ConfigError(
                 f"compute.compile=true needs a C++ compiler on a CPU ({', '.join(_COMPILERS)}), and none is "

@@ -172,7 +172,7 @@ class PolicyForward:
         """The positions that the model computes for these rows, padding included."""
         if not self.packing:
             return math.prod(rows.token_BL.shape)
-        return num_packed_tokens(rows.num_prompt_tokens_B, rows.num_tokens_B, rows.prompt_index_B)
+        return num_packed_tokens(*rows.lengths)
 
     def split(self, rows: RolloutRows, subset: NDArray[np.int64], max_tokens: int) -> list[NDArray[np.int64]]:
         """Cut a subset of the rows into micro-batches of at most `max_tokens`, as if prompts were not shared.
@@ -220,13 +220,7 @@ class PolicyForward:
         """The last states that predict the completion tokens [M, D]."""
         with self.autocast():
             if self.packing:
-                packing = pack(
-                    rows.token_BL,
-                    rows.num_prompt_tokens_B,
-                    rows.num_tokens_B,
-                    rows.prompt_index_B,
-                    padded=self.pads,
-                )
+                packing = pack(rows.token_BL, *rows.lengths, padded=self.pads)
                 return gathered(self._packed(packing), packing.predicting)
             with self._recomputed.used() if self._recomputed else nullcontext():
                 state_BLD = self.whole_states(rows.token_BL)

@@ -30,14 +30,7 @@ class PolicyOptimizer:
         self._parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
         self._host = HostCopies(self._parameters) if offload else None
         self._updated = self._parameters if self._host is None else self._host.parameters
-        self._adamw = build_adamw(
-            settings.kind,
-            self._updated.values(),
-            learning_rate=settings.learning_rate,
-            betas=(settings.beta1, settings.beta2),
-            epsilon=settings.epsilon,
-            weight_decay=settings.weight_decay,
-        )
+        self._adamw = build_adamw(settings, self._updated.values())
 
     @property
     def memory_advice(self) -> str:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from atrium.base.errors import MissingDependencyError, install_command
-from atrium.train.settings import OptimizerKind
+from atrium.train.settings import AdamWSettings
 
 _TABLE = "qmap"
 PER_BLOCK = ("absmax", _TABLE)
@@ -28,29 +28,22 @@ PER_BLOCK = ("absmax", _TABLE)
 _STEP = "step"
 
 
-def build_adamw(
-    kind: OptimizerKind,
-    parameters: Iterable[nn.Parameter],
-    *,
-    learning_rate: float,
-    betas: tuple[float, float],
-    epsilon: float,
-    weight_decay: float,
-) -> torch.optim.Optimizer:
+def build_adamw(settings: AdamWSettings, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """The optimiser of a kind; raises `MissingDependencyError` where its package is not installed."""
-    settings: dict[str, Any] = {
-        "lr": learning_rate,
-        "betas": betas,
-        "eps": epsilon,
-        "weight_decay": weight_decay,
+    kind = settings.kind
+    options: dict[str, Any] = {
+        "lr": settings.learning_rate,
+        "betas": (settings.beta1, settings.beta2),
+        "eps": settings.epsilon,
+        "weight_decay": settings.weight_decay,
     }
     match kind:
         case "adamw":
-            return torch.optim.AdamW(parameters, fused=True, **settings)
+            return torch.optim.AdamW(parameters, fused=True, **options)
         case "adamw_8bit":
-            built = _imported("bitsandbytes.optim", "bitsandbytes", kind).AdamW8bit(parameters, **settings)
+            built = _imported("bitsandbytes.optim", "bitsandbytes", kind).AdamW8bit(parameters, **options)
         case "adamw_bf16":
-            built = _imported("optimi", "torch-optimi", kind).AdamW(parameters, kahan_sum=True, **settings)
+            built = _imported("optimi", "torch-optimi", kind).AdamW(parameters, kahan_sum=True, **options)
     return built  # type: ignore[no-any-return]
 
 

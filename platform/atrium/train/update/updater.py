@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -48,7 +49,7 @@ class PolicyUpdater(Update):
 
     faults: FaultHandling = FaultHandling()
     ranks: Ranks = Ranks()
-    memory_limit: AbstractContextManager[object] = nullcontext()
+    memory_limit: Callable[[], AbstractContextManager[None]] = nullcontext
     direct_token_id: int | None = None
 
     def step(
