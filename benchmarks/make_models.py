@@ -135,7 +135,7 @@ def write_warmed_up_model(folder: Path) -> None:
     """The built-in policy as reinforcement learning finds it, and its training problems as prompts."""
     from atrium.data.arithmetic import arithmetic_splits
     from atrium.data.settings import ArithmeticSettings
-    from atrium.models.policy import save_policy
+    from atrium.models.policy import write_policy
     from atrium.models.settings import TinySettings, WarmupSettings
     from atrium.models.warmup import warmed_up_policy
 
@@ -143,7 +143,8 @@ def write_warmed_up_model(folder: Path) -> None:
     policy = warmed_up_policy(
         TinySettings(), WarmupSettings(), settings, seed=0, cache_dir=Path("runs") / ".cache"
     )
-    save_policy(policy, folder / "models" / "warm")
+    (folder / "models" / "warm").mkdir(parents=True)
+    write_policy(policy, folder / "models" / "warm")
     problems = arithmetic_splits(settings).train.problems[:NUM_PROBLEMS]
     rows = [
         {

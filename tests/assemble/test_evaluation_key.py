@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.saved_policy import save_policy
 
 from atrium.assemble import evaluation_key as keys
 from atrium.assemble.references import Loading
@@ -16,7 +17,7 @@ from atrium.base import plugins
 from atrium.config.compose import compose
 from atrium.data.prompts import prompt_encoder
 from atrium.models.digests import weights_digest
-from atrium.models.policy import load_policy, save_policy
+from atrium.models.policy import load_policy
 from atrium.models.settings import TinySettings
 from atrium.models.tiny import build_tiny_policy
 

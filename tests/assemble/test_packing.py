@@ -7,13 +7,13 @@ import json
 import pytest
 from tests.models.zoo import zoo_policy
 from tests.opened_run import opened_run
+from tests.saved_policy import save_policy
 
 from atrium.assemble.packing import settle_packing
 from atrium.base.errors import ConfigError
 from atrium.config.compose import compose, from_json
 from atrium.config.resume import branched, resumed
 from atrium.config.schema import BranchConfig
-from atrium.models.policy import save_policy
 from atrium.runs.run_folder import RunFolder
 from atrium.train.update.forward import PolicyForward
 

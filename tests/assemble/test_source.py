@@ -8,12 +8,13 @@ import shutil
 
 import pytest
 import torch
+from tests.saved_policy import save_policy
 
 from atrium.base.errors import DataError
 from atrium.cli import main
 from atrium.config.dates import dated
 from atrium.models.digests import source_digests, weights_digest
-from atrium.models.policy import load_policy, save_policy
+from atrium.models.policy import load_policy
 from atrium.models.settings import TinySettings
 from atrium.models.tiny import build_tiny_policy
 from atrium.runs.run_folder import RunFolder

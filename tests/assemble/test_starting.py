@@ -6,13 +6,14 @@ import json
 import shutil
 
 import pytest
+from tests.saved_policy import save_policy
 
 from atrium.assemble.prompts import checked_encoder
 from atrium.base.errors import AtriumError, ConfigError, RunFolderError
 from atrium.base.records import Problem
 from atrium.cli.app import main
 from atrium.config.compose import compose
-from atrium.models.policy import build_random_policy, save_policy
+from atrium.models.policy import build_random_policy
 from atrium.models.settings import TinySettings
 from atrium.models.tiny import build_tiny_policy, build_tokenizer
 from atrium.runs.deletable import find_deletable

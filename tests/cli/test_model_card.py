@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 from tests.run_records import group_of_two
+from tests.saved_policy import save_policy
 from transformers.utils import chat_template_utils
 
 from atrium.assemble.model_card import example_of, usage_lines, write_card
 from atrium.base.records import Problem
 from atrium.config.compose import compose
 from atrium.data.prompts import encode_prompt
-from atrium.models.policy import load_policy, save_policy
+from atrium.models.policy import load_policy
 from atrium.models.settings import TinySettings
 from atrium.models.tiny import CHAT_TEMPLATE, build_tiny_policy
 from atrium.runs.run_folder import RunFolder

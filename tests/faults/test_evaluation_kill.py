@@ -16,12 +16,13 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 from tests.benchmark_files import BENCHMARK_FILES, needs_benchmark_files
+from tests.saved_policy import save_policy
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from atrium.base.json_lines import read_json_lines
 from atrium.base.recorded import read_object
-from atrium.models.policy import build_random_policy, save_policy
+from atrium.models.policy import build_random_policy
 from atrium.runs.find import list_runs
 from atrium.runs.status import RunState, read_status
 

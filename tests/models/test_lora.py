@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.saved_policy import save_policy
 
 from atrium.base.errors import CheckpointError, ConfigError, EngineError
 from atrium.engines.engine import GenerationRequest, SamplingParams
@@ -26,7 +27,7 @@ from atrium.models.lora import (
     plain_copy,
     read_adapter,
 )
-from atrium.models.policy import load_policy, save_policy
+from atrium.models.policy import load_policy
 from atrium.models.settings import TinySettings
 from atrium.models.tiny import build_tiny_policy
 

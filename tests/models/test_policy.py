@@ -8,9 +8,10 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.saved_policy import save_policy
 
 from atrium.base.errors import CheckpointError, ConfigError
-from atrium.models.policy import build_random_policy, load_policy, save_policy
+from atrium.models.policy import build_random_policy, load_policy
 from atrium.models.settings import TinySettings
 from atrium.models.tiny import build_tiny_policy, build_tokenizer
 
@@ -197,16 +198,6 @@ def test_code_in_a_model_folder_is_never_run(folder, tmp_path):
     _edit_json(folder / "config.json", model_type="own", auto_map={"AutoConfig": "modeling.Config"})
     assert "never runs" in _message(ConfigError, folder)
     assert not witness.exists()
-
-
-def test_saving_replaces_nothing_and_leaves_nothing_behind_when_it_fails(folder):
-    policy = build_tiny_policy(SMALL, seed=1)
-    before = sorted(folder.parent.iterdir())
-    with pytest.raises(CheckpointError, match="exists already"):
-        save_policy(policy, folder)
-    with pytest.raises(CheckpointError, match="cannot write the policy"):
-        save_policy(policy, folder / "config.json" / "inside")
-    assert sorted(folder.parent.iterdir()) == before
 
 
 def test_a_random_policy_has_the_given_architecture_and_the_tokenizers_special_tokens():

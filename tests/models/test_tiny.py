@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.saved_policy import save_policy
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3ForCausalLM
 
-from atrium.models.policy import save_policy
 from atrium.models.settings import TOKENS, TinySettings
 from atrium.models.tiny import PIECE, build_tiny_policy, build_tokenizer
 

@@ -84,10 +84,6 @@ def test_the_second_time_the_policy_comes_from_the_cache(tmp_path, trained, capf
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_cached_policy_is_given_in_the_asked_dtype(tmp_path):
-    assert _warm_up(tmp_path, dtype=torch.bfloat16).model.dtype == torch.bfloat16
-
-
 def test_the_cache_key_covers_every_setting_but_the_training_problems():
     key = warmup_hash(TINY, WARMUP, ARITHMETIC, 0)
     others = [

@@ -7,13 +7,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.models.zoo import FAST, PACKED, PADDED, REFUSED, zoo_policy
+from tests.saved_policy import save_policy
 
 from atrium.base.errors import AtriumError
 from atrium.base.records import Problem, Rollout, RolloutGroup, Verdict, VerdictKind
 from atrium.engines.collate import collate
 from atrium.engines.engine import GenerationRequest, SamplingParams
 from atrium.engines.transformers_engine import TransformersEngine
-from atrium.models.policy import load_policy, save_policy
+from atrium.models.policy import load_policy
 from atrium.train.update.forward import PolicyForward
 from atrium.train.update.forward_check import check_model, find_packing
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 from transformers import (
     AutoConfig,
@@ -31,7 +30,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from atrium.base.errors import CheckpointError, ConfigError
 from atrium.models.context import Context
 from atrium.models.lora import ADAPTER_FOLDER, has_lora, host_weights, merged_weights, write_adapter
-from atrium.models.sources import buildable, locate, one_line, quiet, readable
+from atrium.models.sources import buildable, locate, quiet, readable
 
 _UNBOUNDED = 1 << 20
 """The context in tokens of models that compute rows of any length."""
@@ -213,26 +212,8 @@ def staged(folder: Path) -> Iterator[Path]:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def save_policy(policy: Policy, folder: Path) -> None:
-    """Write the policy as a plain transformers folder: all of it, or nothing.
-
-    Raises `CheckpointError` when the folder exists already or cannot be written.
-    """
-    if folder.exists():
-        raise CheckpointError(f"'{folder}' exists already; choose another folder or remove it")
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with staged(folder) as staging:
-            write_policy(policy, staging)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(
-            f"cannot write the policy to '{folder}': {one_line(error)}; make room there or choose another "
-            "folder"
-        ) from error
-
-
 def write_policy(policy: Policy, folder: Path) -> None:
-    """Write the files of `save_policy` into an existing folder, without its care.
+    """Write the policy as a plain transformers folder into an existing folder.
 
     Adapters are merged into the weights, and lie in a folder of their own besides.
     """

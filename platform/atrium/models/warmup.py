@@ -59,7 +59,6 @@ def warmed_up_policy(
     seed: int,
     cache_dir: Path,
     on_progress: ProgressCallback | None = None,
-    dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     lock_timeout_s: float = 900.0,
 ) -> Policy:
@@ -76,7 +75,7 @@ def warmed_up_policy(
             if not _is_intact(folder):
                 policy = train_policy(tiny, warmup, arithmetic, seed=seed, on_progress=on_progress)
                 _store(policy, folder, {"seed": seed, "warmup": warmup.model_dump()})
-    return load_policy(folder, dtype=dtype, device=device)
+    return load_policy(folder, dtype=torch.float32, device=device)
 
 
 def train_policy(

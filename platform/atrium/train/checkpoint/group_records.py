@@ -89,16 +89,8 @@ def _problem(record: Mapping[str, Any]) -> Problem:
 
 
 def _group_record(group: RolloutGroup) -> dict[str, Any]:
-    problem = group.problem
     return {
-        "problem": {
-            "problem_id": problem.problem_id,
-            "question": problem.question,
-            "answer": problem.answer,
-            "metadata": dict(problem.metadata),
-            "turns": problem.turns,
-            "verifier": dict(problem.verifier),
-        },
+        "problem": asdict(group.problem),
         "num_prompt_tokens": len(group.prompt_token_ids),
         "rollouts": [
             {
