@@ -57,21 +57,22 @@ class Sampling(Section):
     """How answers are drawn, as evaluations can choose it; training samples from the policy itself."""
 
     temperature: Annotated[float, Field(ge=0.0, le=1e6)] = 1.0
-    """Of sampling; 0 is greedy decoding."""
+    """Sampling temperature; 0 means greedy decoding."""
     top_p: PositiveFrac = 1.0
-    """Share of the probability mass that is sampled from."""
+    """Probability mass of the likeliest tokens that are sampled from; 1 for all tokens."""
     top_k: Count | None = None
-    """How many of the likeliest tokens are sampled from; null for all."""
+    """Number of the likeliest tokens that are sampled from; null for all."""
     min_p: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """The least probability of a token that is sampled, relative to the likeliest one's; 0 for any."""
+    """Minimum probability of a sampled token, relative to that of the likeliest token; 0 for no minimum."""
     repetition_penalty: Annotated[float, Field(ge=0.01, le=10.0)] = 1.0
-    """Divides the logits above 0 of tokens in prompt and answer, and multiplies those below; 1 for none."""
+    """Factor for the logits of tokens in prompt and answer, by which positive logits are divided and negative
+    ones multiplied; 1 for no penalty."""
     presence_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] = 0.0
-    """Taken off the logits of tokens that the answer has; 0 for none."""
+    """Penalty subtracted from the logit of each token that the answer has; 0 for no penalty."""
     frequency_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] = 0.0
-    """Taken off the logits of tokens that the answer has, once for each time; 0 for none."""
+    """Penalty subtracted from a token's logit for every time that the answer has it; 0 for no penalty."""
     max_new_tokens: Count
-    """Length limit of an answer; as shipped, that of rollouts."""
+    """Maximum number of tokens of an answer; by default that of rollouts."""
 
     @field_validator("temperature")
     @classmethod
@@ -152,7 +153,7 @@ class WaveSize:
 
 
 class EngineSettings(Axis, axis=True, tag="engine"):
-    """What every engine is asked for."""
+    """Settings that every engine has."""
 
     has_own_weights: ClassVar[bool] = False
     """Whether it holds weights apart from the trainer's module, which it could otherwise sample from."""
@@ -171,40 +172,42 @@ class EngineSettings(Axis, axis=True, tag="engine"):
     group_size: Annotated[int, Field(ge=1, le=100_000)]
     """Completions sampled per problem: the group that advantages compare."""
     max_new_tokens: Count
-    """Length limit of a completion, its stop token included."""
+    """Maximum number of tokens of a completion, including its stop token."""
     temperature: Annotated[float, Field(ge=0.01, le=100.0)]
-    """Of the distribution that is sampled from and trained."""
+    """Temperature of the policy, in sampling and in training."""
 
     sampling_stream: CountOrZero = 0
-    """Which stream of random numbers completions are drawn from: another one repeats a run with other draws,
-    and all else equal."""
+    """Stream of random numbers that completions are drawn from. Another stream repeats a run with other
+    completions and everything else equal."""
     lag: Annotated[int, Field(ge=0, le=64)] = 0
-    """Steps that sampling is ahead: with k, the weights after step t-1-k sample the batch of step t."""
+    """Steps by which sampling is ahead: with k, the weights after step t-1-k sample the batch of step t."""
     placement: Literal["inside", "server"] = "inside"
-    """Where engines live: inside the trainer's process, or as vLLM servers in processes of their own. With a
-    `lag` servers sample during updates, which saves time where they have devices of their own and takes a
-    copy of the trained parameters."""
+    """Where completions are sampled: inside the trainer's process, or by vLLM servers in separate processes.
+    With a `lag`, servers sample during updates. This saves time if they have devices of their own, and keeps
+    a copy of the trained parameters."""
     continuous: bool = False
-    """Whether servers sample without a pause and take new weights in the middle of completions. A group that
-    is older than `lag` steps is dropped. Such a run cannot be repeated (speed not measured)."""
+    """Whether servers sample without a pause and receive new weights in the middle of completions. Groups
+    older than `lag` steps are dropped. Such a run cannot be repeated (speed not measured)."""
     num_servers: Parallel = 1
-    """Number of vLLM servers that `placement=server` starts on this machine; each process of the run has an
-    equal share of them."""
+    """Number of vLLM servers that `placement=server` starts on this machine. The processes of the run share
+    them evenly."""
     servers: tuple[Annotated[str, AfterValidator(_check_url)], ...] = ()
-    """URLs of running vLLM servers for `placement=server`, in place of servers that are started; the token is
-    read from ATRIUM_TOKEN in the environment."""
+    """URLs of running vLLM servers that `placement=server` uses instead of starting servers. Their token is
+    read from the environment variable ATRIUM_TOKEN."""
     weights_dir: Text | None = None
-    """Folder for the weight files of `placement=server`, which must be readable by all servers; null for
+    """Folder for the weight files of `placement=server`, which all servers must be able to read; null for
     shared memory of this machine."""
     devices: tuple[CountOrZero, ...] | None = None
-    """GPUs of the servers that a machine starts, as indices into the GPUs that the run sees: those of the
-    first server, then those of the next; null for the GPUs after the trainer's, in an evaluation for all."""
+    """GPUs of the servers that a machine starts: first those of the first server, then those of the next.
+    Indices count the GPUs that the run sees. null for the GPUs after the trainer's; in an evaluation, for all
+    GPUs."""
     weight_transfer: Literal["host", "nccl"] = "host"
-    """How new weights reach servers: `host` in files, `nccl` from GPU to GPU by vLLM's own transfer, without
-    a copy of the model on the host (not measured)."""
+    """How new weights reach servers. `host` writes files; `nccl` sends them from GPU to GPU by vLLM's own
+    transfer, without a copy of the model on the host (not measured)."""
     max_mismatch: Positive | Literal["auto"] | None = "auto"
-    """Mean difference, in nats, of the engine's and the trainer's log-probabilities beyond which a run ends;
-    auto for 0.001 where both compute in float32, 0.1 elsewhere, none for stored rollouts; null for none."""
+    """Maximum mean difference between the log-probabilities of engine and trainer, in nats. A larger one ends
+    the run. auto is 0.001 if both compute in float32 and otherwise 0.1, but no bound for stored rollouts.
+    null for no bound."""
 
     @property
     def is_apart(self) -> bool:

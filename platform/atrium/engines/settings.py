@@ -49,13 +49,13 @@ _SAMPLES_OF_LARGE_MODELS = 64
 
 
 class DecoderSettings(EngineSettings):
-    """What is asked of the engine that decodes with transformers."""
+    """Settings of the engine that decodes with transformers."""
 
     max_batch_tokens: Count | None
-    """The most tokens, padding included, that are generated at once; null for no limit."""
+    """Maximum number of tokens that are generated at once, including padding; null for no limit."""
     unit_samples: Count = 256
-    """The most completions that are sampled together, in whole groups; their number changes the last bits of
-    log-probabilities."""
+    """Maximum number of completions that are sampled together, in whole groups. The number changes the last
+    bits of log-probabilities."""
 
     def check(self, use: EngineUse) -> None:
         """As every engine; and a batch has to hold one completion."""
@@ -118,31 +118,32 @@ class VllmSettings(EngineSettings):
     engine: Literal["vllm"]
     """The engine that samples completions."""
     context_length: Count | None
-    """The most tokens that a prompt and its completion have together; null for all that the model allows."""
+    """Maximum number of tokens of a prompt and its completion together; null for the model's own maximum."""
     max_num_seqs: Count
-    """The most completions that are decoded at once; others wait."""
+    """Maximum number of completions that are decoded at once; others wait."""
     gpu_memory_fraction: Annotated[float, Field(gt=0.0, lt=1.0)]
-    """Share of the GPU's memory that vLLM's weights and cache take, unless kv_cache_mb is given."""
+    """Share of the GPU's memory for vLLM's weights and cache; not used if kv_cache_mb is given."""
     kv_cache_mb: Count | None
-    """Megabytes of the key-value cache; null for what gpu_memory_fraction leaves."""
+    """Size of the key-value cache in megabytes; null for what gpu_memory_fraction leaves."""
     kv_cache_dtype: Literal["auto", "fp8"]
-    """What keys and values are stored in; auto for compute.dtype."""
+    """Number format of cached keys and values; auto for compute.dtype."""
     enforce_eager: bool
-    """Whether CUDA graphs and compilation are left out: starts sooner, decodes more slowly on a GPU."""
+    """Whether to skip CUDA graphs and compilation: vLLM starts sooner and decodes more slowly on a GPU."""
     sleep_level: Literal[1, 2] | None
-    """What is done with vLLM's memory during updates: 1 keeps the weights on the host, 2 drops them."""
+    """How vLLM frees memory during updates: 1 moves weights to the host, 2 drops them; null keeps them."""
     max_num_batched_tokens: Count = 8192
-    """The most tokens that one step computes: it bounds the prefill of prompts, and of samples that lost
-    their place in the cache."""
+    """Maximum number of tokens that one step computes. It bounds the prefill of prompts, and of samples that
+    lost their place in the cache."""
     num_speculative_tokens: Count | None
-    """Tokens that are guessed from repetitions in the text and checked in one step; null for off."""
+    """Number of tokens that are guessed from repetitions in the text and checked at once; null for off."""
     start_timeout_s: Wait
-    """How long vLLM may take to start, compilation included."""
+    """Timeout in seconds for the start of vLLM, including compilation."""
     step_timeout_s: Wait
-    """How long one decoding step or one weight update may take."""
+    """Timeout in seconds for one decoding step or one update of the weights."""
     tensor_parallel: Parallel = 1
-    """Processes that share one vLLM, whose weights and cache are split over them: consecutive ones of the run
-    on a machine where engines live inside, and else so many of each engine's own."""
+    """Number of processes that share one vLLM, which splits weights and cache over them. With
+    `placement=inside` these are consecutive processes of the run on one machine; each server starts its
+    own."""
 
     @property
     def processes_per_engine(self) -> int:
@@ -350,11 +351,11 @@ class BankSettings(DecoderSettings):
     engine: Literal["bank"]
     """The engine that samples completions."""
     source: Text
-    """A run whose rollouts were recorded, a folder of Parquet files, or one such file."""
+    """Source of stored completions: a run that recorded rollouts, a folder of Parquet files, or one file."""
     stored_frac: Annotated[float, Field(gt=0.0, le=1.0)]
-    """The share of each group that is read; the rest is sampled from the policy."""
+    """Share of each group that is read from the source; the policy samples the rest."""
     rewards: Literal["regrade", "stored"]
-    """Whether stored completions are graded again, or keep the reward they were stored with."""
+    """Reward of stored completions: `regrade` grades them again, `stored` keeps their stored reward."""
 
     @property
     def num_stored(self) -> int:
