@@ -127,7 +127,7 @@ LONGER_FUNCTIONS: dict[str, int] = {}
 """Exceptions, each with its own limit; the reason stands beside the entry."""
 
 MAX_CODE_LINES: dict[str, int] = {
-    "assemble": 4_321,
+    "assemble": 4_197,
     "atrium": 8,
     "base": 941,
     "catalog": 474,
@@ -135,21 +135,21 @@ MAX_CODE_LINES: dict[str, int] = {
     "cli": 1_553,
     "compare": 4_873,
     "config": 2_105,
-    "data": 1_544,
+    "data": 1_545,
     "document": 292,
-    "engines": 3_000,
-    "evaluation": 453,
+    "engines": 2_959,
+    "evaluation": 437,
     "grading": 3_707,
     "launch": 658,
     "method": 2_072,
-    "models": 1_026,
+    "models": 1_019,
     "peers": 591,
     "planning": 334,
     "runs": 3_321,
     "stats": 692,
     "sweep": 2_832,
     "theory": 1_130,
-    "train": 3_587,
+    "train": 3_526,
     "views": 940,
 }
 """Code lines of each package, without blanks, comments, docstrings and imports.
