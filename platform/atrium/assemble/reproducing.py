@@ -76,6 +76,7 @@ def reproduce(
         judged = [c for c in claims if scale in c.designs and sweep_of(c, scale).name == sweep.name]
         _store(out, claims[0].paper, scale, {c.name: _judged(c, scale, runs, out) for c in judged})
     with explained("write", out / PAGE):
+        out.mkdir(parents=True, exist_ok=True)
         write_text(out / PAGE, page(out))
     sys.stdout.write(f"wrote {out / PAGE}\n")
     return 0
