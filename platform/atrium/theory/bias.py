@@ -35,27 +35,24 @@ ESTIMATORS: tuple[tuple[Estimator, KLCorrection, str], ...] = (
     ("urkl", "none", REVERSE),
 )
 """Every estimator with its correction, and the KL whose gradient it is compared with."""
+_DISTANCE = 0.6
+"""In logits, between policies and between a policy and its reference."""
 _BY_CORRECTION = {"none": "{}", "weight": "w {}", "detached_weight": "sg(w) {}"}
 
 
-def estimator_biases(
-    *, lengths: Sequence[int] = (1, 2, 3), num_seeds: int = 4, distance: float = 0.6
-) -> list[EstimatorBias]:
-    """Relative errors of every estimator's expected gradient, means over seeds, on- and off-policy.
-
-    `distance` is how far, in logits, policies and references lie from one another.
-    """
+def estimator_biases(*, lengths: Sequence[int] = (1, 2, 3), num_seeds: int = 4) -> list[EstimatorBias]:
+    """Relative errors of every estimator's expected gradient, means over seeds, on- and off-policy."""
     return [
         EstimatorBias(
             name=_BY_CORRECTION[correction].format(estimator),
             target=target,
             num_tokens=num_tokens,
             is_on_policy=is_on_policy,
-            token_error=_mean_error(penalties[0], target, num_tokens, is_on_policy, num_seeds, distance),
-            sequence_error=_mean_error(penalties[1], target, num_tokens, is_on_policy, num_seeds, distance),
+            token_error=_mean_error(at_token, target, num_tokens, is_on_policy, num_seeds),
+            sequence_error=_mean_error(at_sequence, target, num_tokens, is_on_policy, num_seeds),
         )
         for estimator, correction, target in ESTIMATORS
-        for penalties in [_penalties(estimator, correction)]
+        for at_token, at_sequence in [_penalties(estimator, correction)]
         for num_tokens in lengths
         for is_on_policy in (True, False)
     ]
@@ -70,13 +67,13 @@ def _penalties(estimator: Estimator, correction: KLCorrection) -> tuple[KLPenalt
 
 
 def _mean_error(
-    penalty: KLPenalty, target: str, num_tokens: int, is_on_policy: bool, num_seeds: int, distance: float
+    penalty: KLPenalty, target: str, num_tokens: int, is_on_policy: bool, num_seeds: int
 ) -> float:
     total = 0.0
     for seed in range(num_seeds):
         behavior = Tabular.random(100 + seed, num_tokens)
-        policy = behavior.near(200 + seed, 0.0 if is_on_policy else distance).trainable()
-        reference = behavior.near(300 + seed, distance)
+        policy = behavior.near(200 + seed, 0.0 if is_on_policy else _DISTANCE).trainable()
+        reference = behavior.near(300 + seed, _DISTANCE)
         found = _penalty_gradient(penalty, policy, behavior, reference)
         current_B, anchor_B = policy.logprob_B(), reference.logprob_B()
         divergence = kl(current_B, anchor_B) if target == REVERSE else kl(anchor_B, current_B)

@@ -32,29 +32,18 @@ _NUM_TOKENS = 2
 _GRADIENT_TOLERANCE = 1e-7
 
 
-def regression(beta: float) -> Objective:
-    """GVPO as the preset has it: sequence ratios, group means, 1 / (k - 1)."""
-    method = unclipped().method.with_parts(
-        advantage=Advantage(baseline="group_mean"),
-        ratio=Ratios(weight=WeightRatio(level="sequence")),
-        surrogate=ImplicitRewardRegression(beta=beta),
-        reduction=GroupUnbiasedTokenSum(),
-    )
-    return Objective(method)
-
-
-def regression_findings(*, num_starts: int = 3, num_steps: int = 4, beta: float = BETA) -> RegressionFindings:
+def regression_findings(*, num_starts: int = 3, num_steps: int = 4) -> RegressionFindings:
     """Minimise from several starts, under several samplers, and step by step."""
     anchor = Tabular.random(15, _NUM_TOKENS)
     reward_B = rewards(anchor.num_completions)
-    optimum_B = tilted(anchor, reward_B, beta)
+    optimum_B = tilted(anchor, reward_B)
     own_B = anchor.logprob_B().exp()
     starts = [Tabular.random(700 + seed, _NUM_TOKENS, spread=1.5) for seed in range(num_starts)]
-    found = [regression_optimum(anchor, start, reward_B, own_B, beta) for start in starts]
+    found = [regression_optimum(anchor, start, reward_B, own_B) for start in starts]
     optima = []
     for sampler, sampler_B in samplers(anchor, reward_B).items():
-        ours = regression_optimum(anchor, anchor, reward_B, sampler_B, beta)
-        theirs = _weighted_optimum(anchor, reward_B, sampler_B, beta)
+        ours = regression_optimum(anchor, anchor, reward_B, sampler_B)
+        theirs = _weighted_optimum(anchor, reward_B, sampler_B)
         optima += [
             _optimum("GVPO", sampler, ours, optimum_B),
             _optimum("weighted reward, KL", sampler, theirs, optimum_B),
@@ -63,7 +52,7 @@ def regression_findings(*, num_starts: int = 3, num_steps: int = 4, beta: float 
         start_errors=tuple(_difference(policy, optimum_B) for policy in found),
         optimum_B=tuple(optimum_B.exp().tolist()),
         optima=tuple(optima),
-        steps=_steps(anchor, reward_B, beta, num_steps),
+        steps=_steps(anchor, reward_B, num_steps),
     )
 
 
@@ -73,7 +62,7 @@ def rewards(num_completions: int) -> Tensor:
     return torch.rand(num_completions, generator=generator, dtype=torch.float64)
 
 
-def tilted(anchor: Tabular, reward_B: Tensor, beta: float) -> Tensor:
+def tilted(anchor: Tabular, reward_B: Tensor, beta: float = BETA) -> Tensor:
     """log pi* of all completions: pi' exp(R / beta), normalised."""
     return (anchor.logprob_B() + reward_B / beta).log_softmax(dim=0)
 
@@ -110,24 +99,30 @@ def minimised(start: Tabular, loss: Callable[[Tabular], Tensor]) -> Tabular:
     return start.moved(torch.from_numpy(found.x), 1.0)
 
 
-def regression_optimum(
-    anchor: Tabular, start: Tabular, reward_B: Tensor, sampler_B: Tensor, beta: float
-) -> Tabular:
-    """The policy that minimises GVPO's expected loss under a sampler's probabilities, from a start."""
-    objective = regression(beta)
-    return minimised(
-        start,
-        lambda policy: group_loss(
-            objective, policy, behavior=anchor, reward_B=reward_B, sampler_B=sampler_B.detach()
-        ),
+def regression_optimum(anchor: Tabular, start: Tabular, reward_B: Tensor, sampler_B: Tensor) -> Tabular:
+    """The policy that minimises GVPO's expected loss under a sampler's probabilities, from a start.
+
+    GVPO is as the preset has it: sequence ratios, group means, 1 / (k - 1).
+    """
+    method = unclipped().method.with_parts(
+        advantage=Advantage(baseline="group_mean"),
+        ratio=Ratios(weight=WeightRatio(level="sequence")),
+        surrogate=ImplicitRewardRegression(beta=BETA),
+        reduction=GroupUnbiasedTokenSum(),
     )
+    objective = Objective(method)
+
+    def loss(policy: Tabular) -> Tensor:
+        return group_loss(objective, policy, behavior=anchor, reward_B=reward_B, sampler_B=sampler_B.detach())
+
+    return minimised(start, loss)
 
 
-def _weighted_optimum(anchor: Tabular, reward_B: Tensor, sampler_B: Tensor, beta: float) -> Tabular:
+def _weighted_optimum(anchor: Tabular, reward_B: Tensor, sampler_B: Tensor) -> Tabular:
     """The optimum of E_sampler[w (R - mean R)] - beta E_sampler[w k3], w = pi / pi' whatever the sampler."""
     penalty = KLPenalty(
         estimator="k3",
-        coefficient=beta,
+        coefficient=BETA,
         anchor="behavior",
         placement="loss",
         correction="weight",
@@ -143,18 +138,18 @@ def _weighted_optimum(anchor: Tabular, reward_B: Tensor, sampler_B: Tensor, beta
     return minimised(anchor, loss)
 
 
-def _steps(anchor: Tabular, reward_B: Tensor, beta: float, num_steps: int) -> RegressionSteps:
+def _steps(anchor: Tabular, reward_B: Tensor, num_steps: int) -> RegressionSteps:
     """Theorem 3: every step samples from the last policy and is anchored at it."""
     first_B = anchor.logprob_B()
     policy = anchor
     kls, gains, errors = [], [], []
     for step in range(1, num_steps + 1):
         own_B = policy.logprob_B().exp().detach()
-        policy = regression_optimum(policy, policy, reward_B, own_B, beta)
+        policy = regression_optimum(policy, policy, reward_B, own_B)
         kls.append(kl(policy.logprob_B(), first_B).item())
         gains.append(policy.expected(reward_B).item())
-        errors.append(_difference(policy, tilted(anchor, reward_B, beta / step)))
-    allowances = torch.linspace(0.0, 1.3 * num_steps / beta, 60, dtype=torch.float64)
+        errors.append(_difference(policy, tilted(anchor, reward_B, BETA / step)))
+    allowances = torch.linspace(0.0, 1.3 * num_steps / BETA, 60, dtype=torch.float64)
     best = [(first_B + allowance * reward_B).log_softmax(dim=0) for allowance in allowances]
     return RegressionSteps(
         kl=tuple(kls),

@@ -22,7 +22,7 @@ MASSES = (0.1, 0.5, 0.9)
 """Probabilities of the third answer under the initial policies."""
 
 
-def preference_optima(beta: float = BETA) -> PreferenceOptima:
+def preference_optima() -> PreferenceOptima:
     """Minimize both losses on two and on three answers, each from several initial policies.
 
     The target is pi' exp(R / beta) / Z. DPO sees Bradley-Terry preferences for all pairs of the answers in
@@ -30,7 +30,7 @@ def preference_optima(beta: float = BETA) -> PreferenceOptima:
     """
     anchor = Tabular.random(21, 1)
     reward_B = rewards(anchor.num_completions)
-    optimum_B = tilted(anchor, reward_B, beta)
+    optimum_B = tilted(anchor, reward_B)
     starts = [_with_mass(optimum_B, mass) for mass in MASSES]
 
     def errors(minimize: Callable[[Tabular], Tabular]) -> tuple[float, ...]:
@@ -40,15 +40,13 @@ def preference_optima(beta: float = BETA) -> PreferenceOptima:
     def dpo(answers: Sequence[int]) -> tuple[float, ...]:
         pairs = list(itertools.combinations(answers, 2))
         return errors(
-            lambda start: minimised(
-                start, lambda policy: _preference_loss(policy, anchor, reward_B, pairs, beta)
-            )
+            lambda start: minimised(start, lambda policy: _preference_loss(policy, anchor, reward_B, pairs))
         )
 
     def gvpo(answers: Sequence[int]) -> tuple[float, ...]:
         sampler_B = torch.zeros_like(reward_B)
         sampler_B[list(answers)] = 1.0 / len(answers)
-        return errors(lambda start: regression_optimum(anchor, start, reward_B, sampler_B, beta))
+        return errors(lambda start: regression_optimum(anchor, start, reward_B, sampler_B))
 
     two, three = (0, 1), (0, 1, 2)
     return PreferenceOptima(
@@ -67,10 +65,10 @@ def _with_mass(logprob_B: Tensor, mass: float) -> Tabular:
 
 
 def _preference_loss(
-    policy: Tabular, anchor: Tabular, reward_B: Tensor, pairs: Sequence[tuple[int, int]], beta: float
+    policy: Tabular, anchor: Tabular, reward_B: Tensor, pairs: Sequence[tuple[int, int]]
 ) -> Tensor:
     """DPO's expected loss over the pairs, under Bradley-Terry preferences with the given rewards."""
-    implicit_B = beta * (policy.logprob_B() - anchor.logprob_B())
+    implicit_B = BETA * (policy.logprob_B() - anchor.logprob_B())
     losses = []
     for first, second in pairs:
         margin = implicit_B[first] - implicit_B[second]
