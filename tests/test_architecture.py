@@ -127,12 +127,12 @@ LONGER_FUNCTIONS: dict[str, int] = {}
 """Exceptions, each with its own limit; the reason stands beside the entry."""
 
 MAX_CODE_LINES: dict[str, int] = {
-    "assemble": 4_197,
+    "assemble": 4_198,
     "atrium": 8,
     "base": 941,
     "catalog": 474,
     "claim": 720,
-    "cli": 1_553,
+    "cli": 1_545,
     "compare": 4_873,
     "config": 2_105,
     "data": 1_545,
@@ -148,7 +148,7 @@ MAX_CODE_LINES: dict[str, int] = {
     "runs": 3_321,
     "stats": 692,
     "sweep": 2_832,
-    "theory": 1_130,
+    "theory": 1_120,
     "train": 3_526,
     "views": 940,
 }

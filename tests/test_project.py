@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 from tests.benchmark_files import NOT_CARRIED
 
 import atrium
-from atrium.cli.app import COMMANDS
+from atrium.cli.app import COMMANDS, module_of
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SOURCE = REPOSITORY / "platform"
@@ -222,7 +222,7 @@ def test_every_command_that_make_names_exists():
     assert named
     assert named <= COMMANDS.keys()
     for name in named:
-        assert importlib.util.find_spec(COMMANDS[name].module) is not None, name
+        assert importlib.util.find_spec(module_of(name)) is not None, name
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,8 @@ def _raising(monkeypatch, error):
     def run(argv):
         raise error
 
-    module.run = run
-    monkeypatch.setitem(sys.modules, "a_module_that_raises", module)
-    monkeypatch.setattr(app, "COMMANDS", {"train": app.Command("a_module_that_raises", "", "run")})
+    module.main = run
+    monkeypatch.setitem(sys.modules, "atrium.cli.train", module)
 
 
 @pytest.mark.parametrize("argv", [[], ["--help"], ["-h"], ["help"]])
@@ -51,8 +50,7 @@ def test_it_runs_as_a_module():
 
 @pytest.mark.parametrize("name", app.COMMANDS)
 def test_every_command_can_be_imported(name):
-    command = app.COMMANDS[name]
-    assert callable(getattr(importlib.import_module(command.module), command.function))
+    assert callable(importlib.import_module(app.module_of(name)).main)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +87,6 @@ def test_a_reader_that_goes_away_is_no_error():
 
 def test_the_exit_code_of_a_command_is_passed_on(monkeypatch):
     module = type(sys)("a_module_with_a_code")
-    module.run = lambda argv: 7 if argv == ["a"] else 0
-    monkeypatch.setitem(sys.modules, "a_module_with_a_code", module)
-    monkeypatch.setattr(app, "COMMANDS", {"x": app.Command("a_module_with_a_code", "", "run")})
-    assert (main(["x", "a"]), main(["x"])) == (7, 0)
+    module.main = lambda argv: 7 if argv == ["a"] else 0
+    monkeypatch.setitem(sys.modules, "atrium.cli.doctor", module)
+    assert (main(["doctor", "a"]), main(["doctor"])) == (7, 0)

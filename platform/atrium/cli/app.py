@@ -13,7 +13,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from atrium import __version__
 from atrium.base import plugins
@@ -25,15 +24,6 @@ from atrium.config.nearest import shown, suggestion
 INTERRUPTED = 130
 SHELLS = ("bash", "fish", "zsh")
 _BROKEN_PIPE = 141
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A subcommand: `function` of `module` takes the arguments after its name, returns the exit code."""
-
-    module: str
-    summary: str
-    function: str = "main"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -118,14 +108,18 @@ def _run(given: Sequence[str]) -> int:
             + " `atrium --help` says what they do"
         )
     plugins.load(arguments.plugin)
-    command = COMMANDS[name]
     try:
         with loading():
-            function = getattr(importlib.import_module(command.module), command.function)
+            module = importlib.import_module(module_of(name))
         with plugins.explained():
-            return int(function(rest))
+            return int(module.main(rest))
     except ModuleNotFoundError as error:
         raise _missing_package(name, error) from error
+
+
+def module_of(command: str) -> str:
+    """The module of a subcommand."""
+    return f"atrium.cli.{command.replace('-', '_')}"
 
 
 def _parser() -> CommandParser:
@@ -160,7 +154,7 @@ def _missing_package(name: str, error: ModuleNotFoundError) -> Exception:
 
 def _help() -> str:
     width = max(len(name) for name in COMMANDS)
-    lines = [f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()]
+    lines = [f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items()]
     return (
         "Atrium: declarative experiments in reinforcement learning with verifiable rewards.\n\n"
         "Usage: atrium COMMAND [ARGUMENTS]\n\n" + "\n".join(lines) + "\n\nExamples:\n"
@@ -174,33 +168,28 @@ def _help() -> str:
     )
 
 
-COMMANDS: Mapping[str, Command] = {
-    "train": Command("atrium.cli.train", "Train a policy, or continue a run"),
-    "evaluate": Command("atrium.cli.evaluate", "Evaluate a model or a checkpoint on benchmarks"),
-    "config": Command("atrium.cli.config", "Print the complete configuration that settings give"),
-    "samples": Command(
-        "atrium.cli.samples", "Show an evaluation by problem, or write its rows for other programs"
-    ),
-    "memory": Command("atrium.cli.memory", "Predict what settings need of memory, by phase"),
-    "runs": Command("atrium.cli.runs", "List the runs"),
-    "show": Command("atrium.cli.show", "Show a run's settings, curves and samples"),
-    "compare": Command("atrium.cli.compare", "Say which differences between runs are real"),
-    "report": Command(
-        "atrium.cli.compare", "Write a comparison to send: HTML, a LaTeX table, sentences", "main_report"
-    ),
-    "dashboard": Command("atrium.cli.dashboard", "See and compare runs in a browser, live"),
-    "sync": Command("atrium.cli.sync", "Bring runs to MLflow or W&B, whatever they missed"),
-    "diff": Command("atrium.cli.diff", "List where two runs differ: settings, code, environment"),
-    "rerun": Command("atrium.cli.rerun", "Repeat a run with its own settings"),
-    "export": Command("atrium.cli.export", "Write a run's policy as a transformers folder"),
-    "clean": Command("atrium.cli.clean", "Delete what runs can spare, after saying what"),
-    "sweep": Command("atrium.cli.sweep", "Run many settings with seeds, and say which is best"),
-    "claim": Command("atrium.cli.claim", "Check what papers claim against runs or tables; reproduce a paper"),
-    "objectives": Command("atrium.cli.objectives", "Show methods as choices on axes, side by side"),
-    "windows": Command("atrium.cli.windows", "Show the ratios that divergences allow, and draw them"),
-    "theory": Command("atrium.cli.theory", "Show what theorems say about methods, and draw it"),
-    "engine-command": Command(
-        "atrium.cli.engine_command", "Print the command that starts a vLLM server on another machine"
-    ),
-    "doctor": Command("atrium.cli.doctor", "Check this machine, say what is missing for what"),
+COMMANDS: Mapping[str, str] = {
+    "train": "Train a policy, or continue a run",
+    "evaluate": "Evaluate a model or a checkpoint on benchmarks",
+    "config": "Print the complete configuration that settings give",
+    "samples": "Show an evaluation by problem, or write its rows for other programs",
+    "memory": "Predict what settings need of memory, by phase",
+    "runs": "List the runs",
+    "show": "Show a run's settings, curves and samples",
+    "compare": "Say which differences between runs are real",
+    "report": "Write a comparison to send: HTML, a LaTeX table, sentences",
+    "dashboard": "See and compare runs in a browser, live",
+    "sync": "Bring runs to MLflow or W&B, whatever they missed",
+    "diff": "List where two runs differ: settings, code, environment",
+    "rerun": "Repeat a run with its own settings",
+    "export": "Write a run's policy as a transformers folder",
+    "clean": "Delete what runs can spare, after saying what",
+    "sweep": "Run many settings with seeds, and say which is best",
+    "claim": "Check what papers claim against runs or tables; reproduce a paper",
+    "objectives": "Show methods as choices on axes, side by side",
+    "windows": "Show the ratios that divergences allow, and draw them",
+    "theory": "Show what theorems say about methods, and draw it",
+    "engine-command": "Print the command that starts a vLLM server on another machine",
+    "doctor": "Check this machine, say what is missing for what",
 }
+"""What each subcommand does; its module has its name, and `main` of it takes the arguments after that."""

@@ -1,10 +1,10 @@
-"""`atrium compare` and `report`: which differences between arms are real."""
+"""`atrium compare`: which differences between arms are real."""
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from atrium.document.document import Document
     from atrium.runs.curve_outcomes import CurveOutcome
     from atrium.runs.run_folder import RunFolder
-    from atrium.views.figures.style import FileKind
 
 _AT = ("last", "steps", "tokens", "wall_clock")
 _MAX_RUNS_NAMED = 12
@@ -36,7 +35,6 @@ all of its runs.
   atrium compare my_experiment --label atr="ATR (ours)"
   atrium compare my_experiment --area rollout/reward --steps-to rollout/reward=0.5 --until 40
 """
-_PICTURES: Mapping[str, FileKind] = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
 _REPEATABLE: Sequence[tuple[str, str, Callable[[str], object], str]] = (
     ("--by", "KEY", str, "group by this setting only"),
     ("--label", "OLD=NEW", pair_of("OLD=NEW, such as 'atr=ATR (ours)'"), "rename an arm"),
@@ -66,28 +64,13 @@ _REPEATABLE: Sequence[tuple[str, str, Callable[[str], object], str]] = (
 
 def main(argv: list[str]) -> int:
     """Compare runs; 0 unless they cannot be compared."""
-    arguments = _parser("compare", "Compare runs, problem by problem and seed by seed.").parse(argv)
-    _compare(arguments, is_report=False)
+    arguments = comparison_parser("compare", "Compare runs, problem by problem and seed by seed.").parse(argv)
+    show_comparison(arguments, is_report=False)
     return 0
 
 
-def main_report(argv: list[str]) -> int:
-    """Write a report on runs, and print what may be written of them; 0 unless they cannot be compared."""
-    parser = _parser(
-        "report",
-        "Write a comparison as one HTML file to send, with figures, as a LaTeX table with caption and label\n"
-        "and as Markdown, and print the sentences that may be written in a paper.",
-    )
-    parser.add_argument("--picture", metavar="FILE", help="also one picture of it all, as .png, .svg or .pdf")
-    arguments = parser.parse(argv)
-    if arguments.picture and Path(arguments.picture).suffix not in _PICTURES:
-        raise ConfigError(f"--picture {arguments.picture}: its ending is {', '.join(_PICTURES)}")
-    _compare(arguments, is_report=True)
-    return 0
-
-
-def _compare(arguments: argparse.Namespace, *, is_report: bool) -> None:
-    """Print the comparison, or of a report what may be written in a paper, and write the files."""
+def show_comparison(arguments: argparse.Namespace, *, is_report: bool) -> tuple[RunsComparison, Training]:
+    """Print a comparison, or of a report what may be written in a paper, and write the files."""
     from atrium.compare.document import WRITTEN, comparison_document, report_name  # numpy
 
     console = standard_output()
@@ -105,10 +88,9 @@ def _compare(arguments: argparse.Namespace, *, is_report: bool) -> None:
         shown = replace(document, sections=sections)
         print_document(console, replace(shown, answer=(), notes=()) if is_report else shown)
         written = [] if arguments.no_files else _write(document, report_name(comparison), arguments)
-        if is_report and arguments.picture:
-            written.append(_draw(comparison, training, arguments))
     for path in written:
         console.print(f"  {path}", soft_wrap=True)
+    return comparison, training
 
 
 def _claims(folders: Sequence[RunFolder]) -> list[str]:
@@ -159,7 +141,8 @@ def _default_experiment(runs_dir: Path) -> str:
     return chosen
 
 
-def _parser(command: str, purpose: str) -> CommandParser:
+def comparison_parser(command: str, purpose: str) -> CommandParser:
+    """The arguments of `atrium compare` and `atrium report`."""
     parser = CommandParser(command, purpose, _EXAMPLES.replace("atrium compare", f"atrium {command}"))
     parser.add_argument(
         "runs",
@@ -234,18 +217,3 @@ def _write(document: Document, name: str, arguments: argparse.Namespace) -> list
     for path, suffix in zip(paths, SUFFIXES, strict=True):
         write_text(path, rendered(document, suffix))
     return paths
-
-
-def _draw(comparison: RunsComparison, training: Training, arguments: argparse.Namespace) -> Path:
-    """Write the picture, as what its name ends in."""
-    from atrium.base.atomic import replacing
-    from atrium.compare.document_figures import picture
-    from atrium.views.figures.sheet import COLUMN_INCHES, file
-    from atrium.views.figures.style import use_cache
-
-    path = Path(arguments.picture)
-    use_cache(Path(arguments.runs_dir) / ".cache")
-    title, figures = picture(comparison, training.rewards)
-    with replacing(path) as temporary:
-        temporary.write_bytes(file(figures, _PICTURES[path.suffix], inches=COLUMN_INCHES[2], title=title))
-    return path
