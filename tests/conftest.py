@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import signal
 import socket
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -23,8 +26,33 @@ for variable in ("MAKEFLAGS", "MFLAGS", "ARGS", "TESTS"):
 os.environ["ATRIUM_MIRRORS"] = "off"
 os.environ["ATRIUM_NO_LOCAL"] = "1"  # conf/local/default.yaml, if this machine has one
 
+gc.disable()  # until everything is imported: next to nothing of that becomes garbage
+
 SKIPS_FAIL = bool(os.environ.get("ATRIUM_NO_SKIPS"))
 LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _configuration_files_read_once():
+    """Parse a file of settings again only once it has changed; Hydra parses some thirty per composition."""
+    if "hydra" not in sys.modules:
+        yield
+        return
+    repository = sys.modules["hydra._internal.config_repository"].ConfigRepository
+    read, kept = repository.load_config, {}
+
+    def load_once(self, config_path):
+        roots = tuple(source.path for source in self.sources)
+        file = Path(roots[1].removeprefix("file://"), f"{config_path.removesuffix('.yaml')}.yaml")
+        stat = file.stat() if file.is_file() else None
+        key = (*roots, config_path, stat and (stat.st_mtime_ns, stat.st_size))
+        if key not in kept:
+            kept[key] = pickle.dumps(read(self, config_path))
+        return pickle.loads(kept[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(repository, "load_config", load_once)
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +73,7 @@ def pytest_collection_finish():
     """Leave what imports and collection have made out of every later garbage collection."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

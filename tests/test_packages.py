@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -44,7 +45,6 @@ OPTIONAL = {
     "vllm": "gpu",
 }
 """Modules beyond the base and the extra `train`, with the extra that each comes with."""
-DISTRIBUTIONS = metadata.packages_distributions() | {"vllm": ["vllm"]}
 
 
 def imports(path):
@@ -63,27 +63,37 @@ def imports(path):
                 yield top, node.lineno
 
 
-IMPORTS = [
-    (path.relative_to(SOURCE).as_posix(), line, name)
-    for path in sorted(SOURCE.rglob("*.py"))
-    for name, line in imports(path)
-]
+@cache
+def distributions():
+    """The names of the distributions that have each package."""
+    found = metadata.packages_distributions() | {"vllm": ["vllm"]}
+    return {name: {canonicalize_name(one) for one in names} for name, names in found.items()}
+
+
+@cache
+def all_imports():
+    """Every import of a package in the source: its file, its line and the package's name."""
+    return [
+        (path.relative_to(SOURCE).as_posix(), line, name)
+        for path in sorted(SOURCE.rglob("*.py"))
+        for name, line in imports(path)
+    ]
 
 
 def test_every_imported_package_is_declared_in_the_base_or_its_extra():
     undeclared = []
-    for path, line, name in IMPORTS:
+    for path, line, name in all_imports():
         if PEERS.get(name) == path:
             continue
         allowed = EXTRAS[OPTIONAL[name]] if name in OPTIONAL else BASE | EXTRAS["train"]
-        if not allowed & {canonicalize_name(found) for found in DISTRIBUTIONS.get(name, ())}:
+        if not allowed & distributions().get(name, set()):
             undeclared.append(f"{path}:{line} imports {name}")
     assert not undeclared
-    assert len(IMPORTS) > 300
+    assert len(all_imports()) > 300
 
 
 def test_every_declared_package_of_the_base_and_train_is_imported():
-    imported = {canonicalize_name(found) for _, _, name in IMPORTS for found in DISTRIBUTIONS.get(name, ())}
+    imported = set().union(*(distributions().get(name, set()) for _, _, name in all_imports()))
     assert {"torch", "numpy", "pydantic", "scipy", "pyyaml"} == BASE
     assert BASE | EXTRAS["train"] <= imported
     assert not BASE & EXTRAS["train"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 
-import peft  # noqa: F401 - its packages look for the GPU as they are imported
 import pytest
 from tests.pretended.cuda import pretended_cuda
 
@@ -21,6 +20,8 @@ SMALL = (
 @pytest.fixture
 def trained(tmp_path, monkeypatch):
     """Trains with further settings: the folder of the run, and the GPU that it believed in."""
+    import peft  # noqa: F401 - before the GPU, which its packages look for as they are imported
+
     monkeypatch.setattr("atrium.assemble.checks.torch_has_cuda", lambda: True)
 
     def train(*overrides):
