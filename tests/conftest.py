@@ -33,13 +33,18 @@ LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _configuration_files_read_once():
-    """Parse a file of settings again only once it has changed; Hydra parses some thirty per composition."""
+def _composition_without_repeated_work():
+    """Spare Hydra half of its work per composition, which changes no result.
+
+    It parses some thirty files each time; here a file is parsed again only once it has changed. And for each
+    of them it writes down all choices made so far, which it looks at only where a choice names another.
+    """
     if "hydra" not in sys.modules:
         yield
         return
     repository = sys.modules["hydra._internal.config_repository"].ConfigRepository
-    read, kept = repository.load_config, {}
+    defaults_list = sys.modules["hydra._internal.defaults_list"]
+    read, choices, kept = repository.load_config, defaults_list._create_interpolation_map, {}
 
     def load_once(self, config_path):
         roots = tuple(source.path for source in self.sources)
@@ -50,8 +55,14 @@ def _configuration_files_read_once():
             kept[key] = pickle.dumps(read(self, config_path))
         return pickle.loads(kept[key])
 
+    def choices_where_named(overrides, defaults, self_added):
+        if any(default.is_interpolation() for default in defaults):
+            return choices(overrides, defaults, self_added)
+        return None
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(repository, "load_config", load_once)
+        patch.setattr(defaults_list, "_create_interpolation_map", choices_where_named)
         yield
 
 

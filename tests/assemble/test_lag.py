@@ -191,6 +191,7 @@ CORRECTED = (
 )
 
 
+@pytest.mark.full
 def test_what_the_sampling_weights_say_in_the_trainer_comes_with_a_lagged_batch(runs, same_record):
     """Three anchors at once: engine and trainer at sampling for the correction, the start of the step."""
     folder = runs.train(*CORRECTED, "experiment_name=three_anchors")
@@ -234,6 +235,7 @@ def test_a_checkpoint_of_the_version_that_held_one_batch_is_refused_in_a_line(ru
         read_lagged(checkpoint)
 
 
+@pytest.mark.full
 def test_with_weights_that_do_not_move_every_ratio_of_an_old_batch_is_one(runs):
     still = ("rollout.lag=4", "optimizer.learning_rate=1e-30", "num_steps=6", "experiment_name=still")
     for step in steps_of(runs.train(*still)):
@@ -306,6 +308,7 @@ def test_servers_sample_a_batch_during_the_update_before_it(served):
     assert all(step[ENGINE_IDLE_S.name] >= 0.0 for step in steps)
 
 
+@pytest.mark.full
 def test_next_batch_is_requested_before_the_last_one_is_compared(runs, served, monkeypatch):
     """The comparison waits for the request that its servers have to get meanwhile."""
     generate, compared = ServerEngine.generate_by, LaggedSteps._compared

@@ -85,7 +85,13 @@ def _weights(folder):
     return load_file(folder.checkpoint_path(4) / "policy/model.safetensors")
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+FAST = {"in the middle of the updates of step 2", "between a checkpoint's files and its name"}
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [pytest.param(name, marks=() if name in FAST else pytest.mark.full, id=name) for name in MOMENTS],
+)
 def test_a_run_killed_and_resumed_equals_an_undisturbed_one(
     runs, undisturbed, same_record, monkeypatch, moment
 ):

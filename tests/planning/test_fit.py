@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import pytest
 
@@ -21,8 +22,13 @@ QWEN = ("model=qwen3_1_7b",)
 """1.72e9 parameters: 6.9 GB of float32 weights, as much of gradients, twice as much of AdamW's state."""
 
 
+@cache
+def on_one_gpu(*overrides):
+    return compose(overrides, machine=ONE_GPU)
+
+
 def composed(*overrides):
-    return compose([*QWEN, *overrides], machine=ONE_GPU)
+    return on_one_gpu(*QWEN, *overrides)
 
 
 def check(*overrides, size, **settings):
@@ -81,7 +87,7 @@ def test_an_evaluation_holds_the_weights_only_and_once():
 @pytest.mark.parametrize("engine", ["rollout=vllm", "rollout=transformers"])
 @pytest.mark.parametrize("model", ["qwen3_0_6b", "qwen3_1_7b"])
 def test_settings_that_are_said_to_fit_do(model, engine, size):
-    config = compose([f"model={model}", engine], machine=ONE_GPU)
+    config = on_one_gpu(f"model={model}", engine)
     shape = known_shape(config)
 
     def plan(run):
@@ -90,12 +96,10 @@ def test_settings_that_are_said_to_fit_do(model, engine, size):
 
     found = fitting_changes(config, plan, 0.9 * size * GB)
     typed = [part.strip("'") for part in re.findall(r"'[^']*'|\S+", " ".join(found))]
-    changed = compose([f"model={model}", engine, *typed], machine=ONE_GPU)
+    changed = on_one_gpu(f"model={model}", engine, *typed)
     assert max(peak_by_phase(plan(changed)).values()) <= 0.9 * size * GB
     for one in typed:  # none of them is idle
-        fewer = compose(
-            [f"model={model}", engine, *(other for other in typed if other != one)], machine=ONE_GPU
-        )
+        fewer = on_one_gpu(f"model={model}", engine, *(other for other in typed if other != one))
         assert max(peak_by_phase(plan(fewer)).values()) > 0.9 * size * GB
 
 
