@@ -206,6 +206,8 @@ def _asked_device(name, args, kwargs):
 @contextmanager
 def pretended_cuda():
     """A `PretendedCuda` to be inside of, with torch's functions that ask for a GPU answered by it."""
+    import peft  # noqa: F401 - its packages look for a GPU as they are imported, so that comes before
+
     mode = PretendedCuda()
     engine, autocast = torch.autograd._engine_run_backward, torch.amp.autocast_mode.autocast.__init__
     is_enabled, dtype_of = torch.is_autocast_enabled, torch.get_autocast_dtype

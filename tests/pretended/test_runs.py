@@ -20,8 +20,6 @@ SMALL = (
 @pytest.fixture
 def trained(tmp_path, monkeypatch):
     """Trains with further settings: the folder of the run, and the GPU that it believed in."""
-    import peft  # noqa: F401 - before the GPU, which its packages look for as they are imported
-
     monkeypatch.setattr("atrium.assemble.checks.torch_has_cuda", lambda: True)
 
     def train(*overrides):

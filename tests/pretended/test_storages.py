@@ -10,7 +10,6 @@ import weakref
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import peft  # noqa: F401 - its packages look for the GPU as they are imported
 import pytest
 import torch
 from tests.pretended.cuda import pretended_cuda
