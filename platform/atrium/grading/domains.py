@@ -11,16 +11,14 @@ points are equal is for the caller's `Leaf` to say; without an answer there is n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from atrium.grading.arithmetic import GREEK, evaluate
 from atrium.grading.linear import REVERSED, isolated
 from atrium.grading.notation import RELATIONS
-from atrium.grading.tokens import Tokens, content, enclosed, is_text, split
-
-Leaf = Callable[[Tokens, Tokens], bool | None]
+from atrium.grading.tokens import REALS, SUCH_THAT, Leaf, Tokens, content, enclosed, is_text, split
 
 _ORDERS = frozenset(("<", ">", r"\leq", r"\geq"))
 _UNIONS, _DIFFERENCES = (
@@ -29,8 +27,6 @@ _UNIONS, _DIFFERENCES = (
 )
 _INTERSECTIONS = frozenset((r"\cap",))
 _OR, _AND = frozenset((r"\lor",)), frozenset((",", ";", r"\land"))
-_SUCH_THAT = frozenset((r"\mid", ":", "|"))
-_REALS = (r"\mathbb", "{", "R", "}")
 _POSITIVE = {
     ("^", "+"): ">",
     ("^", "{", "+", "}"): ">",
@@ -79,7 +75,7 @@ def domain(tokens: Tokens, *, reads_points: bool = False) -> Domain | None:
 
     `(1,2), (3,4)` are two points, or with `reads_points` two intervals.
     """
-    head = split(tokens, _SUCH_THAT)[0] if r"\in" in tokens else ()
+    head = split(tokens, SUCH_THAT)[0] if r"\in" in tokens else ()
     if r"\in" in head and tokens[len(head) : len(head) + 1] and tokens[0] != r"\{":
         tokens = (r"\{", *tokens, r"\}")  # `x \in \mathbb{R} : x > 2`
     reader = _Reader(reads_points=reads_points)
@@ -253,17 +249,15 @@ class _Reader:
         sides = split(tokens, frozenset(_ORDERS))
         if not 1 <= len(signs) <= 2 or len(sides) != len(signs) + 1:
             return None
-        center = 1 if len(signs) == 2 or not _is_variable(sides[0]) else 0
+        center = 1 if len(signs) == 2 or not _variable(sides[0])[0] else 0
         variable, shift = _variable(sides[center])
         if not variable or any(variable[0] in side for side in (*sides[:center], *sides[center + 1 :])):
             return self._linear(sides, signs)
         self.variables.add(variable)
-        bounds = []
-        for index, sign in enumerate(signs):
-            order, end = (sign, sides[1]) if index == center else (REVERSED[sign], sides[index])
-            if index == center:
-                end = sides[center + 1]
-            bounds.append((order, end))
+        bounds = [
+            (sign, sides[index + 1]) if index == center else (REVERSED[sign], sides[index])
+            for index, sign in enumerate(signs)
+        ]
         if sides[center][0] != "|":
             return _joined("and", [Node(order, end=end) for order, end in bounds])
         return _joined("and", [_around(shift, order, end) for order, end in bounds])
@@ -277,16 +271,14 @@ class _Reader:
             if len(parts) > 1:
                 return _joined(kind, [self.set_of_numbers(part) for part in parts])
         parts = split(tokens, _DIFFERENCES)
-        if len(parts) == 1 and tokens[:5] == (*_REALS, "-"):
-            parts = (_REALS, tokens[5:])
+        if len(parts) == 1 and tokens[:5] == (*REALS, "-"):
+            parts = (REALS, tokens[5:])
         if len(parts) == 2:
             whole, taken = map(self.set_of_numbers, parts)
             return None if taken is None else _joined("and", [whole, Node("not", (taken,))])
-        if tokens == _REALS or (
-            len(tokens) == 1 and is_text(tokens[0]) and _is_all_reals(content(tokens[0]))
-        ):
+        if tokens == REALS or (len(tokens) == 1 and is_text(tokens[0]) and _is_all_reals(content(tokens[0]))):
             return _ALL
-        if tokens[:4] == _REALS and tokens[4:] in _POSITIVE:
+        if tokens[:4] == REALS and tokens[4:] in _POSITIVE:
             return Node(_POSITIVE[tokens[4:]], end=("0",))
         if tokens in ((r"\emptyset",), (r"\{", r"\}")):
             return _NONE
@@ -301,7 +293,7 @@ class _Reader:
     def _bracketed(self, tokens: Tokens) -> Node | None:
         inner = tokens[1:-1]
         if tokens[0] == r"\{":
-            parts = split(inner, _SUCH_THAT)
+            parts = split(inner, SUCH_THAT)
             if len(parts) < 2 or RELATIONS.isdisjoint(inner):
                 return _points(inner)
             at = len(parts[0])
@@ -356,10 +348,6 @@ def _is_name(tokens: Tokens) -> bool:
     if tokens[1:2] == ("(",) and tokens[3:] == (")",):  # a value of a function, such as `f(x)`
         is_bare = tokens[2].isalpha()
     return is_letter and is_bare and tokens[0] not in ("e", "i")
-
-
-def _is_variable(tokens: Tokens) -> bool:
-    return bool(_variable(tokens)[0])
 
 
 def _variable(tokens: Tokens) -> tuple[Tokens, Tokens]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from atrium.grading.arithmetic import evaluate
-from atrium.grading.domains import NUMBER_SETS, Leaf, domain, same_domain
+from atrium.grading.domains import NUMBER_SETS, domain, same_domain
 from atrium.grading.identity import same
 from atrium.grading.labels import CHOICES, choice, compare_by_convention
 from atrium.grading.normalization import MAX_ANSWER_CHARS, Form, read, with_tokens
@@ -45,7 +45,17 @@ from atrium.grading.structure import (
     without_labels,
 )
 from atrium.grading.symbolic import PERCENT, equal_by_math_verify, parsed, plainly_named
-from atrium.grading.tokens import Tokens, content, enclosed, is_text, is_too_deep, join, split
+from atrium.grading.tokens import (
+    Leaf,
+    Tokens,
+    content,
+    enclosed,
+    has_digit,
+    is_text,
+    is_too_deep,
+    join,
+    split,
+)
 from atrium.grading.units import without_symbols, without_unit
 from atrium.grading.values import EXACT, Tolerance, close, differ, rationally_equal
 from atrium.grading.vectors import beside
@@ -219,7 +229,7 @@ def _compare_words(wanted: Form, given: Form) -> Finding | None:
         return Finding(False, "other words") if wanted.has_text or given.has_text else None
     for words, other in ((wanted, given), (given, wanted)):
         is_text_alone = words.words is not None and words.has_text and not other.has_text
-        if is_text_alone and any(map(str.isdigit, other.text)):
+        if is_text_alone and has_digit(other.text):
             return Finding(False, "words and numbers")
     return None
 

@@ -1,6 +1,6 @@
 r"""The numbers that expressions are evaluated in: exact rationals, and what takes over where they end.
 
-`Floats` turns a number that is not a rational of moderate size into a float: fast, and good for telling two
+`Field` turns a number that is not a rational of moderate size into a float: fast, and good for telling two
 numbers apart. `Precise` turns it into an mpmath number of any precision: the second opinion on numbers that
 floats cannot tell apart. Both read real powers and roots in the same way:
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import cmath
 import math
-from abc import ABC, abstractmethod
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -37,39 +36,41 @@ FUNCTIONS = frozenset((*_REAL_FUNCTIONS, *_RECIPROCALS, r"\exp", r"\cis", r"\log
 """Functions of one argument."""
 
 
-class Field(ABC):
-    """Exact rationals up to `max_bits`, and inexact numbers beyond."""
+class Field:
+    """Exact rationals up to `max_bits`, and floats beyond, with infinity for what is beyond them.
 
-    max_bits: int
-    pi: Amount
-    e: Amount
-    i: Amount
-    library: Any
-    """Where the functions of inexact real numbers are: `math`, or mpmath's context."""
+    A subclass has other inexact numbers. `library` has the functions of inexact real numbers: `math`, or
+    mpmath's context.
+    """
 
-    @abstractmethod
+    max_bits = MAX_BITS
+    pi: Amount = math.pi
+    e: Amount = math.e
+    i: Amount = 1j
+    library: Any = math
+
     def inexact(self, number: Number) -> Amount:
-        """The number without a fraction."""
+        """The number without a fraction; a number that is none already stays."""
+        return float(number) if isinstance(number, Fraction) else number
 
-    @abstractmethod
     def exp(self, number: Amount) -> Amount:
         """The exponential of a real or complex number."""
+        return cmath.exp(number) if isinstance(number, complex) else math.exp(number)
 
-    @abstractmethod
     def magnitude(self, number: Amount) -> Amount:
         """The absolute value, in a form that compares."""
+        try:
+            return abs(complex(number))
+        except OverflowError:
+            return math.inf
 
-    @abstractmethod
     def size(self, number: Amount) -> int:
         """How many bits the number is written with; 0 where nobody needs to know."""
+        return 0
 
-    @abstractmethod
-    def huge_factorial(self, number: int, step: int) -> Amount:
-        """The factorial of a natural number that is too large for an exact one."""
-
-    @abstractmethod
     def is_complex(self, number: Amount) -> bool:
         """Whether it has an imaginary part."""
+        return isinstance(number, complex)
 
     def reduced(self, number: Number) -> Amount:
         """The number, made inexact where it is an unwieldy rational."""
@@ -113,14 +114,19 @@ class Field(ABC):
 
     def whole_power(self, base: Amount, exponent: int) -> Amount:
         """A power of an inexact number."""
-        return base**exponent
+        return base**exponent if isinstance(base, complex) else self.real_power(base, exponent)
 
     def real_power(self, base: Amount, exponent: Amount) -> Amount:
-        """A power of a positive inexact number."""
-        return base**exponent
+        """A power of a positive inexact number, infinite beyond the floats."""
+        try:
+            return base**exponent
+        except OverflowError:
+            return self.overflow(base, exponent)
 
     def overflow(self, base: Amount, exponent: Amount) -> Amount:
-        """A power that cannot be computed; without a value unless the field has an infinity."""
+        """A power that cannot be computed: infinity, where that is what it tends to."""
+        if base > 1 and exponent > 0:
+            return math.inf
         raise NoValueError
 
     def root(self, radicand: Amount, index: Amount, *, is_constant: bool) -> Amount:
@@ -142,9 +148,9 @@ class Field(ABC):
                 return exact
         return self.positive_root(self.inexact(radicand), int(index))
 
-    @abstractmethod
     def positive_root(self, radicand: Amount, index: int) -> Amount:
         """The root of an inexact number that is not negative."""
+        return radicand ** (1 / index)
 
     def factorial(self, number: Amount, *, step: int = 1) -> Amount:
         """The factorial of a natural number, or with a step of 2 the double factorial."""
@@ -154,6 +160,10 @@ class Field(ABC):
             whole = int(number)
             return Fraction(math.factorial(whole) if step == 1 else math.prod(range(whole, 0, -step)))
         return self.huge_factorial(int(number), step)
+
+    def huge_factorial(self, number: int, step: int) -> Amount:
+        """The factorial of a natural number that is too large for an exact one."""
+        return math.inf
 
     def function(self, name: str, argument: Amount) -> Amount:
         """The value of a function; without a value outside of the real numbers, but for the exponential."""
@@ -174,62 +184,6 @@ class Field(ABC):
     def logarithm(self, argument: Amount, base: Amount) -> Amount:
         """The logarithm of a positive number to a positive base."""
         return self.function(r"\ln", argument) / self.function(r"\ln", base)
-
-
-class Floats(Field):
-    """Double precision, with infinity for what is beyond it."""
-
-    max_bits = MAX_BITS
-    pi, e, i = math.pi, math.e, 1j
-    library = math
-
-    def inexact(self, number: Number) -> Amount:
-        """A float; a number that is none already stays."""
-        return float(number) if isinstance(number, Fraction) else number
-
-    def exp(self, number: Amount) -> Amount:
-        """The exponential."""
-        return cmath.exp(number) if isinstance(number, complex) else math.exp(number)
-
-    def magnitude(self, number: Amount) -> float:
-        """The absolute value, infinite beyond the floats."""
-        try:
-            return abs(complex(number))
-        except OverflowError:
-            return math.inf
-
-    def size(self, number: Amount) -> int:
-        """Not counted."""
-        return 0
-
-    def is_complex(self, number: Amount) -> bool:
-        """Whether it is a complex number."""
-        return isinstance(number, complex)
-
-    def real_power(self, base: Amount, exponent: Amount) -> Amount:
-        """The power, infinite beyond the floats."""
-        try:
-            return base**exponent
-        except OverflowError:
-            return self.overflow(base, exponent)
-
-    def whole_power(self, base: Amount, exponent: int) -> Amount:
-        """The power, infinite beyond the floats."""
-        return base**exponent if isinstance(base, complex) else self.real_power(base, exponent)
-
-    def overflow(self, base: Amount, exponent: Amount) -> Amount:
-        """Infinity, where that is what it tends to."""
-        if base > 1 and exponent > 0:
-            return math.inf
-        raise NoValueError
-
-    def positive_root(self, radicand: Amount, index: int) -> Amount:
-        """The root."""
-        return radicand ** (1 / index)
-
-    def huge_factorial(self, number: int, step: int) -> Amount:
-        """Infinity."""
-        return math.inf
 
 
 class Precise(Field):
@@ -283,6 +237,16 @@ class Precise(Field):
         """Whether it has an imaginary part."""
         return isinstance(number, self.library.mpc)
 
+    def real_power(self, base: Amount, exponent: Amount) -> Amount:
+        """The power."""
+        return base**exponent
+
+    whole_power = real_power
+
+    def overflow(self, base: Amount, exponent: Amount) -> Amount:
+        """No infinity stands for it."""
+        raise NoValueError
+
     def positive_root(self, radicand: Amount, index: int) -> Amount:
         """The root."""
         return self.library.root(radicand, index)
@@ -294,7 +258,7 @@ class Precise(Field):
         return (self.library.fac if step == 1 else self.library.fac2)(self.library.mpf(number))
 
 
-FLOATS = Floats()
+FLOATS = Field()
 
 
 @lru_cache(maxsize=32)

@@ -8,12 +8,9 @@ be a time of day, `10:30`, is not reduced.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
-from atrium.grading.tokens import Tokens, content, is_text, split
+from atrium.grading.tokens import Leaf, Tokens, content, is_text, split
 from atrium.grading.units import changes_value
-
-Leaf = Callable[[Tokens, Tokens], bool | None]
 
 CHOICES = frozenset("ABCDEFGHIJ")
 """Letters that stand for a choice."""

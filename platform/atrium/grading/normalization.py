@@ -33,7 +33,7 @@ from atrium.grading.notation import (
 from atrium.grading.numerals import spell_numbers, spell_unicode
 from atrium.grading.prose import is_lead_in, unwrapped, without_remark
 from atrium.grading.qualifiers import is_quantifier
-from atrium.grading.tokens import NESTING, Tokens, content, enclosed, is_text, join, split
+from atrium.grading.tokens import NESTING, Tokens, content, enclosed, has_digit, is_text, join, split
 from atrium.grading.units import LETTERS, bare_words, changes_value, without_unit
 from atrium.grading.vectors import as_tuple
 from atrium.grading.wording import in_symbols, with_round_brackets
@@ -113,8 +113,8 @@ def read(answer: str) -> Form:
     answer = without_remark(answer)
     tokens = tuple(_without_lead_in(_trimmed(_collapsed(_tokens(_prepared(answer))))))
     texts = [content(token) for token in tokens if is_text(token)]
-    has_stray_digits = any(_has_digit(bare_words(words)) for words in texts) and any(
-        _has_digit(token) for token in tokens if not is_text(token)
+    has_stray_digits = any(has_digit(bare_words(words)) for words in texts) and any(
+        has_digit(token) for token in tokens if not is_text(token)
     )
     words = _words(tokens)
     is_read = len(tokens) > 1 or bool(texts) if words is None else words.startswith("allreal")
@@ -321,7 +321,3 @@ def _phrase(words: str) -> str:
         if needed <= said <= allowed:
             return name
     return "".join(found)
-
-
-def _has_digit(token: str) -> bool:
-    return any(char.isdigit() for char in token)

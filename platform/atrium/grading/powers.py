@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from atrium.grading.fields import Amount, Field
-from atrium.grading.values import MAX_BITS, NoValueError, Number
+from atrium.grading.values import NoValueError, Number
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,7 @@ class Product:
 class Powers(Field):
     """Exact rationals, and products of powers beyond; sums of such products and functions have no value."""
 
-    max_bits = MAX_BITS
     pi = e = i = math.nan
-    library = math
 
     def inexact(self, number: Number) -> Amount:
         """No number is inexact here."""
@@ -48,14 +46,6 @@ class Powers(Field):
     def magnitude(self, number: Amount) -> float:
         """Not known."""
         return 0.0
-
-    def size(self, number: Amount) -> int:
-        """Not counted."""
-        return 0
-
-    def is_complex(self, number: Amount) -> bool:
-        """Never."""
-        return False
 
     def add(self, first: Amount, second: Amount) -> Amount:
         """The sum of two rationals."""
@@ -87,10 +77,6 @@ class Powers(Field):
             raise NoValueError
         sign = a.sign if exponent % 2 else 1
         return Product(sign, tuple((number, power * exponent) for number, power in a.powers))
-
-    def positive_root(self, radicand: Amount, index: int) -> Amount:
-        """No root comes here, since none is inexact."""
-        raise NoValueError
 
     def root(self, radicand: Amount, index: Amount, *, is_constant: bool) -> Amount:
         """The root of a positive number."""

@@ -10,6 +10,7 @@ import re
 
 from atrium.grading.labels import letter_of
 from atrium.grading.notation import word_set
+from atrium.grading.tokens import has_digit
 from atrium.grading.units import bare_words, changes_value
 
 _COMMAND = re.compile(r"(?<!\\)\\[a-zA-Z]")
@@ -92,8 +93,8 @@ def unwrapped(text: str) -> str:
     if _SET.search(text):
         text = _SET.sub(_without_currency, text)
         parts = [bare_words(match[1]) for match in _SET.finditer(text)]
-        if any(map(_has_digit, parts)) and not _has_digit(_SET.sub("", text)):
-            text = _SET.sub(lambda match: _told_apart(match[1]) if _has_digit(match[1]) else match[0], text)
+        if any(map(has_digit, parts)) and not has_digit(_SET.sub("", text)):
+            text = _SET.sub(lambda match: _told_apart(match[1]) if has_digit(match[1]) else match[0], text)
     return text
 
 
@@ -160,7 +161,3 @@ def _without_currency(match: re.Match[str]) -> str:
 def _told_apart(words: str) -> str:
     r"""`15\text{ apples}` for `15 apples`."""
     return _WORDS.sub(lambda match: rf" \text{{{match[0]}}} ", _ORDINAL.sub("", words))
-
-
-def _has_digit(text: str) -> bool:
-    return any(map(str.isdigit, text))

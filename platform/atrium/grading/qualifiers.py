@@ -12,12 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from atrium.grading.arithmetic import GREEK
-from atrium.grading.domains import Leaf, domain, same_domain
+from atrium.grading.domains import domain, same_domain
 from atrium.grading.notation import RELATIONS, word_set
-from atrium.grading.tokens import Tokens, content, enclosed, is_text, split, substituted
+from atrium.grading.tokens import SUCH_THAT, Leaf, Tokens, content, enclosed, is_text, split, substituted
 
 _SEPARATORS = frozenset((",", ";", r"\land"))
-_SUCH_THAT = frozenset((r"\mid", ":", "|"))
 _DOTS = frozenset((r"\ldots", r"\dots", r"\cdots", "..."))
 _SIGNS = RELATIONS | _DOTS | {r"\forall"}
 _QUANTIFIERS = word_set("for where with when if whenever provided given as all any every each some")
@@ -171,7 +170,7 @@ def same_family(wanted: Tokens, given: Tokens, letters: tuple[str, str], leaf: L
 
 def _of_builder(inner: Tokens) -> tuple[Tokens, tuple[Condition, ...]] | None:
     r"""`3k` and its condition, of `3k : k \in \mathbb{Z}`."""
-    parts = split(inner, _SUCH_THAT)
+    parts = split(inner, SUCH_THAT)
     if len(parts) < 2 or len(parts[0]) < 2 or not RELATIONS.isdisjoint(parts[0]):
         return None
     conditions = _conditions(inner[len(parts[0]) + 1 :])

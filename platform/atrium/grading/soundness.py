@@ -12,6 +12,7 @@ from fractions import Fraction
 
 from atrium.grading.arithmetic import evaluate
 from atrium.grading.domains import domain
+from atrium.grading.linear import REVERSED
 from atrium.grading.normalization import read
 from atrium.grading.notation import CONJUNCTIONS, RELATIONS
 from atrium.grading.qualifiers import qualified
@@ -22,7 +23,6 @@ _EXPONENT = re.compile(r"\s*\$?\s*([-+]?[0-9]*\.?[0-9]+|[0-9]+\.)[eE]([-+]?[0-9]
 _MAX_DIGITS = 60
 _CONJUNCTIONS = CONJUNCTIONS | {";"}
 _NAMED = frozenset((r"\mathbb", r"\emptyset", r"\notin"))
-_MIRRORED = {"<": ">", ">": "<", r"\leq": r"\geq", r"\geq": r"\leq", r"\neq": r"\neq"}
 
 
 def restated(gold: str) -> str:
@@ -93,15 +93,15 @@ def _set_of_numbers(tokens: Tokens) -> str:
 
 def _read_backwards(tokens: Tokens) -> str:
     """The same inequalities from right to left, such as `7 > x > 2`; empty where there are none."""
-    signs = [token for token in tokens if token in _MIRRORED]
-    parts = split(tokens, frozenset(_MIRRORED))
+    signs = [token for token in tokens if token in REVERSED]
+    parts = split(tokens, frozenset(REVERSED))
     if (
         not signs
         or len(parts) != len(signs) + 1
         or any(len(split(part, _CONJUNCTIONS)) > 1 for part in parts)
     ):
         return ""
-    pairs = zip(reversed(parts), [*map(_MIRRORED.__getitem__, reversed(signs)), ""], strict=True)
+    pairs = zip(reversed(parts), [*map(REVERSED.__getitem__, reversed(signs)), ""], strict=True)
     return " ".join(f"{join(part)} {sign}" for part, sign in pairs).strip()
 
 

@@ -6,10 +6,16 @@ is `normalization`'s business.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 Tokens = tuple[str, ...]
+Leaf = Callable[[Tokens, Tokens], bool | None]
+"""Whether two values without a structure are equal; None where that is not known."""
+
+REALS: Tokens = (r"\mathbb", "{", "R", "}")
+SUCH_THAT = frozenset((r"\mid", ":", "|"))
+"""Tokens between a member of a set and its conditions."""
 
 MAX_DEPTH = 24
 """Brackets within brackets that are read."""
@@ -31,6 +37,11 @@ def join(tokens: Sequence[str]) -> str:
 def is_text(token: str) -> bool:
     """Whether the token is a run of words set as text."""
     return token.startswith(r"\text{")
+
+
+def has_digit(text: str) -> bool:
+    """Whether there is a digit of any script in the text."""
+    return any(map(str.isdigit, text))
 
 
 def content(token: str) -> str:

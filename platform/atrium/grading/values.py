@@ -7,7 +7,6 @@ rounding. How a number is read from an answer is `arithmetic`'s business.
 from __future__ import annotations
 
 import cmath
-import math
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -88,14 +87,6 @@ def close(first: Value, second: Value, tolerance: Tolerance) -> bool | None:
         return None
     a, b = complex(first.number), complex(second.number)
     return abs(a - b) <= max(tolerance.relative * max(abs(a), abs(b)), tolerance.absolute)
-
-
-def magnitude(number: Number) -> float:
-    """The absolute value as a float, infinite beyond its range."""
-    try:
-        return abs(complex(number))
-    except OverflowError:
-        return math.inf
 
 
 def is_integer(number: Number) -> bool:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 
 from atrium.grading.notation import CONJUNCTIONS, RELATIONS, word_set
-from atrium.grading.tokens import Tokens, content, enclosed, is_text, split
+from atrium.grading.tokens import REALS, Tokens, content, enclosed, is_text, split
 
-REALS = (r"\mathbb", "{", "R", "}")
 _PHRASES = {
     "such that": r"\mid",
     "for which": r"\mid",
