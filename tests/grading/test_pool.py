@@ -367,7 +367,7 @@ def test_wrong_settings_are_refused_by_name(settings: dict[str, object], key: st
 
 
 def test_a_supervisor_that_ends_by_itself_is_an_error_and_no_wrong_answer(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Supervisor, "_expire", lambda self: 1 / 0)
+    monkeypatch.setattr(Supervisor, "_outcome", lambda *_: 1 / 0)
     with GraderPool(MathVerifier(num_workers=1, timeout_s=5.0, memory_limit_mb=512)) as grader:
         for _ in range(2):  # the job that met the defect, and one that comes later
             with pytest.raises(GraderError, match="can grade no more: ZeroDivisionError"):
