@@ -122,8 +122,12 @@ def _check_size(text: str) -> None:
 def check_method_name(method: str, own: Mapping[str, Any]) -> None:
     """Raise `ConfigError` unless a method's file has its own name: runs would be recorded as its parent's."""
     if own.get("name") != method:
-        given = f"name: {own['name']}" if "name" in own else "no line `name:` of its own"
-        raise ConfigError(
-            f"conf/algorithm/{method}.yaml: {given}, so that its runs would be recorded as another method's; "
-            f"allowed is name: {method}"
-        )
+        raise wrong_name(f"conf/algorithm/{method}.yaml", own, f"name: {method}")
+
+
+def wrong_name(said: str, own: Mapping[str, Any], allowed: str) -> ConfigError:
+    """The error of a method's file, which `said` names, whose name is another method's or missing."""
+    given = f"name: {own['name']}" if "name" in own else "no line `name:` of its own"
+    return ConfigError(
+        f"{said}: {given}, so that its runs would be recorded as another method's; allowed is {allowed}"
+    )

@@ -50,7 +50,8 @@ def read_method(source: str, settings: Sequence[str] = (), *, max_new_tokens: in
     divide by. Raises `ConfigError` in one line for whatever is wrong.
     """
     groups = read_groups(conf_folder())
-    of_file = [line for line in expand_files([f"algorithm={source}"], groups) if _is_of_method(line)]
+    lines = expand_files([f"algorithm={source}"], groups)
+    of_file = [line for line in lines if line.partition("=")[0].split(".")[0] in SECTIONS]
     choices, typed = _split([*of_file, *expand_files(settings, groups)])
     preset = read_preset(choices.pop("algorithm"))
     data: dict[str, Any] = {
@@ -120,10 +121,6 @@ def resolve_divergence(source: str) -> tuple[str, Divergence]:
 def is_own_file(source: str) -> bool:
     """Whether a name is a path to a YAML file of the user's own."""
     return source.endswith((".yaml", ".yml"))
-
-
-def _is_of_method(line: str) -> bool:
-    return line.partition("=")[0].split(".")[0] in SECTIONS
 
 
 def _length_key(preset: Preset) -> str:

@@ -47,8 +47,8 @@ def nearest_key(key: str, known: Iterable[str]) -> str | None:
     keys = sorted(known, key=lambda candidate: (-candidate.count("."), candidate))
     parent, _, last = key.rpartition(".")
     last = _SHORT.get(last, last)
-    by_last = {_last(candidate): candidate for candidate in keys}
-    siblings = {_last(candidate): candidate for candidate in keys if _parent(candidate) == parent}
+    by_last = {last_part(candidate): candidate for candidate in keys}
+    siblings = {last_part(candidate): candidate for candidate in keys if _parent(candidate) == parent}
     if last in by_last:
         return by_last[last]
     if (found := nearest(last, siblings)) is not None:
@@ -60,8 +60,8 @@ def nearest_key(key: str, known: Iterable[str]) -> str | None:
 
 def is_named(key: str, name: str) -> bool:
     """Whether `name` is the last part of the key, or another program's name for it."""
-    last = _last(name)
-    return _last(key) in (last, _SHORT.get(last))
+    last = last_part(name)
+    return last_part(key) in (last, _SHORT.get(last))
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
@@ -74,7 +74,8 @@ def _parent(key: str) -> str:
     return key.rpartition(".")[0]
 
 
-def _last(key: str) -> str:
+def last_part(key: str) -> str:
+    """The last part of a dotted key."""
     return key.rpartition(".")[2]
 
 

@@ -15,13 +15,14 @@ from pydantic import BaseModel
 from atrium.base.nested import mapping_at
 from atrium.base.section import Section
 from atrium.config.messages import DISCRIMINATORS, sections_at
+from atrium.config.nearest import last_part
 
 _UNDECIDED = "auto"
 
 
 def typed_kinds(typed: Mapping[str, object]) -> dict[str, object]:
     """The typed settings that choose the kind of a section, by key."""
-    return {key: value for key, value in typed.items() if "." in key and _last(key) in DISCRIMINATORS}
+    return {key: value for key, value in typed.items() if "." in key and last_part(key) in DISCRIMINATORS}
 
 
 def stale_keys(typed: Mapping[str, object], before: Mapping[str, Any], model: type[BaseModel]) -> list[str]:
@@ -57,7 +58,3 @@ def _shared_settings(kinds: Sequence[type[BaseModel]]) -> set[str]:
     """The settings that a common base of all kinds declares."""
     bases = set.intersection(*(set(kind.__mro__) for kind in kinds)) if kinds else set()
     return {name for base in bases if issubclass(base, Section) for name in base.model_fields}
-
-
-def _last(key: str) -> str:
-    return key.rpartition(".")[2]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from atrium.base.errors import ConfigError
-from atrium.config.files import read_yaml
+from atrium.config.files import read_yaml, wrong_name
 from atrium.config.nearest import shown
 
 WHOLE_RUN = frozenset({"debug", "experiment", "recipe"})
@@ -119,8 +119,4 @@ def _check(
             f"`defaults: [NAME]`, where NAME is one of {', '.join(options)}"
         )
     if group == "algorithm" and settings.get("name", options[0]) in options:
-        given = f"name: {settings['name']}" if "name" in settings else "no line `name:` of its own"
-        raise ConfigError(
-            f"{said}: {given}, so that its runs would be recorded as another method's; "
-            "allowed is a name that no file of conf/algorithm has"
-        )
+        raise wrong_name(said, settings, "a name that no file of conf/algorithm has")

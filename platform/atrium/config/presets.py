@@ -81,8 +81,8 @@ def read_preset(name: str) -> Preset:
     file = read_part("algorithm", name)
     check_method_name(name, file.settings)
     merged = _merged("algorithm", name)
-    defaults = {group: _default_option(group) for group in ("divergence", "regularizer")}
-    choices = {**defaults, **merged.choices}
+    defaults = _default_options()
+    choices = {**{group: defaults[group] for group in ("divergence", "regularizer")}, **merged.choices}
     regularizer = _merged("regularizer", choices["regularizer"]).settings
     settings, references = _resolved(merged.settings, choices)
     return Preset(
@@ -121,18 +121,9 @@ def read_part(group: str, name: str) -> PartFile:
     """One file of a group. Raises `ConfigError` where there is none, or where it is not YAML."""
     known = names(group)
     if name not in known:
-        raise ConfigError(
-            f"{shown(name)}: there is no such {group}"
-            + (
-                suggestion(name, known)
-                or f"; allowed are the {len(known)} files of conf/{group}"
-                + (
-                    f": {', '.join(known)}"
-                    if len(known) <= _MAX_LISTED
-                    else "; `atrium objectives` lists them"
-                )
-            )
-        )
+        listed = f": {', '.join(known)}" if len(known) <= _MAX_LISTED else "; `atrium objectives` lists them"
+        near = suggestion(name, known) or f"; allowed are the {len(known)} files of conf/{group}{listed}"
+        raise ConfigError(f"{shown(name)}: there is no such {group}{near}")
     path = conf_folder() / group / f"{name}.yaml"
     try:
         text = path.read_text(encoding="utf-8")
@@ -188,7 +179,7 @@ def settings_outside(name: str) -> Mapping[str, str]:
         return {}
     chosen = {key: value for key, value in _merged("algorithm", name).choices.items() if key not in SECTIONS}
     own = flattened_text({group: _merged(group, option).settings for group, option in chosen.items()})
-    usual = flattened_text({group: _merged(group, _default_option(group)).settings for group in chosen})
+    usual = flattened_text({group: _merged(group, _default_options()[group]).settings for group in chosen})
     return {key: value for key, value in own.items() if usual.get(key) != value}
 
 
@@ -212,20 +203,16 @@ def _resolved(
             references |= nested
         elif isinstance(value, str) and (match := _REFERENCE.fullmatch(value)):
             group, name = match.groups()
-            resolved[key] = _merged(group, choices.get(group, _default_option(group))).settings[name]
+            resolved[key] = _merged(group, choices.get(group, _default_options()[group])).settings[name]
             references[f"{prefix}{key}"] = f"{group}.{name}"
         else:
             resolved[key] = value
     return resolved, references
 
 
-def _default_option(group: str) -> str:
-    """The option of a group in the primary defaults list."""
-    return _default_options()[group]
-
-
 @cache
 def _default_options() -> Mapping[str, str]:
+    """The options of the groups in the primary defaults list."""
     text = (conf_folder() / "config.yaml").read_text(encoding="utf-8")
     defaults = parse_yaml(text)["defaults"]
     return {key: str(value) for entry in defaults if isinstance(entry, dict) for key, value in entry.items()}

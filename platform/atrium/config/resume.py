@@ -84,11 +84,8 @@ def resumed(stored: RunConfig, folder: Path, overrides: Sequence[str]) -> RunCon
     given = compose(overrides) if overrides else stored
     data = stored.model_dump(mode="json")
     wanted = given.model_dump(mode="json")
-    for key in (
-        "micro_batch_tokens",
-        "recompute_activations",
-        "packing",
-    ):  # what was found when the run began stays
+    # What was found when the run began stays.
+    for key in ("micro_batch_tokens", "recompute_activations", "packing"):
         if wanted["compute"][key] == "auto":
             wanted["compute"][key] = data["compute"][key]
     if wanted["model"]["date"] is None:  # the run's start, which was recorded

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from hydra.core.override_parser.types import Override
 
@@ -29,11 +30,8 @@ DESTRUCTIVE_RATE = 1e-4
 FEWEST_THINKING_TOKENS = 1024
 """A model that thinks ends in fewer tokens than this only by being cut off."""
 
-_RATE, _ROLLOUT_TOKENS, _EVALUATION_TOKENS = (
-    "optimizer.learning_rate",
-    "rollout.max_new_tokens",
-    "evaluation.max_new_tokens",
-)
+_RATE = "optimizer.learning_rate"
+_ROLLOUT_TOKENS, _EVALUATION_TOKENS = "rollout.max_new_tokens", "evaluation.max_new_tokens"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,30 +96,23 @@ def check_scale(config: RunConfig, overrides: Sequence[Override]) -> None:
     for doubt in _doubts(config, overrides):
         if not doubt.is_typed:
             raise ConfigError(
-                f"{doubt.key}={doubt.value:g} {doubt.effect}; allowed is {doubt.allowed}, or to type "
-                f"{doubt.key}={doubt.value:g} where it is meant"
+                f"{doubt.setting} {doubt.effect}; allowed is {doubt.allowed}, or to type {doubt.setting} "
+                "where it is meant"
             )
 
 
 def scale_notes(config: RunConfig, overrides: Sequence[Override], conf: Path) -> list[str]:
     """Notes for the user about the scale: how it was chosen, and what was typed against the odds."""
     choice = choose_by_source(overrides, conf)
-    return [
-        *([] if choice is None else [choice.note]),
-        *(
-            f"{doubt.key}={doubt.value:g} {doubt.effect}; it was typed, so it is taken"
-            for doubt in _doubts(config, overrides)
-            if doubt.is_typed
-        ),
-    ]
+    doubts = [doubt for doubt in _doubts(config, overrides) if doubt.is_typed]
+    notes = [f"{doubt.setting} {doubt.effect}; it was typed, so it is taken" for doubt in doubts]
+    return notes if choice is None else [choice.note, *notes]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Doubt:
+class _Doubt(NamedTuple):
     """A setting that destroys pretrained weights or shows nothing of them, and what would not."""
 
-    key: str
-    value: float
+    setting: str
     effect: str
     allowed: str
     is_typed: bool
@@ -139,29 +130,17 @@ def _doubts(config: RunConfig, overrides: Sequence[Override]) -> list[_Doubt]:
     doubts = []
     size, rate = _num_parameters(known_architecture(model)), config.optimizer.learning_rate
     if model.lora is None and size is not None and size >= LARGE_MODEL and rate >= DESTRUCTIVE_RATE:
-        doubts.append(
-            _Doubt(
-                key=_RATE,
-                value=rate,
-                effect=f"destroys a pretrained model of {size / 1e9:.1f} billion parameters, all trained",
-                allowed=f"less than {DESTRUCTIVE_RATE:g}, such as 1e-6, adapters (model.lora)",
-                is_typed=_RATE in typed,
-            )
-        )
+        effect = f"destroys a pretrained model of {size / 1e9:.1f} billion parameters, all trained"
+        remedy = f"less than {DESTRUCTIVE_RATE:g}, such as 1e-6, adapters (model.lora)"
+        doubts.append(_Doubt(f"{_RATE}={rate:g}", effect, remedy, _RATE in typed))
     lengths = {_ROLLOUT_TOKENS: config.rollout.max_new_tokens}
     lengths[_EVALUATION_TOKENS] = config.evaluation.max_new_tokens
     for key, length in lengths.items():
         if model.thinking and length < FEWEST_THINKING_TOKENS:
             follows = key == _EVALUATION_TOKENS and length == lengths[_ROLLOUT_TOKENS]
-            doubts.append(
-                _Doubt(
-                    key=key,
-                    value=length,
-                    effect="cuts off a model that thinks (model.thinking=true) before it answers",
-                    allowed=f"at least {FEWEST_THINKING_TOKENS}",
-                    is_typed=key in typed or (follows and _ROLLOUT_TOKENS in typed),
-                )
-            )
+            is_typed = key in typed or (follows and _ROLLOUT_TOKENS in typed)
+            effect = "cuts off a model that thinks (model.thinking=true) before it answers"
+            doubts.append(_Doubt(f"{key}={length:g}", effect, f"at least {FEWEST_THINKING_TOKENS}", is_typed))
     return doubts
 
 

@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any
 
 from atrium.base import plugins
@@ -53,9 +53,8 @@ class GraderPool:
     def __init__(self, verifier: Verifier, thinking: bool = False) -> None:
         self._thinking = thinking
         self.verifier = verifier
-        self._placed = (
-            verifier if isinstance(verifier, PlacedVerifier) else None
-        )  # once: it takes a microsecond
+        # Once, since this takes a microsecond.
+        self._placed = verifier if isinstance(verifier, PlacedVerifier) else None
         self._origin = _origin(verifier)
         self._lock = threading.Lock()
         self._known: OrderedDict[_Key, Finding] = OrderedDict()
@@ -76,16 +75,15 @@ class GraderPool:
         are queued for the workers. After `close` what needs a worker ends in the verdict `crashed`.
         """
         visible = answer_text(text, thinking=self._thinking)
-        answer = None if visible is None or self._placed is None else self._placed.extract(visible)
+        if visible is None:
+            return _done(_UNFINISHED)
         verifier = self.verifier.of_problem(judged_by)
-        if answer is not None:
-            return self._compare(verifier, gold, answer)
+        if self._placed is not None:
+            answer = self._placed.extract(visible)
+            return _done(_NO_ANSWER) if answer is None else self._compare(verifier, gold, answer)
         future: Future[Verdict] = Future()
-        if visible is None or self._placed is not None:
-            future.set_result(_UNFINISHED if visible is None else _NO_ANSWER)
-        else:
-            job = {"text": visible, "gold": gold}
-            self._send(verifier, job, lambda outcome: _end([future], outcome, None))
+        job = {"text": visible, "gold": gold}
+        self._send(verifier, job, lambda outcome: _end([future], outcome, None))
         return future
 
     def compare(self, gold: str, answer: str) -> Future[Verdict]:
@@ -94,11 +92,7 @@ class GraderPool:
 
     def _compare(self, verifier: Verifier, gold: str, answer: str) -> Future[Verdict]:
         verdict = _settled(verifier, gold, answer)
-        if verdict is None:
-            return self._ask(verifier, gold, answer)
-        future: Future[Verdict] = Future()
-        future.set_result(verdict)
-        return future
+        return self._ask(verifier, gold, answer) if verdict is None else _done(verdict)
 
     def settle(
         self, text: str, gold: str, judged_by: Mapping[str, Any] = MappingProxyType({})
@@ -131,12 +125,7 @@ class GraderPool:
     def __enter__(self) -> GraderPool:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _ask(self, verifier: Verifier, gold: str, answer: str) -> Future[Verdict]:
@@ -146,8 +135,7 @@ class GraderPool:
         with self._lock:
             if key in self._known:
                 self._known.move_to_end(key)
-                future.set_result(_verdict(self._known[key], answer))
-                return future
+                return _done(_verdict(self._known[key], answer))
             self._waiting.setdefault(key, []).append(future)
             if len(self._waiting[key]) > 1:
                 return future
@@ -167,6 +155,12 @@ class GraderPool:
                 if len(self._known) > _MAX_KNOWN:
                     self._known.popitem(last=False)
         _end(futures, outcome, key[-1])
+
+
+def _done(verdict: Verdict) -> Future[Verdict]:
+    future: Future[Verdict] = Future()
+    future.set_result(verdict)
+    return future
 
 
 def _origin(verifier: Verifier) -> dict[str, object]:

@@ -114,14 +114,10 @@ def _generate(problem: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
         )
         raise DataError(f"dataset.task={task}: {PACKAGE} has no such task; {listed}")
     make, config_class = datasets[task]
-    unknown = options.keys() - {field.name for field in fields(config_class)} | options.keys() & {
-        "seed",
-        "size",
-    }
-    if unknown:
-        allowed = sorted({field.name for field in fields(config_class)} - {"seed", "size"})
+    known = {field.name for field in fields(config_class)} - {"seed", "size"}
+    if unknown := options.keys() - known:
         raise DataError(
-            f"dataset.options.{min(unknown)}: {task} has no such setting; it has {', '.join(allowed)}"
+            f"dataset.options.{min(unknown)}: {task} has no such setting; it has {', '.join(sorted(known))}"
         )
     base = {"seed": int(problem["seed"]), "size": 1}
     random.seed(base["seed"])  # some generators draw from the global stream, too

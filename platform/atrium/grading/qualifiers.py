@@ -151,21 +151,15 @@ def same_family(wanted: Tokens, given: Tokens, letters: tuple[str, str], leaf: L
         for tokens, letter in zip((wanted, given), letters, strict=True)
     )
     steps = [("(", *family[1], ")", "-", "(", *family[0], ")") for family in (first, second)]
-    for family, step in zip((first, second), steps, strict=True):
-        if leaf(family[2], (*family[1], "+", *step)) is not True:
-            return None
-    if leaf(steps[0], steps[1]) is not True and leaf(("-", "(", *steps[0], ")"), steps[1]) is not True:
+    if not all(
+        leaf(family[2], (*family[1], "+", *step)) for family, step in zip((first, second), steps, strict=True)
+    ):
+        return None
+    if not (leaf(steps[0], steps[1]) or leaf(("-", "(", *steps[0], ")"), steps[1])):
         return None
     shift = ("(", *second[0], ")", "-", "(", *first[0], ")")
-    for count in range(-12, 13):
-        if leaf(
-            shift,
-            (str(count), r"\cdot", "(", *steps[0], ")")
-            if count >= 0
-            else ("-", str(-count), r"\cdot", "(", *steps[0], ")"),
-        ):
-            return True
-    return False
+    counts = [*(("-", str(count)) for count in range(12, 0, -1)), *((str(count),) for count in range(13))]
+    return any(leaf(shift, (*count, r"\cdot", "(", *steps[0], ")")) for count in counts)
 
 
 def _of_builder(inner: Tokens) -> tuple[Tokens, tuple[Condition, ...]] | None:

@@ -20,7 +20,11 @@ def check_parts(algorithm: Algorithm, divergence: Divergence, regularizer: Regul
     """Raise `ConfigError` for axes that cannot go together, or of which one has no effect."""
     _check_groups(algorithm, use.group_size)
     _check_advantage(algorithm.advantage)
-    _check_boundary(algorithm, divergence)
+    _check_weight(algorithm)
+    _check_order(algorithm)
+    _check_gate(algorithm, divergence)
+    _check_window(algorithm, divergence)
+    _check_budget(algorithm, divergence)
     _check_regularizer(algorithm, regularizer, use)
     _check_token_weight(algorithm, regularizer)
     _check_filter(algorithm, regularizer)
@@ -66,15 +70,6 @@ def compares_numerics(algorithm: Algorithm, use: Use) -> tuple[str, str] | None:
             f"algorithm.ratio.gate.anchor={weight.anchor}",
         )
     return None
-
-
-def _check_boundary(algorithm: Algorithm, divergence: Divergence) -> None:
-    """Raise `ConfigError` for a surrogate, ratios and a divergence that cannot work together."""
-    _check_weight(algorithm)
-    _check_order(algorithm)
-    _check_gate(algorithm, divergence)
-    _check_window(algorithm, divergence)
-    _check_budget(algorithm, divergence)
 
 
 def _check_weight(algorithm: Algorithm) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 from atrium.base.section import Axis
 
@@ -61,20 +61,13 @@ class Needs:
 
     def __or__(self, other: Needs) -> Needs:
         """The needs of both parts together."""
-        order = ("none", "value", "gradient")
-        distributions = ("none", "top_k", "full")
-        return Needs(
-            anchor_pass=self.anchor_pass or other.anchor_pass,
-            reference_pass=self.reference_pass or other.reference_pass,
-            prepare_pass=self.prepare_pass or other.prepare_pass,
-            entropy=max(self.entropy, other.entropy, key=order.index),
-            whole_groups=self.whole_groups or other.whole_groups,
-            distribution=max(self.distribution, other.distribution, key=distributions.index),
-            top_k=max(self.top_k, other.top_k),
-            rollout_logprobs=self.rollout_logprobs or other.rollout_logprobs,
-            rewards=self.rewards or other.rewards,
-            sample_keys=self.sample_keys or other.sample_keys,
-        )
+
+        def more(name: str) -> Any:  # noqa: ANN401 - of the field's type
+            order = {"entropy": ("none", "value", "gradient"), "distribution": ("none", "top_k", "full")}
+            key = order[name].index if name in order else None
+            return max(getattr(self, name), getattr(other, name), key=key)
+
+        return Needs(**{field.name: more(field.name) for field in fields(self)})
 
 
 NOTHING = Needs()

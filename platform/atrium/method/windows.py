@@ -202,22 +202,18 @@ def divergence(kind: str, *, alpha: float = 0.0) -> RatioDivergence:
     return alpha_divergence(alpha) if kind == "alpha" else DIVERGENCES[kind]
 
 
-def budget_for_upper(kind: str, upper: float, *, alpha: float = 0.0) -> float:
+def budget_for_upper(kind: str, upper: float) -> float:
     """The budget whose window has this upper bound, e.g. KL3's delta for u = 1.28: 0.03314."""
-    chosen = divergence(kind, alpha=alpha)
+    chosen = divergence(kind)
     if not chosen.binds_above:
         raise ValueError(f"{kind} bounds no ratio from above")
-    return chosen.value(_at_least(upper, 1.0))
+    if not upper >= 1.0:
+        raise ValueError(f"an upper bound is at least 1.0, got {upper}")
+    return chosen.value(upper)
 
 
-def budget_for_lower(kind: str, lower: float, *, alpha: float = 0.0) -> float:
+def budget_for_lower(kind: str, lower: float) -> float:
     """The budget whose window has this lower bound, e.g. KL3's delta for l = 0.8: 0.02314."""
     if not 0.0 < lower <= 1.0:
         raise ValueError(f"a lower bound lies in (0, 1], got {lower}")
-    return divergence(kind, alpha=alpha).value(lower)
-
-
-def _at_least(value: float, least: float) -> float:
-    if not value >= least:
-        raise ValueError(f"an upper bound is at least {least}, got {value}")
-    return value
+    return divergence(kind).value(lower)

@@ -6,6 +6,7 @@ import math
 
 from pydantic import BaseModel
 
+from atrium.base.section import Axis
 from atrium.method.algorithm import Algorithm
 from atrium.method.divergences import Divergence
 from atrium.method.needs import Anchor
@@ -35,10 +36,10 @@ def describe(algorithm: Algorithm, divergence: Divergence, regularizer: Regulari
         "divergence": kind_text(divergence),
         "window [l, u]": window_text(divergence),
         "surrogate": _surrogate(algorithm),
-        "token weight": _token_weight(algorithm),
+        "token weight": _unless_idle(algorithm.token_weight),
         "regularizer": _regularizer(regularizer),
-        "reference": _reference(algorithm),
-        "correction": _correction(algorithm),
+        "reference": _unless_idle(algorithm.reference),
+        "correction": _unless_idle(algorithm.correction),
         "reduction": kind_text(algorithm.reduction),
         "groups": _groups(algorithm),
         "on policy": _on_policy(algorithm),
@@ -97,15 +98,13 @@ def _surrogate(algorithm: Algorithm) -> str:
     return text + (", score gradient" if surrogate.form == "score" else "")
 
 
-def _token_weight(algorithm: Algorithm) -> str:
-    weight = algorithm.token_weight
-    return "" if weight.kind == "all" else kind_text(weight)
+def _unless_idle(part: Axis) -> str:
+    return "" if part.kind in ("all", "none") else kind_text(part)
 
 
 def _regularizer(regularizer: Regularizer) -> str:
     kl, entropy = regularizer.kl, regularizer.entropy
-    texts = [_kl(kl)] if kl is not None else []
-    return "; ".join([*texts, *([_entropy(entropy)] if entropy is not None else [])])
+    return "; ".join(filter(None, (_kl(kl) if kl else "", _entropy(entropy) if entropy else "")))
 
 
 def _kl(kl: KLPenalty) -> str:
@@ -120,11 +119,6 @@ def _entropy(entropy: EntropyBonus) -> str:
     return f"entropy bonus {entropy.coefficient:g}{adaptive}{mean}"
 
 
-def _correction(algorithm: Algorithm) -> str:
-    correction = algorithm.correction
-    return "" if correction.kind == "none" else kind_text(correction)
-
-
 def _groups(algorithm: Algorithm) -> str:
     groups = algorithm.group_filter
     if groups.kind == "keep":
@@ -132,11 +126,6 @@ def _groups(algorithm: Algorithm) -> str:
     rounds = f", {groups.max_num_rounds} rounds" if groups.max_num_rounds > 1 else ""
     which = "without signal" if groups.judge == "reward" else "all right or all wrong"
     return f"{groups.kind} groups {which}{rounds}"
-
-
-def _reference(algorithm: Algorithm) -> str:
-    reference = algorithm.reference
-    return "" if reference.kind == "none" else kind_text(reference)
 
 
 def _on_policy(algorithm: Algorithm) -> str:
