@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
-from types import TracebackType
 
 from atrium.base.errors import AtriumError, ConfigError, PluginError
 from atrium.base.recorded import read_object
@@ -200,22 +199,15 @@ def explained() -> Iterator[None]:
     except AtriumError:
         raise
     except Exception as error:
-        frames = [tb for tb in _frames(error) if _is_plugins(tb.tb_frame.f_code.co_filename)]
+        walked = traceback.walk_tb(error.__traceback__)
+        frames = [(frame.f_code, line) for frame, line in walked if _is_plugins(frame.f_code.co_filename)]
         if not frames or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
             raise
-        code = frames[-1].tb_frame.f_code
+        code, line = frames[-1]
         raise PluginError(
-            f"{code.co_filename}, line {frames[-1].tb_lineno}, in "
-            f"{code.co_qualname.partition('.<locals>')[0]}: "
+            f"{code.co_filename}, line {line}, in {code.co_qualname.partition('.<locals>')[0]}: "
             f"{type(error).__name__}: {error}; correct the plugin"
         ) from error
-
-
-def _frames(error: BaseException) -> Iterator[TracebackType]:
-    frame = error.__traceback__
-    while frame is not None:
-        yield frame
-        frame = frame.tb_next
 
 
 def _is_plugins(file: str) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from atrium.base.errors import DataError
@@ -31,7 +31,7 @@ _MAX_REPEATED_FRAC = 0.9
 class _Found:
     """A distinct problem, how many rows have it, and whether their answers differ."""
 
-    problem: RowProblem
+    problem: Problem
     num_rows: int = 1
     is_conflicting: bool = False
 
@@ -65,12 +65,13 @@ class Reading:
             self.incomplete[str(error)] += 1
             self._first_incomplete.setdefault(str(error), self.num_rows)
 
-    def _take(self, problem: RowProblem) -> None:
+    def _take(self, row: RowProblem) -> None:
+        problem = row.problem
         # Rows that repeat a question 100 times are many; a look at the text is enough for those.
-        key = self._raw_seen.get(problem.raw)
+        key = self._raw_seen.get(row.raw)
         if key is None:
-            key = self._raw_seen[problem.raw] = _key(problem)
-            self._count(problem)
+            key = self._raw_seen[row.raw] = _key(problem)
+            self._count(row)
             if key not in self.found:
                 self.found[key] = _Found(problem)
                 return
@@ -80,11 +81,11 @@ class Reading:
         self.num_repeated += 1
         self.num_conflicting += found.problem.answer != problem.answer
 
-    def _count(self, problem: RowProblem) -> None:
-        if problem.instruction is not None:
+    def _count(self, row: RowProblem) -> None:
+        if row.instruction is not None:
             self.num_instructions += 1
-            self._instruction = self._instruction or problem.instruction
-        self._notes.update(problem.notes)
+            self._instruction = self._instruction or row.instruction
+        self._notes.update(row.notes)
 
     def check(self, names: Sequence[str]) -> None:
         """Raise `DataError` where the data are not what is declared."""
@@ -135,19 +136,12 @@ class Reading:
     def problems(self) -> tuple[Problem, ...]:
         """The problems; one without a name of its own is named by its question."""
         names = [found.problem.problem_id for found in self.found.values()]
-        has_names = len(set(names)) == len(names) and None not in names
+        if all(names) and len(set(names)) == len(names):
+            return tuple(found.problem for found in self.found.values())
+        digests = (hashlib.sha256(key.encode()).hexdigest()[:12] for key in self.found)
         return tuple(
-            Problem(
-                problem_id=found.problem.problem_id
-                if has_names and found.problem.problem_id
-                else f"{self._wanted.name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}",
-                question=found.problem.question,
-                answer=found.problem.answer,
-                metadata=found.problem.metadata,
-                turns=found.problem.turns,
-                verifier=found.problem.verifier,
-            )
-            for key, found in self.found.items()
+            replace(found.problem, problem_id=f"{self._wanted.name}-{digest}")
+            for digest, found in zip(digests, self.found.values(), strict=True)
         )
 
     def warnings(self) -> Iterator[str]:
@@ -193,7 +187,7 @@ class Reading:
         )
 
 
-def _key(problem: RowProblem) -> str:
+def _key(problem: Problem) -> str:
     """Equal for rows that ask the same after the same conversation, whatever their system turns say."""
     earlier = [text for role, text in problem.turns if role != "system"]
     return "\n".join(question_key(text) for text in (*earlier, problem.question))

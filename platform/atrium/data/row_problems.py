@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from atrium.base.records import CLUSTER
+from atrium.base.records import CLUSTER, Problem
 from atrium.data.choices import Choices, choices_of
 from atrium.data.conversations import Asked, asked
 from atrium.data.fields import (
@@ -34,17 +34,15 @@ _SOLUTION = "message lists end with a turn of the assistant, which no prompt sho
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowProblem:
-    """What a row says. `raw` is equal for rows whose prompt has the same text; `notes` are worth counting."""
+    """What a row says; the `problem_id` is empty where it has none.
+
+    `raw` is equal for rows whose prompt has the same text; `notes` are worth counting.
+    """
 
     raw: object
-    question: str
-    answer: str
-    turns: tuple[tuple[str, str], ...]
-    problem_id: str | None
-    metadata: dict[str, str]
-    verifier: dict[str, Any]
+    problem: Problem
     instruction: str | None
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...]
 
 
 class RowReader:
@@ -74,14 +72,18 @@ class RowReader:
             (_EARLIER, bool(prompt.earlier)),
             (_SOLUTION, prompt.solution is not None),
         )
-        return RowProblem(
-            raw=(shown, prompt.earlier),
+        problem_id = first_of(row, wanted.fields.problem_id)
+        problem = Problem(
+            problem_id=str(problem_id) if isinstance(problem_id, str | int) else "",
             question=shown,
             answer=answer,
             turns=prompt.turns if wanted.system == "keep" else prompt.earlier,
-            problem_id=self._problem_id(row),
             metadata=self._metadata(row),
             verifier=self._verifier(row),
+        )
+        return RowProblem(
+            raw=(shown, prompt.earlier),
+            problem=problem,
             instruction=instruction,
             notes=tuple(note for note, holds in notes if holds),
         )
@@ -161,10 +163,6 @@ class RowReader:
             f"{error}: set {fields}.answer={path}{error.part} to compare with one part, or "
             f"{fields}.verifier={path} to give all of it to a grader of your own"
         )
-
-    def _problem_id(self, row: Row) -> str | None:
-        value = first_of(row, self._wanted.fields.problem_id)
-        return str(value) if isinstance(value, str | int) else None
 
     def _metadata(self, row: Row) -> dict[str, str]:
         found = self._named(row, "metadata")

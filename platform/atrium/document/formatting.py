@@ -112,8 +112,6 @@ def duration(seconds: float) -> str:
 
 def age(seconds: float) -> str:
     """How long ago something was, such as `just now`, `5 min`, `3 h` or `12 days`."""
-    if seconds < 60:
-        return "just now"
     for size, unit in ((86_400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if seconds >= size * (2 if unit == "days" else 1):
             return f"{seconds / size:.0f} {unit}"

@@ -21,10 +21,8 @@ from atrium.grading.notation import RELATIONS
 from atrium.grading.tokens import REALS, SUCH_THAT, Leaf, Tokens, content, enclosed, is_text, split
 
 _ORDERS = frozenset(("<", ">", r"\leq", r"\geq"))
-_UNIONS, _DIFFERENCES = (
-    frozenset((r"\cup", r"\lor", "U")),
-    frozenset((r"\setminus", r"\backslash", r"\smallsetminus")),
-)
+_UNIONS = frozenset((r"\cup", r"\lor", "U"))
+_DIFFERENCES = frozenset((r"\setminus", r"\backslash", r"\smallsetminus"))
 _INTERSECTIONS = frozenset((r"\cap",))
 _OR, _AND = frozenset((r"\lor",)), frozenset((",", ";", r"\land"))
 _POSITIVE = {

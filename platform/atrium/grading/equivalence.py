@@ -113,9 +113,8 @@ def settle(gold: str, answer: str, *, tolerance: Tolerance = EXACT) -> Finding |
     if conditions is not None and not _fit(wanted.tokens, given.tokens, conditions, leaf):
         return Finding(False, "other conditions")
     is_equal = _compare(main_value(wanted.tokens), main_value(given.tokens), leaf)
-    if is_equal is None or (
-        conditions is not None and not is_equal
-    ):  # a family may be written in another way
+    # A family may be written in another way.
+    if is_equal is None or (conditions is not None and not is_equal):
         return None
     return _SAME_VALUE if is_equal else _OTHER_VALUE
 

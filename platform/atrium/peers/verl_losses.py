@@ -132,16 +132,13 @@ def _of_batch(method: LoadedMethod, log_prob: Tensor) -> Tensors:
     """The log-probabilities of engine and reference that the method wants, from verl's micro-batch."""
     batch = _MICRO_BATCH.get()
     found: dict[str, Tensor] = {}
-    for want in _OF_BATCH.keys() & {*wants(method.method), *_both(method)}:
+    wanted = {"rollout" if want == "both" else want for want in wants(method.method)}
+    for want in _OF_BATCH.keys() & wanted:
         ours, theirs, setting = _OF_BATCH[want]
         if batch is None or theirs not in batch:
             raise ConfigError(f"{method.name} needs {theirs}, which verl's batch lacks; set {setting}")
         found[ours] = batch.select("response_mask", theirs).to_padded_tensor()[theirs].to(log_prob)
     return found  # type: ignore[return-value]
-
-
-def _both(method: LoadedMethod) -> tuple[str, ...]:
-    return ("rollout",) if "both" in wants(method.method) else ()
 
 
 def _keep_micro_batch(ppo_loss: Callable[..., Any]) -> Callable[..., Any]:
