@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.scripted_engine import ScriptedCompletion, ScriptedEngine
 
-from atrium.base.errors import ConfigError, DataError, EngineError
+from atrium.base.errors import EngineError
 from atrium.base.records import Completion, FinishReason, Problem, Verdict, VerdictKind
 from atrium.base.seeding import derive_seed
 from atrium.engines.declaration import WaveSize
@@ -344,21 +344,6 @@ def test_grading_runs_while_the_engine_samples(grader):
     finally:
         watched.close()
     assert evaluation.results["mean_at_k"] == 1.0
-
-
-@pytest.mark.parametrize("pass_at", [(1, 5), (0,)])
-def test_a_k_beyond_the_number_of_samples_is_refused(pass_at):
-    with pytest.raises(ConfigError, match=f"'sums': Pass@{pass_at[-1]} .* num_samples is 4"):
-        benchmark(pass_at=pass_at)
-
-
-def test_a_benchmark_needs_samples_and_distinct_problems():
-    with pytest.raises(ConfigError, match="num_samples is 0"):
-        benchmark(num_samples=0)
-    with pytest.raises(DataError, match="no problems"):
-        benchmark(problems=())
-    with pytest.raises(DataError, match="'p1' occurs 2 times"):
-        benchmark(problems=(problem(0), problem(1), problem(1)))
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,10 @@ have work to the end.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from atrium.base.errors import ConfigError, DataError, EngineError
+from atrium.base.errors import EngineError
 from atrium.base.records import Completion, EvaluatedSample, Problem, TokenIds
 from atrium.base.seeding import derive_seed
 from atrium.data.prompts import PromptEncoder
@@ -42,8 +41,8 @@ class Benchmark:
     Pass@k, each at most `num_samples`; None stands for the powers of two up to it, and itself.
     `breakdown_by` names the metadata keys by which results are also told apart.
 
-    Raises `ConfigError` for a k above `num_samples`, `DataError` without problems or with a repeated
-    `problem_id`.
+    That no k is above `num_samples`, and that there are problems with ids of their own, is checked before: by
+    the configuration and by `Dataset`.
     """
 
     name: str
@@ -53,24 +52,6 @@ class Benchmark:
     require_stop: bool
     pass_at: tuple[int, ...] | None = None
     breakdown_by: tuple[str, ...] = ("level", "subject")
-
-    def __post_init__(self) -> None:
-        if self.num_samples < 1:
-            raise ConfigError(f"benchmark {self.name!r}: num_samples is {self.num_samples}; it is at least 1")
-        for k in self.pass_at or ():
-            if not 1 <= k <= self.num_samples:
-                raise ConfigError(
-                    f"benchmark {self.name!r}: Pass@{k} needs 1 <= k <= num_samples, and num_samples "
-                    f"is {self.num_samples}; set num_samples to {max(k, 1)} or leave this k out"
-                )
-        if not self.problems:
-            raise DataError(f"benchmark {self.name!r} has no problems; check its source and filters")
-        [(problem_id, count)] = Counter(p.problem_id for p in self.problems).most_common(1)
-        if count > 1:
-            raise DataError(
-                f"benchmark {self.name!r}: problem_id {problem_id!r} occurs {count} times; "
-                "each problem needs its own"
-            )
 
     @property
     def reported_pass_at(self) -> tuple[int, ...]:
