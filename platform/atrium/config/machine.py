@@ -82,8 +82,7 @@ def num_usable_cores() -> int:
     """Physical cores that this process may use: its affinity and its control groups' quota, >= 1."""
     import psutil  # here alone: `messages`, which other trainers load, takes AUTO_KEYS from this module
 
-    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
-    cores = _physical_cores(cpus) or psutil.cpu_count(logical=False) or 1
+    cores = _physical_cores(_usable_cpus()) or psutil.cpu_count(logical=False) or 1
     quota = _cgroup_quota()
     return max(1, cores if quota is None else min(cores, math.floor(quota)))
 
@@ -161,6 +160,12 @@ def torch_has_cuda() -> bool:
     except metadata.PackageNotFoundError:
         return False
     return not version.endswith("+cpu") and sys.platform != "darwin"
+
+
+def _usable_cpus() -> set[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set()
 
 
 def _physical_cores(cpus: set[int]) -> int:
