@@ -130,7 +130,9 @@ def config_from_hydra(
     assert isinstance(raw, dict)
     if "hydra" in raw:
         _check_hydra_node(composed)
-        _check_method_file(OmegaConf.select(composed, "hydra.runtime.choices.algorithm"))
+        if method := OmegaConf.select(composed, "hydra.runtime.choices.algorithm"):
+            text = (conf_folder() / "algorithm" / f"{method}.yaml").read_text(encoding="utf-8")
+            check_method_name(method, parse_yaml(text))
     if "branch" in raw:
         raise ConfigError("branch: is no setting; a run that goes on from --resume RUN@STEP records it")
     own = OmegaConf.masked_copy(composed, [str(key) for key in raw if key != "hydra"])
@@ -263,12 +265,6 @@ def _check_hydra_node(composed: DictConfig) -> None:
                 f"hydra.{key}={shown(raw.get(name))}: Hydra's own settings are fixed; "
                 f"allowed is {shown(expected)}; remove it from the configuration files"
             )
-
-
-def _check_method_file(method: str | None) -> None:
-    if method is not None:
-        text = (conf_folder() / "algorithm" / f"{method}.yaml").read_text(encoding="utf-8")
-        check_method_name(method, parse_yaml(text))
 
 
 def _refuse_code_in(node: object, key: str = "") -> None:

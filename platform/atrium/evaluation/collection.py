@@ -82,7 +82,8 @@ class Collection:
         self._waiting: list[Sequence[int]] = []
         known = [sample for samples_K in self._samples.values() for sample in samples_K]
         self._num_sampled, self._num_tokens = len(known), 0
-        self._mean = _RunningMean(known, require_stop=require_stop)
+        self._ungraded: list[_Outcome] = []
+        self._num_graded, self._num_correct = len(known), sum(sample.is_correct for sample in known)
 
     def add(self, index: int, sample_index: int, completion: Completion) -> bool:
         """Take in one sample and tell of it; whether it was the last of its problem."""
@@ -100,7 +101,7 @@ class Collection:
                     num_sampled=self._num_sampled,
                     num_samples=len(self._problems) * self._num_per_problem,
                     num_tokens=self._num_tokens,
-                    mean=self._mean.including(outcome),
+                    mean=self._mean_including(outcome),
                 )
             )
         return len(of_problem) == self._num_per_problem
@@ -116,6 +117,17 @@ class Collection:
             self._finish(indices)
         self._waiting = []
         return [self._samples[index] for index in range(len(self._problems))]
+
+    def _mean_including(self, outcome: _Outcome) -> float | None:
+        """The share correct among the outcomes whose verdicts have arrived; None before the first."""
+        outcomes, self._ungraded = [*self._ungraded, outcome], []
+        for one in outcomes:
+            if one.verdict.done():
+                self._num_graded += 1
+                self._num_correct += one.is_correct(require_stop=self._require_stop)
+            else:
+                self._ungraded.append(one)
+        return self._num_correct / self._num_graded if self._num_graded else None
 
     def _hand_over_graded(self) -> None:
         for indices in [waiting for waiting in self._waiting if self._is_graded(waiting)]:
@@ -139,28 +151,6 @@ class Collection:
             )
         if self._watch.on_finished is not None:
             self._watch.on_finished([sample for index in indices for sample in self._samples[index]])
-
-
-class _RunningMean:
-    """The share correct among the outcomes whose verdicts have arrived; never waits for one."""
-
-    def __init__(self, known: Sequence[EvaluatedSample], *, require_stop: bool) -> None:
-        self._require_stop = require_stop
-        self._pending: list[_Outcome] = []
-        self._num_graded = len(known)
-        self._num_correct = sum(sample.is_correct for sample in known)
-
-    def including(self, outcome: _Outcome) -> float | None:
-        """Take in one more outcome and return the mean, None before the first verdict."""
-        waiting = []
-        for one in (*self._pending, outcome):
-            if not one.verdict.done():
-                waiting.append(one)
-                continue
-            self._num_graded += 1
-            self._num_correct += one.is_correct(require_stop=self._require_stop)
-        self._pending = waiting
-        return self._num_correct / self._num_graded if self._num_graded else None
 
 
 def _evaluated(
