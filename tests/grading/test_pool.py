@@ -368,10 +368,12 @@ def test_wrong_settings_are_refused_by_name(settings: dict[str, object], key: st
 
 def test_a_supervisor_that_ends_by_itself_is_an_error_and_no_wrong_answer(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Supervisor, "_outcome", lambda *_: 1 / 0)
-    with GraderPool(MathVerifier(num_workers=1, timeout_s=5.0, memory_limit_mb=512)) as grader:
-        for _ in range(2):  # the job that met the defect, and one that comes later
+    with GraderPool(MathVerifier(num_workers=2, timeout_s=5.0, memory_limit_mb=512)) as grader:
+        # Two jobs that may meet the defect at once, and one that comes later.
+        futures = [grader.submit(SLOW_ENOUGH % number, "x") for number in (1, 2)]
+        for future in (*futures, grader.submit(SLOW_ENOUGH % 3, "x")):
             with pytest.raises(GraderError, match="can grade no more: ZeroDivisionError"):
-                grader.submit(SLOW_ENOUGH % 1, "x").result(timeout=PATIENCE_S)
+                future.result(timeout=PATIENCE_S)
         assert grader.grade(r"\boxed{1}", "1").is_correct
 
 

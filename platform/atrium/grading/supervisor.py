@@ -152,13 +152,16 @@ class Supervisor:
             for worker in list(self._workers):
                 with contextlib.suppress(OSError):  # it is closed already
                     worker.connection.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            if thread is not threading.current_thread():
+        if threading.current_thread() not in self._threads:  # of which several may get here
+            for thread in self._threads:
                 thread.join()
         with self._starting:
             self._end_template()
-        while self._queue:
-            self._queue.popleft().on_done(self._closed())
+        with self._changed:
+            jobs = list(self._queue)
+            self._queue.clear()
+        for job in jobs:
+            job.on_done(self._closed())
 
     def process_ids(self) -> list[int]:
         """The process ids of the workers that are ready, for tests and diagnostics."""
@@ -190,7 +193,7 @@ class Supervisor:
             is_known = isinstance(error, _NoProcessesError)
             self._defect = Defect(str(error) if is_known else f"{type(error).__name__}: {error}")
         finally:
-            if worker is not None:
+            if worker is not None and worker in self._workers:
                 self._drop(worker)
             if job is not None:
                 job.on_done(self._closed())

@@ -58,9 +58,10 @@ class Template:
         """End a worker, whether it still runs or not."""
         try:
             self.control.sendall(REQUEST.pack(KILL, pid))
-        except OSError:  # the template is gone, so it is on us
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        except OSError:
+            if self.process.poll() != 0:  # the template is gone without ending its workers, so it is on us
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def end(self, *, at_once: bool) -> None:
         """End the process; unless `at_once`, it ends its workers first."""
