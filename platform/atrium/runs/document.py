@@ -183,11 +183,11 @@ def _curves_tables(metrics: MetricTable, quantities: Iterable[Quantity]) -> list
     for quantity in quantities:
         if (values := metrics.columns.get(quantity.name)) is not None:
             is_share = quantity.name.endswith("_frac")
-            label = quantity.name.rpartition("/")[2].removesuffix("_frac").replace("_", " ")
+            name = quantity.name.rpartition("/")[2].removesuffix("_frac").removesuffix("_s")
             shown = "%" if is_share else quantity.unit
             first, last = (Value(float(values[place]), "share" if is_share else "") for place in (0, -1))
-            course = Trend(tuple(values.tolist()))
-            rows.append(Row((f"{label}, {shown}" if shown else label, first, course, last)))
+            label = name.replace("_", " ") + (f", {shown}" if shown else "")
+            rows.append(Row((label, first, Trend(tuple(values.tolist())), last)))
     columns = (Column("curve"), Column("first"), Column("course", is_text=True), Column("last"))
     return [Table(title="", columns=columns, rows=tuple(rows))] if rows else []
 

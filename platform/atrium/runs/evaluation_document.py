@@ -24,7 +24,7 @@ from atrium.runs.reader import EvaluationPoint, read_evaluations
 from atrium.runs.run_folder import RunFolder
 
 _INTERVALS = "95 % intervals over problems: what another exam of such problems would say"
-_SCORE_COLUMNS = (Column(""), Column("score, %, and over problems"), Column("sampling"))
+_SCORE_COLUMNS = (Column(""), Column("score, % [over problems]"), Column("sampling"))
 _NOTES = (
     "95 % intervals. Over problems: what another exam of such problems would say.",
     "Sampling: what this exam would say, sampled again; of Pass@k and Pass^k it takes 2k samples to tell.",
