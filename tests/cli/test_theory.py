@@ -54,7 +54,8 @@ def test_everything_is_shown_by_default(tmp_path, capsys):
         "asymmetry",
         "true rewards",
         "KL penalties",
-        "GVPO's Theorems 1 to 3",
+        "GVPO's Theorem 1",
+        "GVPO's Theorem 3",
     ):
         assert title in printed
     assert len(list(tmp_path.iterdir())) == 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from atrium.claim.definition import Claim, Computation, Scale, ScoreOutcome
@@ -26,11 +27,9 @@ Results = Mapping[str, Mapping[str, Any]]
 def claim_document(claim: Claim) -> Document:
     """What a claim says, and each design with its power."""
     designs = tuple(Sentence(f"{scale}: {power_words(claim, scale)}") for scale in claim.designs)
-    return Document(
-        key="claim",
-        title=f"{claim.title}: {claim.place} of arXiv {claim.arxiv}",
-        sections=(_section(claim, {}), Section(title="Designs", sentences=designs)),
-    )
+    title = f"{claim.title}: {claim.place} of arXiv {claim.arxiv}"
+    section = replace(_section(claim, {}), title=title)
+    return Document(key="claim", title=title, sections=(section, Section(title="Designs", sentences=designs)))
 
 
 def power_words(claim: Claim, scale: Scale) -> str:

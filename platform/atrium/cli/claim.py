@@ -12,7 +12,7 @@ from atrium.claim.document import claim_document
 from atrium.claim.files import claims_of, find_claim, papers
 from atrium.cli.parser import CommandParser
 from atrium.config.nearest import suggestion
-from atrium.views.terminal import print_document, standard_output, tell
+from atrium.views.terminal import print_document, standard_output
 
 _USAGE = """\
 Usage: atrium claim list [PAPER]
@@ -52,9 +52,7 @@ def _list(argv: Sequence[str]) -> int:
 def _show(argv: Sequence[str]) -> int:
     parser = CommandParser("claim show", "Show what a claim says, and the designs that would show it.")
     parser.add_argument("claim", metavar="CLAIM", help="PAPER/NAME, or a path to a YAML file")
-    document, console = claim_document(find_claim(parser.parse(argv).claim)), standard_output()
-    tell(console, document.title, "bold")
-    print_document(console, document)
+    print_document(standard_output(), claim_document(find_claim(parser.parse(argv).claim)))
     return 0
 
 
