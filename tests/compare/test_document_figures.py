@@ -9,7 +9,13 @@ from tests.compare.documents import document_of
 
 from atrium.base.errors import ConfigError
 from atrium.compare.dashboard.curve_figure import curves_figure
-from atrium.compare.document_figures import comparison_figure, picture
+from atrium.compare.document_figures import (
+    difference_figure,
+    grid_figure,
+    pass_at_k_figure,
+    picture,
+    plane_figure,
+)
 from atrium.compare.run_comparison import compare_runs
 from atrium.compare.training_document import read_training
 from atrium.views.figures.sheet import COLUMN_INCHES, file, sheet
@@ -98,20 +104,15 @@ def test_files_have_their_fonts_in_them_and_are_equal_for_equal_figures():
 def test_comparisons_are_drawn_with_every_method_named(make_study):
     comparison = compare_runs(make_study({"grpo": 0.0, "atr": 0.2, "clip_higher": 0.0}, num_seeds=2))
     names = {"difference": ["atr", "clip_higher"], "plane": ["grpo", "atr", "clip_higher"]}
-    for kind, part in (
-        ("difference", "points of Mean@4 against grpo"),
-        ("plane", "upper bound u"),
-        ("over_k", "problems solved by one of k (%)"),
-        ("grid", "40 problems, the easiest on the left"),
+    for kind, figure, part in (
+        ("difference", difference_figure(comparison), "points of Mean@4 against grpo"),
+        ("plane", plane_figure(comparison), "upper bound u"),
+        ("over_k", pass_at_k_figure(comparison), "problems solved by one of k (%)"),
+        ("grid", grid_figure(comparison, "exam"), "40 problems, the easiest on the left"),
     ):
-        figure = comparison_figure(comparison, kind, measure="mean", benchmark=None)
         assert part in texts(drawn(figure))
         assert all(name in texts(drawn(figure)) for name in names.get(kind, names["plane"]))
         assert file([figure], "pdf", inches=COLUMN_INCHES[1]).startswith(b"%PDF")
-    with pytest.raises(ConfigError, match="figures are difference, plane, over_k, grid, of exam"):
-        comparison_figure(comparison, "pie", measure="mean", benchmark=None)
-    with pytest.raises(ConfigError, match="of exam"):
-        comparison_figure(comparison, "grid", measure="mean", benchmark="other")
 
 
 @pytest.mark.parametrize(

@@ -96,14 +96,14 @@ def test_ceilings_are_compared_where_every_curve_shows_one(make_study, capsys, t
 def test_figures_are_well_formed_and_the_page_needs_nothing_from_outside(make_study):
     comparison = compare_runs(make_study({"grpo": 0.0, "atr": 0.2}, benchmarks=("easy", "hard")))
     figures = [figure for section in document_of(comparison).sections for figure in section.figures]
-    assert len(figures) == 7
+    assert len(figures) == 9
     for figure in figures:
         assert ElementTree.fromstring(svg(figure)).tag.endswith("svg")
     page = files_of(comparison)["html"]
     tags = Tags()
     tags.feed(page)
     assert not {"script", "link", "img", "iframe"} & set(tags.seen)
-    assert tags.seen.count("svg") == 7
+    assert tags.seen.count("svg") == 9
     assert "http-equiv" in page
 
 

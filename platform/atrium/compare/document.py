@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from atrium.compare.arm_pairs import MEAN
 from atrium.compare.confounds import confound_lines, environment_lines, shared_lines
@@ -66,19 +67,28 @@ _MOST_NAMED = 4
 
 
 def comparison_document(
-    comparison: RunsComparison, training: Training, *, made: str = "", claims: Sequence[str] = ()
+    comparison: RunsComparison,
+    training: Training,
+    *,
+    made: str = "",
+    claims: Sequence[str] = (),
+    measure: str = MEAN,
 ) -> Document:
     """The document of a comparison. `made` says where and when; `claims` are sentences about claims."""
+    sections = tuple(_sections(comparison, training, claims, measure))
+    return replace(comparison_summary(comparison, measure), subtitle=made, sections=sections)
+
+
+def comparison_summary(comparison: RunsComparison, measure: str = MEAN) -> Document:
+    """The document of a comparison without its sections; verdicts are by `measure`."""
     return Document(
         key="comparison",
         title=_title(comparison),
-        subtitle=made,
         alerts=(
             *(Sentence(line, "warning", "confound") for line in confound_lines(comparison.confounds)),
             *(Sentence(line, "muted", "environment") for line in environment_lines(comparison.environment)),
         ),
-        answer=_answer(comparison),
-        sections=tuple(_sections(comparison, training, claims)),
+        answer=_answer(comparison, measure),
         notes=(
             *(Sentence(line, "warning") for line in note_lines(comparison)),
             *(Sentence(line, "muted") for line in (*_intervals(comparison), *_READING)),
@@ -92,14 +102,14 @@ def report_name(comparison: RunsComparison) -> str:
     return re.sub(r"[^A-Za-z0-9._=-]+", "-", text).strip("-.")[:60] or "comparison"
 
 
-def plan_line(comparison: RunsComparison) -> str:
+def _plan_line(comparison: RunsComparison) -> str:
     """How the number of seeds was planned; empty where no verdict is given and none is planned."""
     kinds = {pair.verdict.kind for pair in comparison.pairs}
     is_judged = bool(kinds & {"better", "worse", "not_distinguishable", "depends_on_diverged"})
     return comparison.planned.words() if is_judged or comparison.planned.plan is not None else ""
 
 
-def best_line(comparison: RunsComparison) -> str:
+def _best_line(comparison: RunsComparison) -> str:
     """Which of several arms is shown to be the best by what verdicts rest on; empty for two arms."""
     if len(comparison.arms) < 3:
         return ""
@@ -132,14 +142,12 @@ def _title(comparison: RunsComparison) -> str:
     return f"{candidates} against {names[0]}"
 
 
-def _answer(comparison: RunsComparison) -> tuple[Sentence, ...]:
-    """Equal methods; a verdict per candidate, on Mean@K of the macro average or only benchmark; the best."""
+def _answer(comparison: RunsComparison, measure: str) -> tuple[Sentence, ...]:
+    """Equal methods; a verdict per candidate on the macro average or only benchmark; the best by Mean@K."""
     equal = [Sentence(same_method_words(names), key="same_method") for names in comparison.same_methods]
-    verdicts = [
-        Sentence(pair.words, pair.verdict.tone, f"verdict/{pair.candidate}")
-        for pair in comparison.headline_pairs
-    ]
-    others = {"best": best_line(comparison), "plan": plan_line(comparison)}
+    pairs = [comparison.pair(arm.arm.name, measure, comparison.headline) for arm in comparison.arms[1:]]
+    verdicts = [Sentence(pair.words, pair.verdict.tone, f"verdict/{pair.candidate}") for pair in pairs]
+    others = {"best": _best_line(comparison), "plan": _plan_line(comparison)}
     return (*equal, *verdicts, *(Sentence(text, key=key) for key, text in others.items() if text))
 
 
@@ -147,9 +155,12 @@ def _intervals(comparison: RunsComparison) -> tuple[str, ...]:
     return _INTERVALS if comparison.has_intervals else ()
 
 
-def _sections(comparison: RunsComparison, training: Training, claims: Sequence[str]) -> list[Section]:
+def _sections(
+    comparison: RunsComparison, training: Training, claims: Sequence[str], measure: str
+) -> list[Section]:
     """The sections; those without figures and tables are left out."""
     written = (*paper_sentences(comparison), *claims)
+    single = comparison.benchmarks if len(comparison.benchmarks) > 1 else ()
     found = [
         Section(
             title="What may be written",
@@ -159,9 +170,13 @@ def _sections(comparison: RunsComparison, training: Training, claims: Sequence[s
         ),
         _section("Scores", [score_figure(comparison)], [scores_table(comparison)]),
         _section("Arms", [plane_figure(comparison)], [arms_table(comparison)]),
-        _section("Differences", [difference_figure(comparison)], difference_tables(comparison)),
+        _section("Differences", [difference_figure(comparison, measure)], difference_tables(comparison)),
         _section("Planning", [], planning_tables(comparison)),
-        _section("Pass@k", [pass_at_k_figure(comparison)], pass_at_k_tables(comparison)),
+        _section(
+            "Pass@k",
+            [pass_at_k_figure(comparison), *(pass_at_k_figure(comparison, name) for name in single)],
+            pass_at_k_tables(comparison),
+        ),
         _section(
             "Who solves what",
             [grid_figure(comparison, benchmark) for benchmark in comparison.benchmarks],

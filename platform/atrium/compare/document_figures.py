@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
-from atrium.base.errors import ConfigError
-from atrium.compare.arm_pairs import MEAN
+from atrium.compare.arm_pairs import MEAN, PASS
 from atrium.compare.curves import GroupCurve
 from atrium.compare.document_sentences import difference_sentences
+from atrium.compare.judged_pairs import score_of
 from atrium.compare.run_comparison import MEASURES, RunsComparison
 from atrium.document.document import (
     Axis,
@@ -29,28 +29,6 @@ from atrium.stats.crossed import interval_of
 _MOST_SAID = 2
 """Sentences above a picture."""
 STEPS = Axis(title="training step", unit="count")
-
-
-def comparison_figure(
-    comparison: RunsComparison, kind: str, *, measure: str, benchmark: str | None
-) -> Figure:
-    """A figure by its key: `difference`, `plane`, `over_k` or `grid`; the latter two of a benchmark.
-
-    Raises `ConfigError` for another key or benchmark, or where there is nothing to draw.
-    """
-    where = benchmark or comparison.benchmarks[0]
-    figures: Mapping[str, Callable[[], Figure | None]] = {
-        "difference": lambda: difference_figure(comparison, measure),
-        "plane": lambda: plane_figure(comparison),
-        "over_k": lambda: pass_at_k_figure(comparison, where),
-        "grid": lambda: grid_figure(comparison, where),
-    }
-    if kind not in figures or where not in comparison.benchmarks:
-        raise ConfigError(f"figures are {', '.join(figures)}, of {', '.join(comparison.benchmarks)}")
-    figure = figures[kind]()
-    if figure is None:
-        raise ConfigError("there is nothing to draw: no constant window of two sides, or a single sample")
-    return figure
 
 
 def difference_figure(comparison: RunsComparison, measure: str = MEAN) -> Intervals:
@@ -106,24 +84,29 @@ def score_figure(comparison: RunsComparison, measures: tuple[str, ...] = MEASURE
 def pass_at_k_figure(comparison: RunsComparison, benchmark: str | None = None) -> Lines | None:
     """Pass@k against k, a curve per arm, on a benchmark or on what verdicts rest on; None for one sample.
 
-    Mean@K, which more samples only make surer, is dotted.
+    Bands are intervals for another exam. Mean@K, which more samples only make surer, is dotted.
     """
     if comparison.k < 2:
         return None
     series, marks = [], []
     for arm in comparison.arms:
         place = comparison.places[arm.arm.name]
-        pass_k = np.array(arm.pass_at)
-        if benchmark is not None:
-            table = comparison.outcomes[benchmark][arm.arm.name]
-            pass_k = table.pass_up_to(comparison.k).mean(axis=(0, 1))
+        tables = [
+            by_arm[arm.arm.name] for name, by_arm in comparison.outcomes.items() if benchmark in (None, name)
+        ]
+        pass_k = np.mean([table.pass_up_to(comparison.k).mean(axis=(0, 1)) for table in tables], axis=0)
+        scores = [score_of(tables, PASS, k) for k in range(1, comparison.k + 1)]
+        known = [one.another_exam.interval for one in scores if one.another_exam is not None]
+        low, high = zip(*known, strict=True) if len(known) == len(scores) else ((), ())
         x = tuple(float(k) for k in range(1, comparison.k + 1))
-        series.append(Series(name=arm.arm.name, place=place, x=x, y=tuple(pass_k.tolist()), has_points=True))
+        y = tuple(pass_k.tolist())
+        series.append(Series(name=arm.arm.name, place=place, x=x, y=y, low=low, high=high, has_points=True))
         marks.append(Mark(y=arm.scores[MEAN][benchmark or comparison.headline].value, place=place))
+    shaded = " Shaded: interval for another exam." if comparison.has_intervals else ""
     return Lines(
-        key="over_k",
+        key=f"over_k/{benchmark}" if benchmark else "over_k",
         title=f"Pass@k against k, {benchmark or comparison.headline}",
-        caption="Means over seeds, unbiased for every k. Dotted: Mean@K.",
+        caption=f"Means over seeds, unbiased for every k. Dotted: Mean@K.{shaded}",
         x=Axis(title="samples per problem k", scale="log2"),
         y=Axis(title="problems solved by one of k (%)", unit="share"),
         series=tuple(series),
@@ -158,12 +141,17 @@ def grid_figure(comparison: RunsComparison, benchmark: str) -> Grid:
     """The share of correct answers by arm and problem, over seeds and samples, the easiest problem first."""
     by_arm = comparison.outcomes[benchmark]
     share_AP = np.stack([table.mean_at_k().mean(axis=0) for table in by_arm.values()])
-    share_AP = share_AP[:, np.argsort(-share_AP.mean(axis=0), kind="stable")]
+    order = np.argsort(-share_AP.mean(axis=0), kind="stable")
+    share_AP = share_AP[:, order]
+    problem_ids = next(iter(by_arm.values())).problem_ids
     return Grid(
         key=f"grid/{benchmark}",
         title=f"Who solves what, {benchmark}",
         caption="The stronger the color, the more answers are correct, over seeds and samples.",
-        x=Axis(title=f"{share_AP.shape[1]} problems, the easiest on the left"),
+        x=Axis(
+            title=f"{share_AP.shape[1]} problems, the easiest on the left",
+            labels=tuple(problem_ids[place] for place in order),
+        ),
         rows=tuple(by_arm),
         values=tuple(map(tuple, share_AP.tolist())),
     )

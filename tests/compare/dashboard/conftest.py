@@ -226,7 +226,6 @@ def write_sweep(runs_dir, name="delta"):
                 {"outcome": "reward", "cells": ["wide - clip", "+0.1", "+0.12 [+0.1, +0.14]", "as predicted"]}
             ],
         },
-        "importances": {"divergence.delta": 0.8, "optimizer.learning_rate": 0.2},
         "sentences": ["So far."],
     }
     (folder / "report" / "report.json").write_text(json.dumps(report))

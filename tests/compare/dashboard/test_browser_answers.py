@@ -35,19 +35,19 @@ def test_the_first_page_answers(page, size, scheme):
     page.wait_for_selector("main[data-ready='overview']")
     lead = page.locator(".answer .lead p").first
     assert lead.inner_text().startswith("atr against grpo: +")
-    drawn(page, "Difference to grpo, Mean@4")
+    drawn(page, "Difference in Mean@4, sums")
     drawn(page, "Training reward")
     answer, methods, curves = (
         box_of(page, one) for one in (".answer", "[aria-label=Methods]", "[aria-label='Training reward']")
     )
-    forest = box_of(page, "[aria-label='Difference to grpo, Mean@4']")
+    forest = box_of(page, "[aria-label='Difference in Mean@4, sums']")
     assert answer["y"] < methods["y"] < curves["y"]
     assert forest["y"] + forest["height"] <= methods["y"] + 1
     assert answer["x"] >= 0
     assert answer["x"] + answer["width"] <= size["width"]
     scroll, inner = widths(page)
     assert scroll <= inner
-    rows = page.locator("[aria-label=Methods] tr[data-method]")
+    rows = page.locator("[aria-label=Methods] tr[data-row]")
     assert rows.count() == 2
     assert rows.first.inner_text().strip().startswith("atr")
     page.locator("[data-toggle=atr]").click()
@@ -56,15 +56,15 @@ def test_the_first_page_answers(page, size, scheme):
 
 def test_links_carry_the_baseline_and_a_run_opens_and_closes_on_the_first_page(page):
     show(page, "/overview")
-    page.locator("tr[data-method=atr] button", has_text="make it the baseline").click()
-    page.locator("tr[data-method=grpo] .kind").wait_for()
+    page.locator("tr[data-row=atr] button", has_text="make it the baseline").click()
+    page.locator("tr[data-row=grpo] .kind").wait_for()
     assert page.locator(".answer .lead p").first.inner_text().startswith("grpo ")
     page.get_by_text("Whole comparison").click()
     page.locator(".verdict-box").wait_for()
     assert "grpo against atr" in page.locator(".verdict-box").inner_text()
     assert all(part in page.url for part in ("exp=study", "base=atr"))
     page.locator(".tabs a[data-view=overview]").click()
-    page.locator("tr[data-method=grpo] .kind").wait_for()
+    page.locator("tr[data-row=grpo] .kind").wait_for()
     page.locator("[data-toggle=grpo]").click()
     page.locator("tr.inside a").first.click()
     page.locator(".drawer h2").wait_for()
@@ -105,7 +105,7 @@ def test_a_method_has_one_colour_in_all_views_and_the_ninth_is_dashed(page, runs
         }
 
     found = [
-        places("/overview", "tr[data-method]", "b"),
+        places("/overview", "tr[data-row]", "b"),
         places("/curves", ".side .series", "span"),
         places("/compare", ".side .series", "span"),
         places("/trust-region?mode=arms", ".legend .series", "xpath=."),
@@ -261,7 +261,7 @@ def test_an_odd_run_stands_apart_in_every_view_and_can_be_drawn(page, runs_dir, 
     make_run(runs_dir, "atr", 7, num_steps=3)
     show(page, "/overview")
     page.get_by_text("Other runs: single runs").wait_for()
-    assert page.locator("tr[data-method=atr] .kind").count() == 1
+    assert page.locator("tr[data-row=atr] .kind").count() == 1
     show(page, "/curves")
     odd = page.locator(".side .series", has_text="num_steps 3")
     odd.wait_for()
@@ -293,13 +293,13 @@ def test_formulas_are_typeset_thoughts_fold_and_hostile_text_stays_text(page, ru
     until(page, "document.querySelectorAll('.sample:not([data-problem])').length === 4")
 
 
-def test_a_sweep_shows_curves_of_trials_two_settings_together_and_its_estimator(page, runs_dir, make_sweep):
+def test_a_sweep_shows_curves_of_trials_and_two_settings_together(page, runs_dir, make_sweep):
     make_sweep(runs_dir)
     show(page, "/sweeps")
-    for title in ("Learning curves of trials", "Two settings together", "Parallel coordinates"):
+    for title in ("Learning curves of trials", "Two settings together"):
         drawn(page, title)
-    assert "contours of Mean@K" in page.locator("[aria-label='Two settings together'] .sub").inner_text()
-    assert "fANOVA" in page.locator("[aria-label='Parameter importance'] .sub").inner_text()
+    for rank, row in enumerate(page.locator("[aria-label=Trials] tbody tr").all()[:6], 1):
+        assert row.locator("td").nth(1).inner_text() == str(rank)
 
 
 def test_a_collapse_is_an_alert_line_by_its_name_and_a_filter(page, runs_dir, make_run):

@@ -25,7 +25,12 @@ def overview(client, **parameters):
 
 
 def rows(answer):
-    return {row["name"]: row for row in answer["rows"]}
+    """What is said of each method by its name; `cells` are those of the table."""
+    [table] = answer["document"]["sections"][0]["tables"]
+    return {
+        row["name"]: {**row, "cells": shown["cells"], "place": shown["place"]}
+        for row, shown in zip(answer["rows"], table["rows"], strict=True)
+    }
 
 
 def eventually(client, check):
@@ -42,10 +47,11 @@ def test_the_usual_baseline_is_taken_and_the_verdict_is_understood_by_itself(cli
     assert answer["baseline"] == "grpo"
     found = rows(answer)
     assert list(found) == ["atr", "grpo"], "the best is first"
-    assert found["atr"]["pair"]["verdict"]["lead"].startswith("atr against grpo: +")
-    assert found["atr"]["pair"]["verdict"]["lead"].endswith("points (two seeds: not judged)")
-    assert found["grpo"]["pair"] is None
-    assert found["atr"]["outcome"]["low"] < found["atr"]["outcome"]["value"] < found["atr"]["outcome"]["high"]
+    assert found["atr"]["verdict"]["lead"].startswith("atr against grpo: +")
+    assert found["atr"]["verdict"]["lead"].endswith("points (two seeds: not judged)")
+    assert found["grpo"]["verdict"] is None
+    outcome = found["atr"]["cells"][2]
+    assert outcome["interval"][0] < outcome["value"] < outcome["interval"][1]
     assert [run["is_counted"] for run in found["atr"]["runs"]] == [True, True]
 
 
@@ -54,8 +60,8 @@ def test_another_baseline_can_be_pinned_and_colours_stay(client):
     run = rows(before)["atr"]["runs"][0]["name"]
     after = overview(client, base=run)
     assert after["baseline"] == "atr"
-    assert rows(after)["grpo"]["pair"]["verdict"]["lead"].startswith("grpo against ")
-    assert {row["name"]: row["place"] for row in after["rows"]} == {"atr": 0, "grpo": 1}
+    assert rows(after)["grpo"]["verdict"]["lead"].startswith("grpo against ")
+    assert {name: row["place"] for name, row in rows(after).items()} == {"atr": 0, "grpo": 1}
 
 
 def test_no_unrelated_run_and_no_damage_is_an_error(client, runs_dir, make_run, make_sweep):
@@ -79,10 +85,10 @@ def test_no_unrelated_run_and_no_damage_is_an_error(client, runs_dir, make_run, 
     assert answer["experiment"] == "study", "one method alone answers nothing"
     found = rows(answer)
     assert len(found["runs without settings"]["runs"]) == 2
-    assert found["atr"]["pair"] is not None
+    assert found["atr"]["verdict"] is not None
     failed = next(run for run in found["atr"]["runs"] if run["state"] == "failed")
     assert not failed["is_counted"]
-    assert {one["reason"][:6] for one in answer["left_out"]} >= {"failed"}
+    assert any("(failed at" in note["text"] for note in answer["document"]["notes"])
     assert overview(client, experiment="other")["reason"].startswith("One method was run so far")
     assert overview(client, experiment="nonsense", base="nonsense")["experiment"] == "study"
 

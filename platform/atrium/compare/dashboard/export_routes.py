@@ -106,17 +106,15 @@ def add_exports(app: FastAPI, watcher: Watcher, said_of: Callable[[Sequence[RunF
 
     @app.get("/api/report")
     def report(asked: AskedComparison, suffix: Literal["html", "md", "tex"] = "html") -> Response:
-        from atrium.compare.dashboard.compare_queries import compared_runs
+        from atrium.compare.dashboard.compare_queries import compared_runs, training_of
         from atrium.compare.document import comparison_document, report_name
-        from atrium.compare.training_document import read_training
 
-        comparison, _ = compared_runs(watcher, asked)
-        arms = [one.arm for one in comparison.arms]
+        comparison = compared_runs(watcher, asked)
         document = comparison_document(
             comparison,
-            read_training(arms, has_intervals=not comparison.planned.is_early),
+            training_of(watcher, asked),
             made=f"{time.strftime('%Y-%m-%d %H:%M')} · {len(asked.runs)} runs",
-            claims=said_of([run for arm in arms for run in arm.runs.values()]),
+            claims=said_of([run for one in comparison.arms for run in one.arm.runs.values()]),
         )
         content = rendered(document, suffix)
         return attachment(content.encode(), f"{report_name(comparison)}.{suffix}", _TYPES[suffix])
@@ -154,15 +152,12 @@ def _add_comparisons(app: FastAPI, watcher: Watcher) -> None:
         suffix: FileKind = "svg",
         columns: Columns = 1,
         measure: Literal["mean", "pass"] = "mean",
-        of: str | None = None,
     ) -> Response:
-        from atrium.compare.dashboard.compare_queries import compared_runs
+        from atrium.compare.dashboard.compare_queries import compared_runs, comparison_figure
         from atrium.compare.document import report_name
-        from atrium.compare.document_figures import comparison_figure
 
-        compared, _ = compared_runs(watcher, asked)
-        drawn = comparison_figure(compared, figure, measure=measure, benchmark=of)
-        return _drawn(drawn, f"{figure}-{report_name(compared)}", suffix, columns)
+        name = f"{figure}-{report_name(compared_runs(watcher, asked))}"
+        return _drawn(comparison_figure(watcher, asked, figure, measure), name, suffix, columns)
 
 
 def _drawn(figure: Figure, name: str, kind: FileKind, columns: int) -> Response:

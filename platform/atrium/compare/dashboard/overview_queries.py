@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from atrium.base.errors import AtriumError
 from atrium.compare.arm_names import NamedArm
-from atrium.compare.arm_pairs import MEAN
+from atrium.compare.arm_pairs import MEAN, Pair
 from atrium.compare.counted_runs import VALIDATION
-from atrium.compare.dashboard.compare_queries import ComparisonRequest, compare_answer
+from atrium.compare.dashboard.compare_queries import ComparisonRequest, compared_runs
 from atrium.compare.dashboard.curve_queries import METHODS, groups_of, method_arms, places_of
 from atrium.compare.dashboard.run_queries import default_of, trainings_by_experiment
 from atrium.compare.dashboard.runs_scan import RunEntry
 from atrium.compare.dashboard.sweep_queries import over_seeds
 from atrium.compare.dashboard.watcher import Watcher
 from atrium.compare.default_choice import num_methods
+from atrium.compare.document import comparison_summary
+from atrium.compare.document_figures import difference_figure
+from atrium.compare.run_comparison import ArmScores, RunsComparison
+from atrium.compare.wording import headline
+from atrium.document.document import Cell, Column, Document, Estimate, Row, Section, Sentence, Table
+from atrium.document.formatting import counted
+from atrium.document.json import to_json
 from atrium.runs.status import RunState
+from atrium.stats.crossed import interval_of
 
 Answer = dict[str, Any]
 
@@ -44,57 +53,86 @@ def _about(entries: Sequence[RunEntry]) -> Answer:
 
 
 def _methods(watcher: Watcher, entries: Sequence[RunEntry], baseline: str | None) -> Answer:
+    """The methods as a table, the answer of their comparison or why there is none, and each method's runs."""
     named = method_arms(entries)
     compared, reason = _compared(watcher, entries, named, baseline)
-    arms = {arm["name"]: arm for arm in (compared or {}).get("arms", ())}
-    pairs = {
-        pair["candidate"]: pair
-        for pair in (compared or {}).get("pairs", ())
-        if compared and (pair["measure"], pair["benchmark"]) == (MEAN, compared["headline"])
-    }
-    benchmark = compared["headline"] if compared else _benchmark(entries)
+    benchmark = compared.headline if compared else _benchmark(entries)
     groups = groups_of(entries, METHODS, named)
     others = {arm.name for arm in named if arm.is_other}
     place = places_of(entries, groups)
     by_name = {entry.name: entry for entry in entries}
+    arms = {one.arm.name: one for one in compared.arms} if compared else {}
+    pairs = {pair.candidate: pair for pair in compared.headline_pairs} if compared else {}
     rows = []
     for name, members in groups.items():
-        rows.append(_row(name, [by_name[member] for member in members], arms.get(name), benchmark))
-        rows[-1] |= {"place": place[name], "pair": pairs.get(name), "is_other": name in others}
+        counted = {run.name for run in arms[name].arm.runs.values()} if name in arms else set()
+        runs = [_run(by_name[member], benchmark, is_counted=member in counted) for member in members]
+        row = _row(name, runs, arms.get(name), pairs.get(name), benchmark)
+        rows.append((replace(row, place=place[name]), runs, pairs.get(name), name in others))
+    rows.sort(key=lambda one: (one[3], -(getattr(one[0].cells[2], "value", None) or -1.0)))
+    document = _document(compared, benchmark, [row for row, *_ in rows])
+    alerts = [
+        Sentence(line, "warning", "collapse") for row, runs, *_ in rows for line in _collapses(row, runs)
+    ]
     return {
-        "rows": sorted(
-            rows, key=lambda row: (row["is_other"], -((row["outcome"] or {}).get("value") or -1.0))
-        ),
+        **to_json(replace(document, alerts=(*document.alerts, *alerts))),
+        "rows": [
+            {"name": row.cells[0], "runs": runs, "verdict": pair and _verdict(pair), "is_other": is_other}
+            for row, runs, pair, is_other in rows
+        ],
         "benchmark": benchmark,
-        "title": compared["titles"][MEAN] if compared else "Mean@k",
-        "baseline": compared["arms"][0]["name"] if compared else None,
-        "num_problems": compared["num_problems"].get(benchmark) if compared else None,
-        "confounds": compared["confounds"] if compared else [],
-        "environment": compared["environment"] if compared else [],
-        "best": compared["best"] if compared else "",
-        "planned": compared["planned"] if compared else "",
-        "notes": compared["notes"] if compared else [],
-        "left_out": compared["left_out"] if compared else [],
+        "baseline": compared and compared.arms[0].arm.name,
         "reason": reason,
     }
 
 
+def _document(compared: RunsComparison | None, benchmark: str | None, rows: Sequence[Row]) -> Document:
+    """What the page says of the methods: the comparison's answer and differences, and the table."""
+    score = compared.title(MEAN) if compared else "Mean@k"
+    against = f"Difference to {compared.arms[0].arm.name}" if compared else "Difference"
+    titles = ("Method", "Seeds", f"{score}, %", f"{against}, points", "Compared", "Diverged", "Collapsed")
+    table = Table(key="methods", title="Methods", columns=tuple(map(Column, titles)), rows=tuple(rows))
+    if compared is None:
+        return Document(key="overview", title="", sections=(Section(title="Methods", tables=(table,)),))
+    num = sum(compared.num_problems.values())
+    intervals = " with 95 % intervals for new seeds and new problems" if compared.has_intervals else ""
+    return replace(
+        comparison_summary(compared),
+        key="overview",
+        subtitle=f"{score} on {benchmark}, {counted(num, 'problem')}; points{intervals}",
+        sections=(Section(title="Methods", figures=(difference_figure(compared),), tables=(table,)),),
+    )
+
+
 def _compared(
     watcher: Watcher, entries: Sequence[RunEntry], named: Sequence[NamedArm], baseline: str | None
-) -> tuple[Answer | None, str | None]:
+) -> tuple[RunsComparison | None, str | None]:
     """The comparison, which runs that still train leave preliminary; or None and why there is none."""
     if num_methods(named) < 2:
         return None, "One method was run so far. A comparison begins with a second one, on the same seeds."
     names = tuple(entry.name for entry in entries)
     for wanted in dict.fromkeys((baseline, None)):
         try:
-            return compare_answer(watcher, ComparisonRequest(runs=names, baseline=wanted)), None
+            return compared_runs(watcher, ComparisonRequest(runs=names, baseline=wanted)), None
         except AtriumError as error:
             reason = " ".join(str(error).split())
     training = sum(entry.overview.state.is_live for entry in entries)
     if training:
         reason = f"No verdict yet: {training} of {len(entries)} runs still train."
     return None, reason
+
+
+def _verdict(pair: Pair) -> Answer:
+    """A pair's verdict: its kind, sign and label for the table, and two sentences."""
+    verdict, difference = pair.verdict, pair.comparison.difference.value
+    lead = headline(verdict, difference, names=(pair.baseline, pair.candidate), interval=pair.another_exam)
+    return {
+        "kind": verdict.kind,
+        "sign": verdict.sign,
+        "label": verdict.label,
+        "lead": lead,
+        "words": f"{pair.design}: {verdict.words}",
+    }
 
 
 def _benchmark(entries: Sequence[RunEntry]) -> str | None:
@@ -104,36 +142,34 @@ def _benchmark(entries: Sequence[RunEntry]) -> str | None:
 
 
 def _row(
-    name: str,
-    entries: Sequence[RunEntry],
-    arm: Mapping[str, Any] | None,
-    benchmark: str | None,
-) -> Answer:
-    runs = [_run(entry, benchmark) for entry in entries]
-    counted = set(arm["runs"]) if arm else set()
-    outcome: Answer | None
-    if arm:
-        mean = arm["scores"][MEAN][benchmark]
-        low, high = mean["another"]["interval"] if mean["another"] else (None, None)
-        outcome = {"value": mean["value"], "low": low, "high": high}
-    else:
-        known = [
-            run["score"] for run in runs if run["score"] is not None and run["state"] == RunState.FINISHED
-        ]
-        found = over_seeds(known)
-        outcome = found and {"value": found["mean"], "low": found["low"], "high": found["high"]}
-    return {
-        "name": name,
-        "runs": [{**run, "is_counted": run["name"] in counted} for run in runs],
-        "num_seeds": len(arm["seeds"]) if arm else len({run["seed"] for run in runs}),
-        "outcome": outcome,
-        "collapsed": arm["collapsed"] if arm else None,
-        "rates": arm["rates"] if arm else None,
-        "window": arm["window"] if arm else None,
-    }
+    name: str, runs: Sequence[Answer], arm: ArmScores | None, pair: Pair | None, benchmark: str | None
+) -> Row:
+    """A method's score, over the runs that are compared or those that finished, and its difference."""
+    if arm is None or benchmark is None:
+        scores = [run["score"] for run in runs if run["state"] == RunState.FINISHED]
+        found = over_seeds(scores)
+        outcome = None
+        if found is not None:
+            known = None if found["low"] is None else (found["low"], found["high"])
+            outcome = Estimate(found["mean"], known, "share")
+        return Row((name, len({run["seed"] for run in runs}), outcome, *(None,) * 4))
+    score = arm.scores[MEAN][benchmark]
+    outcome = Estimate(score.value, interval_of(score.another_exam), "share")
+    compared: tuple[Cell, Cell] = (None, None)
+    if pair is not None:
+        difference = pair.comparison.difference.value
+        compared = (Estimate(difference, pair.another_exam, "points", is_signed=True), pair.design)
+    return Row((name, len(arm.arm.seeds), outcome, *compared, *arm.rates.values()))
 
 
-def _run(entry: RunEntry, benchmark: str | None) -> Answer:
+def _collapses(row: Row, runs: Sequence[Answer]) -> list[str]:
+    """What went wrong by its name, such as `reinforce: ratios running away in 2 of 3 runs`."""
+    rules = dict.fromkeys(rule for run in runs for rule in run["collapses"])
+    num = {rule: sum(rule in run["collapses"] for run in runs) for rule in rules}
+    return [f"{row.cells[0]}: {rule} in {num[rule]} of {counted(len(runs), 'run')}" for rule in rules]
+
+
+def _run(entry: RunEntry, benchmark: str | None, *, is_counted: bool) -> Answer:
     status = entry.overview.status
     scores = entry.overview.scores.get(benchmark or "")
     return {
@@ -146,4 +182,5 @@ def _run(entry: RunEntry, benchmark: str | None) -> Answer:
         "score": scores.last.mean_at_k if scores and scores.last.step else None,
         "collapses": list(entry.collapses),
         "error": status.error or "; ".join(entry.problems) or None,
+        "is_counted": is_counted,
     }

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
@@ -162,11 +162,11 @@ def _add_queries(app: FastAPI, watcher: Watcher) -> None:
 
 def _add_comparison(app: FastAPI, watcher: Watcher) -> None:
     @app.get("/api/compare")
-    def compare(asked: AskedComparison) -> Response:
+    def compare(asked: AskedComparison, measure: Literal["mean", "pass"] = "mean") -> Response:
         from atrium.compare.dashboard.compare_queries import compare_answer
 
         try:
-            return _json(compare_answer(watcher, asked))
+            return _json(compare_answer(watcher, asked, measure))
         except AtriumError as error:  # usual: one run alone, or none evaluated yet; no failure of the page
             return _json({"reason": " ".join(str(error).split())})
 

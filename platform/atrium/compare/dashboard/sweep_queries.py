@@ -20,7 +20,7 @@ Answer = dict[str, Any]
 
 FORMAT_VERSION = 1
 _SWEEPS = "sweeps"
-_REPORTED = ("best", "ranking", "importances", "curve", "verdict", "contrasts", "sentences")
+_REPORTED = ("contrasts", "sentences")
 _SCORES = ("mean_at_k", "pass_at_k")
 
 

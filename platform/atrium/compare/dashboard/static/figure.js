@@ -37,7 +37,7 @@ let columns = 1;
 // Tooltips may leave their card. In a box of their own they do not make the page lay itself out again. It
 // covers the window: ECharts measures the box to find out where in it a point of a chart lies.
 const TIP_GAP = 14;
-const tips = document.body.appendChild(el("div", { class: "tips" }));
+const tips = document.body.appendChild(el("div.tips"));
 
 function drawSoon(figure) {
   waiting.add(figure);
@@ -74,13 +74,13 @@ export class Figure {
     });
     this.place.figure = this;
     this.hint = el(
-      "button",
-      { type: "button", class: "small zoomed", hidden: true, onclick: () => this.unzoom() },
+      "button.small.zoomed",
+      { type: "button", hidden: true, onclick: () => this.unzoom() },
       "Double-click to show all",
     );
-    this.note = el("p", { class: "note" });
-    this.heading = el("h3", {}, title);
-    this.subtitle = el("p", { class: "sub" }, subtitle);
+    this.note = el("p.note");
+    this.heading = el("h3", title);
+    this.subtitle = el("p.sub", subtitle);
     this.width = el(
       "button",
       {
@@ -98,11 +98,10 @@ export class Figure {
       { class: `card figure${wide ? " wide" : ""}`, "aria-label": title },
       el(
         "header",
-        {},
-        el("div", { class: "titles" }, this.heading, this.subtitle),
+        el("div.titles", this.heading, this.subtitle),
         el(
-          "div",
-          { class: "exports", role: "group", "aria-label": `Export ${title}` },
+          "div.exports",
+          { role: "group", "aria-label": `Export ${title}` },
           this.width,
           ["png", "svg", "pdf", "csv"].map((kind) =>
             el(
@@ -120,7 +119,7 @@ export class Figure {
           ),
         ),
       ),
-      el("div", { class: "plotted" }, this.place, this.hint),
+      el("div.plotted", this.place, this.hint),
       this.note,
     );
     this.isSeen = false;
@@ -376,16 +375,14 @@ function beside(point, size, start, end) {
 /** The tooltip's content as elements, so that no label is ever read as HTML. */
 export function tip(heading, lines) {
   return el(
-    "div",
-    { class: "tip" },
-    el("b", {}, heading),
+    "div.tip",
+    el("b", heading),
     lines.map(([colour, label, value]) =>
       el(
-        "div",
-        { class: "tip-line" },
+        "div.tip-line",
         colour && el("i", { style: { background: colour } }),
-        el("span", {}, label),
-        el("em", {}, value),
+        el("span", label),
+        el("em", value),
       ),
     ),
   );
@@ -417,6 +414,7 @@ export function bandSeries(name, points, colour) {
     name,
     silent: true,
     z: 1,
+    itemStyle: { color: colour }, // for the legend
     progressive: 0,
     clip: true,
     // One item that spans all of it: an item per point takes as long as the curves themselves.
@@ -493,7 +491,7 @@ function complete(option, colours) {
 /** Put figures in a grid. */
 export function figureGrid(...figures) {
   return add(
-    el("div", { class: "figures" }),
+    el("div.figures"),
     figures.flat().map((figure) => figure.element),
   );
 }

@@ -14,12 +14,6 @@ export function number(value) {
   return String(Number(value.toPrecision(3)));
 }
 
-/** How many runs of an arm diverged and collapsed, with exact intervals. */
-export const ratesText = (rates) =>
-  Object.entries(rates)
-    .map(([what, words]) => `${what} ${words}`)
-    .join(", ");
-
 /** A share in percent with one decimal. */
 export function percent(value) {
   return value === null || value === undefined || Number.isNaN(value) ? DASH : (100 * value).toFixed(1);
@@ -40,14 +34,56 @@ export function count(value) {
   return GROUPED.format(value);
 }
 
-/** A span of time, such as 8 s, 3 min 25 s or 2 h 03 min. */
+/** A span of time, such as 8 s, 3:25 or 2:03:25. */
 export function duration(seconds) {
   if (!seconds && seconds !== 0) return DASH;
   const whole = Math.max(Math.round(seconds), 0);
   if (whole < 60) return `${whole} s`;
-  const minutes = Math.floor(whole / 60);
-  if (minutes < 60) return `${minutes} min ${String(whole % 60).padStart(2, "0")} s`;
-  return `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;
+  const two = (value) => String(value).padStart(2, "0");
+  const [hours, minutes] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60];
+  const rest = two(whole % 60);
+  return hours ? `${hours}:${two(minutes)}:${rest}` : `${minutes}:${rest}`;
+}
+
+/** A number of a document: those that JSON cannot hold come as an object. */
+export const known = (value) =>
+  value?.number === undefined ? value : Number(value.number.replace("inf", "Infinity"));
+
+/** So many digits after the point; ties go to the even digit, as in Python. */
+function fixed(value, digits) {
+  const text = value.toFixed(digits);
+  const isTie = (value * 2 ** (digits + 1)) % 2 === 1;
+  return isTie && /[13579]$/.test(text) ? (value - 10 ** -digits / 4).toFixed(digits) : text;
+}
+
+const SIZES = ["B", "kB", "MB", "GB", "TB"];
+const BY_UNIT = {
+  share: (value) => fixed(100 * value, 1),
+  points: (value) => fixed(100 * value, 1),
+  p: (value) => (value < 0.001 ? "<0.001" : fixed(value, 3)),
+  fraction: (value) => fixed(value, 2),
+  ratio: (value) => fixed(value, 3),
+  bound: (value) => fixed(value, 6),
+  count: (value) => GROUPED.format(Number(fixed(value, 0))),
+  seconds: (value) => (value >= 10 ? duration(value) : `${fixed(value, 1)} s`),
+  bytes: (value) => {
+    const power = Math.max(Math.min(Math.floor(Math.log10(value * 1.0005) / 3), SIZES.length - 1), 0);
+    return `${Number((value / 1000 ** power).toPrecision(3))} ${SIZES[power]}`;
+  },
+  "": (value) => {
+    if (value !== 0 && (value < 0.001 || value >= 100_000))
+      return value.toExponential(2).replace(/([+-])(\d)$/, "$10$2");
+    return value >= 1000 ? fixed(value, 0) : String(Number(value.toPrecision(3)));
+  },
+};
+
+/** A number of a document in the digits of its unit, as `document/formatting.py` writes it. */
+export function valueText(given, unit, isSigned = false) {
+  const value = known(given);
+  if (value === null || Number.isNaN(value)) return DASH;
+  const text = Number.isFinite(value) ? BY_UNIT[unit](Math.abs(value)) : "∞";
+  if (/^[0.]+$/.test(text)) return text;
+  return (value < 0 ? "-" : isSigned ? "+" : "") + text;
 }
 
 const AGES = [

@@ -20,6 +20,7 @@ export const THEMES = {
     negative: "#c2528b",
     zero: "#98a2ae",
     shade: "rgba(98,107,120,.10)",
+    faint: "#eef0f3",
   },
   dark: {
     text: "#e7eaee",
@@ -37,6 +38,7 @@ export const THEMES = {
     negative: "#e48bbb",
     zero: "#77828f",
     shade: "rgba(200,210,220,.07)",
+    faint: "#242a33",
   },
 };
 /** @type {("solid" | number[])[]} */

@@ -18,11 +18,10 @@ const THOUGHT_END = "</think>";
 /** A text as a block: thoughts folded where they are long, then paragraphs, lists, code and formulas. */
 export function prose(text) {
   const end = text.indexOf(THOUGHT_END);
-  if (end < 0) return el("div", { class: "prose" }, blocks(text));
+  if (end < 0) return el("div.prose", blocks(text));
   const thought = text.slice(0, end).replace(/^\s*<think>/, "");
   return el(
-    "div",
-    { class: "prose" },
+    "div.prose",
     folded(thought.length > LONG_THOUGHT, `thought, ${thought.length} characters`, blocks(thought)),
     blocks(text.slice(end + THOUGHT_END.length)),
   );
@@ -30,7 +29,7 @@ export function prose(text) {
 
 /** Content under a summary, open where it is short. */
 export function folded(isLong, summary, content) {
-  return el("details", { class: "thought", open: !isLong }, el("summary", {}, summary), content);
+  return el("details.thought", { open: !isLong }, el("summary", summary), content);
 }
 
 /** The number of the first pieces of a text that hold its thought; 0 where it has none, or a short one. */
@@ -50,7 +49,7 @@ function blocks(text) {
   return parts.map((part, at) => {
     if (at % 2 === 0) return lines(part);
     return part.startsWith("```")
-      ? el("pre", {}, part.replace(/^```[^\n]*\n/, "").replace(/```$/, ""))
+      ? el("pre", part.replace(/^```[^\n]*\n/, "").replace(/```$/, ""))
       : formula(part, part.slice(2, -2), true);
   });
 }
@@ -61,20 +60,18 @@ function lines(text) {
     .filter((paragraph) => paragraph.trim())
     .map((paragraph) => {
       const heading = /^(#{1,6})\s+(.+)$/.exec(paragraph.trim());
-      if (heading && !paragraph.trim().includes("\n"))
-        return el("p", { class: "heading" }, inline(heading[2]));
+      if (heading && !paragraph.trim().includes("\n")) return el("p.heading", inline(heading[2]));
       const rows = paragraph.replace(/^\n|\n$/g, "").split("\n");
       for (const [tag, mark] of Object.entries(LISTS)) {
         if (rows.every((row) => mark.test(row)))
           return el(
             tag,
             { start: tag === "ol" ? Number.parseInt(rows[0], 10) : null },
-            rows.map((row) => el("li", {}, inline(row.replace(mark, "")))),
+            rows.map((row) => el("li", inline(row.replace(mark, "")))),
           );
       }
       return el(
         "p",
-        {},
         rows.map((row, at) => [at > 0 && el("br"), inline(row)]),
       );
     });
@@ -104,7 +101,7 @@ function inline(text) {
 
 function codeAt(text, at) {
   const end = text.indexOf("`", at + 1);
-  return end > at + 1 ? { node: el("code", {}, text.slice(at + 1, end)), end: end + 1 } : null;
+  return end > at + 1 ? { node: el("code", text.slice(at + 1, end)), end: end + 1 } : null;
 }
 
 function formulaAt(text, at) {
@@ -152,7 +149,7 @@ function formula(written, content, isDisplay) {
       maxSize: [20, 20],
     });
   } catch {
-    return el("code", {}, written);
+    return el("code", written);
   }
   return box;
 }
@@ -163,6 +160,6 @@ function marked(text) {
     .split(/(\*\*\S(?:[^*\n]*\S)?\*\*|(?<=^|\s)\*[^\s*](?:[^*\n]*[^\s*])?\*(?=[\s.,;:!?)]|$))/)
     .map((part, at) => {
       if (at % 2 === 0) return part;
-      return part.startsWith("**") ? el("b", {}, part.slice(2, -2)) : el("i", {}, part.slice(1, -1));
+      return part.startsWith("**") ? el("b", part.slice(2, -2)) : el("i", part.slice(1, -1));
     });
 }

@@ -1,6 +1,6 @@
 // A comparison as files to send: the server makes them from the query of the view.
 
-import { el } from "./dom.js";
+import { button, el, fill } from "./dom.js";
 import { saveFromServer } from "./export.js";
 
 const FILES = [
@@ -10,27 +10,12 @@ const FILES = [
 
 /** Buttons that save the report on the comparison that `query` asks for. */
 export function reportButtons(query) {
-  return el(
-    "span",
-    {
-      style: { display: "inline-flex", gap: "6px", marginLeft: "auto" },
-      role: "group",
-      "aria-label": "Report",
-    },
-    FILES.map(([suffix, text, title]) =>
-      el(
-        "button",
-        {
-          type: "button",
-          title,
-          "data-report": suffix,
-          onclick: ({ target }) =>
-            saveFromServer("report", { ...query, suffix }).catch(({ message }) => {
-              target.textContent = message;
-            }),
-        },
-        text,
-      ),
-    ),
-  );
+  const style = { display: "inline-flex", gap: "6px", marginLeft: "auto" };
+  const save = ([suffix, text, title]) => {
+    const made = button(text, { title, "data-report": suffix }, () =>
+      saveFromServer("report", { ...query, suffix }).catch(({ message }) => fill(made, message)),
+    );
+    return made;
+  };
+  return el("span", { style, role: "group", "aria-label": "Report" }, FILES.map(save));
 }
