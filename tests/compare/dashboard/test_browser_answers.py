@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
+from typing import get_args
 
 import pytest
 from tests.dashboard_pages import VIEWS, drawn, show, until
 
+from atrium.document.document import Unit
+from atrium.document.formatting import value_text
+from atrium.document.json import from_json
 from atrium.runs.status import RunState
+from atrium.views.cells import texts
 
 pytestmark = [pytest.mark.full, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 LAPTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
@@ -291,6 +296,46 @@ def test_formulas_are_typeset_thoughts_fold_and_hostile_text_stays_text(page, ru
     rows.first.click()
     page.get_by_text("show all").wait_for()
     until(page, "document.querySelectorAll('.sample:not([data-problem])').length === 4")
+
+
+def test_tables_on_the_page_have_the_texts_of_other_media(page):
+    show(page, "/compare")
+    document = from_json(page.request.get("/api/compare?exp=study").json())
+    tables = [table for section in document.sections for table in section.tables if not table.caption]
+    assert len(tables) > 5
+    for table in tables:
+        found = page.locator(f'section.table[aria-label="{table.title}"] tbody tr').all()
+        shown = [[" ".join(cell.inner_text().split()) for cell in row.locator("td").all()] for row in found]
+        assert shown == texts(table.rows), table.title
+
+
+def test_numbers_are_written_as_in_other_media(page):
+    show(page, "/runs")
+    values = [
+        0.0,
+        1e-9,
+        0.00051,
+        0.0625,
+        0.125,
+        0.31249,
+        0.4375,
+        0.95,
+        1.0,
+        2.5,
+        9.96,
+        61.4,
+        998.4,
+        12345.678,
+    ]
+    values += [123456.7, 5e6, 3.2e9, 7e12]
+    signed = [*values, *(-value for value in values)]
+    units = [unit for unit in get_args(Unit) if unit not in ("", "bytes", "p")]
+    cases = [(value, unit, sign) for value in signed for unit in units for sign in (True, False)]
+    cases += [(value, unit, False) for value in values for unit in ("", "p")]
+    cases += [(value, "bytes", False) for value in values if value >= 1.0]
+    told = "async (cases) => { const { valueText } = await import('/static/format.js'); "
+    shown = page.evaluate(f"{told} return cases.map((given) => valueText(...given)); }}", cases)
+    assert shown == [value_text(value, unit, is_signed=sign) for value, unit, sign in cases]
 
 
 def test_a_sweep_shows_curves_of_trials_and_two_settings_together(page, runs_dir, make_sweep):
