@@ -127,13 +127,13 @@ LONGER_FUNCTIONS: dict[str, int] = {}
 """Exceptions, each with its own limit; the reason stands beside the entry."""
 
 MAX_CODE_LINES: dict[str, int] = {
-    "assemble": 4_198,
+    "assemble": 4_191,
     "atrium": 8,
     "base": 900,
     "catalog": 474,
     "claim": 718,
-    "cli": 1_543,
-    "compare": 4_807,
+    "cli": 1_540,
+    "compare": 4_757,
     "config": 2_031,
     "data": 1_535,
     "document": 290,
@@ -146,8 +146,8 @@ MAX_CODE_LINES: dict[str, int] = {
     "peers": 590,
     "planning": 334,
     "runs": 3_321,
-    "stats": 692,
-    "sweep": 2_832,
+    "stats": 684,
+    "sweep": 2_764,
     "theory": 1_120,
     "train": 3_526,
     "views": 940,

@@ -9,11 +9,12 @@ import pytest
 from atrium.base.errors import RunFolderError
 from atrium.compare.ratio_records import ratios_of
 from atrium.compare.trust_region import (
+    bin_edges,
+    binned,
     count_ratios,
     counts_of,
     counts_of_record,
     evenly_chosen,
-    histogram,
     no_counts,
     window_in_use,
 )
@@ -32,20 +33,22 @@ def test_every_token_is_counted_by_the_sign_of_its_advantage():
 
 
 def test_the_histogram_shows_the_window_and_loses_no_token():
-    shown = histogram(counts_of(RATIOS, ADVANTAGES, CUT), Window(0.8, 1.25))
-    assert shown.edges[0] < math.log(0.8)
-    assert shown.edges[-1] > math.log(1.25)
-    assert shown.count_SB.sum(axis=1).tolist() == [5, 2, 1]
-    middle = len(shown.edges) // 2 - 1
-    assert shown.edges[middle] < 0 < shown.edges[middle + 1], "ratios of 1 lie inside of a bin"
-    assert shown.count_SB[0, middle] == 1
+    counts = counts_of(RATIOS, ADVANTAGES, CUT)
+    edges = bin_edges(counts, Window(0.8, 1.25))
+    assert edges[0] < math.log(0.8)
+    assert edges[-1] > math.log(1.25)
+    count_SB = binned(counts, edges)
+    assert count_SB.sum(axis=1).tolist() == [5, 2, 1]
+    middle = len(edges) // 2 - 1
+    assert edges[middle] < 0 < edges[middle + 1], "ratios of 1 lie inside of a bin"
+    assert count_SB[0, middle] == 1
 
 
 def test_ratios_of_exactly_one_have_a_histogram_and_none_has_none():
     ones = np.ones(5, dtype=np.float32)
-    shown = histogram(counts_of(ones, ones, np.zeros(5, dtype=np.int8)), UNBOUNDED)
-    assert shown.count_SB.max() == 5
-    assert histogram(no_counts(), UNBOUNDED) is None
+    counts = counts_of(ones, ones, np.zeros(5, dtype=np.int8))
+    assert binned(counts, bin_edges(counts, UNBOUNDED)).max() == 5
+    assert bin_edges(no_counts(), UNBOUNDED) is None
 
 
 def test_wider_bins_of_a_record_are_spread_over_finer_ones():

@@ -59,7 +59,7 @@ def key_of(config):
 
 def num_apart(folders):
     """How many methods the runs are to comparisons and to trackers."""
-    return len(group_runs(folders).arms), len({describe_run(folder, 0.0).group for folder in folders})
+    return len(group_runs(folders)[0]), len({describe_run(folder, 0.0).group for folder in folders})
 
 
 @pytest.mark.parametrize("key", CHANGES)
@@ -87,7 +87,7 @@ def test_seeds_places_and_machines_tell_no_methods_apart(record, key):
 
 def test_lengths_tell_runs_apart_where_each_is_taken_at_its_last_step(record):
     folders = [record(0), record(1, "num_steps", 8)]
-    assert len(group_runs(folders).arms) == 2
+    assert len(group_runs(folders)[0]) == 2
     flat = [{"num_steps": "4"}, {"num_steps": "8"}]
     assert method_keys(flat) == [], "curves are compared step by step"
     assert key_of(compose(["num_steps=40"])) != key_of(compose(["num_steps=80"]))

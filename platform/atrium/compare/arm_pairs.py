@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -126,17 +125,15 @@ class ScoredArms:
         *,
         missing: Mapping[str, Sequence[MissingRun]] | None = None,
         same_methods: Collection[str] = (),
-        seed: int = 0,
     ) -> list[Pair]:
         """Every other arm against the baseline, with the verdict that both readings and missing runs leave.
 
         `diverged` are the seeds that diverged, by arm, and `missing` the runs without an outcome.
-        `same_methods` are arms that are one method with the baseline; `seed` starts bootstraps.
+        `same_methods` are arms that are one method with the baseline.
         """
-        compare = partial(compare_arms, seed=seed)
-        by_score = list(self._against(baseline, compare))
+        by_score = list(self._against(baseline, compare_arms))
         is_any = any(diverged.values())
-        as_wrong = self.as_always_wrong(diverged)._against(baseline, compare) if is_any else by_score
+        as_wrong = self.as_always_wrong(diverged)._against(baseline, compare_arms) if is_any else by_score
         pairs = [
             Pair(
                 baseline=baseline,

@@ -59,14 +59,6 @@ class Arm:
         return tuple(sorted(self.runs))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arms:
-    """All arms, in the order of their first runs, the other runs (`arm_names`) among them, and notes."""
-
-    arms: tuple[Arm, ...]
-    notes: tuple[str, ...]
-
-
 def named_arms(
     folders: Sequence[RunFolder],
     by: Sequence[str] = (),
@@ -79,10 +71,8 @@ def named_arms(
 
     Raises `ConfigError` where a key of `by` is no setting of these runs.
     """
-    settings = {
-        folder.name: flattened_text(as_trained(read_object(folder.config_file)[0])) for folder in folders
-    }
-    settings = {name: flat for name, flat in settings.items() if flat}
+    configs = {folder.name: as_trained(read_object(folder.config_file)[0]) for folder in folders}
+    settings = {name: flat for name, config in configs.items() if (flat := flattened_text(config))}
     known = {key for flat in settings.values() for key in flat}
     for key in by:
         if key not in known:
@@ -98,15 +88,17 @@ def group_runs(
     *,
     at_last_step: bool = True,
     named: Sequence[NamedArm] | None = None,
-) -> Arms:
+) -> tuple[list[Arm], list[str]]:
     """Group runs by the settings given, or by all that tell methods apart; by `named` where names are given.
 
+    Returns the arms in the order of their first runs, the other runs (`arm_names`) among them, and notes.
     Runs of unequal length are other arms where each is taken `at_last_step`, and not at an equal cost.
     Of several runs of one arm with one seed the latest finished one counts, or the latest where none
     finished, which is noted. Raises `ConfigError` where a key of `by` is no setting of these runs, or a run's
     configuration cannot be read.
     """
-    configs, settings = _read(folders)
+    configs = {folder.name: _config_of(folder) for folder in folders}
+    settings = {name: flattened_text(config) for name, config in configs.items()}
     if named is None:
         named = named_arms(folders, by, at_last_step=at_last_step)
     by_name = {folder.name: folder for folder in folders}
@@ -133,7 +125,7 @@ def group_runs(
                 recorded_key=read_object(group[0].method_file)[0].get("key"),
             )
         )
-    return Arms(arms=tuple(arms), notes=tuple(notes))
+    return arms, notes
 
 
 def are_same_method(one: Arm, other: Arm) -> bool:
@@ -161,16 +153,11 @@ def as_trained(config: Mapping[str, object]) -> Mapping[str, object]:
     return {**unread, **settings}
 
 
-def _read(
-    folders: Sequence[RunFolder],
-) -> tuple[dict[str, Mapping[str, object]], dict[str, Mapping[str, str]]]:
-    configs: dict[str, Mapping[str, object]] = {}
-    for folder in folders:
-        configs[folder.name], problem = read_object(folder.config_file)
-        if problem:
-            raise ConfigError(f"{folder.name} cannot be compared: {problem}")
-        configs[folder.name] = as_trained(configs[folder.name])
-    return configs, {name: flattened_text(config) for name, config in configs.items()}
+def _config_of(folder: RunFolder) -> Mapping[str, object]:
+    config, problem = read_object(folder.config_file)
+    if problem:
+        raise ConfigError(f"{folder.name} cannot be compared: {problem}")
+    return as_trained(config)
 
 
 def _by_seed(

@@ -9,7 +9,7 @@ from functools import partial
 from atrium.base.errors import ConfigError
 from atrium.base.recorded import read_object
 from atrium.compare.arm_names import NamedArm, find_arm
-from atrium.compare.arms import Arm, Arms, group_runs, is_finished, named_arms
+from atrium.compare.arms import Arm, group_runs, is_finished, named_arms
 from atrium.compare.counted_runs import (
     MOST_NAMED,
     CountedRuns,
@@ -34,8 +34,8 @@ def compared_arms(
     chosen: Collection[str] = (),
     renamed: Mapping[str, str] | None = None,
     leave_out: Mapping[str, str] | None = None,
-) -> tuple[CountedRuns, Arms, dict[str, tuple[MissingRun, ...]]]:
-    """The runs that count, their arms with the baseline first, and the missing runs of each arm.
+) -> tuple[CountedRuns, list[Arm], list[str], dict[str, tuple[MissingRun, ...]]]:
+    """The runs that count, their arms with the baseline first, notes, and the missing runs of each arm.
 
     All runs given name the arms, counted or not, so that an arm keeps its name while runs train. A run that a
     finished one of the same arm and seed supersedes is not missing. Raises `ConfigError` where `leave_out`
@@ -54,19 +54,20 @@ def compared_arms(
         [folder for folder in folders if folder.name not in others],
         benchmarks,
         at,
-        can_compare=lambda some: len(group(some).arms) > 1,
+        can_compare=lambda some: len(group(some)[0]) > 1,
     )
     set_apart = [LeftOut(name=run, reason=_reason(arm)) for run, arm in others.items()]
     counted = replace(counted, left_out=(*set_aside, *counted.left_out, *set_apart))
-    arms = _with_baseline(group([run.folder for run in counted.runs]), named, baseline, counted.left_out)
+    arms, notes = group([run.folder for run in counted.runs])
+    arms = _with_baseline(arms, named, baseline, counted.left_out)
     missing = {
         arm.name: tuple(
             run for run in counted.missing if run.folder.name in own and not _is_superseded(run.folder, arm)
         )
-        for arm in arms.arms
+        for arm in arms
         for own in [next((one.runs for one in named if one.name == arm.name), ())]
     }
-    return counted, arms, missing
+    return counted, arms, notes, missing
 
 
 def _is_superseded(folder: RunFolder, arm: Arm) -> bool:
@@ -109,10 +110,9 @@ def _runs_named(named: Sequence[NamedArm], baseline: str | None) -> list[str]:
 
 
 def _with_baseline(
-    grouped: Arms, named: Sequence[NamedArm], baseline: str | None, left_out: Sequence[LeftOut]
-) -> Arms:
+    arms: Sequence[Arm], named: Sequence[NamedArm], baseline: str | None, left_out: Sequence[LeftOut]
+) -> list[Arm]:
     """The arms with the baseline first."""
-    arms = list(grouped.arms)
     others = f"; {left_out_words(left_out, MOST_NAMED)}" if left_out else ""
     if len(arms) < 2:
         names = ", ".join(folder.path.name for arm in arms for folder in arm.runs.values())
@@ -129,4 +129,4 @@ def _with_baseline(
             first = counted[find_arm(known, baseline, "baseline").name]
         except ConfigError as error:
             raise ConfigError(f"{error}{others}") from None
-    return Arms(arms=(first, *(arm for arm in arms if arm is not first)), notes=grouped.notes)
+    return [first, *(arm for arm in arms if arm is not first)]

@@ -112,8 +112,13 @@ class Recorded:
         return f"{_spoken(self.name) if is_flag else _plural(_spoken(self.name))} {' and '.join(texts)}"
 
 
-def read_confounds(arms: Sequence[Arm], by: Sequence[str] = ()) -> tuple[Recorded, ...]:
-    """The settings and facts that differ between any two arms besides their methods, settings first."""
+def read_confounds(
+    arms: Sequence[Arm], by: Sequence[str] = ()
+) -> tuple[tuple[Recorded, ...], tuple[Recorded, ...]]:
+    """What differs between any two arms besides their methods, settings first; and what is shown below that.
+
+    Below stand versions, commit, dtype and processor of every arm.
+    """
     runs = [run for arm in arms for run in arm.all_settings]
     tuned = _tuned([folder for arm in arms for folder in arm.runs.values()])
     found: list[Recorded] = []
@@ -124,16 +129,15 @@ def read_confounds(arms: Sequence[Arm], by: Sequence[str] = ()) -> tuple[Recorde
         one = Recorded(name=key, values=values)
         if one.differs() and not _is_preset(key, arms) and not _follows(one, found):
             found.append(one)
-    facts = [(fact, one) for fact, one in _facts(arms) if fact.is_confound and one.differs()]
-    return (
-        *found,
-        *(one for fact, one in facts if not any(other.name.startswith(fact.follows) for other in found)),
-    )
-
-
-def read_environment(arms: Sequence[Arm]) -> tuple[Recorded, ...]:
-    """Versions, commit, dtype and processor of every arm: what is shown below the confounds."""
-    return tuple(one for fact, one in _facts(arms) if not fact.is_confound and any(one.values.values()))
+    sections = tuple(found)
+    environment = []
+    for fact, one in zip(FACTS, _facts(arms), strict=True):
+        is_told = any(other.name.startswith(fact.follows) for other in sections)
+        if fact.is_confound and one.differs() and not is_told:
+            found.append(one)
+        elif not fact.is_confound and any(one.values.values()):
+            environment.append(one)
+    return tuple(found), tuple(environment)
 
 
 def confound_lines(confounds: Sequence[Recorded]) -> list[str]:
@@ -202,7 +206,8 @@ def _follows(one: Recorded, found: Sequence[Recorded]) -> bool:
     )
 
 
-def _facts(arms: Sequence[Arm]) -> list[tuple[Fact, Recorded]]:
+def _facts(arms: Sequence[Arm]) -> list[Recorded]:
+    """The values of all `FACTS`, in their order."""
     records = {
         arm.name: [
             {
@@ -213,19 +218,12 @@ def _facts(arms: Sequence[Arm]) -> list[tuple[Fact, Recorded]]:
         ]
         for arm in arms
     }
-    return [
-        (
-            fact,
-            Recorded(
-                name=fact.name,
-                values={
-                    name: _distinct([text for one in runs if (text := _fact_text(fact, one[fact.file]))])
-                    for name, runs in records.items()
-                },
-            ),
-        )
-        for fact in FACTS
-    ]
+    found = []
+    for fact in FACTS:
+        texts = {name: [_fact_text(fact, one[fact.file]) for one in runs] for name, runs in records.items()}
+        values = {name: _distinct(list(filter(None, own))) for name, own in texts.items()}
+        found.append(Recorded(name=fact.name, values=values))
+    return found
 
 
 def _fact_text(fact: Fact, record: Mapping[str, object]) -> str:

@@ -22,7 +22,6 @@ from atrium.runs.find import is_failed_start
 from atrium.runs.reader import RunOverview, read_overview
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import DIVERGED, FORMAT_VERSION, RunState, read_status
-from atrium.stats.readings import is_diverged_outcome
 
 VALIDATION = "validation"
 """What the names of validation problems hold."""
@@ -223,11 +222,8 @@ def _as_diverged(overview: RunOverview, run: EvaluatedRun, at: At) -> EvaluatedR
     is_old = status.format_version < FORMAT_VERSION
     if overview.state is not RunState.FAILED or not (is_old or status.cause == DIVERGED):
         return None
-    after = {
-        name: points
-        for name, points in run.evaluations.items()
-        if is_diverged_outcome(points[-1].step, status.step)
-    }
+    # The policy that a run diverged to is evaluated in the step after its last whole one.
+    after = {name: points for name, points in run.evaluations.items() if points[-1].step > status.step}
     if is_old and not any(points[-1].step == status.step + 1 for points in after.values()):
         return None
     return replace(run, has_diverged=True, evaluations=run.evaluations if at is At.STEPS else after)

@@ -8,33 +8,21 @@ run's seed keyed draws name none: all their seeds shared one stream.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from atrium.base.nested import setting
 from atrium.compare.arms import Arm
 from atrium.compare.outcomes import EvaluatedRun
 
 
-@dataclass(frozen=True, slots=True)
-class Draws:
-    """The seeds that keyed an evaluation's draws; `run_seed` is None where all seeds share one stream."""
-
-    evaluation_seed: object
-    run_seed: object
-
-    def __str__(self) -> str:
-        return f"evaluation.seed={self.evaluation_seed} " + (
-            "for all seeds alike" if self.run_seed is None else f"with the run's seed {self.run_seed}"
-        )
-
-
-def draws_of(run: EvaluatedRun, benchmark: str, step: int) -> Draws:
-    """The draws of one evaluation, as it recorded them or as they were before it did."""
+def draws_of(run: EvaluatedRun, benchmark: str, step: int) -> str:
+    """The seeds that keyed an evaluation's draws, as it recorded them or as they were before it did."""
+    evaluation_seed, run_seed = setting(run.config, "evaluation.seed"), None
     for point in run.evaluations[benchmark]:
         if point.step == step and isinstance(point.results.get("draws"), Mapping):
-            results = point.results
-            return Draws(setting(results, "draws.evaluation_seed"), setting(results, "draws.run_seed"))
-    return Draws(setting(run.config, "evaluation.seed"), None)
+            evaluation_seed = setting(point.results, "draws.evaluation_seed")
+            run_seed = setting(point.results, "draws.run_seed")
+    shared = "for all seeds alike" if run_seed is None else f"with the run's seed {run_seed}"
+    return f"evaluation.seed={evaluation_seed} {shared}"
 
 
 def draws_notes(
@@ -49,7 +37,7 @@ def draws_notes(
         draws = {name: draws_of(run, benchmark, used[name]) for name, run in runs.items() if name in used}
         for arm in arms:
             own = [draws[folder.name] for folder in arm.runs.values() if folder.name in draws]
-            if len(set(map(str, own))) < len(own):
+            if len(set(own)) < len(own):
                 notes[_shared(arm)] = None
         for candidate in arms[1:]:
             for seed in sorted(set(arms[0].runs) & set(candidate.runs)):
@@ -72,7 +60,7 @@ def _shared(arm: Arm) -> str:
     )
 
 
-def _unpaired(one: Arm, two: Arm, seed: int, draws: Draws, others: Draws) -> str:
+def _unpaired(one: Arm, two: Arm, seed: int, draws: str, others: str) -> str:
     return (
         f"{one.name} and {two.name}: equal seeds were evaluated with different random draws (seed {seed}: "
         f"{draws}; {others}), so pairing them shares no sampling noise"

@@ -19,7 +19,7 @@ MACRO = "macro average"
 
 
 def judge_pairs(
-    planned: PlannedArms, tables: Tables, diverged: Mapping[str, Sequence[int]], *, k: int, seed: int
+    planned: PlannedArms, tables: Tables, diverged: Mapping[str, Sequence[int]], *, k: int
 ) -> tuple[list[Pair], dict[tuple[str, str], str | None]]:
     """Compare all arms with the first one, by Mean@K and Pass@k; and the best arm by measure and benchmark.
 
@@ -34,9 +34,7 @@ def judge_pairs(
     best = {}
     for measure in (MEAN, PASS) if k > 1 else (MEAN,):
         for scores in scored_arms(arms, tables, measure, k=k, num_looks=planned.num_looks):
-            found = scores.pairs(
-                baseline.name, diverged, missing=looked.missing, same_methods=same, seed=seed
-            )
+            found = scores.pairs(baseline.name, diverged, missing=looked.missing, same_methods=same)
             if planned.plan is not None and planned.is_early:
                 found = [_before_plan(pair, planned.num_in, planned.plan.num_seeds) for pair in found]
             readings = (scores, scores.as_always_wrong(diverged))

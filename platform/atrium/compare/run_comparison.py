@@ -8,16 +8,16 @@ are shown with intervals that hold together in families of their own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from atrium.compare.arm_pairs import MEAN, PASS, Pair
-from atrium.compare.arms import Arm, Arms, are_same_method
+from atrium.compare.arms import Arm, are_same_method
 from atrium.compare.compared_arms import compared_arms
-from atrium.compare.confounds import Recorded, read_confounds, read_environment
-from atrium.compare.counted_runs import VALIDATION, LeftOut, MissingRun, old_runs_note
+from atrium.compare.confounds import Recorded, read_confounds
+from atrium.compare.counted_runs import VALIDATION, LeftOut, old_runs_note
 from atrium.compare.diverged_runs import answers_used, diverged_seeds, steps_used
 from atrium.compare.draws import draws_notes
 from atrium.compare.judged_pairs import MACRO, judge_pairs, left_out_of_pairs, score_of
@@ -147,7 +147,6 @@ def compare_runs(
     at: At = At.LAST,
     benchmarks: Sequence[str] = (),
     effect: float = 0.02,
-    seed: int = 0,
     chosen: Collection[str] = (),
     renamed: Mapping[str, str] | None = None,
     leave_out: Mapping[str, str] | None = None,
@@ -160,68 +159,56 @@ def compare_runs(
     Raises `ConfigError` where there are fewer than two arms or a name fits nothing, `RunFolderError` where
     runs lack what a comparison needs.
     """
-    found, grouped, missing = compared_arms(
+    found, arms, notes, missing = compared_arms(
         folders, by, baseline, at, benchmarks, chosen=chosen, renamed=renamed, leave_out=leave_out
     )
     names = found.benchmarks
-    grouped, planned = _planned(grouped, missing)
-    runs = _runs_of(grouped, found.runs)
-    notes = [*grouped.notes, *_beyond_notes(planned, found.runs, names)]
+    planned = planned_arms(arms, missing)
+    used = {folder.name for arm in planned.arms for folder in arm.runs.values()}
+    runs = {run.folder.name: run for run in found.runs if run.folder.name in used}
+    notes += _beyond_notes(planned, found.runs, names)
     steps = {name: steps_used(list(runs.values()), name, at) for name in names}
-    tables = {name: _tables(grouped, steps[name], name, notes) for name in names}
-    all_k = sorted({num for one in tables.values() for table in one.values() for num in table.num_samples_S})
-    diverged = diverged_seeds(planned.arms, runs)
-    pairs, best = judge_pairs(planned, tables, diverged, k=all_k[0], seed=seed)
-    _note_problems(names, all_k, notes)
-    _note_costs(list(runs.values()), steps, at, notes)
+    tables = {name: _tables(planned.arms, steps[name], name, notes) for name in names}
+    all_k = {num for by_arm in tables.values() for table in by_arm.values() for num in table.num_samples_S}
+    k = min(all_k)
+    pairs, best = judge_pairs(planned, tables, diverged_seeds(planned.arms, runs), k=k)
+    notes += [*_problem_notes(names, all_k), *_cost_notes(list(runs.values()), steps, at)]
     notes += [*draws_notes(planned.arms, runs, steps), *left_out_of_pairs(pairs)]
+    confounds, environment = read_confounds(planned.arms, by)
     return RunsComparison(
-        arms=tuple(_arm_scores(arm, tables, all_k[0], runs, steps, diverged) for arm in grouped.arms),
+        arms=tuple(_arm_scores(arm, tables, k, runs, steps) for arm in planned.arms),
         benchmarks=names,
         pairs=tuple(pairs),
         best=best,
-        same_methods=_same_methods(grouped.arms),
+        same_methods=_same_methods(planned.arms),
         at=at,
-        k=all_k[0],
-        mean_k=all_k[0] if len(all_k) == 1 else None,
+        k=k,
+        mean_k=k if len(all_k) == 1 else None,
         outcomes=tables,
         plan=_plan(pairs, effect),
-        confounds=read_confounds(grouped.arms, by),
-        environment=read_environment(grouped.arms),
+        confounds=confounds,
+        environment=environment,
         left_out=found.left_out,
         planned=planned,
         notes=tuple(dict.fromkeys([*notes, *old_runs_note(found.num_old)])),
     )
 
 
-def _planned(grouped: Arms, missing: Mapping[str, tuple[MissingRun, ...]]) -> tuple[Arms, PlannedArms]:
-    """The arms with their planned runs alone, and the plan."""
-    planned = planned_arms(grouped.arms, missing)
-    return replace(grouped, arms=planned.arms), planned
-
-
-def _runs_of(grouped: Arms, found: Sequence[EvaluatedRun]) -> dict[str, EvaluatedRun]:
-    """The runs of the arms, by name."""
-    used = {folder.name for arm in grouped.arms for folder in arm.runs.values()}
-    return {run.folder.name: run for run in found if run.folder.name in used}
-
-
 def _tables(
-    grouped: Arms, steps: Mapping[str, int], benchmark: str, notes: list[str]
+    arms: Sequence[Arm], steps: Mapping[str, int], benchmark: str, notes: list[str]
 ) -> dict[str, OutcomeTable]:
     """The outcomes of every arm, all on the same problems, seeds ascending."""
-    order = [(arm.name, arm.runs[seed]) for arm in grouped.arms for seed in arm.seeds]
+    order = [(arm.name, arm.runs[seed]) for arm in arms for seed in arm.seeds]
     answers = answers_used([run for _, run in order], benchmark, steps)
     whole = outcome_table(answers)
     most = max(len(one.num_correct) for one in answers)
     if len(whole.problem_ids) < most:
         notes.append(f"{benchmark}: {len(whole.problem_ids)} of {most} problems were answered by all runs")
     notes += _clusters_notes(benchmark, whole)
-    tables = {}
-    for arm in grouped.arms:
-        rows = [index for index, (name, _) in enumerate(order) if name == arm.name]
-        tables[arm.name] = whole.of_rows(rows)
-    return tables
+    return {
+        arm.name: whole.of_rows([row for row, (name, _) in enumerate(order) if name == arm.name])
+        for arm in arms
+    }
 
 
 def _beyond_notes(
@@ -251,7 +238,6 @@ def _arm_scores(
     k: int,
     runs: Mapping[str, EvaluatedRun],
     steps: Mapping[str, Mapping[str, int]],
-    diverged: Mapping[str, tuple[int, ...]],
 ) -> ArmScores:
     own = {name: by_arm[arm.name] for name, by_arm in tables.items()}
     families = {name: [table] for name, table in own.items()}
@@ -278,7 +264,7 @@ def _arm_scores(
         pass_at=tuple(
             np.mean([table.pass_up_to(k).mean(axis=(0, 1)) for table in own.values()], axis=0).tolist()
         ),
-        diverged=FailureRate(seeds=diverged[arm.name], num_runs=len(arm.runs)),
+        diverged=FailureRate(seeds=diverged_seeds([arm], runs)[arm.name], num_runs=len(arm.runs)),
         collapsed=_collapsed(arm, steps),
         steps=spans[At.STEPS] or (0.0, 0.0),
         num_tokens=spans[At.TOKENS],
@@ -296,13 +282,13 @@ def _collapsed(arm: Arm, steps: Mapping[str, Mapping[str, int]]) -> FailureRate 
             if step == 0 or not folder.evaluation_path(benchmark, 0).exists():
                 return None
             start = read_answers(folder, benchmark, 0)
-            nothing = replace(start, num_correct=dict.fromkeys(start.num_correct, 0))
-            pair = [start, nothing if step is None else read_answers(folder, benchmark, step)]
-            shares = [outcome_table([one]).mean_at_k()[0] for one in pair]
-            if list(pair[0].num_correct) != list(pair[1].num_correct):
+            end = replace(start, num_correct=dict.fromkeys(start.num_correct, 0))  # where nothing was right
+            if step is not None:
+                end = read_answers(folder, benchmark, step)
+            if list(start.num_correct) != list(end.num_correct):
                 return None
-            before.append(shares[0])
-            after.append(shares[1])
+            before.append(outcome_table([start]).mean_at_k()[0])
+            after.append(outcome_table([end]).mean_at_k()[0])
         if fell_below_start(before, after):
             fallen.append(seed)
     return FailureRate(seeds=tuple(fallen), num_runs=len(arm.runs))
@@ -324,14 +310,16 @@ def _span(values: Sequence[float | None]) -> tuple[float, float] | None:
     return (min(known), max(known)) if known and len(known) == len(values) else None
 
 
-def _note_problems(benchmarks: Sequence[str], all_k: Sequence[int], notes: list[str]) -> None:
-    """Say where the problems are not those that verdicts need, or were answered unequally often."""
+def _problem_notes(benchmarks: Sequence[str], all_k: Set[int]) -> list[str]:
+    """Notes on problems that are not those that verdicts need, or were answered unequally often."""
+    notes = []
     if any(VALIDATION in name for name in benchmarks):
         notes.append(
             "validation problems: best checkpoints and sweeps are chosen on them, verdicts need test ones"
         )
     if len(all_k) > 1:
-        notes.append(f"runs were evaluated with {all_k[0]} to {all_k[-1]} samples per problem")
+        notes.append(f"runs were evaluated with {min(all_k)} to {max(all_k)} samples per problem")
+    return notes
 
 
 def _clusters_notes(benchmark: str, table: OutcomeTable) -> list[str]:
@@ -345,10 +333,9 @@ def _clusters_notes(benchmark: str, table: OutcomeTable) -> list[str]:
     return [f"{benchmark}: {problems} in {counted(num, 'cluster')}; another exam means {about}{why}"]
 
 
-def _note_costs(
-    runs: Sequence[EvaluatedRun], steps: Mapping[str, Mapping[str, int]], at: At, notes: list[str]
-) -> None:
-    """Say where runs are compared at unequal points, by more than they have to be."""
+def _cost_notes(runs: Sequence[EvaluatedRun], steps: Mapping[str, Mapping[str, int]], at: At) -> list[str]:
+    """Notes on runs that are compared at unequal points, by more than they have to be."""
+    notes = []
     for benchmark, used in steps.items():
         if at is At.LAST:
             span = _span([float(used[run.folder.name]) for run in runs if not run.has_diverged])
@@ -364,6 +351,7 @@ def _note_costs(
                 f"{benchmark}: the nearest evaluations differ in {at.value.replace('_', '-')} "
                 f"({span[0]:,.0f} to {span[1]:,.0f}); evaluate more often, or compare on validation problems"
             )
+    return notes
 
 
 def _same_methods(arms: Sequence[Arm]) -> tuple[tuple[str, ...], ...]:

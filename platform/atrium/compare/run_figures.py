@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,45 +21,28 @@ _FEW_STEPS = 20
 _BLUE, _ORANGE, _GREEN, _PURPLE = range(4)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunCurves:
-    """The curves in the figures of a run."""
-
-    title: str
-    metrics: MetricTable
-    evaluations: Mapping[str, tuple[EvaluationPoint, ...]]
-
-
-def read_curves(folder: RunFolder) -> RunCurves:
-    """The curves that a run folder holds for its figures. Raises `OSError` where a file cannot be read."""
-    config, _ = read_object(folder.config_file)
-    names = [setting(config, key) for key in ("algorithm.name", "divergence.kind")]
-    parts = [str(name) for name in names if name is not None]
-    if (seed := setting(config, "seed")) is not None:
-        parts.append(f"seed {seed}")
-    title = f"{folder.path.absolute().parent.name}: {', '.join(parts) or folder.path.name}"
-    return RunCurves(title=title, metrics=read_metrics(folder), evaluations=read_evaluations(folder))
-
-
 def run_pictures(folder: RunFolder) -> list[Picture]:
     """All panels in one picture, `curves`, and each as a picture of its own.
 
     A quantity that the run did not record is named as missing in its place. Raises `OSError` where a file
     cannot be read.
     """
-    curves = read_curves(folder)
-    figures = run_figures(curves)
-    whole = Picture(name="curves", title=curves.title, figures=figures, num_columns=3)
-    return [whole, *(Picture(name=one.key, title=curves.title, figures=(one,)) for one in figures)]
+    config, _ = read_object(folder.config_file)
+    names = [setting(config, key) for key in ("algorithm.name", "divergence.kind")]
+    parts = [str(name) for name in names if name is not None]
+    if (seed := setting(config, "seed")) is not None:
+        parts.append(f"seed {seed}")
+    title = f"{folder.path.absolute().parent.name}: {', '.join(parts) or folder.path.name}"
+    figures = (_evaluations(read_evaluations(folder)), *_panels(read_metrics(folder)))
+    whole = Picture(name="curves", title=title, figures=figures, num_columns=3)
+    return [whole, *(Picture(name=one.key, title=title, figures=(one,)) for one in figures)]
 
 
-def run_figures(curves: RunCurves) -> tuple[Lines, ...]:
-    """The panels of a run's figures."""
-    metrics = curves.metrics
+def _panels(metrics: MetricTable) -> tuple[Lines, ...]:
+    """The panels of what each step recorded."""
     nats, tokens = Axis(title="nats per token", low=0.0), Axis(title="tokens", low=0.0)
     cut = Axis(title="% whose gradient is cut", unit="share", low=0.0)
     return (
-        _evaluations(curves.evaluations),
         _panel(metrics, "reward", "Reward", Axis(title="mean per completion"), [(REWARD, "", _BLUE)]),
         _panel(metrics, "entropy", "Policy entropy", nats, [(ENTROPY, "", _PURPLE)]),
         _panel(metrics, "completion_length", "Completion length", tokens, [(LENGTH_MEAN, "", _GREEN)]),

@@ -48,14 +48,6 @@ class RatioCounts:
         return RatioCounts(count_SB=self.count_SB + other.count_SB, cut_S2=self.cut_S2 + other.cut_S2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RatioHistogram:
-    """`edges` [B + 1] in log w and `count_SB` [signs, B]; the outermost bins hold all beyond them."""
-
-    edges: NDArray[np.float64]
-    count_SB: Counts
-
-
 def no_counts() -> RatioCounts:
     """Nothing counted."""
     return RatioCounts(count_SB=np.zeros((len(SIGNS), NUM_FINE_BINS)), cut_S2=np.zeros((len(SIGNS), 2)))
@@ -106,12 +98,6 @@ def counts_of_record(record: Mapping[str, object]) -> RatioCounts | None:
         return None
     below = [np.interp(_fine_edges(), edges, np.concatenate([[0.0], np.cumsum(row)])) for row in rows]
     return RatioCounts(count_SB=np.diff(below, axis=1), cut_S2=no_counts().cut_S2)
-
-
-def histogram(counts: RatioCounts, window: Window | None) -> RatioHistogram | None:
-    """Bins of equal width in log w that show the window and nearly all tokens; None if empty."""
-    found = bin_edges(counts, window)
-    return None if found is None else RatioHistogram(edges=found, count_SB=binned(counts, found))
 
 
 def bin_edges(counts: RatioCounts, window: Window | None) -> NDArray[np.float64] | None:

@@ -157,11 +157,13 @@ def crossed_mean(
     num_seeds = len(value_S)
     own = SeedSpread(float(value_S.var(ddof=1)) / num_seeds, num_seeds - 1.0) if num_seeds > 1 else None
     squares = squares_of([value_SP_B], [value_SP.mean(axis=0) for value_SP in value_SP_B], clusters)
-    squares = squares._replace(by_seed=spread if spread and own else own)
+    by_seed = spread if spread and own else own
+    squares = squares._replace(by_seed=by_seed)
+    seed = num_seeds * max(by_seed.variance - squares.by_residual, 0.0) if by_seed else 0.0
     return mean_from_squares(
         float(value_S.mean()),
         squares,
-        components=_components(squares, num_seeds),
+        components=components_of(squares, seed=seed, residual=num_seeds * squares.by_residual),
         value_S=tuple(value_S.tolist()),
         limits=limits,
         family=family,
@@ -272,13 +274,14 @@ def pooled_degrees(variances: Values, degrees_of_freedom: Values) -> float:
     return float(variances.sum()) ** 2 / spread if spread > 0.0 else float(degrees_of_freedom.sum())
 
 
-def _components(squares: Squares, num_seeds: int) -> VarianceComponents | None:
+def components_of(squares: Squares, *, seed: float, residual: float) -> VarianceComponents | None:
+    """The components, given those of seeds and residual; None for one seed or fewer than two problems."""
     if squares.by_seed is None or squares.num_problems_B.min() < 2:
         return None
     return VarianceComponents(
-        seed=num_seeds * max(squares.by_seed.variance - squares.by_residual, 0.0),
+        seed=seed,
         problem=max(float(squares.by_problem_B.sum()) - squares.by_residual, 0.0),
-        residual=num_seeds * squares.by_residual,
+        residual=residual,
         seed_degrees_of_freedom=squares.by_seed.degrees_of_freedom,
         problem_degrees_of_freedom=pooled_degrees(squares.by_problem_B, squares.problem_degrees_of_freedom_B),
     )

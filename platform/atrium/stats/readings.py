@@ -15,11 +15,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 
-def is_diverged_outcome(evaluated_step: int, last_step: int) -> bool:
-    """Whether an evaluation is of the policy that a run diverged to: in the step after its last whole one."""
-    return evaluated_step > last_step
-
-
 def as_always_wrong(
     values_by_benchmark: Sequence[ArrayLike], has_diverged_S: ArrayLike
 ) -> list[NDArray[np.float64]]:

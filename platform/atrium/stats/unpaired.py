@@ -23,6 +23,7 @@ from atrium.stats.crossed import (
     Values,
     VarianceComponents,
     checked,
+    components_of,
     mean_from_squares,
     pooled_degrees,
     squares_of,
@@ -73,17 +74,9 @@ def _components(
     clusters: Sequence[ArrayLike | None] | None,
 ) -> VarianceComponents | None:
     """The sums over both arms of what a seed of each contributes, as for arms of as many seeds."""
-    if squares.by_seed is None or squares.num_problems_B.min() < 2:
-        return None
     seed = residual = 0.0
-    for arm, score_S in zip(arms, score_S_A, strict=True):
+    for arm, score_S in zip(arms if squares.by_seed else (), score_S_A, strict=False):
         by_residual = squares_of([arm], [value_SP.mean(axis=0) for value_SP in arm], clusters).by_residual
         residual += len(score_S) * by_residual
         seed += max(float(score_S.var(ddof=1)) - len(score_S) * by_residual, 0.0)
-    return VarianceComponents(
-        seed=seed,
-        problem=max(float(squares.by_problem_B.sum()) - squares.by_residual, 0.0),
-        residual=residual,
-        seed_degrees_of_freedom=squares.by_seed.degrees_of_freedom,
-        problem_degrees_of_freedom=pooled_degrees(squares.by_problem_B, squares.problem_degrees_of_freedom_B),
-    )
+    return components_of(squares, seed=seed, residual=residual)

@@ -18,13 +18,12 @@ from optuna.trial import TrialState
 
 from atrium.sweep import space as spaces
 from atrium.sweep.contrasts import PlannedContrasts, planned_contrasts
-from atrium.sweep.definition import Scalar, SweepDefinition
+from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.families import ComparedFamilies, compared_families
 from atrium.sweep.final import best_trial
 from atrium.sweep.fresh_seeds import FreshVerdict, fresh_verdict
 from atrium.sweep.plan import Stage, stage_space
 from atrium.sweep.results import mean_over_seeds
-from atrium.sweep.snapshot import described
 from atrium.sweep.study import SweepStudies, Trial
 
 _METRICS = (
@@ -50,34 +49,26 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A trial with its means over the `num_seeds` seeds that have scores; `metrics` are means, too.
+    """A trial with its means over the `num_seeds` seeds that have scores; `metrics` are means, too."""
 
-    The fields before `num_seeds` are those of `snapshot.described`.
-    """
-
-    stage: str
-    number: int
-    state: str
-    assignment: Mapping[str, Scalar]
-    settings: Mapping[str, Scalar]
-    overrides: tuple[str, ...]
-    labels: tuple[str, ...]
-    window: list[float | None] | None
-    values: tuple[float, ...] | None
-    standard_errors: tuple[float | None, ...] | None
-    reason: str | None
+    trial: Trial
     num_seeds: int
     k: int | None
     mean_at_k: Score
     pass_at_k: Score
     metrics: Mapping[str, float]
-    num_tokens: int
-    wall_s: float
 
     @property
     def name(self) -> str:
         """All the names of the setting."""
-        return " = ".join(self.labels)
+        return self.trial.planned.name
+
+    @property
+    def totals(self) -> dict[str, float]:
+        """The tokens and seconds that all of its runs took."""
+        results = self.trial.results.values()
+        num_tokens, wall_s = sum(one.num_tokens for one in results), sum(one.wall_s for one in results)
+        return {"num_tokens": num_tokens, "wall_s": wall_s}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +80,10 @@ class SettingCurve:
     log: bool
     points: tuple[Setting, ...]
 
+    def x(self, point: Setting) -> float:
+        """The value of the parameter at a point."""
+        return float(str(point.trial.planned.assignment[self.key]))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
@@ -99,49 +94,35 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Analysis:
-    """What the search and the baseline's own search came to. `pareto` holds numbers of trials."""
+class SweepReport:
+    """A sweep as it stands (`state` is the content of `state.json`), and what its stages came to.
 
+    `pareto` holds numbers of trials. `no_verdict` is the reason why there is no verdict; both are None where
+    no comparison was asked for.
+    """
+
+    definition: SweepDefinition
+    state: Mapping[str, Any]
     best: Setting | None
     best_baseline: Setting | None
-    baseline_is_tuned: bool
     ranking: tuple[Setting, ...]
     importances: Mapping[str, float] | None
     pareto: list[int] | None
     curves: tuple[SettingCurve, ...]
     start: Start | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepReport:
-    """A sweep as it stands (the content of `state.json`), and what it came to.
-
-    `no_verdict` is the reason why there is no verdict; both are None where no comparison was asked for.
-    """
-
-    state: Mapping[str, Any]
-    analysis: Analysis
     verdict: FreshVerdict | None
     no_verdict: str | None
     contrasts: PlannedContrasts | None
     families: ComparedFamilies | None
 
+    @property
+    def baseline_is_tuned(self) -> bool:
+        """Whether the baseline had a search of its own."""
+        return self.definition.baseline is not None and self.definition.baseline.varies
+
 
 def sweep_report(studies: SweepStudies, state: Mapping[str, Any]) -> SweepReport:
     """Analyze a sweep whose snapshot is `state`."""
-    found = fresh_verdict(studies)
-    return SweepReport(
-        state=state,
-        analysis=analysis(studies),
-        verdict=None if isinstance(found, str) else found,
-        no_verdict=found if isinstance(found, str) else None,
-        contrasts=planned_contrasts(studies),
-        families=compared_families(studies),
-    )
-
-
-def analysis(studies: SweepStudies) -> Analysis:
-    """Analyze all stages but the last one."""
     definition = studies.definition
     trials = {stage: studies.trials(stage) for stage in studies.stages if stage is not Stage.FINAL}
     direction = definition.objectives[0].direction
@@ -152,15 +133,21 @@ def analysis(studies: SweepStudies) -> Analysis:
         if single and (trial := best_trial(found, direction)) is not None
     }
     curves = [curve_of(definition, stage, found) for stage, found in trials.items()]
-    return Analysis(
+    fresh = fresh_verdict(studies)
+    return SweepReport(
+        definition=definition,
+        state=state,
         best=best.get(Stage.SEARCH),
         best_baseline=best.get(Stage.BASELINE),
-        baseline_is_tuned=definition.baseline is not None and definition.baseline.varies,
         ranking=tuple(setting_of(trial) for trial in ranked(trials[Stage.SEARCH], direction)),
         importances=importances(studies) if single else None,
-        pareto=None if single else pareto_numbers(studies.study(Stage.SEARCH)),
+        pareto=None if single else sorted(trial.number for trial in studies.study(Stage.SEARCH).best_trials),
         curves=tuple(curve for curve in curves if curve is not None),
         start=start_of(trials[Stage.SEARCH]),
+        verdict=None if isinstance(fresh, str) else fresh,
+        no_verdict=fresh if isinstance(fresh, str) else None,
+        contrasts=planned_contrasts(studies),
+        families=compared_families(studies),
     )
 
 
@@ -177,7 +164,7 @@ def setting_of(trial: Trial) -> Setting:
     """A trial with its means over seeds."""
     done = [result for result in trial.results.values() if result.mean_at_k is not None]
     return Setting(
-        **described(trial),
+        trial=trial,
         num_seeds=len(done),
         k=done[0].k if done else None,
         mean_at_k=_score([result.mean_at_k for result in done]),
@@ -187,16 +174,15 @@ def setting_of(trial: Trial) -> Setting:
             for name in _METRICS
             if (known := [one.metrics[name] for one in done if name in one.metrics])
         },
-        num_tokens=sum(one.num_tokens for one in trial.results.values()),
-        wall_s=sum(one.wall_s for one in trial.results.values()),
     )
 
 
 def _score(value_S: Sequence[float | None]) -> Score:
     """The mean of shares; its interval ends where shares end."""
-    mean = mean_over_seeds([value for value in value_S if value is not None])
-    if mean is None:
+    known = [value for value in value_S if value is not None]
+    if not known:
         return Score()
+    mean = mean_over_seeds(known)
     interval = mean.interval()
     ends = None if interval is None else (max(0.0, interval[0]), min(1.0, interval[1]))
     return Score(value=mean.value, standard_error=mean.standard_error, interval=ends)
@@ -220,9 +206,10 @@ def curve_of(definition: SweepDefinition, stage: Stage, trials: Sequence[Trial])
     [(name, parameter)] = names.items()
     if parameter.choices is not None:
         return None
-    points = [setting_of(one) for one in trials if name in one.planned.assignment and one.results]
-    points.sort(key=lambda point: float(str(point.assignment[name])))
-    return SettingCurve(stage=stage.value, key=name, log=parameter.log, points=tuple(points))
+    known = [one for one in trials if name in one.planned.assignment and one.results]
+    known.sort(key=lambda one: float(str(one.planned.assignment[name])))
+    points = tuple(map(setting_of, known))
+    return SettingCurve(stage=stage.value, key=name, log=parameter.log, points=points)
 
 
 def importances(studies: SweepStudies) -> dict[str, float] | None:
@@ -241,8 +228,3 @@ def importances(studies: SweepStudies) -> dict[str, float] | None:
         evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
         found = optuna.importance.get_param_importances(study, evaluator=evaluator)
     return {name: float(share) for name, share in found.items()}
-
-
-def pareto_numbers(study: optuna.Study) -> list[int]:
-    """The trials that no other beats in every objective."""
-    return sorted(trial.number for trial in study.best_trials)

@@ -110,10 +110,8 @@ class Claims:
 
     def holder(self, resource: str) -> tuple[int, str] | None:
         """The newest generation of a resource and the worker that won it, or None where nobody has."""
-        won: dict[int, str] = {}
-        for ticket in self._tickets(resource):
-            won.setdefault(ticket["generation"], ticket["worker"])
-        return max(won.items()) if won else None
+        won = self._winners(resource)
+        return (max(won), won[max(won)]["worker"]) if won else None
 
     def is_mine(self, resource: str) -> bool:
         """Whether this worker holds the resource."""
@@ -155,17 +153,13 @@ class Claims:
 
     def num_attempts_without_progress(self, resource: str, progress: int) -> int:
         """How many claims of the resource in a row, the newest last, stood at this progress."""
-        count = 0
-        winners: dict[int, int] = {}
-        for ticket in self._tickets(resource):
-            winners.setdefault(ticket["generation"], ticket["progress"])
-        for generation in sorted(winners, reverse=True):
-            if winners[generation] != progress:
-                break
-            count += 1
-        return count
+        claims = [ticket["progress"] for _, ticket in sorted(self._winners(resource).items(), reverse=True)]
+        return next((num for num, one in enumerate(claims) if one != progress), len(claims))
 
-    def _tickets(self, resource: str) -> list[Mapping[str, Any]]:
-        """The tickets of a resource in the order of their numbers."""
-        trials = sorted(self._study.get_trials(deepcopy=False), key=lambda trial: trial.number)
-        return [trial.user_attrs for trial in trials if trial.user_attrs.get("resource") == resource]
+    def _winners(self, resource: str) -> dict[int, Mapping[str, Any]]:
+        """The ticket with the lowest number of every generation of a resource."""
+        won: dict[int, Mapping[str, Any]] = {}
+        for trial in sorted(self._study.get_trials(deepcopy=False), key=lambda trial: trial.number):
+            if trial.user_attrs.get("resource") == resource:
+                won.setdefault(trial.user_attrs["generation"], trial.user_attrs)
+        return won

@@ -15,12 +15,11 @@ from atrium.compare.curve_index import recorded_curves
 from atrium.runs.curve_outcomes import CurveOutcome
 from atrium.runs.run_folder import RunFolder
 from atrium.sweep.definition import ContrastConfig, PredictionConfig, SweepDefinition
-from atrium.sweep.plan import Stage
+from atrium.sweep.plan import PlannedTrial, Stage
 from atrium.sweep.results import mean_over_seeds
 from atrium.sweep.setup import PREDICTED_AT
 from atrium.sweep.study import SweepStudies, Trial
 
-Window = list[float | None] | None
 Values = Mapping[str, Mapping[int, float | None]]
 """Outcomes by arm and seed; None where a run has none."""
 ContrastKind = Literal["agrees", "contradicted", "unclear", "missing", "seen", "not_seen"]
@@ -49,10 +48,9 @@ class PlannedContrast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContrastedArm:
-    """An arm's window, and its mean of the primary outcome over seeds; None where a run has no outcome."""
+    """An arm, and its mean of the primary outcome over seeds; None where a run has no outcome."""
 
-    arm: str
-    window: Window
+    planned: PlannedTrial
     value: float | None
 
 
@@ -60,8 +58,7 @@ class ContrastedArm:
 class ArmCurve:
     """An arm's curve of a metric, by seed; `means` are step, mean and 95 % interval over seeds."""
 
-    arm: str
-    window: Window
+    planned: PlannedTrial
     seeds: Mapping[str, Sequence[tuple[int, float]]]
     means: tuple[tuple[float, ...], ...]
 
@@ -129,12 +126,8 @@ def _runs(studies: SweepStudies, trial: Trial) -> dict[int, RunFolder]:
 def _arm(trial: Trial, values: Values) -> ContrastedArm:
     by_seed = next((values[label] for label in trial.planned.labels), {})
     known = [value for value in by_seed.values() if value is not None]
-    mean = mean_over_seeds(known) if len(known) == len(trial.seeds) else None
-    return ContrastedArm(
-        arm=" = ".join(trial.planned.labels),
-        window=trial.planned.window,
-        value=None if mean is None else mean.value,
-    )
+    value = mean_over_seeds(known).value if known and len(known) == len(trial.seeds) else None
+    return ContrastedArm(planned=trial.planned, value=value)
 
 
 def _curves(studies: SweepStudies) -> dict[str, tuple[ArmCurve, ...]]:
@@ -152,12 +145,7 @@ def _curve(studies: SweepStudies, trial: Trial, metric: str, until: int) -> ArmC
     by_seed = {
         str(seed): recorded_curves(run).points(metric, until) for seed, run in _runs(studies, trial).items()
     }
-    return ArmCurve(
-        arm=" = ".join(trial.planned.labels),
-        window=trial.planned.window,
-        seeds=by_seed,
-        means=tuple(_means(by_seed.values())),
-    )
+    return ArmCurve(planned=trial.planned, seeds=by_seed, means=tuple(_means(by_seed.values())))
 
 
 def _means(curves: Iterable[Sequence[tuple[int, float]]]) -> list[tuple[float, ...]]:
@@ -166,7 +154,6 @@ def _means(curves: Iterable[Sequence[tuple[int, float]]]) -> list[tuple[float, .
     found: list[tuple[float, ...]] = []
     for step in sorted(set[int].intersection(*map(set, value_by_step))) if value_by_step else []:
         mean = mean_over_seeds([values[step] for values in value_by_step])
-        assert mean is not None
         found.append((step, mean.value, *(mean.interval() or (mean.value, mean.value))))
     return found
 

@@ -7,7 +7,7 @@ runs can be composed is checked in `plan`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -303,32 +303,24 @@ class SweepDefinition(SpaceConfig):
         return self
 
     @model_validator(mode="after")
-    def _check_contrasts(self) -> SweepDefinition:
+    def _check_parts(self) -> SweepDefinition:
+        """Check that contrasts and families name arms and outcomes of the sweep."""
+        named: list[tuple[str, str, Iterable[str], Iterable[str]]] = []
         for contrast in self.contrasts:
-            named = {"arm": (contrast.candidate, contrast.baseline), "outcome": tuple(contrast.predicted)}
-            known = {"arm": tuple(self.arms), "outcome": tuple(self.outcomes)}
-            for kind, names in named.items():
-                for name in names:
-                    if name not in known[kind]:
-                        near = suggestion(name, known[kind])
-                        raise ValueError(f"contrast {contrast.name}: {name} is no {kind} of the sweep{near}")
-        return self
-
-    @model_validator(mode="after")
-    def _check_families(self) -> SweepDefinition:
-        if (families := self.families) is None:
-            return self
-        arms = [arm for members in families.members.values() for arm in members]
-        named: tuple[tuple[str, Sequence[str], Sequence[str]], ...] = (
-            ("arm", arms, [*self.arms]),
-            ("outcome", [families.y], [*self.outcomes]),
-            ("family", [families.baseline], [*families.members]),
-        )
-        for kind, names, allowed in named:
+            where = f"contrast {contrast.name}"
+            named.append((where, "arm", (contrast.candidate, contrast.baseline), self.arms))
+            named.append((where, "outcome", contrast.predicted, self.outcomes))
+        families, arms = self.families, []
+        if families is not None:
+            arms = [arm for members in families.members.values() for arm in members]
+            named.append(("families", "arm", arms, self.arms))
+            named.append(("families", "outcome", [families.y], self.outcomes))
+            named.append(("families", "family", [families.baseline], families.members))
+        for where, kind, names, allowed in named:
             for name in names:
                 if name not in allowed:
-                    raise ValueError(f"families: {name} is no {kind} of the sweep{suggestion(name, allowed)}")
-        if families.x not in self.outcomes:
+                    raise ValueError(f"{where}: {name} is no {kind} of the sweep{suggestion(name, allowed)}")
+        if families is not None and families.x not in self.outcomes:
             for arm in arms:
                 if type(self.arms[arm].get(families.x)) not in (int, float):
                     raise ValueError(f"families: {families.x} is no outcome, and {arm} gives it no number")

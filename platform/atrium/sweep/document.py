@@ -33,7 +33,7 @@ def sweep_document(report: SweepReport, files: Sequence[Path] = ()) -> Document:
     """The document of a sweep. `files` are those of its report, to be opened."""
     said = list(sentences(report))
     state = report.state
-    order = {one.number: place for place, one in enumerate(report.analysis.ranking)}
+    order = {one.trial.number: place for place, one in enumerate(report.ranking)}
     trials = [one for one in state["trials"] if one["stage"] != "final"]
     trials.sort(key=lambda one: (one["stage"] != "search", order.get(one["number"], 0)))
     tables = [trials_table(state, trials)]
@@ -60,15 +60,14 @@ def sweep_document(report: SweepReport, files: Sequence[Path] = ()) -> Document:
 
 def sentences(report: SweepReport) -> Iterator[Sentence]:
     """The conclusions that the sweep allows, and what qualifies them (`warning`, or a note by its key)."""
-    found = report.analysis
-    if found.best is not None and report.contrasts is None:
-        yield Sentence(best_sentence(found.best, found.ranking), key="best")
-    for one in found.ranking:
-        if len(one.labels) > 1:
-            text = f"{' and '.join(one.labels)} are the same method and were run once"
+    if report.best is not None and report.contrasts is None:
+        yield Sentence(best_sentence(report.best, report.ranking), key="best")
+    for one in report.ranking:
+        if len(labels := one.trial.planned.labels) > 1:
+            text = f"{' and '.join(labels)} are the same method and were run once"
             yield Sentence(text, key=f"{_NOTE}merged")
     if report.verdict is not None:
-        yield from _verdict_sentences(report.verdict, baseline_is_tuned=found.baseline_is_tuned)
+        yield from _verdict_sentences(report.verdict, baseline_is_tuned=report.baseline_is_tuned)
     elif report.no_verdict is not None:
         yield Sentence(f"no verdict: {report.no_verdict}", "warning", key="verdict")
     elif report.contrasts is not None:
@@ -77,12 +76,12 @@ def sentences(report: SweepReport) -> Iterator[Sentence]:
         yield Sentence(_NONE_ASKED, "warning", key="verdict")
     if report.families is not None:
         yield from _family_sentences(report.families)
-    if found.importances:
-        shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in found.importances.items())
+    if report.importances:
+        shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in report.importances.items())
         text = f"share of the differences that each parameter explains: {shares}"
         yield Sentence(text, key=f"{_NOTE}importances")
-    if found.pareto:
-        yield Sentence(f"no other trial is better in every objective than: {found.pareto}", key="pareto")
+    if report.pareto:
+        yield Sentence(f"no other trial is better in every objective than: {report.pareto}", key="pareto")
 
 
 def best_sentence(best: Setting, ranking: Sequence[Setting]) -> str:

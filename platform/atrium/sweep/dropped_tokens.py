@@ -11,11 +11,12 @@ Axes: N bins of the ratio.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from atrium.base.errors import ConfigError, RunFolderError
 from atrium.base.json_lines import read_json_lines
@@ -24,6 +25,7 @@ from atrium.runs.run_folder import RunFolder
 
 _SMALLEST_BUDGET, _LARGEST_BUDGET = 1e-8, 1e3
 _NUM_HALVINGS = 60
+_KEYS = ("edges", "positive", "negative", "zero")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,42 +69,31 @@ def ratios_of_run(run: str) -> SignedRatios:
         records = read_json_lines(folder.ratios_file).records
     except (RunFolderError, OSError) as error:
         raise ConfigError(f"ratios cannot be read: {error}") from error
-    edges: list[NDArray[np.float64]] = []
-    counts: dict[str, list[NDArray[np.float64]]] = {"positive": [], "negative": [], "zero": []}
     try:
-        for record in records:
-            edges.append(np.asarray(record["edges"], dtype=np.float64))
-            for sign, found in counts.items():
-                found.append(np.asarray(record[sign], dtype=np.float64))
-        return _summed(edges, counts)
+        return _summed([[np.asarray(record[key], dtype=np.float64) for key in _KEYS] for record in records])
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{run}: its ratios.jsonl holds no distribution of ratios") from error
 
 
-def _summed(edges: list[NDArray[np.float64]], counts: dict[str, list[NDArray[np.float64]]]) -> SignedRatios:
+def _summed(steps: Sequence[Sequence[NDArray[np.float64]]]) -> SignedRatios:
     """Steps cut empty bins off their ends, so all are brought onto the union of their edges."""
-    union = np.unique(np.concatenate(edges))
-    total = {
-        sign: sum(
-            np.diff(np.interp(union, own, np.concatenate([[0.0], np.cumsum(count)])))
-            for own, count in zip(edges, found, strict=True)
-        )
-        for sign, found in counts.items()
-    }
-    num_tokens = float(sum(np.sum(found) for found in total.values()))
+    union = np.unique(np.concatenate([edges for edges, *_ in steps]))
+    positive, negative, zero = (
+        np.asarray(sum(np.diff(_below(step[0], step[place], union)) for step in steps))
+        for place in range(1, len(_KEYS))
+    )
+    num_tokens = float(positive.sum() + negative.sum() + zero.sum())
     if num_tokens <= 0.0:
         raise ValueError("no tokens")
-    return SignedRatios(
-        edges=union,
-        positive=np.asarray(total["positive"]),
-        negative=np.asarray(total["negative"]),
-        num_tokens=num_tokens,
-    )
+    return SignedRatios(edges=union, positive=positive, negative=negative, num_tokens=num_tokens)
 
 
 def _dropped(kind: str, log_budget: float, ratios: SignedRatios) -> float:
     return dropped_share(ratios, window(kind, math.exp(log_budget)))
 
 
-def _below(edges: NDArray[np.float64], counts: NDArray[np.float64], ratio: float) -> float:
-    return float(np.interp(ratio, edges, np.concatenate([[0.0], np.cumsum(counts)])))
+def _below(edges: NDArray[np.float64], counts: NDArray[np.float64], ratio: ArrayLike) -> NDArray[np.float64]:
+    """How many tokens have a smaller ratio, where those of a bin are spread evenly."""
+    return np.asarray(
+        np.interp(np.asarray(ratio, dtype=np.float64), edges, np.concatenate([[0.0], np.cumsum(counts)]))
+    )

@@ -115,8 +115,6 @@ def _curve(family: str, points: FamilyPoints) -> FamilyCurve:
     arms = []
     for x_S, y_S in zip(points.x_WS.tolist(), points.y_WS.tolist(), strict=True):
         x, y = mean_over_seeds(x_S), mean_over_seeds(y_S)
-        assert x is not None
-        assert y is not None
         interval = y.interval() or (y.value, y.value)
         arms.append(FamilyArm(x=x.value, y=y.value, interval=interval, seeds=(tuple(x_S), tuple(y_S))))
     return FamilyCurve(family=family, arms=tuple(sorted(arms, key=lambda arm: arm.x)))

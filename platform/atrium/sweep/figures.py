@@ -57,17 +57,17 @@ def sweep_pictures(report: SweepReport) -> list[Picture]:
 
 def curve_picture(report: SweepReport) -> Picture | None:
     """Mean@K and Pass@K against the setting, the baseline's beside them, and where training began."""
-    curves = [curve for curve in report.analysis.curves if _known(curve.points)]
+    curves = [curve for curve in report.curves if _known(curve.points)]
     if not any(curve.stage == "search" for curve in curves):
         return None
-    start = report.analysis.start
+    start = report.start
     note = "" if start is None else "dotted: before training"
     return _picture(report, "curve", note, [_setting_curve(curve, start) for curve in curves])
 
 
 def _setting_curve(curve: SettingCurve, start: Start | None) -> Lines:
     points = _known(curve.points)
-    x = tuple(float(str(point.assignment[curve.key])) for point in points)
+    x = tuple(map(curve.x, points))
     k = points[0].k
     marks = () if start is None else ((start.pass_at_k, _ORANGE), (start.mean_at_k, _BLUE))
     return Lines(
@@ -99,21 +99,26 @@ def _whiskers(name: str, x: tuple[float, ...], scores: Sequence[Score], place: i
 
 def plane_picture(report: SweepReport) -> Picture | None:
     """Every constant window as a point of the (l, u) plane, colored by Mean@K or by the primary outcome."""
-    found: list[tuple[Sequence[float | None] | None, float | None]]
     if report.contrasts is None:
-        settings = [one for one in _known(report.analysis.ranking) if one.window is not None]
-        found = [(one.window, one.mean_at_k.value) for one in settings]
-        color = Axis(title=f"Mean@{settings[0].k}, % of validation problems", unit="share") if found else None
+        settings = _known(report.ranking)
+        found = [(one.trial.planned.bounds, one.mean_at_k.value) for one in settings]
+        color = _mean_axis(settings)
     else:
-        found = [(arm.window, arm.value) for arm in report.contrasts.arms]
+        found = [(arm.planned.bounds, arm.value) for arm in report.contrasts.arms]
         color = Axis(title=next(iter(report.contrasts.outcomes)))
     windows = [(window, value) for window, value in found if window is not None and value is not None]
-    if len({tuple(window) for window, _ in windows}) < 3:
+    if len({window for window, _ in windows}) < 3:
         return None
-    points = []
-    for (lower, upper), value in windows:
-        assert lower is not None
-        points.append(Point(name="", x=lower, y=_INFINITE_UPPER if upper is None else upper, color=value))
+    is_open = any(math.isinf(window.upper) for window, _ in windows)
+    points = [
+        Point(
+            name="",
+            x=window.lower,
+            y=_INFINITE_UPPER if math.isinf(window.upper) else window.upper,
+            color=value,
+        )
+        for window, value in windows
+    ]
     # A window without a lower bound has no partner on either line.
     start = max(min([0.95, *(point.x for point in points)]), 1.0 / _INFINITE_UPPER)
     edge = tuple(np.linspace(start, 1.0).tolist())
@@ -131,55 +136,48 @@ def plane_picture(report: SweepReport) -> Picture | None:
         ),
         color=color,
     )
-    is_open = any(upper is None for (_, upper), _ in windows)
     return _picture(report, "plane", "no upper bound: drawn at 3" if is_open else "", [figure])
 
 
 def ranking_picture(report: SweepReport) -> Picture | None:
     """The settings from best to worst, each seed a dot."""
-    settings = _known(report.analysis.ranking)[:_MAX_RANKED]
+    settings = _known(report.ranking)[:_MAX_RANKED]
     if not settings:
         return None
-    seeds = {
-        one["number"]: [seed["mean_at_k"] for seed in one["seeds"] if seed["mean_at_k"] is not None]
-        for one in report.state["trials"]
-        if one["stage"] == "search"
-    }
     rows = tuple(
         Bounds(
-            name=one.name if one.state == "complete" else f"{one.name} ({one.state})",
-            place=_BLUE if one.state == "complete" else _PURPLE,
+            name=one.name if one.trial.is_complete else f"{one.name} ({one.trial.state_name})",
+            place=_BLUE if one.trial.is_complete else _PURPLE,
             value=one.mean_at_k.value,
             outer=one.mean_at_k.interval,
-            dots=tuple(seeds.get(one.number, ())),
+            dots=tuple(seed.mean_at_k for seed in one.trial.results.values() if seed.mean_at_k is not None),
         )
         for one in settings
     )
-    axis = Axis(title=f"Mean@{settings[0].k}, % of validation problems", unit="share")
-    figure = Intervals(key="ranking", title="Settings, best first", x=axis, rows=rows)
+    figure = Intervals(key="ranking", title="Settings, best first", x=_mean_axis(settings), rows=rows)
     return _picture(report, "ranking", "dots: seeds; bars: 95 % over seeds", [figure])
 
 
 def front_picture(report: SweepReport) -> Picture | None:
     """Two objectives against each other, and the trials that no other beats in both."""
-    objectives = report.state["objectives"]
-    front = set(report.analysis.pareto or ())
+    objectives = report.definition.objectives
+    front = set(report.pareto or ())
     points = tuple(
         Point(
-            name=str(one.number),
-            x=one.values[1],
-            y=one.values[0],
-            place=_ORANGE if one.number in front else _BLUE,
+            name=str(trial.number),
+            x=trial.values[1],
+            y=trial.values[0],
+            place=_ORANGE if trial.number in front else _BLUE,
         )
-        for one in report.analysis.ranking
-        if len(objectives) == 2 and one.values is not None
+        for trial in (one.trial for one in report.ranking)
+        if len(objectives) == 2 and trial.values is not None
     )
     if not points:
         return None
     y, x = (
         Axis(
-            title=f"{one['metric']} ({one['direction']})",
-            unit="share" if one["metric"].endswith("_at_k") else "",
+            title=f"{one.metric} ({one.direction})",
+            unit="share" if one.metric.endswith("_at_k") else "",
         )
         for one in objectives
     )
@@ -189,15 +187,14 @@ def front_picture(report: SweepReport) -> Picture | None:
 
 def learning_picture(report: SweepReport) -> Picture | None:
     """Mean@K over training, the mean of each setting's seeds; planned contrasts have their own curves."""
-    settings = _known(report.analysis.ranking)[:_MAX_LEARNING]
+    settings = _known(report.ranking)[:_MAX_LEARNING]
     if report.contrasts is not None or not settings:
         return None
-    seeds = {one["number"]: one["seeds"] for one in report.state["trials"] if one["stage"] == "search"}
     series = []
     for place, one in enumerate(settings):
         value_by_step: dict[float, list[float]] = {}
-        for seed in seeds[one.number]:
-            for step, value, *_ in seed["curve"]:
+        for seed in one.trial.results.values():
+            for step, value, _ in seed.curve:
                 value_by_step.setdefault(float(step), []).append(value)
         x = tuple(sorted(value_by_step))
         y = tuple(math.fsum(value_by_step[step]) / len(value_by_step[step]) for step in x)
@@ -216,7 +213,7 @@ def outcome_picture(report: SweepReport) -> Picture | None:
         series = []
         for place, arm in enumerate(one for one in arms if one.means):
             x, y, low, high = zip(*arm.means, strict=True)
-            series.append(Series(name=arm.arm, x=x, y=y, low=low, high=high, place=place))
+            series.append(Series(name=arm.planned.name, x=x, y=y, low=low, high=high, place=place))
         if series:
             axis = Axis(title=metric)
             figures.append(Lines(key=metric, title=metric, x=_STEPS, y=axis, series=tuple(series)))
@@ -228,8 +225,8 @@ def batch_picture(report: SweepReport) -> Picture | None:
     curves = {} if report.contrasts is None else report.contrasts.curves
     figures = []
     for place, arm in enumerate(one for one in curves.get(WORKED_FRAC.name, ()) if one.means):
-        window = _window(arm)
-        if window is not None:
+        window = arm.planned.bounds
+        if window is not None and not window.is_unbounded:
             figures.append(_batches(arm, window, place))
     return _picture(
         report,
@@ -245,8 +242,8 @@ def _batches(arm: ArmCurve, window: Window, place: int) -> Lines:
     law = tuple(share_after_batch(share, window) for share in _SHARES)
     lower, upper = (value_text(bound) for bound in (window.lower, window.upper))
     return Lines(
-        key=f"batches/{arm.arm}",
-        title=f"{arm.arm} [{lower}, {upper}]",
+        key=f"batches/{arm.planned.name}",
+        title=f"{arm.planned.name} [{lower}, {upper}]",
         x=Axis(title="share of worked answers before a batch"),
         y=Axis(title="after it"),
         series=(
@@ -298,14 +295,9 @@ def _family(curve: FamilyCurve, place: int, aside: float) -> list[Series]:
     ]
 
 
-def _window(arm: ArmCurve) -> Window | None:
-    """The window of an arm that has one which binds."""
-    if arm.window is None:
-        return None
-    lower, upper = arm.window
-    assert lower is not None
-    window = Window(lower, math.inf if upper is None else upper)
-    return None if window.is_unbounded else window
+def _mean_axis(settings: Sequence[Setting]) -> Axis:
+    k = settings[0].k if settings else None
+    return Axis(title=f"Mean@{k}, % of validation problems", unit="share")
 
 
 def _known(settings: Sequence[Setting]) -> list[Setting]:
@@ -316,5 +308,5 @@ def _picture(report: SweepReport, name: str, note: str, figures: Sequence[Figure
     """A picture under the sweep's name with a note; None without figures."""
     if not figures:
         return None
-    title = f"{report.state['name']} ({note})" if note else str(report.state["name"])
+    title = f"{report.definition.name} ({note})" if note else report.definition.name
     return Picture(name=name, title=title, figures=tuple(figures), num_columns=min(len(figures), 4))

@@ -6,8 +6,9 @@ would be one about survivors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from optuna.trial import TrialState
 
@@ -32,6 +33,11 @@ class FinalRun:
     result: SeedResult | None
     reason: str | None
     is_excused: bool = False
+
+    @property
+    def outcome(self) -> Mapping[str, Mapping[str, Any]]:
+        """The results on test problems by benchmark; empty without a result."""
+        return {} if self.result is None else self.result.outcome
 
     @property
     def has_diverged(self) -> bool:
@@ -96,7 +102,7 @@ def refusal(runs: Sequence[FinalRun]) -> str | None:
                 f"({run.reason or 'no reason is recorded'}), and without it a verdict would be about "
                 "the seeds that went well; sweep again under another name"
             )
-    outcomes = [run.result.outcome for run in runs if run.result is not None]
+    outcomes = [run.outcome for run in runs if run.result is not None]
     exams = [{name: len(one["problem_means"]) for name, one in outcome.items()} for outcome in outcomes]
     if any(exam != exams[0] for exam in exams):
         return "not all of its runs were evaluated on the same test problems; sweep again under another name"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -57,10 +56,9 @@ def fresh_verdict(studies: SweepStudies) -> FreshVerdict | str | None:
     """The verdict, or the reason why there is none; None where no comparison was asked for."""
     if Stage.FINAL not in studies.stages:
         return None
-    trials = studies.trials(Stage.FINAL)
-    if studies.num_planned(Stage.FINAL) is None or not all(trial.has_ended for trial in trials):
+    if not studies.has_ended(Stage.FINAL):
         return "settings and baseline have not met on all fresh seeds yet, so nothing is decided"
-    if not trials:
+    if not (trials := studies.trials(Stage.FINAL)):
         return "winner and baseline are the same method, or no setting of one of them was completed"
     runs = final_runs(studies.definition, trials)
     return refusal(runs) or _verdict(runs, roles_of(trials))
@@ -70,12 +68,12 @@ def _verdict(runs: Sequence[FinalRun], names: Mapping[str, str]) -> FreshVerdict
     """Every candidate against the baseline, from the runs of all arms; `names` by role."""
     seeds = paired_seeds(runs)
     counted = {role: [run for run in runs if run.role == role and run.seed in seeds] for role in names}
-    outcome = _outcome(counted[BASELINE][0])
+    outcome = counted[BASELINE][0].outcome
     benchmarks = sorted(outcome)
     scores = ScoredArms(
         values={
             names[role]: [
-                np.array([_outcome(run)[name]["problem_means"] for run in own]) for name in benchmarks
+                np.array([run.outcome[name]["problem_means"] for run in own]) for name in benchmarks
             ]
             for role, own in counted.items()
         },
@@ -104,11 +102,6 @@ def _verdict(runs: Sequence[FinalRun], names: Mapping[str, str]) -> FreshVerdict
             if run.result is None
         ),
     )
-
-
-def _outcome(run: FinalRun) -> Mapping[str, Mapping[str, Any]]:
-    assert run.result is not None
-    return run.result.outcome
 
 
 def _arm(name: str, runs: Sequence[FinalRun], mean: CrossedMean) -> FreshArm:

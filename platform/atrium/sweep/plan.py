@@ -43,6 +43,19 @@ class PlannedTrial:
     key: str = ""
     window: list[float | None] | None = None
 
+    @property
+    def name(self) -> str:
+        """All the names of the setting."""
+        return " = ".join(self.labels)
+
+    @property
+    def bounds(self) -> Window | None:
+        """The window of the setting; None without one."""
+        if self.window is None:
+            return None
+        lower, upper = self.window
+        return Window(lower or 0.0, math.inf if upper is None else upper)
+
 
 OPEN = PlannedTrial(assignment={}, settings={})
 """A trial whose setting a sampler chooses when it begins."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,17 @@ import yaml
 from atrium.base.atomic import write_json, write_text
 from atrium.base.nested import put
 from atrium.compare.arm_pairs import Pair
+from atrium.compare.curve_contrasts import CurveContrast
 from atrium.stats.failures import FailureRate
 from atrium.sweep.analysis import Setting, SettingCurve, SweepReport
+from atrium.sweep.contrasts import ArmCurve, ContrastedArm, PlannedContrast, PlannedContrasts
 from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.document import CONTRAST_COLUMNS, contrast_cells, sentences
+from atrium.sweep.families import ComparedFamilies
 from atrium.sweep.final import best_trial
+from atrium.sweep.fresh_seeds import FreshVerdict
 from atrium.sweep.plan import Stage
+from atrium.sweep.snapshot import described
 from atrium.sweep.study import SweepStudies, Trial
 
 _TOP_LEVEL_TEXT = ("experiment_name", "runs_dir")
@@ -29,11 +34,9 @@ def write_report(
     folder: Path, studies: SweepStudies, report: SweepReport, figures: Sequence[Path]
 ) -> list[Path]:
     """Write a report's files beside its figures; the paths of those that a person would open."""
-    record = report_record(report)
-    found = report.analysis
-    texts = {"trials.csv": trials_csv(found.ranking)}
-    if found.curves:
-        texts["curve.csv"] = curves_csv(found.curves)
+    texts = {"trials.csv": trials_csv(report.ranking)}
+    if report.curves:
+        texts["curve.csv"] = curves_csv(report.curves)
     definition = studies.definition
     winner = best_trial(studies.trials(Stage.SEARCH), definition.objectives[0].direction)
     if winner is not None and len(definition.objectives) == 1 and not definition.contrasts:
@@ -41,51 +44,61 @@ def write_report(
     for name, text in texts.items():
         write_text(folder / name, text)
     shown = [f"report/{path.name}" for path in figures]
-    write_json(folder / "report.json", {**record, "figures": shown})
+    write_json(folder / "report.json", {**to_json(report), "figures": shown})
     return [*figures, *(folder / name for name in texts)]
 
 
-def report_record(report: SweepReport) -> dict[str, Any]:
-    """The content of `report.json` but for the names of the figures."""
-    record = asdict(report)
-    found = record.pop("analysis")
-    for curve in found["curves"]:
-        curve["points"] = [{"x": one["assignment"][curve["key"]], **one} for one in curve["points"]]
-    if report.verdict is not None:
-        record["verdict"]["contrasts"] = [_pair_record(pair) for pair in report.verdict.pairs]
-        del record["verdict"]["pairs"]
-        for content, arm in zip(record["verdict"]["arms"], report.verdict.arms, strict=True):
-            content["diverged"] = _rate_record(arm.diverged)
-            content["collapsed"] = arm.collapsed and _rate_record(arm.collapsed)
-    if report.contrasts is not None:
-        contrasts = record["contrasts"]
-        contrasts["columns"] = CONTRAST_COLUMNS
-        for row, given in zip(contrasts["rows"], report.contrasts.rows, strict=True):
-            row["predicted"] = given.predicted and given.predicted.model_dump()
-            row["cells"] = contrast_cells(given)
-    if report.families is not None:
-        rows = record["families"].setdefault("rows", [])
-        for family, contrasts in report.families.differences.items():
-            differences = [{"difference": one.difference, "interval": one.interval} for one in contrasts]
-            rows.append({"family": family, "differences": differences})
-        del record["families"]["differences"]
-    said = [one.text for one in sentences(report)]
-    return {"format_version": 1, **found, **record, "sentences": said}
+def to_json(value: object) -> Any:  # noqa: ANN401 - what JSON holds
+    """A report as `report.json` holds it, but for the names of the figures: its records by their fields."""
+    if isinstance(value, Mapping):
+        return {key: to_json(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(one) for one in value]
+    return _record(value) if is_dataclass(value) else value
 
 
-def _pair_record(pair: Pair) -> dict[str, Any]:
-    return {
-        "name": pair.candidate,
-        "kind": pair.verdict.kind,
-        "words": pair.verdict.words,
-        "comparison": asdict(pair.comparison),
-        "comparison_if_wrong": pair.if_wrong and asdict(pair.if_wrong),
-    }
+def _record(value: object) -> dict[str, Any]:
+    """The fields of a record, and what readers of the file expect besides."""
+    match value:
+        case SweepReport():
+            said = [one.text for one in sentences(value)]
+            tuned = {"baseline_is_tuned": value.baseline_is_tuned}
+            return {"format_version": 1, **_fields(value, "definition"), **tuned, "sentences": said}
+        case Setting():
+            return {**described(value.trial), **_fields(value, "trial"), **value.totals}
+        case SettingCurve():
+            x = [point.trial.planned.assignment[value.key] for point in value.points]
+            points = [{"x": one, **to_json(point)} for one, point in zip(x, value.points, strict=True)]
+            return {**_fields(value), "points": points}
+        case FreshVerdict():
+            return {**_fields(value, "pairs"), "contrasts": to_json(value.pairs)}
+        case Pair():
+            verdict = {"name": value.candidate, "kind": value.verdict.kind, "words": value.verdict.words}
+            compared = {"comparison": value.comparison, "comparison_if_wrong": value.if_wrong}
+            return {**verdict, **to_json(compared)}
+        case FailureRate():
+            share = len(value.seeds) / value.num_runs
+            return {**_fields(value), "rate": share, "interval": value.interval, "words": value.words}
+        case PlannedContrasts():
+            return {**_fields(value), "columns": CONTRAST_COLUMNS}
+        case PlannedContrast():
+            predicted = value.predicted and value.predicted.model_dump()
+            return {**_fields(value), "predicted": predicted, "cells": contrast_cells(value)}
+        case ContrastedArm() | ArmCurve():
+            arm = {"arm": value.planned.name, "window": value.planned.window}
+            return {**arm, **_fields(value, "planned")}
+        case ComparedFamilies():
+            rows = [{"family": name, "differences": to_json(one)} for name, one in value.differences.items()]
+            return {**_fields(value, "differences"), "rows": rows}
+        case CurveContrast():
+            return {"difference": value.difference, "interval": value.interval}
+        case _:
+            return _fields(value)
 
 
-def _rate_record(rate: FailureRate) -> dict[str, Any]:
-    share = len(rate.seeds) / rate.num_runs
-    return {**asdict(rate), "rate": share, "interval": rate.interval, "words": rate.words}
+def _fields(value: Any, *without: str) -> dict[str, Any]:  # noqa: ANN401 - any record
+    names = (field.name for field in fields(value) if field.name not in without)
+    return {name: to_json(getattr(value, name)) for name in names}
 
 
 def winner_yaml(definition: SweepDefinition, trial: Trial) -> str:
@@ -115,29 +128,31 @@ def winner_yaml(definition: SweepDefinition, trial: Trial) -> str:
 
 def trials_csv(ranking: Sequence[Setting]) -> str:
     """A line per trial."""
-    keys = list(dict.fromkeys(key for one in ranking for key in one.settings))
-    metrics = list(dict.fromkeys(name for one in ranking for name in one.metrics))
-    rows = []
-    for one in ranking:
-        lower, upper = one.window or (None, None)
-        rows.append(
+    keys = dict.fromkeys(key for one in ranking for key in one.trial.planned.settings)
+    metrics = dict.fromkeys(name for one in ranking for name in one.metrics)
+    return _csv(
+        [
             {
-                "stage": one.stage,
-                "trial": one.number,
-                "state": one.state,
+                "stage": one.trial.stage.value,
+                "trial": one.trial.number,
+                "state": one.trial.state_name,
                 "labels": one.name,
                 "num_seeds": one.num_seeds,
                 **_score_columns(one),
-                "lower": lower,
-                "upper": "inf" if one.window and upper is None else upper,
-                **{key: one.settings.get(key) for key in keys},
-                **{name: one.metrics.get(name) for name in metrics},
-                "num_tokens": one.num_tokens,
-                "wall_s": round(one.wall_s, 1),
-                "reason": one.reason,
+                "lower": window and window.lower,
+                "upper": window and window.upper,
+                **keys,
+                **one.trial.planned.settings,
+                **metrics,
+                **one.metrics,
+                "num_tokens": one.totals["num_tokens"],
+                "wall_s": round(one.totals["wall_s"], 1),
+                "reason": one.trial.reason,
             }
-        )
-    return _csv(rows)
+            for one in ranking
+            for window in [one.trial.planned.bounds]
+        ]
+    )
 
 
 def curves_csv(curves: Sequence[SettingCurve]) -> str:
@@ -147,8 +162,8 @@ def curves_csv(curves: Sequence[SettingCurve]) -> str:
             {
                 "stage": curve.stage,
                 "key": curve.key,
-                "x": point.assignment[curve.key],
-                "state": point.state,
+                "x": point.trial.planned.assignment[curve.key],
+                "state": point.trial.state_name,
                 "num_seeds": point.num_seeds,
                 **_score_columns(point),
             }

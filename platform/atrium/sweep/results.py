@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from atrium.stats.simultaneous import CONFIDENCE
+
 FINISHED, DIVERGED, PRUNED, RUNNING = "finished", "diverged", "pruned", "running"
 """States of one seed of a trial."""
 
@@ -59,18 +61,14 @@ class SeedResult:
 
     def objective(self, metric: str) -> float | None:
         """The value of an objective, None where the run did not measure it."""
-        match metric:
-            case "mean_at_k":
-                return self.mean_at_k
-            case "pass_at_k":
-                return self.pass_at_k
-            case "num_tokens":
-                return float(self.num_tokens)
-            case "entropy":
-                return self.metrics.get("objective/entropy")
-            case "kl":
-                return self.metrics.get("objective/kl_k3")
-        raise ValueError(metric)
+        values = {
+            "mean_at_k": self.mean_at_k,
+            "pass_at_k": self.pass_at_k,
+            "num_tokens": float(self.num_tokens),
+            "entropy": self.metrics.get("objective/entropy"),
+            "kl": self.metrics.get("objective/kl_k3"),
+        }
+        return values[metric]
 
 
 def always_wrong(scores: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,20 +104,18 @@ class Mean:
     standard_error: float | None
     num_seeds: int
 
-    def interval(self, confidence: float = 0.95) -> tuple[float, float] | None:
+    def interval(self) -> tuple[float, float] | None:
         """The t interval over seeds, on these problems; None with one seed, or where seeds do not differ."""
         if not self.standard_error:
             return None
         from scipy.special import stdtrit  # the t quantile without all of scipy.stats
 
-        half = float(stdtrit(self.num_seeds - 1, 0.5 + confidence / 2)) * self.standard_error
+        half = float(stdtrit(self.num_seeds - 1, 0.5 + CONFIDENCE / 2)) * self.standard_error
         return self.value - half, self.value + half
 
 
-def mean_over_seeds(value_S: Sequence[float]) -> Mean | None:
-    """The mean of one number per seed, None where there is none."""
-    if not value_S:
-        return None
+def mean_over_seeds(value_S: Sequence[float]) -> Mean:
+    """The mean of one number per seed, at least one."""
     values = np.asarray(value_S, dtype=np.float64)
     error = None if len(values) < 2 else float(values.std(ddof=1) / math.sqrt(len(values)))
     return Mean(float(values.mean()), error, len(values))
@@ -132,7 +128,5 @@ def objective_means(results: Sequence[SeedResult], metrics: Sequence[str]) -> li
         values = [result.objective(metric) for result in results]
         if not values or any(value is None or not math.isfinite(value) for value in values):
             return None
-        mean = mean_over_seeds([value for value in values if value is not None])
-        assert mean is not None
-        means.append(mean)
+        means.append(mean_over_seeds([value for value in values if value is not None]))
     return means

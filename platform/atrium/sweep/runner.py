@@ -21,6 +21,7 @@ from atrium.document.formatting import counted
 from atrium.runs.run_folder import RunFolder
 from atrium.sweep.claims import Claims
 from atrium.sweep.definition import SweepDefinition
+from atrium.sweep.final import best_trial
 from atrium.sweep.heartbeat import Heartbeat
 from atrium.sweep.plan import PlannedTrial, Stage, planned_trial, stage_space, trial_config
 from atrium.sweep.pruning import RunWatch, is_worse, trial_report
@@ -222,13 +223,10 @@ class TrialRunner:
         num_left = len(trial.seeds) - len(results)
         if pruner.between_seeds == "none" or trial.stage is Stage.FINAL or num_left == 0:
             return None
-        maximize = objective.direction == "maximize"
-        complete = [
-            one for one in self._studies.trials(trial.stage) if one.values is not None and one.results
-        ]
-        if not complete:
+        known = [one for one in self._studies.trials(trial.stage) if one.results]
+        if (best := best_trial(known, objective.direction)) is None:
             return None
-        best = max(complete, key=lambda one: (one.values or (0.0,))[0] * (1 if maximize else -1))
+        maximize = objective.direction == "maximize"
         common = [(one, best.results[one.seed]) for one in results if one.seed in best.results]
         mine, others = (_mean_of_rows([pair[side].problem_means for pair in common]) for side in (0, 1))
         if not is_worse(mine, others, p_value=pruner.p_value, maximize=maximize):

@@ -11,24 +11,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from optuna.trial import TrialState
-
 from atrium.base.atomic import write_json
+from atrium.runs.layout import SWEEPS_DIR
 from atrium.sweep.claims import Claims
 from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.results import SeedResult, as_record
 from atrium.sweep.study import SweepStudies, Trial
 
 FORMAT_VERSION = 1
-SWEEPS_DIR = "sweeps"
 STATE_FILE, DEFINITION_FILE, REPORT_DIR = "state.json", "sweep.json", "report"
-_STATES = {
-    TrialState.WAITING: "waiting",
-    TrialState.RUNNING: "running",
-    TrialState.COMPLETE: "complete",
-    TrialState.PRUNED: "pruned",
-    TrialState.FAIL: "failed",
-}
 
 
 def sweep_folder(runs_dir: Path | str, name: str) -> Path:
@@ -40,11 +31,7 @@ def snapshot(studies: SweepStudies, claims: Claims, created: float) -> dict[str,
     """All that is known of the sweep, but for the results of single problems."""
     definition = studies.definition
     trials = {stage: studies.trials(stage) for stage in studies.stages}
-    planned = {stage: studies.num_planned(stage) for stage in studies.stages}
-    is_finished = all(
-        planned[stage] is not None and all(trial.has_ended for trial in trials[stage])
-        for stage in studies.stages
-    )
+    is_finished = studies.has_ended()
     workers = [worker for worker in claims.workers() if claims.is_alive(worker) and not worker.has_ended]
     return {
         "format_version": FORMAT_VERSION,
@@ -57,7 +44,7 @@ def snapshot(studies: SweepStudies, claims: Claims, created: float) -> dict[str,
         "stages": [
             {
                 "name": stage.value,
-                "num_trials": planned[stage] if planned[stage] is not None else None,
+                "num_trials": studies.num_planned(stage),
                 "num_ended": sum(trial.has_ended for trial in trials[stage]),
             }
             for stage in studies.stages
@@ -94,7 +81,7 @@ def described(trial: Trial) -> dict[str, Any]:
     return {
         "stage": trial.stage.value,
         "number": trial.number,
-        "state": _STATES[trial.state],
+        "state": trial.state_name,
         **planned,
         "values": trial.values,
         "standard_errors": trial.standard_errors,

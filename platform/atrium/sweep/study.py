@@ -6,7 +6,7 @@ claimed one by one. So a sweep has exactly the trials of its plan, whoever works
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -31,6 +31,13 @@ from atrium.sweep.storage import SweepStorage
 DEFINITION = "definition"
 _NUM_PLANNED = "num_planned"
 _SEED = "seed:"
+_STATES = {
+    TrialState.WAITING: "waiting",
+    TrialState.RUNNING: "running",
+    TrialState.COMPLETE: "complete",
+    TrialState.PRUNED: "pruned",
+    TrialState.FAIL: "failed",
+}
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
@@ -49,6 +56,16 @@ class Trial:
     standard_errors: tuple[float | None, ...] | None
     coincides_with: int | None
     frozen: FrozenTrial
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of its seeds ran to their ends."""
+        return self.state is TrialState.COMPLETE
+
+    @property
+    def state_name(self) -> str:
+        """The state in a word."""
+        return _STATES[self.state]
 
     @property
     def has_ended(self) -> bool:
@@ -94,6 +111,13 @@ class SweepStudies:
         number = self._studies[stage].user_attrs.get(_NUM_PLANNED)
         return number if isinstance(number, int) else None
 
+    def has_ended(self, *stages: Stage) -> bool:
+        """Whether all trials of the stages (of all, without any) are planned and have ended."""
+        return all(
+            self.num_planned(stage) is not None and all(trial.has_ended for trial in self.trials(stage))
+            for stage in stages or self.stages
+        )
+
     def add(self, stage: Stage, planned: Sequence[tuple[PlannedTrial, Sequence[int]]]) -> None:
         """Add the trials of a plan (each with its seeds) that are not there yet; only under a claim."""
         study = self._studies[stage]
@@ -127,26 +151,13 @@ class SweepStudies:
 
         def choose(name: str, parameter: ParameterConfig) -> Scalar:
             distribution = distribution_of(parameter)
-            match distribution:
-                case CategoricalDistribution():
-                    return handle.suggest_categorical(name, distribution.choices)
-                case IntDistribution():
-                    return handle.suggest_int(
-                        name,
-                        distribution.low,
-                        distribution.high,
-                        step=distribution.step,
-                        log=distribution.log,
-                    )
-                case FloatDistribution():
-                    return handle.suggest_float(
-                        name,
-                        distribution.low,
-                        distribution.high,
-                        step=distribution.step,
-                        log=distribution.log,
-                    )
-            raise TypeError(f"{name}: {distribution}")
+            if isinstance(distribution, CategoricalDistribution):
+                return handle.suggest_categorical(name, distribution.choices)
+            is_whole = isinstance(distribution, IntDistribution)
+            suggest: Callable[..., float] = handle.suggest_int if is_whole else handle.suggest_float
+            return suggest(
+                name, distribution.low, distribution.high, step=distribution.step, log=distribution.log
+            )
 
         return spaces.assign(space, choose)
 
@@ -201,7 +212,9 @@ def sampler_of(definition: SweepDefinition, stage: Stage, number: int) -> BaseSa
     return RandomSampler(seed=seed)
 
 
-def distribution_of(parameter: ParameterConfig) -> BaseDistribution:
+def distribution_of(
+    parameter: ParameterConfig,
+) -> CategoricalDistribution | IntDistribution | FloatDistribution:
     """A parameter as Optuna knows it."""
     if parameter.choices is not None:
         return CategoricalDistribution(parameter.choices)

@@ -60,16 +60,9 @@ class SweepWorker:
     def work(self) -> None:
         """Run trials until all have ended; raises `Interrupted` when asked to stop before."""
         with self._storage.explained(), self._heartbeat.beating():
-            while not self._all_ended():
+            while not self._studies.has_ended():
                 if not self._work_on_something():
                     self._pause()
-
-    def _all_ended(self) -> bool:
-        return all(
-            self._studies.num_planned(stage) is not None
-            and all(trial.has_ended for trial in self._studies.trials(stage))
-            for stage in self._studies.stages
-        )
 
     def _work_on_something(self) -> bool:
         """Plan, take over or begin one thing; whether there was any."""
@@ -92,13 +85,9 @@ class SweepWorker:
             self._studies.add(stage, [(trial, self._definition.seeds) for trial in trials])
             return True
         earlier = (Stage.SEARCH, Stage.BASELINE)
-        if any(self._studies.num_planned(one) is None for one in earlier):
+        if not self._studies.has_ended(*earlier) or not self._claims.acquire(f"plan:{stage}"):
             return False
         search, baseline = (self._studies.trials(one) for one in earlier)
-        if not all(trial.has_ended for trial in (*search, *baseline)):
-            return False
-        if not self._claims.acquire(f"plan:{stage}"):
-            return False
         self._studies.add(stage, plan_final(self._definition, search, baseline))
         return True
 

@@ -33,7 +33,6 @@ from atrium.compare.trust_region import (
     binned,
     count_ratios,
     evenly_chosen,
-    histogram,
     no_counts,
     window_of_run,
 )
@@ -64,7 +63,7 @@ def trust_region_answer(watcher: Watcher, name: str, step: int | None) -> Answer
         counted, of_all = counts, False
     divergence = setting(entry.overview.config, "divergence")
     window, reason = window_of_run(entry.folder, divergence)
-    found = histogram(counted, window)
+    edges = bin_edges(counted, window)
     return {
         "run": name,
         "steps": steps,
@@ -75,10 +74,10 @@ def trust_region_answer(watcher: Watcher, name: str, step: int | None) -> Answer
         "window_reason": reason,
         "is_of_all_tokens": of_all,
         "histogram": None
-        if found is None
+        if edges is None
         else {
-            "edges": found.edges.tolist(),
-            "counts": dict(zip(SIGNS, found.count_SB.round(2).tolist(), strict=True)),
+            "edges": edges.tolist(),
+            "counts": dict(zip(SIGNS, binned(counted, edges).round(2).tolist(), strict=True)),
         },
         "num_tokens": dict(zip(SIGNS, counts.count_SB.sum(axis=1).astype(int).tolist(), strict=True)),
         "cut": {
