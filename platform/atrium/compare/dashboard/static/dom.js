@@ -123,7 +123,7 @@ export function menu(title, ...parts) {
   const body = parts.pop();
   const box = el("div");
   const made = el("details.menu", { ...parts[0] }, el("summary", title), box);
-  made.addEventListener("toggle", () => made.open && fill(box, body(made)));
+  made.addEventListener("toggle", () => made.open && fill(box, body()));
   made.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
     made.open = false;

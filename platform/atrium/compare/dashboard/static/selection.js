@@ -79,8 +79,8 @@ export function differingKeys(table, runs) {
   return differ.sort((a, b) => rank(a) - rank(b));
 }
 
-/** The search box of runs; its text is the filter. */
-export function searchBox(onchange) {
+/** The search box of runs, whose text is the filter, and a menu that adds terms to it. */
+export function filterControls(table, onchange) {
   const change = debounced(async (value) => {
     set({ q: value, run: null });
     await fetchMetrics(value).catch(() => {});
@@ -90,33 +90,20 @@ export function searchBox(onchange) {
     value: get("q"),
     spellcheck: "false",
     placeholder: "Filter: atr  seed=1  score>50  rollout/reward>0.5  tag=good  ( / )",
-    onkeydown: ({ key, target }) => {
+    onkeydown: ({ key }) => {
       if (key !== "Escape") return;
-      target.value = "";
+      search.value = "";
       change("");
     },
   };
-  return searchInput("Filter runs", attributes, change);
-}
-
-/** A menu that adds terms to the filter. */
-export function filterMenu(table, onchange) {
-  return menu("Add filter", (opened) =>
-    filterTerms(table(), (key, value) => {
-      set({ q: `${get("q")} ${term(key, value)}`.trim(), run: null });
-      opened.open = false;
-      onchange();
-    }),
-  );
-}
-
-/** The search box and the menu that adds to it. */
-export function filterControls(table, onchange) {
-  const search = searchBox(onchange);
-  const filter = filterMenu(table, () => {
-    search.value = get("q");
+  const search = searchInput("Filter runs", attributes, change);
+  const choose = (key, value) => {
+    search.value = `${get("q")} ${term(key, value)}`.trim();
+    set({ q: search.value, run: null });
+    filter.open = false;
     onchange();
-  });
+  };
+  const filter = menu("Add filter", () => filterTerms(table(), choose));
   return { search, filter };
 }
 

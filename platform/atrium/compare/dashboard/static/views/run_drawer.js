@@ -16,63 +16,51 @@ export function runLink(name, attributes, open) {
 
 /** The panel of the run that the address names; `changed` is called after an annotation. */
 export function runDrawer(root, context, changed) {
-  let drawer = null;
-  const open = (name) => {
-    drawer?.close({ silent: true });
+  let panel = null;
+  /** What had the focus before the panel opened. */
+  let before = null;
+
+  function open(name) {
+    dispose();
     set({ open: name });
-    drawer = openDrawer(root, name, {
-      closed: () => {
-        drawer = null;
-        set({ open: null });
-      },
-      changed: () => {
-        context.forget();
-        return changed();
-      },
-    });
-  };
-  return {
-    open,
-    reopen: () => get("open") && open(get("open")),
-    refresh: () => drawer?.refresh(),
-    dispose: () => drawer?.close({ silent: true }),
-  };
-}
-
-/** Open the panel of a run; `changed` is called after an annotation, `closed` when it goes. */
-export function openDrawer(root, name, { closed, changed }) {
-  const panel = el("aside.drawer", { tabindex: "-1", role: "dialog", "aria-label": name });
-  const before = /** @type {HTMLElement | null} */ (document.activeElement);
-  let isOpen = true;
-
-  function close({ silent = false } = {}) {
-    if (!isOpen) return;
-    isOpen = false;
-    panel.remove();
-    document.removeEventListener("keydown", onkey);
-    if (!silent) {
-      closed();
-      before?.focus?.();
-    }
+    before = document.activeElement;
+    panel = el("aside.drawer", { tabindex: "-1", role: "dialog", "aria-label": name });
+    document.addEventListener("keydown", onkey);
+    root.append(panel);
+    panel.focus({ preventScroll: true });
+    void refresh();
   }
-  const onkey = (event) => {
-    if (event.key === "Escape") close();
-  };
-  document.addEventListener("keydown", onkey);
+
+  function dispose() {
+    document.removeEventListener("keydown", onkey);
+    panel?.remove();
+    panel = null;
+  }
+
+  function close() {
+    dispose();
+    set({ open: null });
+    before?.focus?.();
+  }
+
+  const onkey = (event) => event.key === "Escape" && close();
 
   async function refresh() {
-    if (panel.contains(document.activeElement) && /^(INPUT|TEXTAREA)$/.test(document.activeElement.tagName))
-      return;
-    const scrolled = panel.scrollTop;
+    const shown = panel;
+    const active = document.activeElement;
+    if (!shown || (shown.contains(active) && /^(INPUT|TEXTAREA)$/.test(active.tagName))) return;
+    const name = shown.getAttribute("aria-label");
+    const scrolled = shown.scrollTop;
     try {
-      draw(await ask("run", { name }));
+      const run = await ask("run", { name });
+      if (shown === panel) draw(run);
     } catch (error) {
-      fill(panel, closeButton(), el("h2", name), el("p.problem.bad", error.message));
+      fill(shown, closeButton(), el("h2", name), el("p.problem.bad", error.message));
     }
-    panel.scrollTop = scrolled;
+    shown.scrollTop = scrolled;
   }
 
-  const closeButton = () => button("✕", { class: "icon close", "aria-label": "Close" }, () => close());
+  const closeButton = () => button("✕", { class: "icon close", "aria-label": "Close" }, close);
 
   function draw(run) {
     // The run is chosen, and those beside it stay: the filter is kept.
@@ -110,6 +98,7 @@ export function openDrawer(root, name, { closed, changed }) {
       try {
         await annotate(run.name, changes);
         fill(said, "saved");
+        context.forget();
         await changed();
       } catch (error) {
         fill(said, error.message);
@@ -138,10 +127,7 @@ export function openDrawer(root, name, { closed, changed }) {
     ]);
   }
 
-  void refresh();
-  root.append(panel);
-  panel.focus({ preventScroll: true });
-  return { close, refresh };
+  return { open, reopen: () => get("open") && open(get("open")), refresh, dispose };
 }
 
 const section = (title, content) => el("section", el("h3", title), content);
