@@ -73,7 +73,7 @@ def divergence_of(arm: str) -> Divergence:
     """The divergence of an arm."""
     from atrium.method.divergences import Divergence
 
-    return Divergence.of(arm.removesuffix("_again"), **ARMS[arm])
+    return Divergence.build(arm.removesuffix("_again"), **ARMS[arm])
 
 
 def rows_of(policy: Policy, args: argparse.Namespace) -> RolloutRows:

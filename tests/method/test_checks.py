@@ -109,7 +109,7 @@ CASES = [
         for preset_name, trained_by in (
             ("gvpo", "algorithm.surrogate.kind=implicit_reward_regression"),
             ("asymre", "algorithm.advantage.offset=-0.1"),
-            ("reinforce_plus_plus_baseline", "algorithm.advantage.scale=token_std"),
+            ("reinforce_plus_plus_baseline", "algorithm.advantage.whiten=tokens"),
         )
     ),
     (
@@ -140,13 +140,13 @@ CASES = [
         "reinforce_plus_plus",
         ["++algorithm.advantage.ddof=0"],
         {},
-        ["ddof=0 has no effect", "scale=token_std"],
+        ["ddof=0 has no effect", "scale=none"],
     ),
     (
         "reinforce_plus_plus",
         ["+algorithm.advantage.offset=0.5"],
         {},
-        ["offset=0.5 has no effect", "token_std"],
+        ["offset=0.5 has no effect", "whiten=tokens"],
     ),
     (
         "reinforce_plus_plus",

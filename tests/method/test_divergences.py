@@ -35,7 +35,7 @@ def region_of(divergence, ratio_BT, *, anchor_BT=None, mask_BT=None, bounds=None
 
 @pytest.mark.parametrize("kind", sorted(windows.DIVERGENCES))
 def test_divergences_of_the_ratio_alone_become_one_class_with_bounds(kind):
-    built = Divergence.of(kind, delta=0.03)
+    built = Divergence.build(kind, delta=0.03)
     assert type(built) is BudgetDivergence
     assert built.window() == windows.window(kind, 0.03)
     value = windows.DIVERGENCES[kind].value
@@ -45,7 +45,7 @@ def test_divergences_of_the_ratio_alone_become_one_class_with_bounds(kind):
 
 
 def test_everything_is_feasible_without_a_divergence():
-    assert region_of(Divergence.of("none"), [[1e-30, 1.0, 1e30]]).feasible_BT.all()
+    assert region_of(Divergence.build("none"), [[1e-30, 1.0, 1e30]]).feasible_BT.all()
 
 
 def random_tokens(seed=0, shape=(60, 50)):
@@ -63,7 +63,7 @@ def random_tokens(seed=0, shape=(60, 50)):
 def test_binary_total_variation_bounds_the_change_of_probability():
     anchor_BT, policy_BT = random_tokens()
     region = region_of(
-        Divergence.of("binary_total_variation", delta_low=0.1, delta_high=0.2),
+        Divergence.build("binary_total_variation", delta_low=0.1, delta_high=0.2),
         policy_BT / anchor_BT,
         anchor_BT=anchor_BT,
     )
@@ -88,14 +88,14 @@ def test_binary_divergences_judge_probabilities_and_no_bounded_ratio(kind, dtype
         anchor_logprob_BT=anchor_BT,
         mask_BT=torch.ones(1, 2, dtype=torch.bool),
     )
-    region = Divergence.of(kind, **budgets).region(inputs)
+    region = Divergence.build(kind, **budgets).region(inputs)
     assert region.feasible_BT.tolist() == [[False, True]]
 
 
 @pytest.mark.parametrize("delta", [1e-6, 0.05, 2.0])
 def test_binary_kl_bounds_solve_their_equation(delta):
     anchor_BT, policy_BT = random_tokens(1)
-    region = region_of(Divergence.of("binary_kl", delta=delta), policy_BT / anchor_BT, anchor_BT=anchor_BT)
+    region = region_of(Divergence.build("binary_kl", delta=delta), policy_BT / anchor_BT, anchor_BT=anchor_BT)
 
     def value(p):
         rest = (1 - anchor_BT) * (torch.log1p(-anchor_BT) - torch.log1p(-p))
@@ -117,7 +117,7 @@ def test_binary_kl_bounds_solve_their_equation(delta):
 @pytest.mark.parametrize("kind", ["binary_kl", "binary_total_variation", "dynamic_clip"])
 def test_token_windows_are_finite_in_float32_at_the_edges(kind):
     settings = {"binary_kl": {"delta": 0.05}, "binary_total_variation": {"delta_low": 0.1, "delta_high": 0.1}}
-    chosen = Divergence.of(
+    chosen = Divergence.build(
         kind, **settings.get(kind, {"epsilon_low": 0.16, "epsilon_high": 0.2, "cap": 10.0})
     )
     logprob_BT = torch.tensor([[0.0, -1e-8, -1e-3, -20.0, -80.0, -120.0]])
@@ -139,7 +139,7 @@ def test_token_windows_are_finite_in_float32_at_the_edges(kind):
 def test_dcpo_widens_for_unlikely_tokens():
     anchor_BT = torch.tensor([[0.9, 0.5, 0.01]], dtype=torch.float64)
     region = region_of(
-        Divergence.of("dynamic_clip", epsilon_low=0.16, epsilon_high=0.2, cap=3.0),
+        Divergence.build("dynamic_clip", epsilon_low=0.16, epsilon_high=0.2, cap=3.0),
         [[1.0, 1.0, 1.0]],
         anchor_BT=anchor_BT,
     )
@@ -272,7 +272,7 @@ def test_the_sampled_token_takes_the_place_of_the_last_of_the_top_tokens():
 
 
 def test_state_divergences_say_what_they_need():
-    full, top = Divergence.of("state_kl", delta=0.1), Divergence.of("top_k_kl", delta=0.1, top_k=7)
+    full, top = Divergence.build("state_kl", delta=0.1), Divergence.build("top_k_kl", delta=0.1, top_k=7)
     assert (full.needs.distribution, full.needs.anchor_pass) == ("full", True)
     assert (top.needs.distribution, top.needs.top_k) == ("top_k", 7)
     assert (full.needs | top.needs).distribution == "full"

@@ -117,9 +117,9 @@ def test_a_kind_that_is_declared_twice_is_an_error_that_names_both():
 
 
 def test_a_part_is_made_by_its_kind_and_read_back_from_what_it_says():
-    part = Surrogate.of("dual_clip", cap=3.0)
+    part = Surrogate.build("dual_clip", cap=3.0)
     assert part.model_dump() == {"kind": "dual_clip", "gradient": "pathwise", "cap": 3.0}
-    assert Surrogate.of(**part.model_dump()) == part
+    assert Surrogate.build(**part.model_dump()) == part
     preset = next(preset for preset in read_presets() if preset.name == "atr")
     assert Algorithm.model_validate(preset.algorithm.model_dump()) == preset.algorithm
 

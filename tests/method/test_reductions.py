@@ -48,7 +48,7 @@ def test_reductions_are_their_definitions():
 
 @pytest.mark.parametrize("kind", sorted(Reduction.kinds))
 def test_rows_without_tokens_count_nowhere(kind):
-    reduction = Reduction.of(kind)
+    reduction = Reduction.build(kind)
     plain_B = factors(reduction, NUM_TOKENS_B, GROUP_B, local_sum)
     more_tokens_B = torch.cat([NUM_TOKENS_B, torch.tensor([0, 0])])
     more_B = factors(reduction, more_tokens_B, torch.tensor([0, 0, 1, 1, 1, 2]), local_sum)
@@ -57,7 +57,7 @@ def test_rows_without_tokens_count_nowhere(kind):
 
 @pytest.mark.parametrize("kind", sorted(Reduction.kinds))
 def test_nothing_to_reduce_gives_finite_factors(kind):
-    reduction = Reduction.of(kind)
+    reduction = Reduction.build(kind)
     for num_tokens_B in (torch.zeros(3, dtype=torch.long), torch.zeros(0, dtype=torch.long)):
         factor_B = factors(reduction, num_tokens_B, torch.zeros_like(num_tokens_B), local_sum)
         assert factor_B.isfinite().all()
@@ -65,7 +65,7 @@ def test_nothing_to_reduce_gives_finite_factors(kind):
 
 @pytest.mark.parametrize("kind", sorted(Reduction.kinds))
 def test_reductions_share_their_denominators_over_ranks(kind, over_ranks):
-    reduction = Reduction.of(kind)
+    reduction = Reduction.build(kind)
     ranks = [
         partial(factors, reduction, NUM_TOKENS_B[rows], GROUP_B[rows]) for rows in (slice(0, 2), slice(2, 4))
     ]

@@ -22,11 +22,11 @@ def followed(rule, token_kls):
 
 
 def test_a_frozen_reference_never_moves():
-    assert followed(Reference.of("frozen"), [9.0, None, 9.0]) == [0.0, 0.0, 0.0]
+    assert followed(Reference.build("frozen"), [9.0, None, 9.0]) == [0.0, 0.0, 0.0]
 
 
 def test_a_periodic_reference_becomes_the_policy_at_every_multiple_whether_or_not_a_step_trained():
-    assert followed(Reference.of("every_num_steps", num_steps=2), [1.0, None, None, 1.0]) == [
+    assert followed(Reference.build("every_num_steps", num_steps=2), [1.0, None, None, 1.0]) == [
         0.0,
         1.0,
         0.0,
@@ -35,12 +35,12 @@ def test_a_periodic_reference_becomes_the_policy_at_every_multiple_whether_or_no
 
 
 def test_an_averaged_reference_keeps_its_decay_at_each_step():
-    assert followed(Reference.of("moving_average", decay=0.75), [None, 3.0]) == [0.25, 0.25]
-    assert followed(Reference.of("moving_average", decay=0.0), [1.0]) == [1.0]
+    assert followed(Reference.build("moving_average", decay=0.75), [None, 3.0]) == [0.25, 0.25]
+    assert followed(Reference.build("moving_average", decay=0.0), [1.0]) == [1.0]
 
 
 def test_a_bounded_reference_moves_when_the_running_mean_exceeds_the_bound_and_begins_a_new_mean():
-    rule = Reference.of("token_kl", bound=0.1, smoothing=0.5)
+    rule = Reference.build("token_kl", bound=0.1, smoothing=0.5)
     # Means: 0.04, 0.08, (nothing trained), 0.12 moves, then 0.04 and 0.1, which does not exceed.
     kls = [0.04, 0.12, None, 0.16, 0.04, 0.16, 0.11]
     assert followed(rule, kls) == [0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0]

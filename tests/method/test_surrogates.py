@@ -155,7 +155,7 @@ def expected(formula, logp, log_w, advantage, reward):
 def test_a_surrogate_is_its_published_formula_in_value_and_gradient(kind):
     settings, gradient, formula = FORMULAS[kind]
     given = decisions()
-    value, slope, _ = run(make_objective(Surrogate.of(kind, gradient=gradient, **settings)), *given)
+    value, slope, _ = run(make_objective(Surrogate.build(kind, gradient=gradient, **settings)), *given)
     expected_value, expected_slope = expected(formula, *given)
     torch.testing.assert_close(slope, expected_slope, rtol=1e-10, atol=1e-15)
     if gradient == "pathwise":
@@ -175,7 +175,7 @@ def test_a_score_gradient_is_the_pathwise_one_within_the_log_ratio_limit(kind):
     settings, _, _ = FORMULAS[kind]
     given = decisions(seed=1)
     slopes = [
-        run(make_objective(Surrogate.of(kind, gradient=g, **settings)), *given)[1]
+        run(make_objective(Surrogate.build(kind, gradient=g, **settings)), *given)[1]
         for g in ("pathwise", "score")
     ]
     assert torch.equal(*slopes)
@@ -186,10 +186,10 @@ def test_beyond_the_log_ratio_limit_a_pathwise_gradient_ends_and_a_score_one_doe
     log_w = torch.tensor([[1.9], [2.5], [-2.5]], dtype=torch.float64)
     advantage = torch.ones_like(logp)
     _, pathwise, _ = run(
-        make_objective(Surrogate.of("none"), log_ratio_limit=2.0), logp, log_w, advantage, advantage
+        make_objective(Surrogate.build("none"), log_ratio_limit=2.0), logp, log_w, advantage, advantage
     )
     _, score, _ = run(
-        make_objective(Surrogate.of("none", gradient="score"), log_ratio_limit=2.0),
+        make_objective(Surrogate.build("none", gradient="score"), log_ratio_limit=2.0),
         logp,
         log_w,
         advantage,
@@ -208,7 +208,7 @@ def test_theorem_4_1_clipping_any_window_drops_infeasible_tokens_that_move_away(
     lower = torch.rand((), generator=generator).item()
     upper = 1 + 2 * torch.rand((), generator=generator).item()
     logp, log_w, advantage, reward = decisions(seed=seed)
-    objective = make_objective(Surrogate.of("clip"), ExplicitWindow(lower=lower, upper=upper))
+    objective = make_objective(Surrogate.build("clip"), ExplicitWindow(lower=lower, upper=upper))
     _, slope, output = run(objective, logp, log_w, advantage, reward)
     w = log_w.exp()
     dropped = ((w < lower) & (advantage < 0)) | ((w > upper) & (advantage > 0))
@@ -238,7 +238,7 @@ def test_any_feasibility_test_gives_the_gradient_of_the_unified_surrogate(seed):
     logp, log_w, advantage, reward = decisions(seed=10 + seed)
     feasible = torch.rand(logp.shape, generator=torch.Generator().manual_seed(seed)) < 0.5
     value, slope, _ = run(
-        make_objective(Surrogate.of("clip"), Feasibility(feasible_BT=feasible)),
+        make_objective(Surrogate.build("clip"), Feasibility(feasible_BT=feasible)),
         logp,
         log_w,
         advantage,
@@ -256,7 +256,7 @@ def test_any_feasibility_test_gives_the_gradient_of_the_unified_surrogate(seed):
 def test_a_state_divergence_cuts_by_its_value_and_holds_at_one():
     logp, log_w, advantage, reward = decisions()
     divergence_BT = torch.rand(logp.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    objective = make_objective(Surrogate.of("clip"), Divergence.of("state_kl", delta=0.4))
+    objective = make_objective(Surrogate.build("clip"), Divergence.build("state_kl", delta=0.4))
     _, slope, output = run(objective, logp, log_w, advantage, reward, divergence_BT)
     dropped = (divergence_BT > 0.4) & (advantage * log_w > 0)
     assert torch.equal(output.details.dropped_BT, dropped)
@@ -265,8 +265,8 @@ def test_a_state_divergence_cuts_by_its_value_and_holds_at_one():
 
 def test_two_sided_clip_with_a_cap_above_the_window_is_the_dual_clip():
     given = decisions(spread=1.2)
-    two = run(make_objective(Surrogate.of("two_sided_clip", cap=4.0)), *given)
-    dual = run(make_objective(Surrogate.of("dual_clip", cap=4.0)), *given)
+    two = run(make_objective(Surrogate.build("two_sided_clip", cap=4.0)), *given)
+    dual = run(make_objective(Surrogate.build("dual_clip", cap=4.0)), *given)
     assert torch.equal(two[0], dual[0])
     assert torch.equal(two[1], dual[1])
 
@@ -286,7 +286,7 @@ def rows(num_rows=40, num_tokens=5, seed=3):
 def test_gspo_differentiates_the_geometric_mean_once_per_row():
     logp, log_w, advantage, reward = rows()
     ratio = Ratios(gate=Ratio(level="sequence_mean"), weight=WeightRatio(level="sequence_mean"))
-    objective = make_objective(Surrogate.of("clip"), ratio=ratio, reduction=SequenceMeanTokenMean())
+    objective = make_objective(Surrogate.build("clip"), ratio=ratio, reduction=SequenceMeanTokenMean())
     value, slope, _ = run(objective, logp, log_w, advantage, reward)
     leaf = logp.clone().requires_grad_()
     s = (leaf - (logp - log_w)).mean(dim=1).exp()
@@ -299,8 +299,8 @@ def test_gmpo_clips_each_token_on_the_advantages_side_before_the_mean():
     """verl's formula: exp(mean of sign(A) min(sign(A) x, sign(A) clamp(x, -0.2, 0.2))) A."""
     logp, log_w, advantage, reward = rows()
     objective = make_objective(
-        Surrogate.of("clip"),
-        Divergence.of("k1", delta=0.2),
+        Surrogate.build("clip"),
+        Divergence.build("k1", delta=0.2),
         ratio=Ratios(weight=WeightRatio(level="sequence_mean", order="clip_then_mean")),
         reduction=SequenceMeanTokenMean(),
     )
@@ -318,7 +318,7 @@ def test_each_token_gets_its_own_coefficient_of_a_sequence_ratio():
     """GSPO-token: differentiating the ratio gives all tokens the mean of their row's coefficients instead."""
     logp, log_w, advantage, reward = rows()
     gspo = make_objective(
-        Surrogate.of("none"),
+        Surrogate.build("none"),
         ratio=Ratios(gate=Ratio(level="sequence_mean"), weight=WeightRatio(level="sequence_mean")),
         reduction=SequenceMeanTokenMean(),
     )
@@ -371,7 +371,7 @@ def test_decoupled_is_its_formula(compose_method):
 
 def test_a_sequence_product_counts_once_per_row_in_the_value():
     logp, log_w, advantage, reward = rows()
-    objective = make_objective(Surrogate.of("none"), ratio=Ratios(weight=WeightRatio(level="sequence")))
+    objective = make_objective(Surrogate.build("none"), ratio=Ratios(weight=WeightRatio(level="sequence")))
     value, slope, _ = run(objective, logp, log_w, advantage, reward)
     leaf = logp.clone().requires_grad_()
     truth = ((leaf - (logp - log_w)).sum(dim=1).exp() * advantage[:, 0]).mean()
@@ -394,7 +394,7 @@ def test_rpg_reinforce_is_algorithm_2(estimator):
     regularized = advantage + c / w
     keeps = torch.where(regularized > 0, w < UPPER, (w > LOWER) & (w < cap))
     penalty = KLPenalty(estimator=estimator, coefficient=beta, anchor="behavior", placement="weight")
-    objective = make_objective(Surrogate.of("dual_clip", cap=cap, gradient="score"), kl=penalty)
+    objective = make_objective(Surrogate.build("dual_clip", cap=cap, gradient="score"), kl=penalty)
     _, slope, _ = run(objective, logp, log_w, advantage, reward)
     truth = torch.where(keeps, w * regularized, 0.0) / len(w)
     torch.testing.assert_close(slope, truth, rtol=1e-10, atol=1e-15)

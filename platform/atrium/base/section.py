@@ -119,7 +119,7 @@ class Axis(Section):
         return cast("type[Self]", cls.kinds[kind])
 
     @classmethod
-    def of(cls, kind: str, **settings: object) -> Self:
+    def build(cls, kind: str, **settings: object) -> Self:
         """The value of this axis that is called `kind`; `KeyError` where there is none."""
         return cls.named(kind).model_validate({cls.tag: kind, **settings})
 

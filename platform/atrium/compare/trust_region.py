@@ -131,7 +131,7 @@ def window_in_use(divergence: object) -> tuple[Window | None, str]:
         return None, "the run's configuration cannot be read"
     kind = str(divergence.get("kind"))
     try:
-        found = Divergence.of(**divergence).fixed_window()
+        found = Divergence.build(**divergence).fixed_window()
     except KeyError:
         return None, f"the divergence {kind} is unknown here"
     except (TypeError, ValueError, ArithmeticError):

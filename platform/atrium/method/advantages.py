@@ -1,4 +1,4 @@
-"""How good was a completion: a baseline, a scale and a kind of return.
+"""How good was a completion: a baseline, a scale, a kind of return, and whitening.
 
 Statistics are taken in float64 after subtracting one reward per group, so that equal rewards give exactly
 0 and large rewards lose nothing. Their scope is the whole rollout batch; groups never span ranks.
@@ -6,7 +6,10 @@ Statistics are taken in float64 after subtracting one reward per group, so that 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import model_validator
 
 from atrium.base.section import NonNegative, Number, PositiveFrac, Section
 from atrium.method.batch import Batch, Sum, neutral
@@ -19,31 +22,61 @@ _ROUNDING = 1e-12
 
 
 class Advantage(Section):
-    """How good was a completion: (return - baseline - offset) / (scale + epsilon)."""
+    """How good was a completion: (return - baseline - offset) / (scale + epsilon), whitened if asked for."""
 
-    baseline: Literal["none", "group_mean", "leave_one_out", "batch_mean"] = "group_mean"
-    """What is subtracted from the return: GRPO's group mean, RLOO's mean of the group's others, the mean of
-    the batch, or nothing."""
+    baseline: Literal["none", "group_mean", "leave_one_out", "batch_mean", "length_weighted", "runner_up"] = (
+        "group_mean"
+    )
+    """The value subtracted from the return. `group_mean`: GRPO's. `leave_one_out`: the mean of the group's
+    other returns (RLOO). `batch_mean`: the mean of the batch. `length_weighted`: the group's mean weighted by
+    the completions' numbers of trained tokens (OPO, arXiv 2505.23585); the plain mean for a group without
+    tokens. `runner_up`: the group's second largest return; all rows but the best get 0 (Pass@k, arXiv
+    2503.19595). `none`: nothing."""
     offset: Number = 0.0
     """A constant added to the baseline (AsymRE's delta V, arXiv 2506.20520)."""
-    scale: Literal["none", "group_std", "batch_std", "token_std"] = "none"
-    """What the difference is divided by: GRPO's deviation of the group, the deviation of all rewards of the
-    batch (Lite-PPO), whitening over all tokens of the batch (REINFORCE++), or nothing (Dr. GRPO)."""
+    scale: Literal["none", "group_std", "group_mean", "batch_std", "nonzero_frac"] = "none"
+    """The divisor of the difference. `group_std`: the standard deviation of the group (GRPO). `group_mean`:
+    the mean of the group, with advantage 0 where it is not above 0 (MaxRL, arXiv 2602.02710). `batch_std`:
+    the standard deviation of all rewards of the batch (Lite-PPO). `nonzero_frac`: the fraction of completions
+    of the batch whose reward is not 0 (GPG, arXiv 2504.02546), without `epsilon`. `none`: 1 (Dr. GRPO)."""
     ddof: Literal[0, 1] = 1
     """1 divides variances by n - 1 (verl, TRL), 0 by n; a group of one has deviation 0 under both."""
     epsilon: NonNegative = 1e-6
-    """Added to the deviation; for token_std to the variance, as verl does. With 0, equal rewards, whose
-    deviation is 0, give advantage 0."""
+    """Added to the divisor. With 0, equal rewards, whose deviation is 0, give advantage 0."""
     returns: Literal["sequence", "token"] = "sequence"
     """One return per completion, or a discounted one per token: the reward at the last token plus per-token
     penalties, summed backwards (REINFORCE++, arXiv 2501.03262)."""
     discount: PositiveFrac = 1.0
     """The discount of token returns."""
+    whiten: Literal["none", "tokens", "rows"] = "none"
+    """Whether advantages, once scaled, are shifted and divided to have mean 0 and standard deviation 1 (ddof
+    1): over all trained tokens of the batch (REINFORCE++) or over all its completions."""
+    whiten_epsilon: NonNegative = 1e-8
+    """Added to the variance for `whiten=tokens`, as in verl, and to the standard deviation for `whiten=rows`,
+    as in TRL."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_token_std(cls, data: Any) -> Any:  # noqa: ANN401 - unvalidated input
+        """Read `scale=token_std`, the earlier name of `whiten=tokens`; its `epsilon` is `whiten_epsilon`."""
+        if not isinstance(data, Mapping) or data.get("scale") != "token_std":
+            return data
+        if data.get("whiten", "tokens") != "tokens":
+            raise ValueError("scale=token_std is whiten=tokens; choose another scale")
+        epsilon = data.get("epsilon", cls.model_fields["epsilon"].default)
+        return {**data, "scale": "none", "whiten": "tokens", "whiten_epsilon": epsilon}
+
+    @model_validator(mode="after")
+    def _check_whitened_rows(self) -> Self:
+        if self.whiten == "rows" and self.returns == "token":
+            raise ValueError("whiten=rows needs one return per completion; choose returns=sequence")
+        return self
 
     @property
     def is_grouped(self) -> bool:
         """Whether a group of one has advantage 0."""
-        return self.baseline in ("group_mean", "leave_one_out") or self.scale == "group_std"
+        grouped = ("group_mean", "leave_one_out", "length_weighted", "runner_up")
+        return self.baseline in grouped or self.scale == "group_std"
 
     def compute(self, batch: Batch, penalty_BT: Tensor | None, sum_over_ranks: Sum) -> Tensor:
         """Advantages [B, T] in the log-probabilities' dtype, 0 at masked positions.
@@ -60,27 +93,50 @@ class Advantage(Section):
         reward_B = batch.reward_B.double()
         if self.returns == "sequence" and penalty_BT is not None:
             reward_B = reward_B - neutral(penalty_BT.double(), batch.mask_BT).sum(dim=1)
-        centred_B = self._centred(reward_B, batch.group_B, sum_over_ranks) - self.offset
-        if self.scale == "group_std":
-            deviation_B = _group_std(reward_B, batch.group_B, self.ddof)
-            centred_B = _divided(centred_B, deviation_B + self.epsilon)
-        elif self.scale == "batch_std":
-            deviation = _batch_std(reward_B, self.ddof, sum_over_ranks)
-            centred_B = _divided(centred_B, deviation + self.epsilon)
-        advantage_BT = centred_B[:, None] * batch.mask_BT
+        num_tokens_B = batch.mask_BT.sum(dim=1).double()
+        centred_B = self._centred(reward_B, batch.group_B, num_tokens_B, sum_over_ranks) - self.offset
+        scaled_B = self._scaled(centred_B, reward_B, batch.group_B, sum_over_ranks)
+        if self.whiten == "rows":
+            rows_B = batch.mask_BT.new_ones(len(scaled_B))
+            scaled_B = _whiten(scaled_B, rows_B, 0.0, self.whiten_epsilon, sum_over_ranks)
+        advantage_BT = scaled_B[:, None] * batch.mask_BT
         if self.returns == "token":
-            advantage_BT = self._token_returns(centred_B, batch.mask_BT, penalty_BT)
-        if self.scale == "token_std":
-            advantage_BT = _whiten(advantage_BT, batch.mask_BT, self.epsilon, sum_over_ranks)
+            advantage_BT = self._token_returns(scaled_B, batch.mask_BT, penalty_BT)
+        if self.whiten == "tokens":
+            advantage_BT = _whiten(advantage_BT, batch.mask_BT, self.whiten_epsilon, 0.0, sum_over_ranks)
         return advantage_BT.to(batch.rollout_logprob_BT.dtype)
 
-    def _centred(self, reward_B: Tensor, group_B: Tensor, sum_over_ranks: Sum) -> Tensor:
+    def _scaled(self, centred_B: Tensor, reward_B: Tensor, group_B: Tensor, sum_over_ranks: Sum) -> Tensor:
+        match self.scale:
+            case "none":
+                return centred_B
+            case "group_std":
+                return _divided(centred_B, _group_std(reward_B, group_B, self.ddof) + self.epsilon)
+            case "group_mean":
+                mean_B = group_mean(reward_B, group_B)
+                return _divided(centred_B, (mean_B + self.epsilon).masked_fill(mean_B <= 0.0, 0.0))
+            case "batch_std":
+                return _divided(centred_B, _batch_std(reward_B, self.ddof, sum_over_ranks) + self.epsilon)
+            case "nonzero_frac":
+                num_nonzero, num = reward_B.count_nonzero().double(), reward_B.new_tensor(len(reward_B))
+                num_nonzero, num = _all_ranks(num_nonzero, num, sum_over_ranks)
+                return centred_B * num / num_nonzero.clamp(min=1.0)
+
+    def _centred(
+        self, reward_B: Tensor, group_B: Tensor, num_tokens_B: Tensor, sum_over_ranks: Sum
+    ) -> Tensor:
         if self.baseline == "none":
             return reward_B
         if self.baseline == "batch_mean":
             total, count = _all_ranks(reward_B.sum(), reward_B.new_tensor(len(reward_B)), sum_over_ranks)
             return reward_B - total / count.clamp(min=1.0)
         shifted_B, mean_B, size_B = _group_moments(reward_B, group_B)
+        if self.baseline == "runner_up":
+            return (shifted_B - _second_largest(shifted_B, group_B)).clamp(min=0.0)
+        if self.baseline == "length_weighted":
+            num_tokens_of_group_B = group_sum(num_tokens_B, group_B)
+            weighted_B = group_sum(num_tokens_B * shifted_B, group_B) / num_tokens_of_group_B
+            mean_B = mean_B.where(num_tokens_of_group_B == 0.0, weighted_B)
         centred_B = shifted_B - mean_B
         if self.baseline == "leave_one_out":
             return centred_B * size_B / (size_B - 1.0).clamp(min=1.0)
@@ -132,6 +188,18 @@ def _group_moments(reward_B: Tensor, group_B: Tensor) -> tuple[Tensor, Tensor, T
     return shifted_B, (total_P / size_P)[group_index_B], size_P[group_index_B]
 
 
+def _second_largest(value_B: Tensor, group_B: Tensor) -> Tensor:
+    """The second largest value of each row's group [B]; the largest in a group of one."""
+    _, group_index_B, size_P = group_B.unique(return_inverse=True, return_counts=True)
+    nothing_P = value_B.new_full((len(size_P),), -float("inf"))
+    best_B = nothing_P.scatter_reduce(0, group_index_B, value_B, "amax")[group_index_B]
+    is_best_B = value_B == best_B
+    is_only_best_B = is_best_B & (group_sum(is_best_B.to(value_B), group_B) == 1.0)
+    others_B = value_B.masked_fill(is_only_best_B, -float("inf"))
+    second_B = nothing_P.scatter_reduce(0, group_index_B, others_B, "amax")[group_index_B]
+    return best_B.where(second_B.isneginf(), second_B)
+
+
 def _group_std(reward_B: Tensor, group_B: Tensor, ddof: int) -> Tensor:
     shifted_B, mean_B, size_B = _group_moments(reward_B, group_B)
     variance_B = group_mean((shifted_B - mean_B).square(), group_B)
@@ -147,14 +215,17 @@ def _batch_std(reward_B: Tensor, ddof: int, sum_over_ranks: Sum) -> Tensor:
     return deviation.masked_fill(deviation <= _ROUNDING * mean.abs(), 0.0)
 
 
-def _whiten(value_BT: Tensor, mask_BT: Tensor, epsilon: float, sum_over_ranks: Sum) -> Tensor:
-    """Zero mean and unit variance (divided by n - 1) over all tokens, as REINFORCE++ does in verl."""
-    total, count = _all_ranks(value_BT.sum(), mask_BT.sum().double(), sum_over_ranks)
+def _whiten(
+    value: Tensor, mask: Tensor, to_variance: float, to_deviation: float, sum_over_ranks: Sum
+) -> Tensor:
+    """Zero mean and unit variance (divided by n - 1) over all places where the mask is True."""
+    total, count = _all_ranks(value.sum(), mask.sum().double(), sum_over_ranks)
     mean = total / count.clamp(min=1.0)
-    centred_BT = (value_BT - mean) * mask_BT
-    variance = sum_over_ranks(centred_BT.square().sum()) / (count - 1.0).clamp(min=1.0)
-    variance = variance.masked_fill(variance <= (_ROUNDING * mean).square(), 0.0) + epsilon
-    return (centred_BT * variance.rsqrt()).masked_fill(variance == 0.0, 0.0)
+    centred = (value - mean) * mask
+    variance = sum_over_ranks(centred.square().sum()) / (count - 1.0).clamp(min=1.0)
+    variance = variance.masked_fill(variance <= (_ROUNDING * mean).square(), 0.0) + to_variance
+    deviation = variance.sqrt() + to_deviation
+    return (centred * deviation.reciprocal()).masked_fill(deviation == 0.0, 0.0)
 
 
 def _all_ranks(total: Tensor, count: Tensor, sum_over_ranks: Sum) -> tuple[Tensor, Tensor]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator
 
 from atrium.base.section import Exponent, Positive, Section
 from atrium.method.advantages import Advantage
+from atrium.method.combinations import read_corrections
 from atrium.method.corrections import Correction, NoCorrection
 from atrium.method.groups import GroupFilter
 from atrium.method.ratios import Ratios
@@ -39,8 +42,8 @@ class Algorithm(Section):
     """What happens at the boundary?"""
     token_weight: TokenWeight = AllTokens()
     """Which tokens contribute to the objective, and with which weight?"""
-    correction: Correction = NoCorrection()
-    """How is a mismatch of engine and trainer repaired?"""
+    correction: Annotated[Correction, BeforeValidator(read_corrections)] = NoCorrection()
+    """How is a mismatch of engine and trainer repaired? A list of corrections is their product."""
     reduction: Reduction
     """How do tokens become one number?"""
     group_filter: GroupFilter = GroupFilter()

@@ -9,7 +9,7 @@ from atrium.base.errors import ConfigError
 from atrium.method.advantages import Advantage
 from atrium.method.algorithm import Algorithm
 from atrium.method.corrections import MaskedImportance
-from atrium.method.divergences import BalancedWindow, Divergence, ExplicitWindow
+from atrium.method.divergences import BalancedWindow, BinaryTotalVariation, Divergence, ExplicitWindow
 from atrium.method.needs import Use
 from atrium.method.regularizers import KLPenalty, Regularizer
 from atrium.method.surrogates import Quadratic
@@ -59,10 +59,11 @@ def check_anchors(algorithm: Algorithm, use: Use) -> None:
 
 def compares_numerics(algorithm: Algorithm, use: Use) -> tuple[str, str] | None:
     """The setting that compares behavior and rollout policy and what to choose instead; None if none does."""
-    gate, weight, correction = algorithm.ratio.gate, algorithm.ratio.weight, algorithm.correction
+    gate, weight = algorithm.ratio.gate, algorithm.ratio.weight
     numerics = {"behavior", "rollout"}
-    if {use.names(anchor) for anchor in correction.compares or ()} == numerics:
-        return f"algorithm.correction.kind={correction.kind}", "algorithm.correction.kind=none"
+    for step in algorithm.correction.steps:
+        if {use.names(anchor) for anchor in step.compares or ()} == numerics:
+            return f"algorithm.correction.kind={step.kind}", "algorithm.correction.kind=none"
     are_compared = {use.names(gate.anchor), use.names(weight.anchor)} == numerics
     if are_compared and "none" not in (gate.level, weight.level):
         return (
@@ -174,6 +175,14 @@ def _check_budget(algorithm: Algorithm, divergence: Divergence) -> None:
             "algorithm.surrogate.kind=quadratic no width on one side; choose a lower below 1 and an "
             "upper above"
         )
+    if isinstance(divergence, BinaryTotalVariation) and not algorithm.surrogate.reads_widths:
+        for name in ("delta_low", "delta_high"):
+            if (budget := getattr(divergence, name)) > 1.0:
+                raise ConfigError(
+                    f"divergence.{name}={budget:g} cuts nothing with algorithm.surrogate.kind="
+                    f"{algorithm.surrogate.kind}: a probability changes by at most 1; choose {name}=0.2 or "
+                    "algorithm.surrogate.kind=quadratic"
+                )
     if isinstance(divergence, BalancedWindow) and (
         divergence.lower > divergence.lower_max or divergence.upper > divergence.upper_max
     ):
@@ -204,18 +213,25 @@ def _check_advantage(advantage: Advantage) -> None:
             f"algorithm.advantage.discount={advantage.discount:g} has no effect with "
             "algorithm.advantage.returns=sequence; choose discount=1.0 or returns=token"
         )
-    for name, idle in (("ddof", ("none", "token_std")), ("epsilon", ("none",))):
+    with_deviation = ("group_std", "batch_std")
+    for name, setting, read_by in (
+        ("ddof", "scale", with_deviation),
+        ("epsilon", "scale", (*with_deviation, "group_mean")),
+        ("whiten_epsilon", "whiten", ("tokens", "rows")),
+    ):
         value, default = getattr(advantage, name), Advantage.model_fields[name].default
-        if advantage.scale in idle and value != default:
+        chosen = getattr(advantage, setting)
+        if chosen not in read_by and value != default:
             raise ConfigError(
                 f"algorithm.advantage.{name}={value:g} has no effect with "
-                f"algorithm.advantage.scale={advantage.scale}; choose {name}={default:g} or scale=group_std"
+                f"algorithm.advantage.{setting}={chosen}; choose {name}={default:g} or {setting}={read_by[0]}"
             )
-    if advantage.scale == "token_std" and advantage.offset != 0.0:
+    is_shift = advantage.scale not in ("group_std", "group_mean")  # equal for all completions of the batch
+    if advantage.whiten != "none" and is_shift and advantage.offset != 0.0:
         raise ConfigError(
             f"algorithm.advantage.offset={advantage.offset:g} has no effect with "
-            "algorithm.advantage.scale=token_std, which subtracts the mean of all tokens; choose offset=0.0 "
-            "or scale=batch_std"
+            f"algorithm.advantage.whiten={advantage.whiten}, which subtracts the mean of all "
+            f"{advantage.whiten}; choose offset=0.0 or whiten=none"
         )
 
 
@@ -281,7 +297,7 @@ def _check_kl(kl: KLPenalty, algorithm: Algorithm, use: Use) -> None:
 
 
 def _check_token_weight(algorithm: Algorithm, regularizer: Regularizer) -> None:
-    weight, kl, correction = algorithm.token_weight, regularizer.kl, algorithm.correction
+    weight, kl = algorithm.token_weight, regularizer.kl
     if weight.kind == "kl_cov" and (kl is None or kl.placement != "loss"):
         raise ConfigError(
             "algorithm.token_weight.kind=kl_cov chooses the tokens of a penalty and needs "
@@ -292,11 +308,12 @@ def _check_token_weight(algorithm: Algorithm, regularizer: Regularizer) -> None:
             f"algorithm.token_weight.lower={weight.lower:g} leaves no covariance below "
             f"algorithm.token_weight.upper={weight.upper:g}; choose a smaller lower"
         )
-    if isinstance(correction, MaskedImportance) and correction.lower >= correction.upper:
-        raise ConfigError(
-            f"algorithm.correction.lower={correction.lower:g} leaves no ratio below "
-            f"algorithm.correction.upper={correction.upper:g}; choose a smaller lower"
-        )
+    for step in algorithm.correction.steps:
+        if isinstance(step, MaskedImportance) and step.lower >= step.upper:
+            raise ConfigError(
+                f"algorithm.correction.lower={step.lower:g} leaves no ratio below "
+                f"algorithm.correction.upper={step.upper:g}; choose a smaller lower"
+            )
 
 
 def _check_filter(algorithm: Algorithm, regularizer: Regularizer) -> None:
@@ -327,10 +344,10 @@ def _trains_on_equal_rewards(algorithm: Algorithm, regularizer: Regularizer) -> 
         return "the regularizer"
     if algorithm.surrogate.regresses:
         return f"algorithm.surrogate.kind={algorithm.surrogate.kind}"
-    if advantage.baseline not in ("group_mean", "leave_one_out"):
+    if advantage.baseline in ("none", "batch_mean"):
         return f"algorithm.advantage.baseline={advantage.baseline}"
     if advantage.offset != 0.0:
         return f"algorithm.advantage.offset={advantage.offset:g}"
-    if advantage.scale == "token_std":
-        return "algorithm.advantage.scale=token_std, which shifts every advantage by their mean,"
+    if advantage.whiten != "none":
+        return f"algorithm.advantage.whiten={advantage.whiten}, which shifts every advantage by their mean,"
     return None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import model_validator
 
 from atrium.base.section import NonNegative, Positive
-from atrium.method.batch import Batch, neutral, row_mean
+from atrium.method.batch import Batch, neutral, row_mean, row_sum
 from atrium.method.divergences import estimate_divergence
 from atrium.method.needs import NOTHING, Anchor, Needs, Part
 from atrium.method.ratios import Level, anchor_logprob, at_level
@@ -44,8 +44,13 @@ class Correction(Part, axis=True):
         policy, anchor = self.compares
         return anchor_logprob(policy, logprob_BT, batch) - anchor_logprob(anchor, logprob_BT, batch)
 
+    @property
+    def steps(self) -> tuple[Correction, ...]:
+        """The corrections whose factors are multiplied: itself, unless it is a product."""
+        return (self,)
+
     @abstractmethod
-    def factor(self, log_mismatch_BT: Tensor, mask_BT: Tensor) -> Tensor | None:
+    def factor(self, log_mismatch_BT: Tensor, batch: Batch) -> Tensor | None:
         """The factor [B, T] on every token's terms, or None for 1 everywhere."""
 
 
@@ -54,7 +59,7 @@ class NoCorrection(Correction):
 
     kind: Literal["none"] = "none"
 
-    def factor(self, log_mismatch_BT: Tensor, mask_BT: Tensor) -> None:
+    def factor(self, log_mismatch_BT: Tensor, batch: Batch) -> None:
         """None: 1 everywhere."""
 
 
@@ -79,17 +84,25 @@ class RatioCorrection(Correction):
 
 
 class TruncatedImportance(RatioCorrection):
-    """min(behavior / rollout, cap), per token or with the sequence's product (TIS, cap 2)."""
+    """behavior / rollout held within [lower, cap], per token or with the sequence's product (TIS, cap 2)."""
 
     kind: Literal["truncated_importance"] = "truncated_importance"
-    cap: Positive
-    """The largest importance weight; larger ones are truncated to it."""
+    cap: Positive | None
+    """The largest importance weight; larger ones are truncated to it. null: no largest one."""
+    lower: NonNegative = 0.0
+    """The smallest importance weight; smaller ones are raised to it."""
     level: Literal["token", "sequence"] = "token"
     """One token, or the product over the completion."""
 
-    def factor(self, log_mismatch_BT: Tensor, mask_BT: Tensor) -> Tensor:
-        """The importance ratio at its level, at most `cap`."""
-        return _ratio(self.level, log_mismatch_BT, mask_BT).clamp(max=self.cap)
+    @model_validator(mode="after")
+    def _check_range(self) -> Self:
+        if self.cap is not None and self.lower >= self.cap:
+            raise ValueError(f"a lower below cap={self.cap:g}, not lower={self.lower:g}")
+        return self
+
+    def factor(self, log_mismatch_BT: Tensor, batch: Batch) -> Tensor:
+        """The importance ratio at its level, held within the range."""
+        return _ratio(self.level, log_mismatch_BT, batch.mask_BT).clamp(self.lower, self.cap)
 
 
 class MaskedImportance(RatioCorrection):
@@ -105,36 +118,50 @@ class MaskedImportance(RatioCorrection):
     keep_weight: bool = True
     """False rejects without reweighting what stays."""
 
-    def factor(self, log_mismatch_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    def factor(self, log_mismatch_BT: Tensor, batch: Batch) -> Tensor:
         """The importance ratio at its level, or 1, inside the range, and 0 outside."""
-        ratio_BT = _ratio(self.level, log_mismatch_BT, mask_BT)
+        ratio_BT = _ratio(self.level, log_mismatch_BT, batch.mask_BT)
         inside_BT = (ratio_BT >= self.lower) & (ratio_BT <= self.upper)
         return ratio_BT.where(inside_BT, 0.0) if self.keep_weight else inside_BT.to(ratio_BT.dtype)
 
 
 class SequenceRejection(RatioCorrection):
-    """Drop completions whose mismatch, by k1, k2 or k3 of their tokens, exceeds a bound.
+    """Drop completions whose mismatch exceeds a bound: by their mean, sum or maximum over tokens.
 
-    By their mean over tokens, as verl does, or by their maximum: arXiv 2512.23075 masks a sequence if any
-    token violates. Dropped completions stay in the denominators of means.
+    verl takes the mean or the sum; arXiv 2512.23075 masks a sequence if any token violates. Dropped
+    completions stay in the denominators of means.
     """
 
     kind: Literal["sequence_rejection"] = "sequence_rejection"
-    estimator: Literal["k1", "k2", "k3"]
-    """How the mismatch of a token is measured."""
+    estimator: Literal["k1", "k2", "k3", "total_variation"]
+    """The mismatch of a token with ratio x: -log x, (log x)^2 / 2, x - 1 - log x, or |x - 1|."""
     bound: Positive
-    """The largest mean or maximum over a completion's tokens that is kept."""
-    over: Literal["mean", "maximum"] = "mean"
-    """What is taken over a completion's tokens."""
+    """The largest mean, sum or maximum over a completion's tokens that is kept."""
+    over: Literal["mean", "sum", "maximum"] = "mean"
+    """The statistic over a completion's tokens."""
+    direction: Literal["both", "outward"] = "both"
+    """`both` drops all tokens of a completion beyond the bound. `outward` drops those whose advantage would
+    move the ratio further from 1: sign(log x) A > 0 (open-instruct, after VACO, arXiv 2603.01365)."""
 
-    def factor(self, log_mismatch_BT: Tensor, mask_BT: Tensor) -> Tensor:
-        """1 in completions within the bound, 0 in others."""
-        log_mismatch_BT = neutral(log_mismatch_BT, mask_BT)
-        estimate_BT = estimate_divergence(self.estimator, log_mismatch_BT)
-        kept_B = row_mean(estimate_BT, mask_BT) <= self.bound
-        if self.over == "maximum":
-            kept_B = (neutral(estimate_BT, mask_BT) <= self.bound).all(dim=1)
-        return kept_B[:, None].to(log_mismatch_BT.dtype).expand_as(log_mismatch_BT)
+    def factor(self, log_mismatch_BT: Tensor, batch: Batch) -> Tensor:
+        """1 at tokens that are kept, 0 at others."""
+        mask_BT, log_mismatch_BT = batch.mask_BT, neutral(log_mismatch_BT, batch.mask_BT)
+        if self.estimator == "total_variation":
+            estimate_BT = log_mismatch_BT.expm1().abs()
+        else:
+            estimate_BT = estimate_divergence(self.estimator, log_mismatch_BT)
+        match self.over:
+            case "mean":
+                kept_B = row_mean(estimate_BT, mask_BT) <= self.bound
+            case "sum":
+                kept_B = row_sum(estimate_BT, mask_BT) <= self.bound
+            case "maximum":
+                kept_B = (neutral(estimate_BT, mask_BT) <= self.bound).all(dim=1)
+        kept_BT = kept_B[:, None].expand_as(log_mismatch_BT)
+        if self.direction == "outward":
+            assert batch.advantage_BT is not None, "`score` comes first"
+            kept_BT = kept_BT | (log_mismatch_BT.sign() * batch.advantage_BT <= 0.0)
+        return kept_BT.to(log_mismatch_BT.dtype)
 
 
 def _ratio(level: Level, log_mismatch_BT: Tensor, mask_BT: Tensor) -> Tensor:

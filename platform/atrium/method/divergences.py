@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from atrium.base.section import AboveOne, Count, PositiveFrac
+from atrium.base.section import AboveOne, Count
 from atrium.method import windows
 from atrium.method.batch import Sum, neutral, row_mean
 from atrium.method.needs import Needs, Part
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 Budget = Annotated[float, Field(ge=1e-12, le=100.0)]
 _LEAST_LOG_ODDS = -750.0
+_LEAST_PROBABILITY = 1e-6
+_NUM_CANDIDATES, _NUM_ROUNDS = 65, 10  # 64^10 = 2^60 parts, as fine as float64
 _NEWTON_STEPS = 8  # from the outer bound they find the bounds to 1e-10 for budgets down to 1e-6
 
 
@@ -34,11 +36,13 @@ class Divergence(Part, axis=True):
     """How far is too far.
 
     `of_single_tokens` is True where the window depends on the sampled token's probability, `has_window` False
-    where no bounds on the ratio stand for the divergence.
+    where no bounds on the ratio stand for the divergence, and `measures_tokens` True where `token_divergence`
+    gives its value.
     """
 
     of_single_tokens: ClassVar[bool] = False
     has_window: ClassVar[bool] = True
+    measures_tokens: ClassVar[bool] = False
 
     @property
     def of_ratio(self) -> RatioDivergence | None:
@@ -62,6 +66,30 @@ class Divergence(Part, axis=True):
     def _window_at(self, probability: float) -> Window | None:
         return self.window()
 
+    def widths(self) -> tuple[float, float] | None:
+        """The distances from 1 at which the constraint binds, where `window` ends before; None elsewhere."""
+        return None
+
+    @property
+    def budgets(self) -> tuple[float, float]:
+        """The budgets of tokens whose ratio is below 1 and of the others.
+
+        Raises `TypeError` for a divergence without budgets.
+        """
+        settings = self.model_dump()
+        if "delta" in settings:
+            return settings["delta"], settings["delta"]
+        if "delta_low" in settings:
+            return settings["delta_low"], settings["delta_high"]
+        raise TypeError(f"{type(self).__name__} has no budget")
+
+    def token_divergence(self, x: RegionInputs) -> Tensor:
+        """The divergence [B, T] of each token, which `region` compares with the budget.
+
+        Raises `TypeError` unless `measures_tokens`.
+        """
+        raise TypeError(f"{type(self).__name__} measures no divergence of tokens")
+
     def with_budget(self, budget: float) -> dict[str, Any] | None:
         """The settings of the same divergence with another budget on every side; None where it has none.
 
@@ -76,7 +104,7 @@ class Divergence(Part, axis=True):
         window = self.window()
         if window is None:
             raise TypeError(f"{type(self).__name__} must define window or region")
-        return Region.within(x.ratio_BT, window.lower, window.upper)
+        return Region.within(x.ratio_BT, window.lower, window.upper, self.widths())
 
     def prepare_bounds(self, x: RegionInputs, advantage_BT: Tensor, sum_over_ranks: Sum) -> Tensor | None:
         """Lower and upper bound [2] that need the whole minibatch at the current parameters, or None."""
@@ -122,6 +150,12 @@ class BudgetDivergence(Divergence):
             return Window(max(0.0, 1.0 - self.delta), 1.0 + self.delta)
         return windows.window(self.kind, self.delta)
 
+    def widths(self) -> tuple[float, float] | None:
+        """The upper width on both sides, where D is symmetric about w = 1 and the window ends at ratio 0."""
+        window = self.window()
+        is_cut = self.kind in ("ratio", "total_variation", "chi2") and window.lower == 0.0
+        return (window.upper - 1.0, window.upper - 1.0) if is_cut else None
+
 
 class AlphaDivergence(Divergence):
     """(w^a - a w + a - 1) / (a (a - 1)) <= delta, with its limits at a = 0 and a = 1."""
@@ -155,6 +189,10 @@ class AsymmetricRatio(Divergence):
         """The range itself."""
         return Window(max(0.0, 1.0 - self.epsilon_low), 1.0 + self.epsilon_high)
 
+    def widths(self) -> tuple[float, float] | None:
+        """Both settings, where the range ends at ratio 0."""
+        return (self.epsilon_low, self.epsilon_high) if self.epsilon_low > 1.0 else None
+
 
 class ExplicitWindow(Divergence):
     """lower <= w <= upper: a point of the (l, u) plane itself."""
@@ -171,14 +209,22 @@ class ExplicitWindow(Divergence):
 
 
 class BinaryTotalVariation(Divergence):
-    """|p - q| within a budget per side: p - q <= delta_high and q - p <= delta_low (DPPO-Binary-TV)."""
+    """|p - q| within a budget per side: p - q <= delta_high and q - p <= delta_low (DPPO-Binary-TV).
+
+    Only the quadratic surrogate, which divides by the budgets, takes them above 1.
+    """
 
     kind: Literal["binary_total_variation"] = "binary_total_variation"
-    delta_low: PositiveFrac
-    """What the sampled token's probability may lose."""
-    delta_high: PositiveFrac
-    """What the sampled token's probability may gain."""
+    delta_low: Budget
+    """The largest loss of the sampled token's probability."""
+    delta_high: Budget
+    """The largest gain of the sampled token's probability."""
     of_single_tokens: ClassVar[bool] = True
+    measures_tokens: ClassVar[bool] = True
+
+    def token_divergence(self, x: RegionInputs) -> Tensor:
+        """|p - q| of the sampled token."""
+        return _probability_change(x).abs()
 
     def _window_at(self, probability: float) -> Window:
         upper = min(1.0 + self.delta_high / probability, 1.0 / probability)
@@ -186,11 +232,11 @@ class BinaryTotalVariation(Divergence):
 
     def region(self, x: RegionInputs) -> Region:
         """By the probabilities themselves: the ratio is bounded for its exponential's sake."""
-        anchor_BT = x.anchor_logprob_BT.exp()
-        change_BT = (x.anchor_logprob_BT + x.token_log_ratio_BT).exp() - anchor_BT
+        anchor_BT, change_BT = x.anchor_logprob_BT.exp(), _probability_change(x)
         return Region(
             lower=(1.0 - self.delta_low / anchor_BT).clamp(min=0.0),
             upper=(1.0 + self.delta_high / anchor_BT).minimum(1.0 / anchor_BT),
+            widths=(self.delta_low / anchor_BT, self.delta_high / anchor_BT),
             feasible_BT=(change_BT <= self.delta_high) & (change_BT >= -self.delta_low),
         )
 
@@ -204,9 +250,30 @@ class BinaryKL(Divergence):
     kind: Literal["binary_kl"] = "binary_kl"
     delta: Budget
     """The budget: a token is feasible while its divergence is at most delta."""
+    direction: Literal["forward", "both"] = "forward"
+    """`forward`: KL(q || p). `both`: the larger of KL(q || p) and KL(p || q), with probabilities held within
+    [1e-6, 1 - 1e-6] (KPop, prime-rl's pull request 3283); it gives no bounds on the ratio."""
     of_single_tokens: ClassVar[bool] = True
+    measures_tokens: ClassVar[bool] = True
 
-    def _window_at(self, probability: float) -> Window:
+    @property
+    def has_window(self) -> bool:  # type: ignore[override]
+        """Whether bounds on the ratio stand for the divergence."""
+        return self.direction == "forward"
+
+    def token_divergence(self, x: RegionInputs) -> Tensor:
+        """KL(q || p) of the two outcomes, or the larger of both divergences."""
+        anchor_BT = x.anchor_logprob_BT
+        policy_BT = anchor_BT + x.token_log_ratio_BT
+        if self.direction == "forward":
+            return two_outcome_kl(anchor_BT, policy_BT)
+        least, largest = math.log(_LEAST_PROBABILITY), math.log1p(-_LEAST_PROBABILITY)
+        anchor_BT, policy_BT = anchor_BT.clamp(least, largest), policy_BT.clamp(least, largest)
+        return two_outcome_kl(anchor_BT, policy_BT).maximum(two_outcome_kl(policy_BT, anchor_BT))
+
+    def _window_at(self, probability: float) -> Window | None:
+        if self.direction == "both":
+            return None
         # In the policy's log-odds z the divergence is softplus(z) - q z up to a constant, and convex.
         odds = math.log(probability) - math.log1p(-probability)
         level = self.delta + _softplus(odds) - probability * odds
@@ -224,6 +291,8 @@ class BinaryKL(Divergence):
 
     def region(self, x: RegionInputs) -> Region:
         """By the log-ratio, because the ratio is bounded for its exponential's sake."""
+        if self.direction == "both":
+            return Region(feasible_BT=self.token_divergence(x) <= self.delta)
         import torch
         from torch.nn.functional import logsigmoid, softplus
 
@@ -241,6 +310,59 @@ class BinaryKL(Divergence):
         upper_BT = (logsigmoid(above_BT) - anchor_logprob_BT).clamp(min=0.0)
         feasible_BT = (x.token_log_ratio_BT >= lower_BT) & (x.token_log_ratio_BT <= upper_BT)
         return Region(lower=lower_BT.exp(), upper=upper_BT.exp(), feasible_BT=feasible_BT)
+
+
+class SecondMoment(Divergence):
+    """One window per minibatch that bounds the mean of (log w)^2 over the tokens that move away (M2PO).
+
+    With H the tokens with (A > 0, w > 1) or (A < 0, w < 1), the window is [exp(-t), exp(t)], where t makes
+    the mean of min((log w)^2, t^2) over H equal to the budget. If the mean of (log w)^2 is within the budget,
+    there is no window.
+    Source: arXiv 2510.01161, in the form of verl's pull request 4131, over the whole minibatch.
+    """
+
+    kind: Literal["second_moment"] = "second_moment"
+    delta: Budget
+    """The budget of the mean squared log-ratio (0.04 in the authors' code)."""
+
+    needs: ClassVar = Needs(prepare_pass=True)
+    """A pass over the minibatch: the window depends on its ratios."""
+
+    def window(self) -> Window:
+        """All ratios: the window if the minibatch is within the budget."""
+        return windows.UNBOUNDED
+
+    def fixed_window(self) -> None:
+        """None: every minibatch has its own."""
+
+    def region(self, x: RegionInputs) -> Region:
+        """The minibatch's window."""
+        assert x.bounds is not None, "`prepare` finds them for every minibatch"
+        return Region.within(x.ratio_BT, x.bounds[0], x.bounds[1])
+
+    def prepare_bounds(self, x: RegionInputs, advantage_BT: Tensor, sum_over_ranks: Sum) -> Tensor:
+        """exp(-t) and exp(t), found by trying ever finer values of t^2 on all ranks at once."""
+        import torch
+
+        log_ratio_BT = x.ratio_BT.double().log()
+        away_BT = neutral(advantage_BT, x.mask_BT).sign() * log_ratio_BT > 0.0
+        square_N = log_ratio_BT[away_BT].square()
+        num = sum_over_ranks(square_N.new_tensor(float(len(square_N))))
+        total = self.delta * num
+        if sum_over_ranks(square_N.sum()) <= total:
+            return x.ratio_BT.new_tensor([0.0, math.inf])
+        low = square_N.new_zeros(())
+        high = low + (2.0 * math.log(torch.finfo(x.ratio_BT.dtype).max)) ** 2
+        share_C = torch.linspace(0.0, 1.0, _NUM_CANDIDATES, dtype=square_N.dtype, device=square_N.device)
+        for _ in range(_NUM_ROUNDS):
+            tried_C = low + (high - low) * share_C
+            cut_C = sum_over_ranks(square_N.minimum(tried_C[:, None]).sum(dim=1))
+            place = (cut_C < total).sum().clamp(1, _NUM_CANDIDATES - 1)
+            low, high = tried_C[place - 1], tried_C[place]
+        kept_N = square_N < high  # no token lies between, so that the equation is linear in t^2
+        sums = sum_over_ranks(torch.stack([square_N[kept_N].sum(), kept_N.sum().to(square_N)]))
+        root = ((total - sums[0]) / (num - sums[1]).clamp(min=1.0)).sqrt()
+        return torch.stack([(-root).exp(), root.exp()]).to(x.ratio_BT)
 
 
 class DynamicClip(Divergence):
@@ -366,6 +488,7 @@ class DistributionDivergence(Divergence):
     """
 
     has_window: ClassVar[bool] = False
+    measures_tokens: ClassVar[bool] = True
 
     if TYPE_CHECKING:  # every value declares it
         delta: float
@@ -375,10 +498,14 @@ class DistributionDivergence(Divergence):
         """What is measured between the two distributions."""
         return "kl" if self.kind.endswith("_kl") else "total_variation"
 
+    def token_divergence(self, x: RegionInputs) -> Tensor:
+        """The divergence at each position."""
+        assert x.divergence_BT is not None, "`needs` asks for the distribution"
+        return x.divergence_BT
+
     def region(self, x: RegionInputs) -> Region:
         """The tokens at whose positions the distributions are within the budget."""
-        assert x.divergence_BT is not None, "`needs` asks for the distribution"
-        return Region(feasible_BT=x.divergence_BT <= self.delta)
+        return Region(feasible_BT=self.token_divergence(x) <= self.delta)
 
 
 class StateDivergence(DistributionDivergence):
@@ -413,6 +540,19 @@ class TopKDivergence(DistributionDivergence):
         return Needs(anchor_pass=True, distribution="top_k", top_k=self.top_k)
 
 
+def two_outcome_kl(first_BT: Tensor, second_BT: Tensor) -> Tensor:
+    """KL(first || second) of a token against all others, from the log-probabilities of the token.
+
+    Probabilities of 1 are held one rounding error below it.
+    """
+    import torch
+
+    largest = -torch.finfo(first_BT.dtype).eps
+    first_BT, second_BT = first_BT.clamp(max=largest), second_BT.clamp(max=largest)
+    rest_BT, other_BT = -first_BT.expm1(), -second_BT.expm1()
+    return first_BT.exp() * (first_BT - second_BT) + rest_BT * (rest_BT.log() - other_BT.log())
+
+
 def estimate_divergence(estimator: Literal["k1", "k2", "k3"], log_ratio_BT: Tensor) -> Tensor:
     """k1, k2 or k3 of KL(anchor || policy) at each token, from log w."""
     match estimator:
@@ -422,6 +562,11 @@ def estimate_divergence(estimator: Literal["k1", "k2", "k3"], log_ratio_BT: Tens
             return 0.5 * log_ratio_BT**2
         case "k3":
             return log_ratio_BT.expm1() - log_ratio_BT
+
+
+def _probability_change(x: RegionInputs) -> Tensor:
+    """p - q [B, T] of the sampled token."""
+    return (x.anchor_logprob_BT + x.token_log_ratio_BT).exp() - x.anchor_logprob_BT.exp()
 
 
 def _outer_odds(delta: float, anchor_BT: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ class Method:
         try:
             return cls(
                 Algorithm.model_validate(settings["algorithm"]),
-                Divergence.of(**settings["divergence"]),
+                Divergence.build(**settings["divergence"]),
                 Regularizer.model_validate(settings["regularizer"]),
             )
         except (KeyError, TypeError, ValueError):
@@ -118,7 +118,8 @@ class Method:
         found: list[Anchor] = [
             ratio.anchor for ratio in (chosen.ratio.gate, chosen.ratio.weight) if ratio.level != "none"
         ]
-        found += chosen.correction.compares or ()
+        for step in chosen.correction.steps:
+            found += step.compares or ()
         if chosen.token_weight.kind != "all":
             found.append(chosen.token_weight.anchor)
         if kl is not None and kl.anchor != "reference":
@@ -142,11 +143,14 @@ class Method:
         if use is not None and self.is_idle(use):
             region = "idle"
         elif window := self.divergence.fixed_window():
-            region = list(window.digits)
+            widths = self.divergence.widths() if self.algorithm.surrogate.reads_widths else None
+            region = [*window.digits, *(f"{width:.10g}" for width in widths or ())]
         algorithm = self.algorithm.model_dump(mode="json", exclude={"name", "on_policy"})
         regularizer = self.regularizer.model_dump(mode="json")
         if use is not None:
-            for part in (*algorithm["ratio"].values(), algorithm["correction"], regularizer["kl"] or {}):
+            correction = algorithm["correction"]
+            steps = correction["of"] if correction["kind"] == "product" else [correction]
+            for part in (*algorithm["ratio"].values(), *steps, regularizer["kl"] or {}):
                 part |= {name: use.names(part[name]) for name in ("policy", "anchor") if name in part}
         return {"algorithm": algorithm, "divergence": region, "regularizer": regularizer}
 

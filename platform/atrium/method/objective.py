@@ -288,12 +288,15 @@ class Objective:
         self, logprob_BT: Tensor, batch: Batch, prepared: Prepared
     ) -> tuple[list[Tensor], Tensor | None]:
         """The factors [B, T] of the surrogate's terms, and the KL penalty's or None."""
-        weight, correction = self.method.algorithm.token_weight, self.method.algorithm.correction
-        corrected_BT = correction.factor(correction.log_mismatch(logprob_BT, batch), batch.mask_BT)
+        weight = self.method.algorithm.token_weight
+        corrected_BT = [
+            step.factor(step.log_mismatch(logprob_BT, batch), batch)
+            for step in self.method.algorithm.correction.steps
+        ]
         log_ratio_BT = token_log_ratio(weight.anchor, logprob_BT, batch)
         weight_BT = weight.weigh(prepared.token_weight_BT, log_ratio_BT, batch)
         weighs_policy = weight.weighs == "surrogate"
-        factors_BT = [corrected_BT, weight_BT if weighs_policy else None]
+        factors_BT = [*corrected_BT, weight_BT if weighs_policy else None]
         return [one for one in factors_BT if one is not None], None if weighs_policy else weight_BT
 
     def _surrogate_inputs(

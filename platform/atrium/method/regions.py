@@ -33,7 +33,9 @@ class Region:
     """A trust region at a batch's tokens.
 
     `lower` and `upper` are the window's bounds on the ratio, as numbers or per token [B, T]; both are 1
-    where there is no window. `feasible_BT` says whether each token satisfies the constraint.
+    where there is no window. `feasible_BT` says whether each token satisfies the constraint. `widths` are the
+    distances from 1 at which the constraint binds below and above, if a bound is nearer because no ratio or
+    probability goes further; None where they are 1 - `lower` and `upper` - 1.
 
     Examples
     --------
@@ -46,11 +48,15 @@ class Region:
     feasible_BT: Tensor
     lower: Bound = 1.0
     upper: Bound = 1.0
+    widths: tuple[Bound, Bound] | None = None
 
     @classmethod
-    def within(cls, ratio_BT: Tensor, lower: Bound, upper: Bound) -> Region:
+    def within(
+        cls, ratio_BT: Tensor, lower: Bound, upper: Bound, widths: tuple[Bound, Bound] | None = None
+    ) -> Region:
         """The region lower <= w <= upper."""
-        return cls(lower=lower, upper=upper, feasible_BT=(ratio_BT >= lower) & (ratio_BT <= upper))
+        feasible_BT = (ratio_BT >= lower) & (ratio_BT <= upper)
+        return cls(lower=lower, upper=upper, widths=widths, feasible_BT=feasible_BT)
 
     def moving_away(self, gate_BT: Tensor, advantage_BT: Tensor) -> Tensor:
         """True [B, T] at infeasible tokens that an ascent step would push further out: A (w - 1) > 0.
@@ -68,6 +74,13 @@ class Region:
     def bounds_like(self, ratio_BT: Tensor) -> tuple[Tensor, Tensor]:
         """Lower and upper bound as tensors of the ratio's dtype, [B, T] or of no dimension."""
         return _as_tensor(self.lower, ratio_BT), _as_tensor(self.upper, ratio_BT)
+
+    def widths_like(self, ratio_BT: Tensor) -> tuple[Tensor, Tensor]:
+        """Both widths as tensors of the ratio's dtype, [B, T] or of no dimension."""
+        if self.widths is not None:
+            return _as_tensor(self.widths[0], ratio_BT), _as_tensor(self.widths[1], ratio_BT)
+        lower, upper = self.bounds_like(ratio_BT)
+        return 1.0 - lower, upper - 1.0
 
 
 def _as_tensor(bound: Bound, like: Tensor) -> Tensor:

@@ -49,6 +49,8 @@ class Surrogate(Part, axis=True):
         What it looks at of the trust region: nothing, which tokens are feasible, or the bounds themselves.
     exponentiates
         False where it looks at log-ratios only, which no limit then bounds.
+    reads_widths
+        Whether it divides by the widths of the trust region; see `Region.widths`.
     shapes_weight
         Whether it is a function of the weight alone, and so has no effect on a weight of 1.
     weight_level
@@ -60,6 +62,7 @@ class Surrogate(Part, axis=True):
 
     reads: ClassVar[Literal["nothing", "feasible", "bounds"]] = "feasible"
     exponentiates: ClassVar[bool] = True
+    reads_widths: ClassVar[bool] = False
     shapes_weight: ClassVar[bool] = False
     weight_level: ClassVar[Level | None] = None
     regresses: ClassVar[bool] = False
@@ -214,6 +217,18 @@ class SignedWeightClip(Surrogate):
         return x.uncut(bounded_BT.masked_fill(x.rewarded_BT, 1.0) * x.advantage_BT)
 
 
+class Reinforce(Surrogate):
+    """A log pi: no importance weight and no trust region."""
+
+    kind: Literal["reinforce"] = "reinforce"
+    gradient: OnlyScore = "score"
+    reads: ClassVar = "nothing"
+
+    def terms(self, x: SurrogateInputs) -> SurrogateOutput:
+        """A at every token."""
+        return x.uncut(x.advantage_BT)
+
+
 class GradientPreservingClip(Surrogate):
     """Clip whose cut tokens keep a bounded gradient: scale x bound x A (CE-GPPO, arXiv 2509.20712).
 
@@ -272,20 +287,23 @@ class Quadratic(Surrogate):
     """w A - |A| (w - 1)^2 / (2 e), with e the window's width on w's side of 1 (SPO, arXiv 2401.16025).
 
     Its coefficient w (A - |A| (w - 1) / e) is 0 at the bound and pulls back beyond it. With a symmetric
-    window it is SPO; an asymmetric one gives each side its own curvature.
+    window it is SPO; an asymmetric one gives each side its own curvature. Over the change of a token's
+    probability, e is the budget over the anchor's probability q: w A - |A| q (w - 1)^2 / (2 delta) (DRPO,
+    arXiv 2606.09821). Widths are those of the constraint, which may lie beyond ratio 0 or probability 1.
     """
 
     kind: Literal["quadratic"] = "quadratic"
     gradient: GradientForm = "pathwise"
     reads: ClassVar = "bounds"
+    reads_widths: ClassVar[bool] = True
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
         """w A less the parabola, and its slope by log w."""
         import torch
 
         distance_BT = x.weight_BT - 1.0
-        lower, upper = x.region.bounds_like(distance_BT)
-        width_BT = (upper - 1.0).where(distance_BT > 0.0, 1.0 - lower)
+        width_low, width_high = x.region.widths_like(distance_BT)
+        width_BT = width_high.where(distance_BT > 0.0, width_low)
         width_BT = width_BT.clamp(min=torch.finfo(width_BT.dtype).eps)  # a bound may round to 1
         pull_BT = x.advantage_BT.abs() * distance_BT / width_BT
         value_BT = x.weight_BT * x.advantage_BT - 0.5 * pull_BT * distance_BT

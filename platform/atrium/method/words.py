@@ -18,13 +18,17 @@ _BASELINES = {
     "group_mean": "R - group mean",
     "leave_one_out": "R - mean of the others",
     "batch_mean": "R - batch mean",
+    "length_weighted": "R - length-weighted group mean",
+    "runner_up": "best R - second best R",
 }
 _BELOW: dict[Anchor, str] = {"behavior": "", "rollout": " / engine's", "proximal": " / start of step"}
+_WHITENED = {"none": "", "tokens": " / std over tokens", "rows": " / std over completions"}
 _SCALES = {
     "none": "",
     "group_std": " / group std",
     "batch_std": " / batch std",
-    "token_std": " / std over tokens",
+    "group_mean": " / group mean",
+    "nonzero_frac": " / fraction of rewards other than 0",
 }
 
 
@@ -39,7 +43,7 @@ def describe(algorithm: Algorithm, divergence: Divergence, regularizer: Regulari
         "token weight": _unless_idle(algorithm.token_weight),
         "regularizer": _regularizer(regularizer),
         "reference": _unless_idle(algorithm.reference),
-        "correction": _unless_idle(algorithm.correction),
+        "correction": ", ".join(filter(None, map(_unless_idle, algorithm.correction.steps))),
         "reduction": kind_text(algorithm.reduction),
         "groups": _groups(algorithm),
         "on policy": _on_policy(algorithm),
@@ -77,8 +81,9 @@ def _advantage(algorithm: Algorithm) -> str:
     if advantage.offset:
         offset = f" {'-' if advantage.offset > 0 else '+'} {abs(advantage.offset):g}"
     text = f"{_BASELINES[advantage.baseline]}{offset}"
-    if _SCALES[advantage.scale]:
-        text = (f"({text})" if " " in text else text) + _SCALES[advantage.scale]
+    for divisor in (_SCALES[advantage.scale], _WHITENED[advantage.whiten]):
+        if divisor:
+            text = (f"({text})" if " " in text else text) + divisor
     return text + (", per token" if advantage.returns == "token" else "")
 
 

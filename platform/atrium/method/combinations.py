@@ -1,0 +1,208 @@
+"""Parts that combine parts of the same axis: products of corrections, surrogates by sign, prefix budgets.
+
+They are declared after all other kinds, of plugins too, since what they combine is any of those.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from atrium.base.section import Frac, NonNegative, Positive
+from atrium.method.batch import Batch, neutral
+from atrium.method.corrections import Correction
+from atrium.method.divergences import Divergence
+from atrium.method.needs import Needs
+from atrium.method.regions import Region, RegionInputs
+from atrium.method.surrogates import Gradient, Surrogate
+from atrium.method.terms import SurrogateInputs, SurrogateOutput
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class CorrectionProduct(Correction):
+    """The product of several corrections: a token is kept if all of them keep it.
+
+    A list of corrections is read as their product. Each reads all trained tokens, not only those that the
+    others keep, so that their order does not matter.
+    """
+
+    kind: Literal["product"] = "product"
+    of: Annotated[list[Correction], Field(min_length=2, max_length=16)]
+    """The corrections that are multiplied."""
+
+    @model_validator(mode="after")
+    def _check_steps(self) -> Self:
+        for step in self.of:
+            if step.kind in ("none", "product"):
+                raise ValueError(f"corrections to multiply, not kind={step.kind}")
+        return self
+
+    @property
+    def steps(self) -> tuple[Correction, ...]:
+        """The corrections that are multiplied."""
+        return tuple(self.of)
+
+    @property
+    def needs(self) -> Needs:
+        """The needs of all steps."""
+        return reduce(Needs.__or__, (step.needs for step in self.of))
+
+    def factor(self, log_mismatch_BT: Tensor, batch: Batch) -> Tensor:
+        """Raise `TypeError`: every step compares policies of its own."""
+        raise TypeError("the steps of a product have a factor each")
+
+
+class BySign(Surrogate):
+    """One surrogate where the advantage or the reward is above 0, another one elsewhere.
+
+    UP-GRPO is `reinforce` for positive and `clip` for other advantages (arXiv 2607.06987, eq. 15).
+    """
+
+    kind: Literal["by_sign"] = "by_sign"
+    of: Literal["advantage", "reward"] = "advantage"
+    """The number whose sign decides: a token's advantage, or its completion's reward."""
+    positive: Surrogate
+    """The surrogate where the number is above 0."""
+    negative: Surrogate
+    """The surrogate where it is 0 or below."""
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> Self:
+        for name, part in (("positive", self.positive), ("negative", self.negative)):
+            if part.regresses:
+                raise ValueError(
+                    f"a surrogate of single tokens; {name}.kind={part.kind} compares whole groups"
+                )
+        return self
+
+    @property
+    def _parts(self) -> tuple[Surrogate, Surrogate]:
+        return self.positive, self.negative
+
+    @property
+    def reads(self) -> Literal["nothing", "feasible", "bounds"]:  # type: ignore[override]
+        """The most that either part looks at."""
+        order: tuple[Literal["nothing", "feasible", "bounds"], ...] = ("nothing", "feasible", "bounds")
+        return max((part.reads for part in self._parts), key=order.index)
+
+    @property
+    def reads_widths(self) -> bool:  # type: ignore[override]
+        """Whether either part does."""
+        return any(part.reads_widths for part in self._parts)
+
+    @property
+    def needs(self) -> Needs:
+        """The needs of both parts, and rewards if their sign decides."""
+        both = self.positive.needs | self.negative.needs
+        return both | Needs(rewards=True) if self.of == "reward" else both
+
+    @property
+    def form(self) -> Gradient:
+        """The form of both parts; a detached weight if they differ."""
+        return self.positive.form if self.positive.form == self.negative.form else "score"
+
+    def terms(self, x: SurrogateInputs) -> SurrogateOutput:
+        """The terms of the part that the sign chooses at each token."""
+        is_positive_BT = x.rewarded_BT if self.of == "reward" else x.advantage_BT > 0.0
+        positive, negative = self.positive.terms(x), self.negative.terms(x)
+        value_BT = None
+        if positive.value_BT is not None and negative.value_BT is not None:
+            value_BT = positive.value_BT.where(is_positive_BT, negative.value_BT)
+        return SurrogateOutput(
+            coefficient_BT=positive.coefficient_BT.where(is_positive_BT, negative.coefficient_BT),
+            value_BT=value_BT,
+            dropped_BT=positive.dropped_BT.where(is_positive_BT, negative.dropped_BT),
+        )
+
+
+class PrefixBudget(Divergence):
+    """A budget for the divergence of each token and for the sum over the tokens before it (CPPO).
+
+    Along the n trained tokens of a row, t = 1..n, with the divergence D_t of `of` and its budget delta:
+    v_t = 1 - (1 - w_min) (t - 1) / max(n - 1, 1) and Z_t = v_t D_t; b is `scale` times the row's quantile of
+    D, held within [prefix_delta, ceiling prefix_delta]. A token is feasible if Z_t <= delta and
+    Z_t <= delta + sum_{s < t} (b v_s - Z_s).
+    Source: arXiv 2606.10968, equations 8 to 11 and 22.
+    """
+
+    kind: Literal["prefix_budget"] = "prefix_budget"
+    of: Divergence
+    """The divergence of a token, with its budget."""
+    w_min: Frac
+    """The weight of the last token's divergence; the first one's is 1."""
+    prefix_delta: NonNegative
+    """The least budget per token of the prefix (m)."""
+    quantile: Frac | None = 0.9
+    """The quantile of the row's divergences that sets the budget of the prefix; null: `prefix_delta` does."""
+    scale: Positive = 1.0
+    """The factor of that quantile."""
+    ceiling: Annotated[float, Field(ge=1.0, le=1e6)] = 2.0
+    """The largest budget per token of the prefix, in multiples of `prefix_delta`."""
+    has_window: ClassVar[bool] = False
+    measures_tokens: ClassVar[bool] = False
+
+    @model_validator(mode="after")
+    def _check_inner(self) -> Self:
+        if not self.of.measures_tokens:
+            known = [kind for kind, one in Divergence.kinds.items() if getattr(one, "measures_tokens", False)]
+            raise ValueError(f"a divergence of tokens in `of` ({', '.join(known)}), not kind={self.of.kind}")
+        return self
+
+    @property
+    def of_single_tokens(self) -> bool:  # type: ignore[override]
+        """Whether the inner divergence looks at single probabilities."""
+        return self.of.of_single_tokens
+
+    @property
+    def needs(self) -> Needs:
+        """The needs of the inner divergence."""
+        return self.of.needs
+
+    def window(self) -> None:
+        """None: what a token may do depends on the tokens before it."""
+
+    def with_budget(self, budget: float) -> dict[str, Any] | None:
+        """The settings with another budget of the inner divergence."""
+        inner = self.of.with_budget(budget)
+        return None if inner is None else {**self.model_dump(), "of": inner}
+
+    def region(self, x: RegionInputs) -> Region:
+        """The tokens within both budgets."""
+        value_BT = neutral(self.of.token_divergence(x), x.mask_BT)
+        num_before_BT = x.mask_BT.cumsum(dim=1) - x.mask_BT.long()
+        num_B1 = x.mask_BT.sum(dim=1, keepdim=True)
+        weight_BT = 1.0 - (1.0 - self.w_min) * num_before_BT / (num_B1 - 1).clamp(min=1)
+        weight_BT = weight_BT.to(value_BT) * x.mask_BT
+        spent_BT = weight_BT * value_BT
+        earned_BT = weight_BT * self._prefix_budget(value_BT, x.mask_BT)
+        saved_BT = earned_BT - spent_BT
+        saved_BT = saved_BT.cumsum(dim=1) - saved_BT
+        low, high = self.of.budgets
+        delta_BT = value_BT.new_full((), low).where(x.token_log_ratio_BT < 0.0, value_BT.new_full((), high))
+        return Region(feasible_BT=spent_BT <= delta_BT.minimum(delta_BT + saved_BT))
+
+    def _prefix_budget(self, value_BT: Tensor, mask_BT: Tensor) -> Tensor:
+        """The budget per token of each row's prefix [B, 1]."""
+        if self.quantile is None:
+            return value_BT.new_full((len(value_BT), 1), self.prefix_delta)
+        if not value_BT.shape[1]:
+            return value_BT.new_zeros((len(value_BT), 1))
+        ascending_BT = value_BT.masked_fill(~mask_BT, float("inf")).sort(dim=1).values
+        place_B1 = self.quantile * (mask_BT.sum(dim=1, keepdim=True) - 1).clamp(min=0).to(value_BT)
+        below_B1 = ascending_BT.gather(1, place_B1.floor().long())
+        above_B1 = ascending_BT.gather(1, place_B1.ceil().long())
+        quantile_B1 = below_B1.lerp(above_B1, place_B1.frac()).where(mask_BT.any(dim=1, keepdim=True), 0.0)
+        return (self.scale * quantile_B1).clamp(self.prefix_delta, self.ceiling * self.prefix_delta)
+
+
+def read_corrections(data: Any) -> Any:  # noqa: ANN401 - unvalidated input
+    """Read a list of corrections as their product: one is itself, and an empty list none."""
+    if not isinstance(data, list | tuple):
+        return data
+    if len(data) == 1:
+        return data[0]
+    return {"kind": "product", "of": list(data)} if data else {"kind": "none"}
