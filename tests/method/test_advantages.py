@@ -119,7 +119,7 @@ def test_token_returns_are_discounted_sums_of_reward_less_penalties():
 
 def test_whitening_runs_over_unmasked_tokens():
     mask_BT = torch.tensor([[True, True, True], [True, False, False]])
-    advantage = Advantage(baseline="none", scale="token_std", epsilon=0.01)
+    advantage = Advantage(baseline="none", whiten="tokens", whiten_epsilon=0.01)
     found_BT = advantage.compute(make_batch([1.0, 4.0], mask_BT=mask_BT), None, local_sum)
     values = torch.tensor([1.0, 1.0, 1.0, 4.0], dtype=torch.float64)
     expected = (values - values.mean()) * torch.rsqrt(values.var() + 0.01)
@@ -170,3 +170,70 @@ def test_reward_that_is_not_finite_stays_visible_in_the_advantage(scale):
         make_batch([1.0, float("nan"), 0.0]), None, local_sum
     )
     assert found_BT[1].isnan().all()
+
+
+def test_scale_token_std_is_the_earlier_name_of_whitened_tokens():
+    assert Advantage(scale="token_std", epsilon=0.01) == Advantage(whiten="tokens", whiten_epsilon=0.01)
+    with pytest.raises(ValueError, match="earlier name"):
+        Advantage(scale="token_std", whiten="rows")
+
+
+def test_whitening_over_completions_divides_by_their_deviation_plus_epsilon():
+    found_B = of_rows(Advantage(baseline="none", whiten="rows", whiten_epsilon=0.5), make_batch([1.0, 4.0]))
+    assert found_B.tolist() == pytest.approx([-1.5 / (4.5**0.5 + 0.5), 1.5 / (4.5**0.5 + 0.5)])
+    equal_B = of_rows(Advantage(baseline="none", whiten="rows", whiten_epsilon=0.0), make_batch([0.1] * 3))
+    assert equal_B.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_length_weighted_baseline_makes_the_advantages_of_a_groups_tokens_sum_to_0():
+    mask_BT = torch.tensor([[True, True, True], [True, False, False], [False, True, True]])
+    advantage = Advantage(baseline="length_weighted")
+    found_BT = advantage.compute(make_batch([1.0, 0.0, 0.5], mask_BT=mask_BT), None, local_sum)
+    assert found_BT.sum().item() == pytest.approx(0.0, abs=1e-15)
+    assert found_BT[:, 1].tolist() == pytest.approx([1.0 - 4 / 6, 0.0, 0.5 - 4 / 6])
+    equal_B = of_rows(advantage, make_batch(**GROUPED))
+    torch.testing.assert_close(equal_B, of_rows(Advantage(), make_batch(**GROUPED)))
+
+
+def test_length_weighted_baseline_of_a_group_without_tokens_is_the_plain_mean():
+    mask_BT = torch.zeros(2, 3, dtype=torch.bool)
+    batch = make_batch([1.0, 0.0], mask_BT=mask_BT)
+    centred_B = Advantage(baseline="length_weighted")._centred(
+        batch.reward_B, batch.group_B, mask_BT.sum(dim=1).double(), local_sum
+    )
+    assert centred_B.tolist() == [0.5, -0.5]
+
+
+@pytest.mark.parametrize(
+    ("reward_B", "expected"),
+    [
+        ([0.0, 1.0, 0.25], [0.0, 0.75, 0.0]),
+        ([1.0, 1.0, 0.0], [0.0, 0.0, 0.0]),
+        ([-3.0, -1.0, -2.0], [0.0, 1.0, 0.0]),
+        ([4.0], [0.0]),
+    ],
+)
+def test_runner_up_baseline_gives_the_lead_to_the_best_completion_alone(reward_B, expected):
+    assert of_rows(Advantage(baseline="runner_up"), make_batch(reward_B)).tolist() == expected
+
+
+def test_group_mean_as_scale_is_invariant_to_scaling_and_0_without_a_positive_mean():
+    advantage = Advantage(scale="group_mean", epsilon=0.0)
+    found_B = of_rows(advantage, make_batch([1.0, 0.0, 0.0, 0.0]))
+    assert found_B.tolist() == pytest.approx([3.0, -1.0, -1.0, -1.0])
+    torch.testing.assert_close(of_rows(advantage, make_batch([7.0, 0.0, 0.0, 0.0])), found_B)
+    assert of_rows(advantage, make_batch([-1.0, -2.0])).tolist() == [0.0, 0.0]
+    assert of_rows(advantage, make_batch([0.0, 0.0])).tolist() == [0.0, 0.0]
+    half = make_batch([1.0, 1.0, 0.0, 0.0])
+    grpo = Advantage(scale="group_std", ddof=0, epsilon=0.0)
+    torch.testing.assert_close(of_rows(advantage, half), of_rows(grpo, half))
+
+
+def test_nonzero_frac_scales_by_the_share_of_rewards_other_than_0(over_ranks):
+    advantage, whole = Advantage(scale="nonzero_frac"), make_batch(**GROUPED)
+    found_B = of_rows(advantage, whole)
+    torch.testing.assert_close(found_B, of_rows(Advantage(), whole) * 6 / 4)
+    halves = [whole.select(torch.arange(4)), whole.select(torch.arange(4, 6))]
+    parts = over_ranks([partial(advantage.compute, half, None) for half in halves])
+    torch.testing.assert_close(torch.cat(parts)[:, 0], found_B)
+    assert of_rows(advantage, make_batch([0.0, 0.0])).tolist() == [0.0, 0.0]

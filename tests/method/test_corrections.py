@@ -8,14 +8,29 @@ from dataclasses import replace
 import pytest
 import torch
 
+from atrium import load_method
+from atrium.method.batch import Batch
 from atrium.method.corrections import MaskedImportance, SequenceRejection, TruncatedImportance
+from atrium.method.objective import Objective
 
 MASK_BT = torch.tensor([[True, True, True], [True, True, False], [False, False, False]])
 RATIO_BT = torch.tensor([[0.4, 1.0, 3.0], [2.0, 0.5, torch.nan], [torch.nan] * 3], dtype=torch.float64)
 
 
+def make_batch(mask_BT=MASK_BT, advantage_BT=None):
+    return Batch(
+        mask_BT=mask_BT,
+        reward_B=torch.zeros(len(mask_BT), dtype=torch.float64),
+        group_B=torch.zeros(len(mask_BT), dtype=torch.long),
+        sample_key_B=torch.arange(len(mask_BT)),
+        rollout_logprob_BT=torch.zeros(mask_BT.shape, dtype=torch.float64),
+        advantage_BT=advantage_BT,
+        is_trained_B=torch.ones(len(mask_BT), dtype=torch.bool),
+    )
+
+
 def factors(correction):
-    return correction.factor(RATIO_BT.log(), MASK_BT)
+    return correction.factor(RATIO_BT.log(), make_batch())
 
 
 def test_truncated_importance_caps_the_ratio():
@@ -49,7 +64,7 @@ def test_sequence_rejection_compares_the_rows_mean_estimate(estimator):
     mean_B = [estimate_BT[row][MASK_BT[row]].mean().item() for row in range(2)]
     middle = 0.5 * (mean_B[0] + mean_B[1])
     rejection = SequenceRejection(estimator=estimator, bound=middle)
-    kept_B = rejection.factor(log_ratio_BT, MASK_BT)[:, 0].tolist()
+    kept_B = rejection.factor(log_ratio_BT, make_batch())[:, 0].tolist()
     assert kept_B[:2] == [float(mean <= middle) for mean in mean_B]
 
 
@@ -59,11 +74,72 @@ def test_sequence_rejection_by_maximum_drops_a_completion_for_one_token():
     mask_BT = torch.ones(3, 4, dtype=torch.bool)
     mask_BT[2, 3] = False
     kept = {
-        over: SequenceRejection(estimator="k2", bound=0.1, over=over).factor(log_ratio_BT, mask_BT)[:, 0]
+        over: SequenceRejection(estimator="k2", bound=0.1, over=over).factor(
+            log_ratio_BT, make_batch(mask_BT)
+        )[:, 0]
         for over in ("mean", "maximum")
     }
     assert kept["mean"].tolist() == [1.0, 1.0, 1.0]
     assert kept["maximum"].tolist() == [0.0, 1.0, 1.0]
+
+
+def test_truncated_importance_has_a_floor_and_needs_no_cap():
+    floored = factors(TruncatedImportance(cap=2.0, lower=0.8))[MASK_BT]
+    assert floored.tolist() == pytest.approx([0.8, 1.0, 2.0, 2.0, 0.8])
+    uncapped = factors(TruncatedImportance(cap=None))[MASK_BT]
+    assert uncapped.tolist() == pytest.approx([0.4, 1.0, 3.0, 2.0, 0.5])
+    with pytest.raises(ValueError, match="lower below cap=2"):
+        TruncatedImportance(cap=2.0, lower=2.0)
+
+
+def test_sequence_rejection_takes_a_sum_or_the_total_variation():
+    log_ratio_BT = torch.tensor([[0.1, 0.1, 0.1], [0.2, 0.2, torch.nan], [0.0, 0.0, 0.0]]).double()
+    by_sum = SequenceRejection(estimator="k2", over="sum", bound=0.016)
+    assert by_sum.factor(log_ratio_BT, make_batch())[:, 0].tolist() == [1.0, 0.0, 1.0]
+    variation = SequenceRejection(estimator="total_variation", bound=math.expm1(0.15))
+    assert variation.factor(log_ratio_BT, make_batch())[:, 0].tolist() == [1.0, 0.0, 1.0]
+
+
+def test_outward_rejection_keeps_tokens_that_move_back():
+    log_ratio_BT = torch.tensor([[1.0, -1.0, 1.0, 0.0]]).double()
+    advantage_BT = torch.tensor([[1.0, 1.0, -1.0, 1.0]]).double()
+    batch = make_batch(torch.ones(1, 4, dtype=torch.bool), advantage_BT)
+    rejection = SequenceRejection(estimator="k2", bound=0.1, direction="outward")
+    assert rejection.factor(log_ratio_BT, batch).tolist() == [[0.0, 1.0, 1.0, 1.0]]
+
+
+REJECTION = "{kind: sequence_rejection, estimator: k2, bound: 0.02, policy: proximal, anchor: behavior}"
+TRUNCATION = "{kind: truncated_importance, cap: 1.02, policy: proximal, anchor: behavior}"
+
+
+def test_list_of_corrections_is_their_product_in_any_order(make_case, step):
+    case = make_case(7)
+    gradients = {}
+    for name, steps in {
+        "both": [REJECTION, TRUNCATION],
+        "turned": [TRUNCATION, REJECTION],
+        "rejection": [REJECTION],
+        "truncation": [TRUNCATION],
+        "none": [],
+    }.items():
+        listed = load_method("decoupled", f"algorithm.correction=[{', '.join(steps)}]")
+        proximal_BT = case.batch.behavior_logprob_BT + 0.1 * torch.sin(
+            torch.arange(case.batch.mask_BT.numel(), dtype=torch.float64)
+        ).reshape(case.batch.mask_BT.shape)
+        moved = replace(case, batch=replace(case.batch, proximal_logprob_BT=proximal_BT))
+        gradients[name] = step(Objective(listed.method), moved).gradient_BT
+    torch.testing.assert_close(gradients["both"], gradients["turned"], rtol=1e-14, atol=0.0)
+    expected_BT = gradients["rejection"] * gradients["truncation"] / gradients["none"]
+    where_BT = gradients["none"] != 0.0
+    torch.testing.assert_close(gradients["both"][where_BT], expected_BT[where_BT], rtol=1e-12, atol=1e-15)
+    assert 0 < (gradients["both"] == 0.0).sum() < where_BT.numel()
+
+
+def test_one_listed_correction_is_itself_and_an_empty_list_none():
+    one = load_method("grpo", "algorithm.correction=[{kind: truncated_importance, cap: 2.0}]")
+    named = load_method("grpo", "algorithm.correction={kind: truncated_importance, cap: 2.0}")
+    assert one.method == named.method
+    assert load_method("grpo", "algorithm.correction=[]").method == load_method("grpo").method
 
 
 def test_rejected_tokens_stay_in_the_denominators(compose_method, make_case, step):

@@ -204,6 +204,143 @@ def test_bapo_finds_the_first_window_with_enough_positive_signal(shift):
     assert torch.equal(halves.feasible_BT, (ratio_BT >= found[0]) & (ratio_BT <= found[1]))
 
 
+# Budgets along a completion, and over a minibatch.
+
+
+def walked(anchor_BT, policy_BT, mask_BT, divergence):
+    """Which tokens meet both budgets of CPPO, token by token."""
+    delta, least, w_min = divergence.of.delta_high, divergence.prefix_delta, divergence.w_min
+    feasible_BT = torch.ones_like(mask_BT)
+    for row, mask_T in enumerate(mask_BT):
+        places = mask_T.nonzero()[:, 0].tolist()
+        change = (policy_BT[row] - anchor_BT[row]).abs()[places]
+        budget = least
+        if divergence.quantile is not None and places:
+            wanted = divergence.scale * change.quantile(divergence.quantile).item()
+            budget = min(max(wanted, least), divergence.ceiling * least)
+        spent = earned = 0.0
+        for index, place in enumerate(places):
+            weight = 1.0 - (1.0 - w_min) * index / max(len(places) - 1, 1)
+            own = weight * change[index].item()
+            feasible_BT[row, place] = own <= min(delta, delta + budget * earned - spent)
+            spent, earned = spent + own, earned + weight
+    return feasible_BT
+
+
+@pytest.mark.parametrize("quantile", [None, 0.9])
+@pytest.mark.parametrize("w_min", [0.0, 0.8, 1.0])
+def test_prefix_budget_is_the_definition_walked_token_by_token(w_min, quantile):
+    anchor_BT, policy_BT = random_tokens(3, (40, 12))
+    mask_BT = torch.rand(40, 12, generator=torch.Generator().manual_seed(0)) < 0.7
+    mask_BT[7] = False
+    of = Divergence.build("binary_total_variation", delta_low=0.15, delta_high=0.15)
+    divergence = Divergence.build("prefix_budget", of=of, w_min=w_min, prefix_delta=0.02, quantile=quantile)
+    region = region_of(divergence, policy_BT / anchor_BT, anchor_BT=anchor_BT, mask_BT=mask_BT)
+    expected_BT = walked(anchor_BT, policy_BT, mask_BT, divergence)
+    assert torch.equal(region.feasible_BT[mask_BT], expected_BT[mask_BT])
+    assert 0 < expected_BT[mask_BT].sum() < mask_BT.sum()
+
+
+def test_prefix_budget_without_bound_is_the_inner_divergence_and_a_larger_one_keeps_more():
+    anchor_BT, policy_BT = random_tokens(4, (30, 20))
+    of = Divergence.build("binary_total_variation", delta_low=0.1, delta_high=0.2)
+    settings = {"of": of, "w_min": 1.0, "quantile": None}
+    kept = [
+        region_of(
+            Divergence.build("prefix_budget", prefix_delta=budget, **settings),
+            policy_BT / anchor_BT,
+            anchor_BT=anchor_BT,
+        ).feasible_BT
+        for budget in (0.01, 0.05, 1e6)
+    ]
+    assert torch.equal(kept[2], region_of(of, policy_BT / anchor_BT, anchor_BT=anchor_BT).feasible_BT)
+    assert (kept[0] <= kept[1]).all()
+    assert (kept[1] <= kept[2]).all()
+    assert kept[0].sum() < kept[1].sum() < kept[2].sum()
+
+
+def test_prefix_budget_needs_a_divergence_of_tokens():
+    with pytest.raises(ValueError, match="binary_total_variation"):
+        Divergence.build("prefix_budget", of=Divergence.build("none"), w_min=1.0, prefix_delta=0.1)
+
+
+def test_both_directions_of_the_binary_kl_are_within_the_budget():
+    anchor_BT, policy_BT = random_tokens(5)
+
+    def kl(a, b):
+        return a * (a / b).log() + (1 - a) * ((1 - a) / (1 - b)).log()
+
+    anchor_BT, policy_BT = anchor_BT.clamp(1e-5, 1 - 1e-5), policy_BT.clamp(1e-5, 1 - 1e-5)
+    region = region_of(
+        Divergence.build("binary_kl", delta=0.1, direction="both"), policy_BT / anchor_BT, anchor_BT=anchor_BT
+    )
+    expected_BT = kl(anchor_BT, policy_BT).maximum(kl(policy_BT, anchor_BT)) <= 0.1
+    assert torch.equal(region.feasible_BT, expected_BT)
+
+
+def second_moment_inputs(ratio_BT, mask_BT):
+    return RegionInputs(
+        ratio_BT=ratio_BT,
+        token_log_ratio_BT=ratio_BT.log(),
+        anchor_logprob_BT=torch.full_like(ratio_BT, -1.0),
+        mask_BT=mask_BT,
+    )
+
+
+@pytest.mark.parametrize("spread", [0.05, 0.5, 5.0])
+def test_second_moment_finds_the_window_at_which_the_mean_of_squares_is_the_budget(over_ranks, spread):
+    generator = torch.Generator().manual_seed(1)
+    log_BT = spread * torch.randn(12, 9, generator=generator, dtype=torch.float64)
+    advantage_BT = torch.randn(12, 9, generator=generator, dtype=torch.float64)
+    mask_BT = torch.rand(12, 9, generator=generator) < 0.8
+    chosen = Divergence.build("second_moment", delta=0.04)
+    inputs = second_moment_inputs(log_BT.exp(), mask_BT)
+    lower, upper = chosen.prepare_bounds(inputs, advantage_BT, lambda value: value).tolist()
+    square_N = log_BT[mask_BT & (advantage_BT * log_BT > 0)].square()
+    if square_N.mean() <= 0.04:
+        assert spread == 0.05
+        assert (lower, upper) == (0.0, math.inf)
+        return
+    assert lower * upper == pytest.approx(1.0)
+    assert square_N.clamp(max=math.log(upper) ** 2).mean().item() == pytest.approx(0.04, rel=1e-12)
+    parts = over_ranks(
+        [
+            lambda sum_over_ranks, rows=rows: chosen.prepare_bounds(
+                second_moment_inputs(log_BT.exp()[rows], mask_BT[rows]), advantage_BT[rows], sum_over_ranks
+            )
+            for rows in (slice(0, 5), slice(5, 12))
+        ]
+    )
+    for part in parts:
+        assert part.tolist() == pytest.approx([lower, upper], rel=1e-12)
+
+
+# Widths, which the quadratic surrogate divides by.
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "widths"),
+    [
+        ("ratio", {"delta": 12.5}, (12.5, 12.5)),
+        ("total_variation", {"delta": 2.0}, (4.0, 4.0)),
+        ("asymmetric_ratio", {"epsilon_low": 3.0, "epsilon_high": 0.2}, (3.0, 0.2)),
+        ("ratio", {"delta": 0.2}, (0.2, 0.2)),
+    ],
+)
+def test_widths_go_beyond_ratio_0(kind, settings, widths):
+    region = region_of(Divergence.build(kind, **settings), [[0.5, 1.0, 2.0]])
+    found = [width.item() for width in region.widths_like(torch.ones(1, dtype=torch.float64))]
+    assert found == pytest.approx(list(widths))
+
+
+def test_widths_of_total_variation_are_the_budgets_over_the_probability():
+    anchor_BT = torch.tensor([[0.9, 0.5, 0.01]], dtype=torch.float64)
+    chosen = Divergence.build("binary_total_variation", delta_low=0.3, delta_high=12.5)
+    low, high = region_of(chosen, [[1.0, 1.0, 1.0]], anchor_BT=anchor_BT).widths_like(anchor_BT)
+    torch.testing.assert_close(low, 0.3 / anchor_BT)
+    torch.testing.assert_close(high, 12.5 / anchor_BT)
+
+
 # Divergences of whole distributions.
 
 

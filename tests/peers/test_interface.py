@@ -271,3 +271,9 @@ def test_process_without_a_rewarded_row_makes_the_same_exchanges(arguments):
         return shapes
 
     assert exchanges(torch.zeros(B, dtype=torch.bool)) == exchanges(torch.ones(B, dtype=torch.bool))
+
+
+def test_null_is_a_value_of_a_setting():
+    assert (
+        atrium.load_method("grpo", "algorithm.log_ratio_limit=null").method.algorithm.log_ratio_limit is None
+    )

@@ -149,7 +149,7 @@ def _verifier_of(config: Mapping[str, object], name: str) -> Verifier | None:
     if not isinstance(section, Mapping) or section.get("kind") not in Verifier.kinds:
         return None
     settings = {str(key): value for key, value in section.items() if key != "kind"}
-    return Verifier.of(str(section["kind"]), **settings)
+    return Verifier.build(str(section["kind"]), **settings)
 
 
 def regraded_document(found: Sequence[RegradedSet]) -> Document:

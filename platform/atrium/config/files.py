@@ -82,14 +82,19 @@ def read_yaml(path: Path, said: str) -> object:
 
 
 def parse_yaml(text: str) -> Any:  # noqa: ANN401 - whatever the text holds
-    """The content of YAML text, `{}` for none. Raises `yaml.YAMLError`, or `ValueError` for odd values.
+    """Return the content of a YAML file's text, `{}` for none. Raises as `parse_value` does."""
+    content = parse_value(text)
+    return {} if content is None else content
+
+
+def parse_value(text: str) -> Any:  # noqa: ANN401 - whatever the text holds
+    """Return the value of YAML text. Raises `yaml.YAMLError`, or `ValueError` for odd values.
 
     An error too is text with a tag, or nested more than 100 deep, or that stands for more than 50,000 values
     once its aliases are written out: a kilobyte of aliases can mean more values than any memory holds.
     """
     _check_size(text)
-    content = yaml.load(text, Loader=_Loader)
-    return {} if content is None else content
+    return yaml.load(text, Loader=_Loader)
 
 
 def _check_size(text: str) -> None:

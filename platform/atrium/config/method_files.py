@@ -12,7 +12,7 @@ from yaml import YAMLError
 from atrium.base.errors import ConfigError
 from atrium.base.nested import flattened, mapping_at, put, setting
 from atrium.base.section import Section
-from atrium.config.files import conf_folder, parse_yaml, read_groups, read_yaml
+from atrium.config.files import conf_folder, parse_value, parse_yaml, read_groups, read_yaml
 from atrium.config.messages import config_error
 from atrium.config.nearest import shown, suggestion
 from atrium.config.new_kinds import stale_keys
@@ -143,7 +143,7 @@ def _split(lines: Sequence[str]) -> tuple[dict[str, str], dict[str, object]]:
             choices[key] = text
             continue
         try:
-            typed[key] = parse_yaml(text) if text else None
+            typed[key] = parse_value(text)
         except (YAMLError, ValueError) as error:
             raise ConfigError(f"{shown(line)}: {key}'s value cannot be read") from error
     return choices, typed

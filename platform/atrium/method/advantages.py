@@ -62,14 +62,15 @@ class Advantage(Section):
         if not isinstance(data, Mapping) or data.get("scale") != "token_std":
             return data
         if data.get("whiten", "tokens") != "tokens":
-            raise ValueError("scale=token_std is whiten=tokens; choose another scale")
+            raise ValueError("whiten=tokens with scale=token_std, its earlier name")
+        kept = {name: value for name, value in data.items() if name != "epsilon"}
         epsilon = data.get("epsilon", cls.model_fields["epsilon"].default)
-        return {**data, "scale": "none", "whiten": "tokens", "whiten_epsilon": epsilon}
+        return {**kept, "scale": "none", "whiten": "tokens", "whiten_epsilon": epsilon}
 
     @model_validator(mode="after")
     def _check_whitened_rows(self) -> Self:
         if self.whiten == "rows" and self.returns == "token":
-            raise ValueError("whiten=rows needs one return per completion; choose returns=sequence")
+            raise ValueError("returns=sequence with whiten=rows, which needs one return per completion")
         return self
 
     @property
