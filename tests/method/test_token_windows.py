@@ -33,7 +33,7 @@ def test_a_constant_window_is_the_one_that_trains(name):
         assert (trained.lower, trained.upper) == (window.lower, window.upper)
 
 
-@pytest.mark.parametrize("name", [n for n in names("divergence") if read_divergence(n).of_single_tokens])
+@pytest.mark.parametrize("name", [n for n in names("divergence") if read_divergence(n).has_token_windows])
 @pytest.mark.parametrize("probability", PROBABILITIES)
 def test_a_window_by_probability_is_the_one_that_trains(name, probability):
     config = read_divergence(name)

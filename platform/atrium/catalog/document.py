@@ -32,7 +32,7 @@ def windows_document(
 def _at_budgets(arms: Sequence[Arm], budget: float | None) -> Table:
     titles = ("divergence", "budget δ", "l", "u", "1 - l", "u - 1", "-log l", "log u", "D''(1)")
     note = "equal budgets of divergences with different curvature D''(1) are different trust regions"
-    without = [arm.name for arm in arms if arm.window is None and not arm.config.of_single_tokens]
+    without = [arm.name for arm in arms if arm.window is None and not arm.config.has_token_windows]
     if without:
         note += f"; no window on the ratio (whole distributions or completions): {', '.join(without)}"
     where = "their own budgets" if budget is None else f"budget {budget:g}"
@@ -67,7 +67,7 @@ def _at_budget(arm: Arm, window: Window) -> tuple[Cell, ...]:
 def _by_probability(arms: Sequence[Arm]) -> Table:
     rows = []
     for arm in arms:
-        if arm.config.of_single_tokens:
+        if arm.config.has_token_windows:
             found = [arm.config.window_at(q) for q in PROBABILITIES]
             rows.append(Row((arm.name, *("" if one is None else interval(one, 3) for one in found))))
     return Table(

@@ -147,7 +147,7 @@ def described(arms: Sequence[Arm]) -> list[dict[str, object]]:
             "curvature": None if arm.config.of_ratio is None else arm.config.of_ratio.curvature,
             "by_probability": (
                 {f"{q:g}": _bounds(arm.config.window_at(q)) for q in PROBABILITIES}
-                if arm.config.of_single_tokens
+                if arm.config.has_token_windows
                 else None
             ),
         }

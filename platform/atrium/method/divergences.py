@@ -45,6 +45,11 @@ class Divergence(Part, axis=True):
     measures_tokens: ClassVar[bool] = False
 
     @property
+    def has_token_windows(self) -> bool:
+        """Whether each token has a window of its own, which `window_at` gives."""
+        return self.of_single_tokens and self.has_window
+
+    @property
     def of_ratio(self) -> RatioDivergence | None:
         """D(w), where the divergence is a function of the ratio with a budget; None elsewhere."""
         return None
@@ -327,13 +332,6 @@ class SecondMoment(Divergence):
 
     needs: ClassVar = Needs(prepare_pass=True)
     """A pass over the minibatch: the window depends on its ratios."""
-
-    def window(self) -> Window:
-        """All ratios: the window if the minibatch is within the budget."""
-        return windows.UNBOUNDED
-
-    def fixed_window(self) -> None:
-        """None: every minibatch has its own."""
 
     def region(self, x: RegionInputs) -> Region:
         """The minibatch's window."""

@@ -54,7 +54,9 @@ def window_text(divergence: Divergence) -> str:
     """The window of a divergence, or why there is no single one."""
     window = divergence.window()
     if window is None:
-        return "by token" if divergence.of_single_tokens else "none"
+        if divergence.has_window and divergence.needs.prepare_pass:
+            return "by minibatch"
+        return "by token" if divergence.has_token_windows else "none"
     if window.is_unbounded:
         return "(0, ∞)"
     text = interval(window)

@@ -30,7 +30,7 @@ class MethodWindow:
             name=method.algorithm.name,
             constant=divergence.window(),
             probabilities=_PROBABILITIES if found else (),
-            by_probability=found if divergence.of_single_tokens else (),
+            by_probability=found if divergence.has_token_windows else (),
         )
 
 
