@@ -42,7 +42,9 @@ class Algorithm(Section):
     """What happens at the boundary?"""
     token_weight: TokenWeight = AllTokens()
     """Which tokens contribute to the objective, and with which weight?"""
-    correction: Annotated[Correction, BeforeValidator(read_corrections)] = NoCorrection()
+    correction: Annotated[
+        Correction, BeforeValidator(read_corrections, json_schema_input_type=Correction | list[Correction])
+    ] = NoCorrection()
     """How is a mismatch of engine and trainer repaired? A list of corrections is their product."""
     reduction: Reduction
     """How do tokens become one number?"""
