@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from functools import partial
 
@@ -30,6 +31,7 @@ from atrium.base.metrics import (
     STALENESS_STEPS,
     is_repeatable,
 )
+from atrium.cli import main
 from atrium.config.compose import from_json
 from atrium.config.evaluation import EvaluatedCheckpoint, checkpoint_evaluation
 from atrium.engines.server.engine import ServerEngine
@@ -240,6 +242,21 @@ def test_with_weights_that_do_not_move_every_ratio_of_an_old_batch_is_one(runs):
         assert step[RATIO_MAX.name] == pytest.approx(1.0, abs=1e-4)
         assert step[KL_BEFORE_UPDATE.name] == pytest.approx(0.0, abs=1e-8)
         assert step[OUTSIDE_BEFORE_UPDATE_FRAC.name] == 0.0
+
+
+@pytest.mark.full
+def test_run_recorded_with_engines_beside_it_is_resumed_inside_to_the_same_end(
+    runs, undisturbed, same_record, capsys
+):
+    folder = runs.killed_after(2, *LAGGED, "experiment_name=recorded_beside")
+    record = json.loads(folder.config_file.read_text())
+    record["rollout"] |= {"placement": "beside", "num_engines": 2, "engine_timeout_s": 1800.0}
+    folder.write_config(record)
+    assert main(["train", "--resume", folder.path.name, f"runs_dir={runs.runs_dir}"]) == 0
+    note = "rollout.placement=beside was removed; this run uses rollout.placement=inside"
+    assert f"note: {note}\n" in capsys.readouterr().out
+    assert note in folder.log_file.read_text()
+    same_record(folder, undisturbed, step=4)
 
 
 def rows_at(path):

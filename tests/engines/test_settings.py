@@ -139,8 +139,10 @@ def test_nccl_leaves_the_loopback_only_for_servers_at_other_addresses(urls, is_a
     assert engine(*sent, f"rollout.servers={urls}").sends_weights_afar is is_afar
 
 
-def test_recorded_sampling_beside_the_update_is_refused_in_one_line():
+def test_what_earlier_runs_recorded_of_sampling_before_the_update_is_read():
     stored = json.loads(to_json(compose([])))
+    stored["rollout"]["overlap"] = False
+    assert from_json(json.dumps(stored)).rollout.placement == "inside"
     stored["rollout"]["overlap"] = True
     with pytest.raises(ConfigError, match=r"rollout\.overlap=true: .*rollout\.placement=server"):
         from_json(json.dumps(stored))

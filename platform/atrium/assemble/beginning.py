@@ -20,8 +20,10 @@ from atrium.base.errors import AtriumError, ConfigError, Interrupted, RunFolderE
 from atrium.base.loading import loading
 from atrium.base.plain_files import read_plain
 from atrium.base.processes import END_SIGNALS, stopped_at_once
+from atrium.base.recorded import read_object
 from atrium.config.compose import compose, compose_notes, from_json
 from atrium.config.dates import dated
+from atrium.config.earlier import placement_note
 from atrium.config.machine import engine_choice, this_machine
 from atrium.config.multirun import compose_all
 from atrium.config.nearest import shown
@@ -68,7 +70,7 @@ def begin(origin: Origin, overrides: Sequence[str], *, prints_job: bool = False)
     if prints_job:
         print_script(config)
         return
-    note = None if stored is None or is_rank() else schedule_note(stored, config, step)
+    notes = [] if is_rank() else _notes(origin, stored, config, step)
     if origin.run is None and origin.file is None:
         print_notes(config, overrides)
     if origin.from_step is not None:
@@ -76,7 +78,7 @@ def begin(origin: Origin, overrides: Sequence[str], *, prints_job: bool = False)
     arguments = [*overrides, *origin.arguments]
     if origin.branch_step is not None:
         config, arguments = _branch(config, origin.branch_step, overrides)
-    if note is not None:
+    for note in notes:
         sys.stdout.write(f"note: {note}\n")
         if config.resume is not None:
             RunFolder(Path(config.resume)).append_log(f"note: {note}")
@@ -141,6 +143,16 @@ def _continued(run: str, step: int | None, overrides: Sequence[str]) -> tuple[Ru
     if step is not None:
         return stored, branch_config(stored, folder, step, overrides)
     return stored, resumed(stored, folder.path, overrides)
+
+
+def _notes(origin: Origin, stored: RunConfig | None, config: RunConfig, step: int) -> list[str]:
+    """What a run that begins from a recorded one does otherwise, a line each."""
+    file = Path(origin.file) if origin.file is not None else None
+    if config.resume is not None:
+        file = RunFolder(Path(config.resume)).config_file
+    placement = None if file is None else placement_note(read_object(file)[0])
+    schedule = None if stored is None else schedule_note(stored, config, step)
+    return [note for note in (placement, schedule) if note is not None]
 
 
 def _branch(config: RunConfig, step: int, overrides: Sequence[str]) -> tuple[RunConfig, list[str]]:

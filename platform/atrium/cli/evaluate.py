@@ -7,12 +7,15 @@ and subject, and the places of files.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from atrium.assemble.evaluation_choice import interrupted_evaluation, new_evaluation
 from atrium.base.loading import loading
+from atrium.base.recorded import read_object
 from atrium.cli.parser import CommandParser, files_explained
+from atrium.config.earlier import placement_note
 from atrium.config.evaluation import EvaluationSettings
 from atrium.runs.evaluation_document import evaluation_document
 from atrium.runs.run_folder import RunFolder
@@ -96,6 +99,9 @@ def _evaluate(settings: EvaluationSettings, overrides: Sequence[str], resume: Pa
     check_before_run(settings.config)
     if resume is None and settings.checkpoint is None:
         print_notes(settings.config, overrides)
+    if resume is not None and (note := placement_note(read_object(RunFolder(resume).config_file)[0])):
+        sys.stdout.write(f"note: {note}\n")
+        RunFolder(resume).append_log(f"note: {note}")
     set_threads(settings.config)
     with loading():  # torch; most mistakes have been found without it
         from atrium.assemble.evaluation import run_evaluation

@@ -21,8 +21,8 @@ from pydantic import ValidationError
 from yaml import YAMLError
 
 from atrium.base.errors import ConfigError
-from atrium.base.nested import mapping_at
 from atrium.config.consistency import check_consistency
+from atrium.config.earlier import upgraded
 from atrium.config.files import CONFIG_NAME, LOCAL, check_method_name, conf_folder, parse_yaml, read_groups
 from atrium.config.machine import Machine, engine_choice, resolve_auto, this_machine
 from atrium.config.messages import config_error
@@ -39,7 +39,6 @@ from atrium.config.overrides import (
 from atrium.config.own_files import expand_files
 from atrium.config.scale import check_scale, choose_by_source, scale_notes
 from atrium.config.schema import RunConfig
-from atrium.engines.declaration import REMOVED_PLACE_SETTINGS
 from atrium.engines.settings import EngineSettings
 
 HYDRA_VERSION_BASE = "1.3"
@@ -154,14 +153,7 @@ def from_json(text: str, *, trains: bool = True) -> RunConfig:
         raise ConfigError(f"the stored configuration is not JSON: {error}") from error
     if not isinstance(data, dict):
         raise ConfigError("the stored configuration is not a JSON object")
-    return validated(without_removed(data), trains=trains)
-
-
-def without_removed(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recorded configuration without the settings that earlier versions had for other placements."""
-    rollout = mapping_at(data, "rollout")
-    kept = {name: value for name, value in rollout.items() if name not in REMOVED_PLACE_SETTINGS}
-    return {**data, "rollout": kept} if kept else dict(data)
+    return validated(upgraded(data), trains=trains)
 
 
 def validated(data: Mapping[str, Any], *, trains: bool = True) -> RunConfig:

@@ -16,8 +16,9 @@ from hydra.core.override_parser.types import Override
 
 from atrium.base.errors import ConfigError, RunFolderError
 from atrium.base.nested import flattened
-from atrium.config.compose import check_overrides, compose, validated, without_removed
+from atrium.config.compose import check_overrides, compose, validated
 from atrium.config.compute import ONE_PROCESS, check_alone
+from atrium.config.earlier import upgraded
 from atrium.config.files import conf_folder, options_of
 from atrium.config.nearest import shown
 from atrium.config.schema import RunConfig
@@ -198,7 +199,7 @@ def stored_evaluation(text: str, folder: Path) -> EvaluationSettings:
     checkpoint = data.get("checkpoint")
     sections = {key: data.get(key) for key in SECTIONS}
     data = {**data.get(_UNREAD, {}), **sections, "runs_dir": str(folder.parents[1])}
-    config = validated(without_removed(data), trains=False)
+    config = validated(upgraded(data), trains=False)
     return EvaluationSettings(
         config=config, checkpoint=None if checkpoint is None else EvaluatedCheckpoint(**checkpoint)
     )

@@ -1,0 +1,56 @@
+"""Settings that earlier versions recorded, as this version names them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from atrium.base.nested import mapping_at, setting
+from atrium.engines.declaration import REMOVED_PLACE_SETTINGS, SERVER_SETTINGS, EngineSettings
+
+_REMOVED_PLACEMENTS = ("beside", "cluster")
+
+
+def upgraded(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recorded configuration with the placements of this version.
+
+    Engines that ran in processes of their own or on a cluster become vLLM servers, or, where the engine has
+    no server or the prompt has stop strings, the engine inside the trainer's process.
+    """
+    recorded = mapping_at(data, "rollout")
+    if not recorded:
+        return dict(data)
+    rollout = {name: value for name, value in recorded.items() if name not in REMOVED_PLACE_SETTINGS}
+    if rollout.get("overlap") is False:  # an earlier name of placement=inside
+        del rollout["overlap"]
+    if (placement := _placement_now(data)) is not None:
+        rollout = {name: value for name, value in rollout.items() if name not in SERVER_SETTINGS}
+        rollout["placement"] = placement
+    if placement == "server":
+        rollout["num_servers"] = recorded.get("num_engines", 1)
+        rollout["devices"] = recorded.get("devices")
+        rollout["sleep_level"] = None  # servers keep their devices during updates
+    return {**data, "rollout": rollout}
+
+
+def placement_note(data: Mapping[str, Any]) -> str | None:
+    """Return a line that says what became of a recorded placement; None where it still exists."""
+    placement = _placement_now(data)
+    if placement is None:
+        return None
+    now = "rollout.placement=inside"
+    if placement == "server":
+        num_servers = setting(upgraded(data), "rollout.num_servers")
+        now = f"rollout.placement=server rollout.num_servers={num_servers}"
+    return f"rollout.placement={setting(data, 'rollout.placement')} was removed; this run uses {now}"
+
+
+def _placement_now(data: Mapping[str, Any]) -> str | None:
+    """The placement that replaces a removed one; None where there is nothing to replace."""
+    if setting(data, "rollout.placement") not in _REMOVED_PLACEMENTS:
+        return None
+    engine = str(setting(data, "rollout.engine"))
+    if setting(data, "model.prompt.stop"):  # servers have no tokenizer to find stop strings with
+        return "inside"
+    has_server = engine in EngineSettings.kinds and EngineSettings.named(engine).runs_as_server
+    return "server" if has_server else "inside"
