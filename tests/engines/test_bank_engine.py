@@ -149,7 +149,7 @@ def test_the_rest_of_a_group_is_what_the_live_engine_samples_for_its_seeds(tmp_p
     bank = bank_of(write(tmp_path / "bank.parquet", random_rows()), policy.tokenizer)
     live = transformers_engine(policy)
     engine = BankEngine(bank, live, stored_frac=0.5, context_length=CONTEXT_LENGTH)
-    engine.update_weights(policy.model.state_dict(), 4)
+    live.update_weights(policy.model.state_dict(), 4)
     requests = requests_for(["7", "3+4-5+6="], policy.tokenizer, group_size=4)
     mixed, alone = generate(engine, requests, SAMPLING), generate(live, requests, SAMPLING)
     for some, sampled in zip(mixed, alone, strict=True):

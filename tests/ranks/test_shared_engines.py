@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.opened_run import opened_run
 
 from atrium.assemble.evaluation_plan import EvaluationPlan, JudgedBenchmark
 from atrium.assemble.ranks import explained_by
@@ -25,6 +26,7 @@ from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import MathVerifier
 from atrium.method.groups import GroupFilter
 from atrium.runs.listener import Listener
+from atrium.runs.run_folder import RunFolder
 from atrium.train.collect import RolloutCollector
 from atrium.train.measure.measurements import Measurements
 from atrium.train.ranks.ranks import Ranks
@@ -217,14 +219,13 @@ def evaluated(engine, grader, ranks, num_problems):
         require_stop=True,
     )
     record = Record()
+    run = opened_run(None, RunFolder(Path("unused after training began")), [], ranks)
     plan = EvaluationPlan(
+        run=replace(run, listener=record),
         validation=JudgedBenchmark(benchmark, grader, VERIFIER),
         tests=(),
         draws=Draws(engine=engine, encode=encode, seed=0, run_seed=0, wave_size=None),
-        listener=record,
-        cache_dir=Path("unused after training began"),
         key="",
-        ranks=ranks,
     )
     return plan(1, final=True), record.samples
 

@@ -15,7 +15,7 @@ from atrium.data.problems import ProblemStream
 from atrium.data.prompts import PromptEncoder
 from atrium.engines.bank_engine import BankEngine
 from atrium.engines.completion_bank import Vocabulary, build_bank
-from atrium.engines.engine import Engine
+from atrium.engines.engine import Sampler
 from atrium.engines.settings import BankSettings
 from atrium.engines.stored_rollouts import StoredCompletion, read_stored, stored_files
 from atrium.grading.rewards import GradedGroup, RewardFunction
@@ -93,7 +93,7 @@ def _bank_engine(
     policy: Policy,
     *,
     encode: PromptEncoder,
-    live: Engine,
+    live: Sampler,
 ) -> BankEngine:
     tokenizer, decode = policy.tokenizer, TextDecoder(policy.tokenizer)
     vocabulary = Vocabulary(

@@ -98,11 +98,9 @@ def check_model(config: RunConfig, *, trains: bool = True) -> None:
     """
     if isinstance(config.model, HubModelSettings):
         shape = exact_shape(config)
-        check_memory(config, shape, _device_bytes(config.compute.device), trains=trains)
+        # All the memory of the GPU, or of the machine.
+        is_cuda = config.compute.device == "cuda"
+        num_bytes = torch.cuda.mem_get_info()[1] if is_cuda else psutil.virtual_memory().total
+        check_memory(config, shape, int(num_bytes), trains=trains)
         if trains:
             check_disk(config, shape)
-
-
-def _device_bytes(device: str) -> int:
-    """All the memory of the GPU, or of the machine."""
-    return int(torch.cuda.mem_get_info()[1]) if device == "cuda" else int(psutil.virtual_memory().total)

@@ -12,12 +12,12 @@ about its noise follows from how a gain over it varies between seeds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from atrium.assemble.evaluation_key import evaluation_key
+from atrium.assemble.run import Run
 from atrium.base.atomic import explained
 from atrium.base.errors import RunFolderError
 from atrium.base.records import BenchmarkResult, EvaluatedSample
@@ -26,7 +26,6 @@ from atrium.evaluation.evaluator import Benchmark, Draws, Evaluation, evaluate, 
 from atrium.grading.grader import Grader
 from atrium.grading.verifiers import Verifier
 from atrium.runs.evaluation_parts import EvaluationParts, Finished
-from atrium.runs.listener import Listener
 from atrium.runs.sample_files import answer_columns, sample_of, write_evaluation
 from atrium.train.ranks.ranks import Ranks
 
@@ -44,19 +43,17 @@ class EvaluationPlan:
     """What a run evaluates: validation problems each time, test problems before and after training.
 
     The best checkpoint is chosen on validation, so results on test stay clean of that choice. Problems are
-    dealt over the `ranks`, each of which learns the outcome. Before training all seeds share their draws;
+    dealt over the run's ranks, each of which learns the outcome. Before training all seeds share their draws;
     afterwards those are keyed by the run's seed too, so that the noise of sampling is independent over seeds.
-    Samples from before training are cached in `cache_dir`, where they depend on the benchmark and on `key`,
-    which is the `policy_key`.
+    Samples from before training are cached, where they depend on the benchmark and on `key`, which is the
+    `policy_key`.
     """
 
+    run: Run
     validation: JudgedBenchmark
     tests: tuple[JudgedBenchmark, ...]
     draws: Draws
-    listener: Listener
-    cache_dir: Path
     key: str
-    ranks: Ranks = Ranks()
 
     def __call__(self, step: int, *, final: bool) -> float | None:
         """Evaluate and record; Mean@K on the validation problems."""
@@ -67,41 +64,14 @@ class EvaluationPlan:
         return value
 
     def _evaluate(self, judged: JudgedBenchmark, step: int) -> float:
-        if step > 0:
-            return self._recorded(judged, step, self._sampled(judged, step))
-        benchmark, grader, verifier = judged
-        name = evaluation_key(self.key, benchmark, verifier, self.draws.encode, self.draws.seed)
-        path = self.cache_dir / f"{name}.parquet"
-        finished = _recalled(path, benchmark) if self.ranks.is_first else {}
-        outcome = None
-        if not self.ranks.from_first(bool(finished)):
-            outcome = self._sampled(judged, step)
-            if outcome is not None:
-                with explained("cache the first evaluation in", path.parent):
-                    write_evaluation(path, step, outcome.samples)
-        elif self.ranks.is_first:
-            outcome = evaluate(benchmark, self._draws(step), grader, Watch(finished=finished))
-        return self._recorded(judged, step, outcome)
-
-    def _sampled(self, judged: JudgedBenchmark, step: int) -> Evaluation | None:
-        """The outcome, on the rank that records it."""
-        draws = self._draws(step)
-        return evaluated_together(
-            judged.benchmark,
-            lambda part, watch: evaluate(part, draws, judged.grader, watch),
-            lambda part: sample_only(part, draws),
-            self.ranks,
-        )
-
-    def _draws(self, step: int) -> Draws:
-        """Those of the run's seed after training began; before it, all runs are one policy."""
-        return self.draws if step > 0 else replace(self.draws, run_seed=None)
-
-    def _recorded(self, judged: JudgedBenchmark, step: int, outcome: Evaluation | None) -> float:
-        """Record the outcome where it is; Mean@K everywhere."""
-        value = None
+        """Evaluate and record; Mean@K, on every rank."""
+        run = self.run
+        if step == 0:
+            outcome = self._before_training(judged)
+        else:
+            outcome = evaluated_together(judged.benchmark, self.draws, judged.grader, run.ranks)
         if outcome is not None:
-            self.listener.evaluation(
+            run.listener.evaluation(
                 BenchmarkResult(
                     step=step,
                     benchmark=judged.benchmark.name,
@@ -109,8 +79,22 @@ class EvaluationPlan:
                     results=outcome.results,
                 )
             )
-            value = outcome.results["mean_at_k"]
-        return float(self.ranks.from_first(value))
+        return float(run.ranks.from_first(None if outcome is None else outcome.results["mean_at_k"]))
+
+    def _before_training(self, judged: JudgedBenchmark) -> Evaluation | None:
+        """The outcome on the rank that records it: cached, or made and cached."""
+        benchmark, grader, verifier = judged
+        draws, ranks = replace(self.draws, run_seed=None), self.run.ranks
+        name = evaluation_key(self.key, benchmark, verifier, draws.encode, draws.seed)
+        path = self.run.folder.cache_dir / "first_evaluations" / f"{name}.parquet"
+        finished = _recalled(path, benchmark) if ranks.is_first else {}
+        if ranks.from_first(bool(finished)):
+            return evaluate(benchmark, draws, grader, Watch(finished=finished)) if ranks.is_first else None
+        outcome = evaluated_together(benchmark, draws, grader, ranks)
+        if outcome is not None:
+            with explained("cache the first evaluation in", path.parent):
+                write_evaluation(path, 0, outcome.samples)
+        return outcome
 
 
 def _recalled(path: Path, benchmark: Benchmark) -> Finished:
@@ -124,24 +108,19 @@ def _recalled(path: Path, benchmark: Benchmark) -> Finished:
         return {}
 
 
-def evaluated_together(
-    benchmark: Benchmark,
-    evaluate: Callable[[Benchmark, Watch], Evaluation],
-    sample: Callable[[Benchmark], None],
-    ranks: Ranks,
-) -> Evaluation | None:
+def evaluated_together(benchmark: Benchmark, draws: Draws, grader: Grader, ranks: Ranks) -> Evaluation | None:
     """The evaluation of the whole benchmark on rank 0, which all ranks make together; None on the others.
 
-    `sample` asks the engine for what `evaluate` does: it is shared by ranks, which have to ask alike.
+    Ranks that share an engine have to ask it alike, and one of them grades.
     """
     if ranks.is_alone:
-        return evaluate(benchmark, Watch())
+        return evaluate(benchmark, draws, grader)
     share = ranks.share(benchmark.problems)
     samples: tuple[EvaluatedSample, ...] = ()
     if share and ranks.leads_engine:
-        samples = evaluate(replace(benchmark, problems=tuple(share)), Watch()).samples
+        samples = evaluate(replace(benchmark, problems=tuple(share)), draws, grader).samples
     elif share:
-        sample(replace(benchmark, problems=tuple(share)))
+        sample_only(replace(benchmark, problems=tuple(share)), draws)
     found = ranks.gather([{"problem": one.problem.problem_id, **answer_columns(one)} for one in samples])
     if not ranks.is_first:
         return None
@@ -149,4 +128,4 @@ def evaluated_together(
     finished: dict[str, list[EvaluatedSample]] = {name: [] for name in problems}
     for record in (record for records in found for record in records):
         finished[record["problem"]].append(sample_of(record, problems[record["problem"]]))
-    return evaluate(benchmark, Watch(finished=finished))
+    return evaluate(benchmark, draws, grader, Watch(finished=finished))

@@ -26,7 +26,9 @@ def export_policy(folder: RunFolder, step: int, target: Path, *, adapter: bool, 
     source = folder.checkpoint_path(step) / POLICY_FOLDER
     check_policy(source)
     if adapter:
-        source = _adapter_of(source, folder.name)
+        source /= _ADAPTER_FOLDER
+        if not source.is_dir():
+            raise CheckpointError(f"{folder.name} trained no adapters (model.lora=null); leave out --adapter")
     config, _ = read_object(folder.config_file)
     _copy(source, target, force=force)
     write_origin(target, config, run=folder.name, step=step)
@@ -68,13 +70,6 @@ def check_policy(source: Path) -> None:
         )
     if any((source.parent / name).exists() for name in (STATE, DIGESTS)):  # else it is a policy alone
         check_files(source.parent, below=f"{POLICY_FOLDER}/")
-
-
-def _adapter_of(policy: Path, run: str) -> Path:
-    adapter = policy / _ADAPTER_FOLDER
-    if not adapter.is_dir():
-        raise CheckpointError(f"{run} trained no adapters (model.lora=null); leave out --adapter")
-    return adapter
 
 
 def _copy(source: Path, target: Path, *, force: bool) -> None:

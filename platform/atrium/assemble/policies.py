@@ -65,21 +65,11 @@ def build_policy(
     policy = _build_policy(config, cache_dir, listener, trains=trains, device=device)
     if trains and config.model.lora is not None:
         source = config.model.source if isinstance(config.model, HubModelSettings) else None
-        add_lora(
-            policy.model,
-            config.model.lora,
-            seed=config.model_seed,
-            source=source,
-        )
+        add_lora(policy.model, config.model.lora, seed=config.model_seed, source=source)
     if trains and config.optimizer.kind == "adamw_bf16":
-        _round_parameters(policy.model)
+        for parameter in policy.model.parameters():  # buffers, such as frequencies, stay as they are
+            parameter.data = parameter.data.to(torch.bfloat16)
     return policy
-
-
-def _round_parameters(model: nn.Module) -> None:
-    """Make the parameters bfloat16; buffers, such as the frequencies of rotations, stay as they are."""
-    for parameter in model.parameters():
-        parameter.data = parameter.data.to(torch.bfloat16)
 
 
 def _build_policy(

@@ -313,6 +313,7 @@ def _evaluation(context: RunContext) -> EvaluationPlan:
         for loaded in (context.task.validation, *context.task.benchmarks)
     )
     return EvaluationPlan(
+        run=run,
         validation=validation,
         tests=tuple(tests),
         draws=Draws(
@@ -322,9 +323,6 @@ def _evaluation(context: RunContext) -> EvaluationPlan:
             run_seed=config.seed,
             wave_size=config.rollout.wave_size(policy.num_parameters),
         ),
-        listener=run.listener,
-        ranks=run.ranks,
-        cache_dir=run.folder.cache_dir / "first_evaluations",
         key=policy_key(config, policy, context.digest),
     )
 

@@ -2,24 +2,23 @@
 
 A group takes its stored completions without replacement, so whole stored groups stay whole; which ones
 depends on the prompt and on the group's first seed. In this it differs from other engines, whose
-completions depend on their own seed alone. What is not stored is sampled by a live engine, which also
-holds the policy's weights; a bank cannot answer for a policy that did not write it, so evaluation asks
-the live engine and never this one.
+completions depend on their own seed alone. What is not stored is sampled by a live engine, which holds the
+policy's weights; a bank cannot answer for a policy that did not write it, so evaluation uses the live engine
+and never this one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-from torch import Tensor
 
 from atrium.base.errors import EngineError
 from atrium.base.records import Completion, TokenIds
 from atrium.base.seeding import derive_seed
 from atrium.engines.completion_bank import Bank
-from atrium.engines.engine import Engine, EngineFacts, Generation, GenerationRequest, SamplingParams
+from atrium.engines.engine import EngineFacts, Generation, GenerationRequest, Sampler, SamplingParams
 from atrium.engines.sampling import check_requests
 
 
@@ -38,7 +37,7 @@ class BankEngine:
         The most tokens that a prompt and its completion may have together.
     """
 
-    def __init__(self, bank: Bank, live: Engine, *, stored_frac: float, context_length: int) -> None:
+    def __init__(self, bank: Bank, live: Sampler, *, stored_frac: float, context_length: int) -> None:
         self._bank = bank
         self._live = live
         self._stored_frac = stored_frac
@@ -110,18 +109,6 @@ class BankEngine:
                 "at least as many, what is stored is not cut"
             )
         return drawn
-
-    def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Hand the weights to the live engine; the bank is as it was."""
-        self._live.update_weights(weights, version)
-
-    def release_memory(self) -> None:
-        """Let the live engine give its memory to others."""
-        self._live.release_memory()
-
-    def close(self) -> None:
-        """Close the live engine."""
-        self._live.close()
 
 
 def _shown(prompt: TokenIds) -> str:

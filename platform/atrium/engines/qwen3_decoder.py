@@ -125,9 +125,11 @@ def _fuse(model: PreTrainedModel, index: int) -> _Block:
     attention, feed_forward = layer.self_attn, layer.mlp
     query_key_value = [attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]
     gate_up = [feed_forward.gate_proj.weight, feed_forward.up_proj.weight]
+    query_norm = attention.q_norm.weight.expand(model.config.num_attention_heads, -1)
+    key_norm = attention.k_norm.weight.expand(model.config.num_key_value_heads, -1)
     return _Block(
         query_key_value=(torch.cat(query_key_value) * layer.input_layernorm.weight).t().contiguous(),
-        head_norms=_head_norms(model, index),
+        head_norms=torch.cat([query_norm, key_norm]),
         output=attention.o_proj.weight.t().contiguous(),
         gate_up=(torch.cat(gate_up) * layer.post_attention_layernorm.weight).t().contiguous(),
         down=feed_forward.down_proj.weight.t().contiguous(),
@@ -139,14 +141,6 @@ def _unit_rms(state: Tensor, epsilon: float) -> Tensor:
     norm = torch.linalg.vector_norm(state, dim=-1, keepdim=True)
     inverse: Tensor = norm.square_().div_(state.shape[-1]).add_(epsilon).rsqrt_()
     return state * inverse
-
-
-def _head_norms(model: PreTrainedModel, layer: int) -> Tensor:
-    """Return the scales [H + K, D] of a layer's query and key heads, in that order."""
-    attention, config = model.model.layers[layer].self_attn, model.config
-    query = attention.q_norm.weight.expand(config.num_attention_heads, -1)
-    key = attention.k_norm.weight.expand(config.num_key_value_heads, -1)
-    return torch.cat([query, key])
 
 
 def _rotations(model: PreTrainedModel, position_N: Tensor) -> tuple[Tensor, Tensor]:

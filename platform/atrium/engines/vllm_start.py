@@ -16,7 +16,6 @@ import torch._dynamo.config
 import torch.distributed
 from transformers import PreTrainedModel
 
-from atrium.base.errors import EngineError
 from atrium.engines.engine import SamplingParams
 from atrium.engines.settings import VllmSettings
 
@@ -170,11 +169,6 @@ def _sharing(settings: VllmSettings, place: Place) -> dict[str, Any]:
     which schedules and samples by itself; several engines are to it copies that do not know of each other.
     """
     num_ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-    if num_ranks % settings.tensor_parallel:
-        raise EngineError(
-            f"rollout.tensor_parallel={settings.tensor_parallel} does not divide the number of processes, "
-            f"{num_ranks}; start a multiple of it"
-        )
     if num_ranks == 1:
         return {}
     on_cpu = place.device == "cpu" and settings.tensor_parallel > 1

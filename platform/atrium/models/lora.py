@@ -137,7 +137,9 @@ def write_adapter(model: PreTrainedModel, folder: Path) -> None:
         folder / _WEIGHTS,
         metadata={"format": "pt"},
     )
-    record = {key: sorted(v) if isinstance(v, set) else v for key, v in _peft_config(model).to_dict().items()}
+    record = {
+        key: sorted(v) if isinstance(v, set) else v for key, v in model.peft_config[_NAME].to_dict().items()
+    }
     (folder / "adapter_config.json").write_text(
         json.dumps({**record, "inference_mode": True}, indent=2, sort_keys=True), encoding="utf-8"
     )
@@ -200,10 +202,6 @@ def _adapter_weights(model: PreTrainedModel) -> dict[str, Tensor]:
         for name, tensor in model.state_dict().items()
         if any(part in name for part in _PARTS)
     }
-
-
-def _peft_config(model: PreTrainedModel) -> Any:  # noqa: ANN401 - peft has no types here
-    return model.peft_config[_NAME]
 
 
 def _linear_maps(model: PreTrainedModel) -> Iterator[str]:

@@ -22,7 +22,7 @@ from atrium.base.records import (
 from atrium.base.seeding import derive_seed
 from atrium.data.problems import ProblemStream
 from atrium.data.prompts import PromptEncoder
-from atrium.engines.engine import Engine, GenerationRequest, Sampler, SamplingParams
+from atrium.engines.engine import GenerationRequest, Sampler, SamplingParams
 from atrium.grading.grader import Grader
 from atrium.grading.rewards import GradedGroup, RewardFunction, checked_rewards
 from atrium.method.groups import GroupFilter
@@ -74,7 +74,7 @@ class RolloutCollector:
 
     stream: ProblemStream
     encode: PromptEncoder
-    engine: Engine
+    engine: Sampler
     grader: Grader
     reward: RewardFunction
     group_filter: GroupFilter

@@ -60,7 +60,7 @@ def update_fits(forward: PolicyForward, num_tokens: int, *, longest: int, reserv
     else:
         fitted = True
     # Only here, behind the handler, are the tensors of a failed pass free.
-    _forget_gradients(forward.model)
+    forward.model.zero_grad()
     release_memory()
     return fitted
 
@@ -101,8 +101,3 @@ def _make_gradients(model: nn.Module) -> None:
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.grad = torch.zeros_like(parameter)
-
-
-def _forget_gradients(model: nn.Module) -> None:
-    for parameter in model.parameters():
-        parameter.grad = None

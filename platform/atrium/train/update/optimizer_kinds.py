@@ -79,15 +79,12 @@ def restore_state(
         group[_STEP], group["setup"] = found.pop(_STEP), True
     elif not isinstance(optimizer, torch.optim.AdamW):
         found[_STEP] = int(found[_STEP])  # bitsandbytes counts in Python
+    # Others than torch's look for the count on the host.
+    kept = () if isinstance(optimizer, torch.optim.AdamW) else (_STEP,)
     optimizer.state[parameter] = {
-        # The count stays on the host, where its optimiser looks for it.
-        name: value.to(parameter.device) if isinstance(value, Tensor) and _moves(name, optimizer) else value
+        name: value.to(parameter.device) if isinstance(value, Tensor) and name not in kept else value
         for name, value in found.items()
     }
-
-
-def _moves(name: str, optimizer: torch.optim.Optimizer) -> bool:
-    return name != _STEP or isinstance(optimizer, torch.optim.AdamW)
 
 
 def _group(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Any]:
