@@ -45,6 +45,15 @@ def check_requests(
             )
 
 
+def check_version(begun: int, now: int) -> None:
+    """Raise `EngineError` where the weights were updated while completions were sampled."""
+    if now != begun:
+        raise EngineError(
+            f"the weights went from version {begun} to {now} while completions were sampled: take all "
+            "completions before updating weights"
+        )
+
+
 def sample_keys(seeds: Sequence[int], device: torch.device | str) -> Tensor:
     """The hash state int64 [N] of each sample seed (any integers, taken modulo 2**64)."""
     words = torch.tensor([signed(seed) for seed in seeds], dtype=torch.int64, device=device)

@@ -13,19 +13,26 @@ tokens.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, StopStringCriteria
 
-from atrium.base.errors import EngineError, PolicyDivergedError
+from atrium.base.errors import PolicyDivergedError
 from atrium.base.records import Completion, FinishReason, Logprobs, TokenIds
 from atrium.engines.decoding import Decoder, check_decoding, inference_mode
 from atrium.engines.engine import EngineFacts, Generation, GenerationRequest, SamplingParams
 from atrium.engines.qwen3_decoder import Qwen3Decoder, has_fused_form
-from atrium.engines.sampling import Occurrences, check_requests, sample_keys, sample_tokens, uniforms
+from atrium.engines.sampling import (
+    Occurrences,
+    check_requests,
+    check_version,
+    sample_keys,
+    sample_tokens,
+    uniforms,
+)
 from atrium.engines.weights import load_weights
 from atrium.models.texts import TextDecoder
 
@@ -36,6 +43,7 @@ _DROP_COST_STEPS = 0.5
 _UNIFORM_BLOCK = 32
 
 
+@dataclass(kw_only=True, eq=False)
 class TransformersEngine:
     """Samples from `model`, a causal language model of transformers, in waves of bounded size.
 
@@ -58,27 +66,18 @@ class TransformersEngine:
         The most completions of consecutive requests that share waves (see `units`); None for no bound.
     """
 
-    def __init__(
-        self,
-        *,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        stop_token_ids: Sequence[int],
-        pad_token_id: int,
-        context_length: int,
-        max_batch_tokens: int | None = None,
-        unit_samples: int | None = None,
-    ) -> None:
-        check_decoding(model)
-        self._model = model
-        self._tokenizer = tokenizer
-        self._decode = TextDecoder(tokenizer)
-        self._stop_token_ids = tuple(stop_token_ids)
-        self._pad_token_id = pad_token_id
-        self._context_length = context_length
-        self._max_batch_tokens = max_batch_tokens
-        self._unit_samples = unit_samples
-        self._weight_version = 0
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    stop_token_ids: Sequence[int]
+    pad_token_id: int
+    context_length: int
+    max_batch_tokens: int | None = None
+    unit_samples: int | None = None
+    _weight_version: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        check_decoding(self.model)
+        self._decode = TextDecoder(self.tokenizer)
 
     @property
     def facts(self) -> EngineFacts:
@@ -94,14 +93,14 @@ class TransformersEngine:
         prompt that is empty or leaves no room for `max_new_tokens`, for sampling parameters without
         a meaning, for logits that are not finite, and when weights change before the last completion.
         """
-        check_requests(requests, sampling, context_length=self._context_length)
+        check_requests(requests, sampling, context_length=self.context_length)
         return self._generate(requests, sampling)
 
     def _generate(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> Iterator[Generation]:
         version = self._weight_version
-        decoder_type = Qwen3Decoder if has_fused_form(self._model) else Decoder
+        decoder_type = Qwen3Decoder if has_fused_form(self.model) else Decoder
         unfinished: dict[int, dict[int, Completion]] = {}
         for index, request in enumerate(requests):
             if request.sample_seeds:
@@ -109,43 +108,37 @@ class TransformersEngine:
             else:
                 yield Generation(request_index=index, completions=())
         # Only the last token may reach beyond a string: an earlier match would have ended the completion.
-        ends_in_string = StopStringCriteria(self._tokenizer, sampling.stop) if sampling.stop else None
+        ends_in_string = StopStringCriteria(self.tokenizer, sampling.stop) if sampling.stop else None
         for rows in self._waves(requests, sampling.max_new_tokens):
             # Nothing is yielded inside `inference_mode`: the caller must not run in its modes.
-            with inference_mode(self._model):
+            with inference_mode(self.model):
                 decoder = decoder_type(
-                    self._model,
+                    self.model,
                     [row.prompt for row in rows],
-                    pad_token_id=self._pad_token_id,
+                    pad_token_id=self.pad_token_id,
                     max_new_tokens=sampling.max_new_tokens,
                 )
-                wave = _Wave(decoder, rows, sampling, self._stop_token_ids, ends_in_string)
+                wave = _Wave(decoder, rows, sampling, self.stop_token_ids, ends_in_string)
             while wave.num_live:
-                if self._weight_version != version:
-                    raise EngineError(
-                        f"the weights went from version {version} to {self._weight_version} while "
-                        "completions were sampled: take all completions before updating weights"
-                    )
-                with inference_mode(self._model):
+                check_version(version, self._weight_version)
+                with inference_mode(self.model):
                     samples = wave.run()
                 for row, completion in self._completions(samples, version):
-                    group = unfinished[row.request_index]
+                    index, group = row.request_index, unfinished[row.request_index]
                     group[row.sample_index] = completion
-                    if len(group) == len(requests[row.request_index].sample_seeds):
-                        del unfinished[row.request_index]
-                        yield Generation(
-                            request_index=row.request_index,
-                            completions=tuple(group[place] for place in range(len(group))),
-                        )
+                    if len(group) == len(requests[index].sample_seeds):
+                        completions = tuple(group[place] for place in range(len(group)))
+                        yield Generation(request_index=index, completions=completions)
+                        del unfinished[index]
 
     def _waves(self, requests: Sequence[GenerationRequest], max_new_tokens: int) -> Iterator[list[_Row]]:
-        for places in cut_units(requests, self._unit_samples):
+        for places in cut_units(requests, self.unit_samples):
             rows = [
                 _Row(place, sample_index, seed, requests[place].prompt_token_ids)
                 for place in places
                 for sample_index, seed in enumerate(requests[place].sample_seeds)
             ]
-            yield from _plan_waves(rows, max_new_tokens, self._max_batch_tokens)
+            yield from _plan_waves(rows, max_new_tokens, self.max_batch_tokens)
 
     def _completions(self, samples: Sequence[_Sample], version: int) -> list[tuple[_Row, Completion]]:
         num_kept = [len(sample.token_ids) - sample.stopped for sample in samples]
@@ -172,7 +165,7 @@ class TransformersEngine:
         Raises `EngineError`, with nothing changed, unless names and shapes are exactly the module's;
         tied weights stand under each of their names, with equal values.
         """
-        load_weights(self._model, weights)
+        load_weights(self.model, weights)
         self._weight_version = version
 
     def release_memory(self) -> None:
@@ -235,30 +228,26 @@ def _plan_waves(rows: list[_Row], max_new_tokens: int, max_batch_tokens: int | N
         rows = rows[num_rows:]
 
 
+@dataclass(eq=False)
 class _Wave:
     """Completions that are decoded together, one token of each per step."""
 
-    def __init__(
-        self,
-        decoder: Decoder,
-        rows: list[_Row],
-        sampling: SamplingParams,
-        stop_token_ids: Sequence[int],
-        ends_in_string: StopStringCriteria | None,
-    ) -> None:
+    decoder: Decoder
+    rows: list[_Row]
+    sampling: SamplingParams
+    stop_token_ids: Sequence[int]
+    ends_in_string: StopStringCriteria | None
+
+    def __post_init__(self) -> None:
+        rows, sampling = self.rows, self.sampling
         self.num_live = len(rows)
-        self._ends_in_string = ends_in_string
-        self._decoder = decoder
-        self._rows = rows
-        self._sampling = sampling
         self._num_steps = 0
         self._num_wasted = 0
-        device = decoder.logit_NV.device
+        device = self.decoder.logit_NV.device
         self._key_N = sample_keys([row.seed for row in rows], device)
-        self._stop_S = torch.tensor(stop_token_ids, dtype=torch.int64, device=device)
-        self._occurrences = (
-            Occurrences([row.prompt for row in rows], decoder.logit_NV) if sampling.has_penalties else None
-        )
+        self._stop_S = torch.tensor(self.stop_token_ids, dtype=torch.int64, device=device)
+        prompts = [row.prompt for row in rows]
+        self._occurrences = Occurrences(prompts, self.decoder.logit_NV) if sampling.has_penalties else None
         self._is_live_N = torch.ones(len(rows), dtype=torch.bool, device=device)
         shape = (sampling.max_new_tokens, len(rows))
         self._token_TN = torch.empty(shape, dtype=torch.int64, device=device)
@@ -273,14 +262,14 @@ class _Wave:
                 self._uniform_BN = uniforms(self._key_N, positions)
             if position > 0:
                 self._drop_finished()
-                self._decoder.step(self._token_TN[position - 1])
-            logit_NV = self._decoder.logit_NV
+                self.decoder.step(self._token_TN[position - 1])
+            logit_NV = self.decoder.logit_NV
             if self._occurrences is not None:
-                logit_NV = self._occurrences.penalised(logit_NV, self._sampling)
+                logit_NV = self._occurrences.penalised(logit_NV, self.sampling)
             token_N, logprob_N = sample_tokens(
                 logit_NV,
                 self._uniform_BN[position % _UNIFORM_BLOCK],
-                sampling=self._sampling,
+                sampling=self.sampling,
                 stop_S=self._stop_S,
             )
             self._token_TN[position] = token_N
@@ -292,16 +281,16 @@ class _Wave:
                 return samples
 
     def _take_finished(self, token_N: Tensor) -> list[_Sample]:
-        if self._sampling.ignore_stop:
-            if self._num_steps < self._sampling.max_new_tokens:
+        if self.sampling.ignore_stop:
+            if self._num_steps < self.sampling.max_new_tokens:
                 return []
             stopped_N = finished_N = torch.zeros_like(self._is_live_N)
         else:
             stopped_N = finished_N = self._is_live_N & (token_N.unsqueeze(-1) == self._stop_S).any(-1)
-            if self._ends_in_string is not None:
+            if self.ends_in_string is not None:
                 token_NT = self._token_TN[: self._num_steps].T
-                finished_N = stopped_N | self._is_live_N & self._ends_in_string(token_NT, None)
-        if self._num_steps < self._sampling.max_new_tokens:
+                finished_N = stopped_N | self._is_live_N & self.ends_in_string(token_NT, None)
+        if self._num_steps < self.sampling.max_new_tokens:
             place_F = finished_N.nonzero().squeeze(-1)
         else:
             place_F = self._is_live_N.nonzero().squeeze(-1)
@@ -315,17 +304,17 @@ class _Wave:
             raise PolicyDivergedError
         ends_F = zip(stopped_N[place_F].tolist(), finished_N[place_F].tolist(), strict=True)
         return [
-            _Sample(self._rows[place], token_FT[index].copy(), logprob_FT[index].copy(), stopped, finished)
+            _Sample(self.rows[place], token_FT[index].copy(), logprob_FT[index].copy(), stopped, finished)
             for index, (place, (stopped, finished)) in enumerate(zip(place_F.tolist(), ends_F, strict=True))
         ]
 
     def _drop_finished(self) -> None:
-        self._num_wasted += len(self._rows) - self.num_live
+        self._num_wasted += len(self.rows) - self.num_live
         if self._num_wasted <= _DROP_COST_STEPS * self.num_live:
             return
         self._num_wasted = 0
         keep_N = self._is_live_N.nonzero().squeeze(-1)
-        self._decoder.select(keep_N)
+        self.decoder.select(keep_N)
         if self._occurrences is not None:
             self._occurrences.select(keep_N)
         self._key_N = self._key_N[keep_N]
@@ -333,4 +322,4 @@ class _Wave:
         self._is_live_N = self._is_live_N[keep_N]
         self._token_TN = self._token_TN[:, keep_N]
         self._logprob_TN = self._logprob_TN[:, keep_N]
-        self._rows = [self._rows[place] for place in keep_N.tolist()]
+        self.rows = [self.rows[place] for place in keep_N.tolist()]

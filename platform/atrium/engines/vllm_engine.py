@@ -26,7 +26,7 @@ from atrium.base.errors import EngineError
 from atrium.base.records import Completion
 from atrium.base.watchdog import Watchdog
 from atrium.engines.engine import EngineFacts, Generation, GenerationRequest, SamplingParams
-from atrium.engines.sampling import check_requests
+from atrium.engines.sampling import check_requests, check_version
 from atrium.engines.settings import VllmSettings
 from atrium.engines.vllm_outputs import completions_of
 from atrium.engines.vllm_start import (
@@ -156,11 +156,7 @@ class VllmEngine:
                     if not requests[index].sample_seeds:
                         yield Generation(request_index=index, completions=())
                     num_seen = index + 1
-                if self._weight_version != version:
-                    raise EngineError(
-                        f"the weights went from version {version} to {self._weight_version} while "
-                        "completions were sampled: take all completions before updating weights"
-                    )
+                check_version(version, self._weight_version)
                 for (index, sample_index), completion in self._step(in_flight, sampling, version):
                     group = groups[index]
                     group[sample_index] = completion

@@ -56,28 +56,22 @@ class _Outcome(NamedTuple):
         return self.verdict.result().is_correct and (stopped or not require_stop)
 
 
+@dataclass(kw_only=True, eq=False)
 class Collection:
-    """The samples of one evaluation of `problems`, by their places."""
+    """The samples of one evaluation of `problems`, `num_samples` of each, by their places."""
 
-    def __init__(
-        self,
-        problems: Sequence[Problem],
-        *,
-        num_samples: int,
-        require_stop: bool,
-        grader: Grader,
-        watch: Watch,
-    ) -> None:
-        self._problems = problems
-        self._num_per_problem = num_samples
-        self._require_stop = require_stop
-        self._grader = grader
-        self._watch = watch
+    problems: Sequence[Problem]
+    num_samples: int
+    require_stop: bool
+    grader: Grader
+    watch: Watch
+
+    def __post_init__(self) -> None:
         self._outcomes: dict[int, dict[int, _Outcome]] = {}
         self._samples: dict[int, tuple[EvaluatedSample, ...]] = {
-            index: tuple(watch.finished[problem.problem_id])
-            for index, problem in enumerate(problems)
-            if problem.problem_id in watch.finished
+            index: tuple(self.watch.finished[problem.problem_id])
+            for index, problem in enumerate(self.problems)
+            if problem.problem_id in self.watch.finished
         }
         self._waiting: list[Sequence[int]] = []
         known = [sample for samples_K in self._samples.values() for sample in samples_K]
@@ -87,24 +81,24 @@ class Collection:
 
     def add(self, index: int, sample_index: int, completion: Completion) -> bool:
         """Take in one sample and tell of it; whether it was the last of its problem."""
-        problem = self._problems[index]
-        verdict = self._grader.submit(completion.text, problem.answer, problem.judged_by)
+        problem = self.problems[index]
+        verdict = self.grader.submit(completion.text, problem.answer, problem.judged_by)
         outcome = _Outcome(completion, verdict)
         of_problem = self._outcomes.setdefault(index, {})
         of_problem[sample_index] = outcome
         self._hand_over_graded()
         self._num_sampled += 1
         self._num_tokens += completion.num_tokens
-        if self._watch.on_progress is not None:
-            self._watch.on_progress(
+        if self.watch.on_progress is not None:
+            self.watch.on_progress(
                 Progress(
                     num_sampled=self._num_sampled,
-                    num_samples=len(self._problems) * self._num_per_problem,
+                    num_samples=len(self.problems) * self.num_samples,
                     num_tokens=self._num_tokens,
                     mean=self._mean_including(outcome),
                 )
             )
-        return len(of_problem) == self._num_per_problem
+        return len(of_problem) == self.num_samples
 
     def hand_over(self, indices: Sequence[int]) -> None:
         """Hand over these problems, which are sampled, together: now or as soon as they are graded."""
@@ -116,7 +110,7 @@ class Collection:
         for indices in self._waiting:
             self._finish(indices)
         self._waiting = []
-        return [self._samples[index] for index in range(len(self._problems))]
+        return [self._samples[index] for index in range(len(self.problems))]
 
     def _mean_including(self, outcome: _Outcome) -> float | None:
         """The share correct among the outcomes whose verdicts have arrived; None before the first."""
@@ -124,7 +118,7 @@ class Collection:
         for one in outcomes:
             if one.verdict.done():
                 self._num_graded += 1
-                self._num_correct += one.is_correct(require_stop=self._require_stop)
+                self._num_correct += one.is_correct(require_stop=self.require_stop)
             else:
                 self._ungraded.append(one)
         return self._num_correct / self._num_graded if self._num_graded else None
@@ -142,15 +136,15 @@ class Collection:
             outcomes = self._outcomes.pop(index)
             self._samples[index] = tuple(
                 _evaluated(
-                    self._problems[index],
+                    self.problems[index],
                     sample_index,
                     outcomes[sample_index],
-                    require_stop=self._require_stop,
+                    require_stop=self.require_stop,
                 )
-                for sample_index in range(self._num_per_problem)
+                for sample_index in range(self.num_samples)
             )
-        if self._watch.on_finished is not None:
-            self._watch.on_finished([sample for index in indices for sample in self._samples[index]])
+        if self.watch.on_finished is not None:
+            self.watch.on_finished([sample for index in indices for sample in self._samples[index]])
 
 
 def _evaluated(

@@ -103,7 +103,7 @@ def evaluate(benchmark: Benchmark, draws: Draws, grader: Grader, watch: Watch = 
     engine does not return each sample exactly once.
     """
     work = Collection(
-        benchmark.problems,
+        problems=benchmark.problems,
         num_samples=benchmark.num_samples,
         require_stop=benchmark.require_stop,
         grader=grader,

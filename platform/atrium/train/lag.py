@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -170,28 +170,24 @@ class OverlappedSteps(LaggedSteps):
             self._ready.append(self._compared(pending.state, pending.step, pending.batch))
 
 
+@dataclass(eq=False)
 class _Pending:
     """A batch that is being sampled, and the parameters that sampled it once they have been updated."""
 
-    def __init__(
-        self,
-        collector: RolloutCollector,
-        state: TrainingState,
-        lag: int,
-        cursor: Callable[[], int],
-        sampler: Sampler,
-    ) -> None:
-        self.state = state
-        self.step = state.step + 1 + lag
-        self.cursor = cursor
-        self.before: list[tuple[nn.Parameter, Tensor]] = []
-        self._batch: Collected | None = None
-        self._error: BaseException | None = None
-        self._is_measured = False
+    collector: RolloutCollector
+    state: TrainingState
+    lag: int
+    cursor: Callable[[], int]
+    sampler: Sampler
+    before: list[tuple[nn.Parameter, Tensor]] = field(default_factory=list, init=False)
+    _batch: Collected | None = field(default=None, init=False)
+    _error: BaseException | None = field(default=None, init=False)
+    _is_measured: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self.step = self.state.step + 1 + self.lag
         self._started = self._ended = time.perf_counter()
-        self._thread = threading.Thread(
-            target=self._run, args=(collector, sampler), name="sampling-beside", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name="sampling-beside", daemon=True)
         self._thread.start()
 
     @property
@@ -205,9 +201,9 @@ class _Pending:
         self._joined()
         return self.batch.cursor
 
-    def _run(self, collector: RolloutCollector, sampler: Sampler) -> None:
+    def _run(self) -> None:
         try:
-            self._batch = collector.collect(self.step, self.cursor(), Measurements(), sampler)
+            self._batch = self.collector.collect(self.step, self.cursor(), Measurements(), self.sampler)
         except BaseException as error:  # raised again where the batch is waited for
             self._error = error
         self._ended = time.perf_counter()

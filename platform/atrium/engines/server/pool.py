@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ class Server:
         return f"log {self.process.log}: {self.process.last_words()}"
 
 
+@dataclass(eq=False)
 class ServerPool:
     """Servers of one model.
 
@@ -68,27 +69,18 @@ class ServerPool:
         Takes a line that people should read.
     """
 
-    def __init__(
-        self,
-        servers: Sequence[Server],
-        *,
-        expected: Expected,
-        is_continuous: bool,
-        start_timeout_s: float,
-        hang_timeout_s: float,
-        log: Callable[[str], None],
-    ) -> None:
-        self.servers = tuple(servers)
-        self._expected = expected
-        self._is_continuous = is_continuous
-        self._start_timeout_s = start_timeout_s
-        self._hang_timeout_s = hang_timeout_s
-        self._log = log
-        self._folders: dict[int, Path] = {}
-        self._newest = 0
-        self._changed = asyncio.Event()
-        self._failure: Exception | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+    servers: Sequence[Server]
+    _: KW_ONLY
+    expected: Expected
+    is_continuous: bool
+    start_timeout_s: float
+    hang_timeout_s: float
+    log: Callable[[str], None]
+    _folders: dict[int, Path] = field(default_factory=dict, init=False)
+    _newest: int = field(default=0, init=False)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _failure: Exception | None = field(default=None, init=False)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     async def start(self, folder: Path | None, version: int) -> None:
         """Start all servers with the weights of a folder; raises `EngineError` where one does not start.
@@ -108,7 +100,7 @@ class ServerPool:
         """
         self._folders[version], self._newest = folder, version
         up = [one for one in self.servers if one.lost is not None]
-        free = [one for one in up if self._is_continuous or not (one.num_requests or one.is_loading)]
+        free = [one for one in up if self.is_continuous or not (one.num_requests or one.is_loading)]
         await asyncio.gather(*(self._load(server, version) for server in free))
         self.check(None)
 
@@ -211,7 +203,7 @@ class ServerPool:
             self.fail(f"{said}, for the {server.num_lost}th time without a completion in between")
             return
         remedy = "it is restarted" if server.process is not None else self._waits
-        self._log(f"{said}; {remedy}, and its requests are sent again")
+        self.log(f"{said}; {remedy}, and its requests are sent again")
         self._spawn(self._restart(server))
 
     async def _restart(self, server: Server) -> None:
@@ -222,7 +214,7 @@ class ServerPool:
             if server.num_lost > _MAX_LOST or isinstance(error.__cause__, UnfitServerError):
                 self.fail(str(error))
             else:
-                self._log(f"{error}; it is restarted again")
+                self.log(f"{error}; it is restarted again")
                 self._spawn(self._restart(server))
         self._changed.set()
 
@@ -231,9 +223,9 @@ class ServerPool:
         if server.process is not None:
             await asyncio.to_thread(server.process.start)
         try:
-            async with asyncio.timeout(2 * self._start_timeout_s):
+            async with asyncio.timeout(2 * self.start_timeout_s):
                 await self._until_healthy(server)
-                server.described = await server.client.check(self._expected)
+                server.described = await server.client.check(self.expected)
                 await self._catch_up(server)
         except (httpx.HTTPError, ServerError, TimeoutError) as error:
             raise EngineError(f"{server.name} cannot be used: {one_line(error)} ({server.log})") from error
@@ -257,14 +249,14 @@ class ServerPool:
         while (obstacle := await server.client.obstacle()) is not None:
             if server.process is not None and (code := server.process.ended) is not None:
                 raise ServerError(f"the server ended with code {code} before it served")
-            if time.monotonic() - started > self._start_timeout_s:
+            if time.monotonic() - started > self.start_timeout_s:
                 kind = UnfitServerError if server.process is None else ServerError
                 raise kind(
-                    f"no server answered within {self._start_timeout_s:g} s (rollout.start_timeout_s), "
+                    f"no server answered within {self.start_timeout_s:g} s (rollout.start_timeout_s), "
                     f"{obstacle}"
                 )
             if server.process is None and not has_said:
-                self._log(f"{server.name} does not answer ({obstacle}); {self._waits}")
+                self.log(f"{server.name} does not answer ({obstacle}); {self._waits}")
                 has_said = True
             await asyncio.sleep(_RETRY_S)
 
@@ -273,7 +265,7 @@ class ServerPool:
         assert lost is not None
         server.version, server.is_loading = None, True
         try:
-            async with asyncio.timeout(self._hang_timeout_s):
+            async with asyncio.timeout(self.hang_timeout_s):
                 async with server.client.paused() if server.num_requests else nullcontext():
                     await server.client.take_weights(self._folders[version], version)
             server.version = version
@@ -288,7 +280,7 @@ class ServerPool:
 
     async def _watch(self) -> None:
         """Lose servers that have requests and compute no token for `hang_timeout_s`."""
-        every = min(_LOOK_EVERY_S, self._hang_timeout_s / 4)
+        every = min(_LOOK_EVERY_S, self.hang_timeout_s / 4)
         seen: dict[str, tuple[asyncio.Future[None], object, float]] = {}
         while True:
             await asyncio.sleep(every)
@@ -304,13 +296,13 @@ class ServerPool:
                     counts = before[1] if before else None
                 if before is None or before[0] is not lost or before[1] != counts:
                     seen[server.name] = (lost, counts, now)
-                elif now - before[2] > self._hang_timeout_s:
-                    self.lose(server, lost, f"it computed no token for {self._hang_timeout_s:g} s")
+                elif now - before[2] > self.hang_timeout_s:
+                    self.lose(server, lost, f"it computed no token for {self.hang_timeout_s:g} s")
 
     @property
     def _waits(self) -> str:
         """What happens to a server that somebody else has to start."""
-        return f"the run waits {self._start_timeout_s:g} s for it (rollout.start_timeout_s)"
+        return f"the run waits {self.start_timeout_s:g} s for it (rollout.start_timeout_s)"
 
     def fail(self, why: str) -> None:
         """Let all that wait for completions end with an error."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -24,42 +25,36 @@ from atrium.train.update.forward import PolicyForward
 from atrium.train.update.packing import num_packed_tokens
 
 
+@dataclass(kw_only=True, eq=False)
 class StepRecord:
     """Listens to a step's updates; what an update measured counts once it is made.
 
     `trace` asks for `traces`. `peak_flops` is what the devices can compute per second, None where unknown.
     """
 
-    def __init__(
-        self,
-        measurements: Measurements,
-        forward: PolicyForward,
-        *,
-        ranks: Ranks,
-        trace: bool,
-        peak_flops: float | None = None,
-    ) -> None:
-        self.measurements = measurements
-        self.traces: RowTraces | None = None
-        self.scored: RolloutRows | None = None
-        self.num_updates = 0
-        self._forward = forward
-        self._ranks = ranks
-        self._trace = trace
-        self._peak_flops = peak_flops
-        self._span = Span(forward.device.type)
-        self._num_flops = 0.0
-        self._num_attempts = 0
-        self._num_tokens = 0
+    measurements: Measurements
+    forward: PolicyForward
+    ranks: Ranks
+    trace: bool
+    peak_flops: float | None = None
+    traces: RowTraces | None = field(default=None, init=False)
+    scored: RolloutRows | None = field(default=None, init=False)
+    num_updates: int = field(default=0, init=False)
+    _num_flops: float = field(default=0.0, init=False)
+    _num_attempts: int = field(default=0, init=False)
+    _num_tokens: int = field(default=0, init=False)
+    _num_positions: int = field(default=0, init=False)
+    _sums: list[tuple[Sums, Tensor]] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self._span = Span(self.forward.device.type)
         self._place_B: NDArray[np.int64] = np.empty(0, dtype=np.int64)
-        self._sums: list[tuple[Sums, Tensor]] = []
-        self._num_positions = 0
 
     def begin_updates(self, rows: RolloutRows) -> None:
         """The batch is scored: its updates begin."""
         self.scored = rows
-        self.traces = empty_traces(rows.batch) if self._trace else None
-        self._span = Span(self._forward.device.type)
+        self.traces = empty_traces(rows.batch) if self.trace else None
+        self._span = Span(self.forward.device.type)
 
     def begin_update(self, number: int, place_B: NDArray[np.int64]) -> None:
         """An update begins, counted from 1, of the rows at these places of the batch."""
@@ -79,10 +74,10 @@ class StepRecord:
         is_real: bool,
     ) -> None:
         """A micro-batch is done, of the rows at these places of the minibatch; only a real one is counted."""
-        self._num_positions += self._forward.num_positions(rows)
+        self._num_positions += self.forward.num_positions(rows)
         if not is_real:
             return
-        sums, starts_update = dict(output.sums), not self._sums and self._ranks.is_first
+        sums, starts_update = dict(output.sums), not self._sums and self.ranks.is_first
         for quantity in (
             metrics.LOSS,
             metrics.REGULARIZER,
@@ -123,19 +118,19 @@ class StepRecord:
         measurements.add(metrics.NUM_SKIPPED_UPDATES, self._num_attempts - self.num_updates)
         measurements.add(metrics.NUM_TRAINED_TOKENS, self._num_tokens)
         measurements.add(metrics.TRAIN_TOKENS_PER_S, self._num_tokens, update_s)
-        if self._peak_flops is not None and self._num_flops:
-            measurements.add(metrics.MFU, self._num_flops, update_s * self._peak_flops)
-        measurements.sum_over(self._ranks)
+        if self.peak_flops is not None and self._num_flops:
+            measurements.add(metrics.MFU, self._num_flops, update_s * self.peak_flops)
+        measurements.sum_over(self.ranks)
         if self.traces is not None:
-            exchange_traces(self.traces, self._ranks)
+            exchange_traces(self.traces, self.ranks)
 
     @cached_property
     def _flops(self) -> ModelFlops | None:
-        return None if self._peak_flops is None else ModelFlops.of(self._forward.model)
+        return None if self.peak_flops is None else ModelFlops.of(self.forward.model)
 
     def _count_positions(self, minibatch: RolloutRows) -> None:
         """Add the positions that were computed, how many of them were needed, and the operations."""
-        num_positions = sum(self._ranks.gather(self._num_positions))
+        num_positions = sum(self.ranks.gather(self._num_positions))
         trained = minibatch.trained_rows()
         lengths = [length_B[trained] for length_B in minibatch.lengths]
         self.measurements.add(metrics.NUM_COMPUTED_POSITIONS, num_positions)

@@ -9,10 +9,10 @@ tokens of all rows.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # a run on one process loads nothing of torch.distributed
 _Tensors = tuple[Tensor | None, ...]
 
 
+@dataclass(eq=False)
 class PolicyForward:
     """The forward pass of training: rows in, `PolicyTokens` out.
 
@@ -65,31 +66,22 @@ class PolicyForward:
         Whether logits are not rounded to what the model computes in (`token_logprobs`).
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        temperature: float,
-        autocast_dtype: torch.dtype | None = None,
-        packing: bool = True,
-        meter: DivergenceMeter | None = None,
-        sharded: ShardedModel | None = None,
-        compiled: CompiledBlocks | None = None,
-        recomputes: bool = False,
-        float32_logits: bool = False,
-    ) -> None:
-        self.model = model
-        self._float32_logits = float32_logits
-        self.temperature = temperature
-        self.autocast_dtype = autocast_dtype
-        self.packing = packing
-        self._meter = meter
-        self._sharded = sharded
-        self._compiled = compiled
-        self._recomputed = RecomputedBlocks(model) if recomputes else None
-        self.decoder = decoder_of(model)
-        self.head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
-        embeddings = model.get_input_embeddings()  # type: ignore[operator]
+    model: nn.Module
+    _: KW_ONLY
+    temperature: float
+    autocast_dtype: torch.dtype | None = None
+    meter: DivergenceMeter | None = None
+    packing: bool = True
+    sharded: ShardedModel | None = None
+    compiled: CompiledBlocks | None = None
+    recomputes: bool = False
+    float32_logits: bool = False
+
+    def __post_init__(self) -> None:
+        self._recomputed = RecomputedBlocks(self.model) if self.recomputes else None
+        self.decoder = decoder_of(self.model)
+        self.head: nn.Module = self.model.get_output_embeddings()  # type: ignore[operator]
+        embeddings = self.model.get_input_embeddings()  # type: ignore[operator]
         if isinstance(embeddings, nn.Embedding):
             # torch drops the gradient of the padding token's embedding, but one that was sampled is a token
             # like any other; what pads rows stands behind them and has no gradient.
@@ -121,11 +113,11 @@ class PolicyForward:
                 token_M,
                 temperature=self.temperature,
                 entropy=entropy,
-                float32_logits=self._float32_logits,
+                float32_logits=self.float32_logits,
             )
-            if self._meter is not None and rows.proximal_state_BTD is not None:
+            if self.meter is not None and rows.proximal_state_BTD is not None:
                 proximal_MD = rows.proximal_state_BTD.flatten(0, 1).index_select(0, places.place_M)
-                divergence_M = self._meter.measure(
+                divergence_M = self.meter.measure(
                     proximal_MD, state_MD.detach(), token_M, self.head, self.temperature
                 )
         return logprob_M, entropy_M, divergence_M
@@ -145,27 +137,20 @@ class PolicyForward:
     @property
     def is_sharded(self) -> bool:
         """Whether the model is spread over ranks."""
-        return self._sharded is not None
-
-    @property
-    def recomputes(self) -> bool:
-        """Whether passes with a gradient compute activations again."""
-        return self._recomputed is not None
+        return self.sharded is not None
 
     def recomputing(self) -> Self:
         """The same pass, which computes activations again; raises `ConfigError` where that is not known."""
-        other = copy.copy(self)
-        other._recomputed = RecomputedBlocks(self.model)
-        return other
+        return replace(self, recomputes=True)
 
     def freeze_proximal_head(self) -> None:
         """Keep the LM head as it is now, for the proximal states of this step."""
-        if self._meter is not None:
+        if self.meter is not None:
             self.run(self._freeze)
 
     def _freeze(self) -> _Tensors:
-        assert self._meter is not None
-        self._meter.freeze(self.head)
+        assert self.meter is not None
+        self.meter.freeze(self.head)
         return ()
 
     def num_positions(self, rows: RolloutRows) -> int:
@@ -186,7 +171,7 @@ class PolicyForward:
 
     def run(self, compute: Callable[[], _Tensors]) -> _Tensors:
         """The result of `compute`, called where the model's parameters are whole."""
-        return compute() if self._sharded is None else self._sharded.run(compute)
+        return compute() if self.sharded is None else self.sharded.run(compute)
 
     def whole_states(self, token_BL: Tensor) -> Tensor:
         """The last states [B, L, D] of whole rows, as the model itself computes them."""
@@ -228,7 +213,7 @@ class PolicyForward:
 
     def _packed(self, packing: Packing) -> Tensor:
         with (
-            self._compiled.used() if self._compiled else nullcontext(),
+            self.compiled.used() if self.compiled else nullcontext(),
             self._recomputed.used() if self._recomputed else nullcontext(),
         ):
             return packed_states(self.model, packing)
@@ -241,13 +226,13 @@ class PolicyForward:
     @property
     def device(self) -> torch.device:
         """Where the model lies and computes."""
-        return next(self.model.parameters()).device if self._sharded is None else self._sharded.device
+        return next(self.model.parameters()).device if self.sharded is None else self.sharded.device
 
     @property
     def dtype(self) -> torch.dtype:
         """The dtype that the model computes in."""
-        if self._sharded is not None:
-            return self._sharded.dtype
+        if self.sharded is not None:
+            return self.sharded.dtype
         return self.autocast_dtype or next(self.model.parameters()).dtype
 
     def autocast(self) -> AbstractContextManager[object]:

@@ -68,7 +68,11 @@ class PolicyUpdater(Update):
         `TrainingDivergedError` when that were too many in a row, `MemoryExhaustedError` when memory lacks.
         """
         record = StepRecord(
-            measurements, self.forward, ranks=self.ranks, trace=trace, peak_flops=self.settings.peak_flops
+            measurements=measurements,
+            forward=self.forward,
+            ranks=self.ranks,
+            trace=trace,
+            peak_flops=self.settings.peak_flops,
         )
         max_tokens = carried.micro_batch_tokens or self.settings.micro_batch_tokens
         budget = self._budget(max_tokens, measurements)
