@@ -127,7 +127,7 @@ LONGER_FUNCTIONS: dict[str, int] = {}
 """Exceptions, each with its own limit; the reason stands beside the entry."""
 
 MAX_CODE_LINES: dict[str, int] = {
-    "assemble": 4_198,
+    "assemble": 4_169,
     "atrium": 8,
     "base": 900,
     "catalog": 474,
@@ -137,8 +137,8 @@ MAX_CODE_LINES: dict[str, int] = {
     "config": 2_062,
     "data": 1_535,
     "document": 290,
-    "engines": 2_959,
-    "evaluation": 414,
+    "engines": 2_919,
+    "evaluation": 407,
     "grading": 3_602,
     "launch": 658,
     "method": 2_372,
@@ -149,7 +149,7 @@ MAX_CODE_LINES: dict[str, int] = {
     "stats": 684,
     "sweep": 2_764,
     "theory": 1_120,
-    "train": 3_526,
+    "train": 3_497,
     "views": 940,
 }
 """Code lines of each package, without blanks, comments, docstrings and imports.
