@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
+from atrium import load_method
 from atrium.config.compose import compose
 from atrium.method.needs import Use
+from atrium.method.objective import Objective
 
 LAGGED = Use(
     num_updates_per_batch=4,
@@ -65,3 +68,17 @@ def test_a_trust_region_around_the_start_of_the_step_is_idle_in_one_update_howev
         "one update per batch: the policy is still the proximal policy, every ratio to it is 1, and "
         "divergence=ratio cuts nothing"
     ]
+
+
+def test_topr_is_the_same_method_as_by_sign_of_the_reward_over_a_window(make_case, step):
+    parts = "of: reward, positive: {kind: reinforce}, negative: {kind: weight_clip}"
+    topr = load_method("topr").method
+    spelled_out = load_method(
+        "topr",
+        *("divergence=window", "divergence.lower=0.0", "divergence.upper=1.0"),
+        f"algorithm.surrogate={{kind: by_sign, {parts}}}",
+    ).method
+    assert topr.same_as(spelled_out)
+    assert not topr.same_as(load_method("topr", "algorithm.surrogate.upper=2.0").method)
+    first, second = (step(Objective(method), make_case(3)) for method in (topr, spelled_out))
+    assert torch.equal(first.gradient_BT, second.gradient_BT)

@@ -11,9 +11,11 @@ from typing import Any
 from atrium.base.section import Section
 from atrium.method.algorithm import Algorithm
 from atrium.method.checks import check_anchors, check_parts
-from atrium.method.divergences import Divergence
+from atrium.method.combinations import BySign
+from atrium.method.divergences import Divergence, ExplicitWindow
 from atrium.method.needs import NOTHING, Anchor, Needs, Use
 from atrium.method.regularizers import Regularizer
+from atrium.method.surrogates import Reinforce, SignedWeightClip, WeightClip
 from atrium.method.words import describe
 
 SECTIONS = ("algorithm", "divergence", "regularizer")
@@ -139,6 +141,8 @@ class Method:
         (arXiv 2602.05494, Theorem 4.2), and every trust region that is idle in this use is the same one, as
         are ratios to anchors that are one policy in it.
         """
+        if (spelled_out := self._spelled_out()) is not self:
+            return spelled_out.key(use)
         region: object = self.divergence.model_dump(mode="json")
         if use is not None and self.is_idle(use):
             region = "idle"
@@ -153,6 +157,15 @@ class Method:
             for part in (*algorithm["ratio"].values(), *steps, regularizer["kl"] or {}):
                 part |= {name: use.names(part[name]) for name in ("policy", "anchor") if name in part}
         return {"algorithm": algorithm, "divergence": region, "regularizer": regularizer}
+
+    def _spelled_out(self) -> Method:
+        """The same method without the surrogate that is short for `by_sign` over a window."""
+        short = self.algorithm.surrogate
+        if not isinstance(short, SignedWeightClip) or not short.lower <= 1.0 <= short.upper:
+            return self
+        surrogate = BySign(of="reward", positive=Reinforce(), negative=WeightClip())
+        window = ExplicitWindow(lower=short.lower, upper=short.upper)
+        return replace(self.with_parts(surrogate=surrogate), divergence=window)
 
     def same_as(self, other: Method, use: Use | None = None) -> bool:
         """Whether two methods, used alike, give equal runs seed by seed."""

@@ -72,8 +72,8 @@ def interval(window: Window, digits: int = 4) -> str:
 
 def kind_text(section: BaseModel, *without: str) -> str:
     """A choice by its kind, followed by its settings."""
-    chosen = section.model_dump(exclude={"kind", *without})
-    words = [f"{key}={_value(value)}" for key, value in chosen.items()]
+    names = [name for name in type(section).model_fields if name not in ("kind", *without)]
+    words = [f"{name}={_value(getattr(section, name))}" for name in names]
     return " ".join([str(getattr(section, "kind", "")), *words]).strip()
 
 
@@ -142,4 +142,7 @@ def _on_policy(algorithm: Algorithm) -> str:
 
 
 def _value(value: object) -> str:
+    if isinstance(value, BaseModel):
+        text = kind_text(value, "gradient")
+        return f"({text})" if " " in text else text
     return f"{value:g}" if isinstance(value, float) else str(value)
