@@ -1,7 +1,7 @@
 """The whole configuration of a run, validated and frozen: `RunConfig` and the loop's sections.
 
-A section per group and kind; the policy's stand in `models`, the task's in `tasks`, the objective's in
-`objective`. Ranges of single settings are checked here, combinations in `consistency`. Settings
+A section per group and kind; the policy's stand in `models`, the task's in `tasks`, the method's in
+`method`. Ranges of single settings are checked here, combinations in `consistency`. Settings
 that may be given as `auto` hold what was chosen for them (see `machine`).
 """
 
@@ -127,7 +127,7 @@ class BranchConfig(Section):
     step: Count
     """The last step that both share."""
     method: Text
-    """The key of that run's method (`tracking.method_settings`), which the shared steps were trained by."""
+    """The key of that run's method (`runs.method_settings`), which the shared steps were trained by."""
 
 
 class RunConfig(Section):

@@ -63,7 +63,7 @@ class TransformersEngine:
         Bounds rows * (longest prompt + max_new_tokens) of a wave, and with it memory; a single row
         that exceeds it runs alone. None for no bound.
     unit_samples
-        The most completions of consecutive requests that share waves (see `units`); None for no bound.
+        The most completions of consecutive requests that share waves; None for no bound.
     """
 
     model: PreTrainedModel
