@@ -2,10 +2,10 @@
 
 A run counts where it finished, or was evaluated at the step that it was planned to reach. A run that diverged
 counts, too: with the score of the policy that it diverged to, or as always wrong where that could not be
-evaluated (`stats.readings`). Other runs that began and have no outcome are missing: they make a verdict preliminary
-while they run or can go on, and incomplete where they failed. Runs that failed to start, archived runs and
-runs that the user leaves out with a reason are not missing. Of the runs that count, those are compared that
-answered the same benchmarks.
+evaluated (`stats.readings`). Other runs that began and have no outcome are missing: they make a verdict
+preliminary while they run or can go on, and incomplete where they failed. Runs that failed to start, archived
+runs and runs that the user leaves out with a reason are not missing. Of the runs that count, those are
+compared that answered the same benchmarks.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
 An arm is a list of arrays `value_SP`, one per benchmark: what each seed's checkpoint did on each problem, a
 share in [0, 1] (Mean@K or Pass@k of the problem). Both arms answer the same problems in the same order.
 Paired arms also have the same seeds in the same order; their values are subtracted cell by cell before
-anything is averaged, so that what a seed shares between arms cancels. In `atrium.stats`, `crossed` computes the
-two intervals, `unpaired` those of arms whose seeds are not paired, `simultaneous` those of several
-candidates, and `robust` what needs many seeds; `wording` beside this module words the verdict. Differences are candidate minus baseline; one point is 0.01.
+anything is averaged, so that what a seed shares between arms cancels. In `atrium.stats`, `crossed` computes
+the two intervals, `unpaired` those of arms whose seeds are not paired, `simultaneous` those of several
+candidates, and `robust` what needs many seeds; `wording` beside this module words the verdict. Differences
+are candidate minus baseline; one point is 0.01.
 
 Axes: S seeds, P problems, B benchmarks.
 """
