@@ -153,7 +153,7 @@ def read_cases(path: Path) -> Iterator[Case]:
 
 
 def atrium(kind: str, cases: list[Case]) -> list[bool]:
-    with GraderPool(Verifier.of(kind, timeout_s=float(LIMIT_S))) as pool:
+    with GraderPool(Verifier.build(kind, timeout_s=float(LIMIT_S))) as pool:
         futures = [pool.submit(case.completion, case.gold) for case in cases]
         return [future.result().is_correct for future in futures]
 

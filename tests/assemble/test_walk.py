@@ -12,7 +12,7 @@ from atrium.train.step import Steps
 
 PACKAGE = Path(train.__file__).resolve().parents[1]
 PAGE = PACKAGE.parents[1] / "docs" / "architecture.md"
-MAX_FILES, MAX_LINES = 12, 3200
+MAX_FILES, MAX_LINES = 12, 3300
 
 
 def rows_of(table):

@@ -48,7 +48,7 @@ def test_it_reports_every_arm_against_clipping(benchmark, monkeypatch, capsys):
 
 
 def test_it_covers_every_window_that_differs_from_token_to_token(benchmark):
-    per_token = {part for part in Divergence.values() if part.of_single_tokens}
+    per_token = {part for part in Divergence.values() if part.of_single_tokens is True}
     assert per_token == {type(benchmark.divergence_of(arm)) for arm in benchmark.ARMS} & per_token
     assert len(per_token) == 3
 

@@ -46,7 +46,7 @@ from atrium.grading.verifiers import (
     ],
 )
 def test_each_kind_compares_as_its_name_says(kind: str, gold: str, answer: str, is_equal: bool | None):
-    verifier = Verifier.of(kind)
+    verifier = Verifier.build(kind)
     assert isinstance(verifier, PlacedVerifier)
     finding = verifier.settle(gold, answer)
     assert (None if finding is None else finding.is_equal) is is_equal
@@ -55,13 +55,13 @@ def test_each_kind_compares_as_its_name_says(kind: str, gold: str, answer: str, 
 @pytest.mark.parametrize("kind", Verifier.kinds)
 def test_hostile_answers_are_settled_or_left_to_a_worker(kind: str):
     for answer in ("9" * 3_000, "{" * 3_000, "", "\x00", "\ud800", "1e999999", "9^{9^{9^9}}"):
-        finding = Verifier.of(kind).settle("42", answer)
+        finding = Verifier.build(kind).settle("42", answer)
         assert finding is None or not finding.is_equal
 
 
 @pytest.mark.parametrize("kind", Verifier.kinds)
 def test_a_gold_in_another_form_is_found_and_counts(kind: str):
-    verifier = Verifier.of(kind)
+    verifier = Verifier.build(kind)
     for gold in ("C", "A, C") if kind == "multiple_choice" else ("42", "1/2", "7e37"):
         answer = verifier.extract(verifier.write(verifier.restate(gold)))
         assert verifier.settle(gold, answer).is_equal
@@ -69,7 +69,7 @@ def test_a_gold_in_another_form_is_found_and_counts(kind: str):
 
 
 def test_numbers_within_the_tolerance_are_equal_also_in_lists():
-    verifier = Verifier.of("math_tolerance")
+    verifier = Verifier.build("math_tolerance")
     for gold, answer, is_equal in (
         ("3.14159", r"\pi", True),
         ("3.15", r"\pi", False),
@@ -125,7 +125,7 @@ def test_numbers_that_only_math_verify_can_read_are_compared_by_a_worker():
     ],
 )
 def test_an_answer_stands_where_the_setting_says(place: str, text: str, answer: str | None):
-    verifier = Verifier.of("math", answer=place)
+    verifier = Verifier.build("math", answer=place)
     assert verifier.extract(text) == answer
     with GraderPool(verifier) as pool:
         verdict = pool.grade(text, answer or "4")
@@ -135,7 +135,7 @@ def test_an_answer_stands_where_the_setting_says(place: str, text: str, answer: 
 @pytest.mark.parametrize("place", ["last_number", "Answer: {answer}", "answer is ${answer}$. I hope"])
 def test_a_gold_in_another_form_is_found_at_any_place(place: str):
     for kind in ("math", "numeric", "exact"):
-        verifier = Verifier.of(kind, answer=place)
+        verifier = Verifier.build(kind, answer=place)
         assert verifier.settle("42", verifier.extract(verifier.write(verifier.restate("42")))).is_equal
     assert not MathVerifier(answer="last_number").settle("1/2", "2").is_equal
 
