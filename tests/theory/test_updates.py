@@ -49,5 +49,6 @@ def test_equal_settings_give_equal_courses_and_random_rewards_other_ones():
 @pytest.mark.parametrize("rewards", ["true", "random"])
 def test_every_method_takes_its_updates(name, rewards):
     found = course(name, rewards=rewards, num_seeds=2, num_updates=3)
-    assert found.kl[0] > 0.0
+    # Pass@k trains only on groups with exactly one right answer, which these batches do not have.
+    assert (found.kl[0] > 0.0) is (name != "pass_at_k")
     assert all(value == value for value in (*found.entropy_change, *found.reverse_kl, *found.mass_change))
