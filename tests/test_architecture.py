@@ -136,7 +136,7 @@ MAX_CODE_LINES: dict[str, int] = {
     "compare": 4_757,
     "config": 2_062,
     "data": 1_535,
-    "document": 290,
+    "document": 268,
     "engines": 2_919,
     "evaluation": 407,
     "grading": 3_602,
@@ -148,8 +148,8 @@ MAX_CODE_LINES: dict[str, int] = {
     "runs": 3_321,
     "stats": 684,
     "sweep": 2_764,
-    "theory": 1_120,
-    "train": 3_497,
+    "theory": 1_122,
+    "train": 3_487,
     "views": 940,
 }
 """Code lines of each package, without blanks, comments, docstrings and imports.

@@ -167,8 +167,8 @@ class Step:
 
 
 def run_step(objective: Objective, case: Case, *, prepared=None, parts=None, scored=False) -> Step:
-    """`score`, `prepare` and `loss` on a case, in micro-batches of the given row indices if there are any."""
-    batch = case.batch if scored else objective.score(case.batch)
+    """The three phases of a step on a case, in micro-batches of the given row indices if there are any."""
+    batch = case.batch if scored else objective.with_advantages(case.batch)
     if prepared is None:
         policy = case.policy if objective.needs.prepare_pass else None
         prepared = objective.prepare(batch, policy, objective.initial_state())

@@ -340,7 +340,7 @@ def test_gvpo_ignores_rewards_and_log_probabilities_of_masked_rows(make_case, co
 def test_other_methods_keep_masked_rows_in_the_mean_of_rewards(make_case, compose_method, name):
     """TRL and verl do the same: a masked completion still counts in its group's mean reward."""
     case, objective = masked_case(make_case, [1]), compose_method(name).objective
-    whole_BT = objective.score(make_case(18).batch).advantage_BT
-    masked_BT = objective.score(case.batch).advantage_BT
+    whole_BT = objective.with_advantages(make_case(18).batch).advantage_BT
+    masked_BT = objective.with_advantages(case.batch).advantage_BT
     assert torch.equal(masked_BT[0], whole_BT[0])
     assert not masked_BT[1].any()

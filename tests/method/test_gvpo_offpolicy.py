@@ -61,7 +61,7 @@ def all_pairs(behavior, stored):
 
 
 def expected_loss(objective, policy, batch, row_B, weight_B):
-    batch = objective.score(batch)
+    batch = objective.with_advantages(batch)
     tokens = PolicyTokens(logprob_BT=policy.logprob_CT()[row_B])
     prepared = objective.prepare(batch, tokens, objective.initial_state())
     return objective.loss(

@@ -26,7 +26,7 @@ def keeps_a_term_of_its_own(method):
 
 def reinforce_gradient(objective, case):
     """What A grad log pi with the objective's own reduction puts on each token's log-probability."""
-    batch = objective.score(case.batch)
+    batch = objective.with_advantages(case.batch)
     policy = case.policy if objective.needs.prepare_pass else None
     prepared = objective.prepare(batch, policy, objective.initial_state())
     return -prepared.row_factor_B[:, None] * torch.where(batch.mask_BT, batch.advantage_BT, 0.0)
@@ -124,7 +124,7 @@ def test_the_order_of_rows_does_not_matter(method, make_case, step):
 def test_rows_without_tokens_do_not_count(method, make_case, step):
     """Two more rows, one in a group of the batch and one of its own, all of whose tokens are masked."""
     case = make_case(13)
-    batch = replace(case.batch, advantage_BT=method.objective.score(case.batch).advantage_BT)
+    batch = replace(case.batch, advantage_BT=method.objective.with_advantages(case.batch).advantage_BT)
     plain = step(method.objective, replace(case, batch=batch), scored=True)
     more = replace(case, batch=batch).select(torch.cat([torch.arange(16), torch.tensor([2, 9])]))
     mask_BT, group_B = more.batch.mask_BT.clone(), more.batch.group_B.clone()
@@ -141,7 +141,7 @@ def test_two_ranks_have_the_gradient_of_one(method, make_case, step, over_ranks)
     halves = [case.select(torch.arange(4)), case.select(torch.arange(4, 16))]
 
     def prepared(half, sum_over_ranks):
-        batch = objective.score(half.batch, sum_over_ranks)
+        batch = objective.with_advantages(half.batch, sum_over_ranks)
         policy = half.policy if objective.needs.prepare_pass else None
         return batch, objective.prepare(batch, policy, objective.initial_state(), sum_over_ranks)
 

@@ -81,7 +81,7 @@ def test_a_loss_and_all_that_it_measures_move_nothing_to_the_host(
     compose_method, make_case, monkeypatch, name
 ):
     objective, case = compose_method(name).objective, make_case(0)
-    batch = objective.score(case.batch)
+    batch = objective.with_advantages(case.batch)
     prepared = objective.prepare(batch, case.policy, objective.initial_state())
     for reading in (
         "item",

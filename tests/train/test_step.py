@@ -366,7 +366,7 @@ def test_traces_say_what_the_last_update_saw_and_cut(make):
     with torch.no_grad():
         policy = make.forward(model)(rows, entropy="value")
     ratio_BT = torch.where(mask_BT, (policy.logprob_BT - rows.batch.rollout_logprob_BT).exp(), 1.0)
-    advantage_BT = make.objective("algorithm=grpo").score(rows.batch).advantage_BT
+    advantage_BT = make.objective("algorithm=grpo").with_advantages(rows.batch).advantage_BT
     high_BT = mask_BT & (advantage_BT > 0) & (ratio_BT > 1.2)
     low_BT = mask_BT & (advantage_BT < 0) & (ratio_BT < 0.8)
     assert high_BT.any()

@@ -40,7 +40,7 @@ from atrium.views.live.terminal_display import displays
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
+class RunData:
     """The data of a run that may begin; `lines` are for its log."""
 
     task: Task
@@ -48,7 +48,7 @@ class Prepared:
     lines: tuple[str, ...]
 
 
-def prepare(config: RunConfig, ranks: Ranks = SINGLE) -> Prepared:
+def prepare(config: RunConfig, ranks: Ranks = SINGLE) -> RunData:
     """Load and check the data and the tokenizer; the rank that is first does so before all others.
 
     Raises `DataError`, `ConfigError` or `CheckpointError` for what cannot be used.
@@ -64,7 +64,7 @@ def prepare(config: RunConfig, ranks: Ranks = SINGLE) -> Prepared:
             try_reward(config, task.train.problems[0])
         if config.resume is None:
             _check_prompts(config, task)
-    return Prepared(task=task, stored=stored, lines=tuple(lines))
+    return RunData(task=task, stored=stored, lines=tuple(lines))
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from atrium.assemble.policies import (
     copy_out_of_mmap,
     restore_weights,
 )
-from atrium.assemble.prepared import Prepared, prepare
+from atrium.assemble.prepared import RunData, prepare
 from atrium.assemble.prompts import checked_encoder
 from atrium.assemble.ranks import fixed_for_ranks, joined_ranks
 from atrium.assemble.run import Run, StopRequests, opened, start_of, training_request
@@ -91,7 +91,7 @@ def run_training(
     return run.folder.path
 
 
-def _train(run: Run, grader: Grader, prepared: Prepared) -> None:
+def _train(run: Run, grader: Grader, prepared: RunData) -> None:
     """Build the parts of the run and let the loop drive them."""
     should_stop = StopRequests(run.log)
     run.closing.enter_context(stop_requests(should_stop.ask))
@@ -146,7 +146,7 @@ class RunContext:
 
 
 def _ready(
-    run: Run, grader: Grader, prepared: Prepared, should_stop: Callable[[], bool]
+    run: Run, grader: Grader, prepared: RunData, should_stop: Callable[[], bool]
 ) -> tuple[Training, TrainingState]:
     """The loop with its parts, and the state that it goes on from; the listeners have heard the beginning."""
     config = run.config

@@ -47,7 +47,7 @@ def read_table(
                 cells[cell] = bool(row["correct"])
             if problem is not None:
                 raise ConfigError(f"{path}, row {number}: {problem}")
-    return {arm: {seed: [_counted(correct, arm, seed, num_samples)] for seed in seeds} for arm in arms}
+    return {arm: {seed: [_answers_of(correct, arm, seed, num_samples)] for seed in seeds} for arm in arms}
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
@@ -86,7 +86,7 @@ def _mistake(
     return None
 
 
-def _counted(
+def _answers_of(
     correct: Mapping[tuple[str, int], Mapping[tuple[str, int], bool]], arm: str, seed: int, num_samples: int
 ) -> Answers:
     """The answers of an arm with a seed, to the problems that any run answered."""

@@ -89,7 +89,7 @@ def counted_runs(
     Raises `RunFolderError` where no run counts, `ConfigError` for a benchmark that none of them answered.
     """
     overviews = [read_overview(folder) for folder in folders]
-    found = [_counted(overview, at) for overview in overviews]
+    found = [_classified(overview, at) for overview in overviews]
     runs = [run for run in found if isinstance(run, EvaluatedRun)]
     missing = [run for run in found if isinstance(run, MissingRun)]
     left_out = [run for run in found if isinstance(run, LeftOut)]
@@ -181,7 +181,7 @@ def set_aside_run(folder: RunFolder, requested: Mapping[str, str]) -> LeftOut | 
     return None
 
 
-def _counted(overview: RunOverview, at: At) -> EvaluatedRun | MissingRun | LeftOut:
+def _classified(overview: RunOverview, at: At) -> EvaluatedRun | MissingRun | LeftOut:
     """The run where it counts; else how it is missing, or why it is left out."""
     folder = overview.folder
 

@@ -178,7 +178,7 @@ def read_answers(folder: RunFolder, benchmark: str, step: int) -> Answers:
             f"{folder.name} has no samples of {benchmark} at step {step}; runs are compared problem by "
             f"problem, so {path} is needed"
         ) from None
-    return _counted(folder, benchmark, step, changed)
+    return _read_answers(folder, benchmark, step, changed)
 
 
 def outcome_table(answers: Sequence[Answers]) -> OutcomeTable:
@@ -227,7 +227,7 @@ def _drawn(table: OutcomeTable, num_answers: int) -> NDArray[np.int64]:
 
 
 @lru_cache(maxsize=512)
-def _counted(folder: RunFolder, benchmark: str, step: int, _changed: int) -> Answers:
+def _read_answers(folder: RunFolder, benchmark: str, step: int, _changed: int) -> Answers:
     path = folder.evaluation_path(benchmark, step)
     rows = read_samples(path, ["problem_id", "is_correct", "metadata"])
     num_samples: dict[str, int] = {}

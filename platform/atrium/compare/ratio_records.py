@@ -20,13 +20,13 @@ def ratios_of(path: Path, step: int | None = None, *, until: int | None = None) 
     """The counts of a step, or of at most 300 evenly spread steps (`until` one) together; None if none."""
     try:
         stat = path.stat()
-        return _counted(str(path), step, until, stat.st_mtime_ns, stat.st_size)
+        return _read_counts(str(path), step, until, stat.st_mtime_ns, stat.st_size)
     except OSError:
         return None
 
 
 @lru_cache(maxsize=256)
-def _counted(
+def _read_counts(
     path: str, step: int | None, until: int | None, _modified: int, _size: int
 ) -> RatioCounts | None:
     data = read_plain(path, MAX_LINES_BYTES)

@@ -47,7 +47,7 @@ def majority_at(
     num_samples = max(map(len, samples_PK))
     ks = [k for k in ks if k == num_samples or num_samples <= _MAX_SUBSETS_OF]
     below = any(2 < k < num_samples for k in ks)
-    votes_P = [_counted(samples_K, require_stop=require_stop) for samples_K in samples_PK]
+    votes_P = [_votes(samples_K, require_stop=require_stop) for samples_K in samples_PK]
     comparisons_P = [_comparisons(votes, compare, below=below) for votes in votes_P]
     merged_P = [
         (votes.num_correct, tuple(sorted(_merged(votes.wrong, comparisons))), len(samples_K))
@@ -69,7 +69,7 @@ class _Votes(NamedTuple):
 _Comparisons = dict[tuple[str, str], Future[Verdict]]
 
 
-def _counted(samples_K: Sequence[EvaluatedSample], *, require_stop: bool) -> _Votes:
+def _votes(samples_K: Sequence[EvaluatedSample], *, require_stop: bool) -> _Votes:
     voters = [
         sample
         for sample in samples_K

@@ -48,7 +48,7 @@ class Batch:
     reference_logprob_BT
         Those of the regularizer's reference policy, where one is needed.
     advantage_BT
-        Filled in by `Objective.score`.
+        Filled in by `Objective.with_advantages`.
     is_trained_B
         False for rows that count in denominators but whose groups have no signal.
 

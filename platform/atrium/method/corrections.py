@@ -159,7 +159,7 @@ class SequenceRejection(RatioCorrection):
                 kept_B = (neutral(estimate_BT, mask_BT) <= self.bound).all(dim=1)
         kept_BT = kept_B[:, None].expand_as(log_mismatch_BT)
         if self.direction == "outward":
-            assert batch.advantage_BT is not None, "`score` comes first"
+            assert batch.advantage_BT is not None, "`with_advantages` comes first"
             kept_BT = kept_BT | (log_mismatch_BT.sign() * batch.advantage_BT <= 0.0)
         return kept_BT.to(log_mismatch_BT.dtype)
 

@@ -1,8 +1,8 @@
 """An objective: one choice on every axis, composed into the two phases that a training step runs.
 
-`score` turns a rollout batch's rewards into advantages. `prepare` computes, without gradient, what needs
-more than one micro-batch; `loss` is additive over micro-batches and ranks. Everything that differs
-between methods is in the axes; this module only says how they fit together:
+`with_advantages` turns a rollout batch's rewards into advantages. `prepare` computes, without gradient,
+what needs more than one micro-batch; `loss` is additive over micro-batches and ranks. Everything that
+differs between methods is in the axes; this module only says how they fit together:
 
     loss = - sum_tokens  row_factor x [ token_weight x correction x surrogate(w, A, region) - KL ] - entropy
 
@@ -49,7 +49,7 @@ class ObjectiveState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
+class MinibatchConstants:
     """The detached constants of a minibatch that its micro-batches share.
 
     Per row: the reduction's factor, that of the entropy bonus where it has one of its own, and the
@@ -60,7 +60,7 @@ class Prepared:
     --------
     What the mean over 5 tokens makes of two rows, and of the second alone:
 
-    >>> prepared = Prepared(
+    >>> prepared = MinibatchConstants(
     ...     row_factor_B=torch.tensor([0.2, 0.2]),
     ...     token_weight_BT=torch.tensor([[1.0, 0.0, 1.0], [1.0, 1.0, 1.0]]),
     ...     row_constant_B=None,
@@ -120,7 +120,7 @@ class LossOutput:
 
 @dataclass(frozen=True)
 class Objective:
-    """A method, executed: `score` a rollout batch, `prepare` a minibatch, compute a micro-batch's `loss`."""
+    """A method, executed: advantages of a batch, constants of a minibatch, the loss of a micro-batch."""
 
     method: Method
 
@@ -159,7 +159,7 @@ class Objective:
         bonus = self.method.regularizer.entropy
         return None if bonus is None else bonus.in_force(state.entropy_coefficient, state.last_entropy)
 
-    def score(self, batch: Batch, sum_over_ranks: Sum = local_sum) -> Batch:
+    def with_advantages(self, batch: Batch, sum_over_ranks: Sum = local_sum) -> Batch:
         """The rollout batch with its advantages; rewards are final and reference numbers are there."""
         penalty_BT, kl = None, self.method.regularizer.kl
         if kl is not None and kl.placement == "reward":
@@ -178,7 +178,7 @@ class Objective:
         state: ObjectiveState,
         sum_over_ranks: Sum = local_sum,
         totals: Totals | None = None,
-    ) -> Prepared:
+    ) -> MinibatchConstants:
         """The minibatch's constants.
 
         `policy` comes from a gradient-free pass at the current parameters, when `needs.prepare_pass`;
@@ -194,7 +194,7 @@ class Objective:
         chosen = self.method.algorithm
         bonus = self.method.regularizer.entropy
         by_token = bonus is not None and bonus.reduction == "token_mean"
-        prepared = Prepared(
+        prepared = MinibatchConstants(
             row_factor_B=factor(chosen.reduction),
             entropy_factor_B=factor(TokenMean()) if by_token else None,
             token_weight_BT=None,
@@ -203,7 +203,7 @@ class Objective:
         )
         if policy is None:
             return prepared
-        assert minibatch.advantage_BT is not None, "`score` comes before `prepare`"
+        assert minibatch.advantage_BT is not None, "`with_advantages` comes before `prepare`"
         logprob_BT = neutral(policy.logprob_BT, minibatch.mask_BT)
         region_inputs = self._region_inputs(logprob_BT, minibatch, policy.divergence_BT, None)
         prepared = replace(
@@ -221,7 +221,7 @@ class Objective:
         selection = SelectionInputs(batch=minibatch, policy=policy, dropped_BT=dropped_BT)
         return replace(prepared, token_weight_BT=chosen.token_weight.select(selection, sum_over_ranks))
 
-    def loss(self, micro_batch: Batch, policy: PolicyTokens, prepared: Prepared) -> LossOutput:
+    def loss(self, micro_batch: Batch, policy: PolicyTokens, prepared: MinibatchConstants) -> LossOutput:
         """The micro-batch's share of the minibatch's loss; its gradient reaches `policy`'s tensors."""
         mask_BT = micro_batch.mask_BT
         logprob_BT = neutral(policy.logprob_BT, mask_BT)
@@ -250,7 +250,7 @@ class Objective:
         return LossOutput(loss=loss, sums=sums, ratio_counts=ratio_counts, details=details)
 
     @torch.no_grad()
-    def slopes(self, batch: Batch, policy: PolicyTokens, prepared: Prepared) -> Slopes:
+    def slopes(self, batch: Batch, policy: PolicyTokens, prepared: MinibatchConstants) -> Slopes:
         """The coefficients on the tokens' log-probabilities that make the micro-batch's gradient."""
         kl, mask_BT = self.method.regularizer.kl, batch.mask_BT
         logprob_BT = neutral(policy.logprob_BT.detach(), mask_BT)
@@ -285,7 +285,7 @@ class Objective:
         )
 
     def _token_weights(
-        self, logprob_BT: Tensor, batch: Batch, prepared: Prepared
+        self, logprob_BT: Tensor, batch: Batch, prepared: MinibatchConstants
     ) -> tuple[list[Tensor], Tensor | None]:
         """The factors [B, T] of the surrogate's terms, and the KL penalty's or None."""
         weight = self.method.algorithm.token_weight
@@ -300,10 +300,10 @@ class Objective:
         return [one for one in factors_BT if one is not None], None if weighs_policy else weight_BT
 
     def _surrogate_inputs(
-        self, region_inputs: RegionInputs, logprob_BT: Tensor, batch: Batch, prepared: Prepared
+        self, region_inputs: RegionInputs, logprob_BT: Tensor, batch: Batch, prepared: MinibatchConstants
     ) -> SurrogateInputs:
         """Gate, weight and region, with the advantages as they were scored."""
-        assert batch.advantage_BT is not None, "`score` comes before `loss`"
+        assert batch.advantage_BT is not None, "`with_advantages` comes before `loss`"
         ratios, gate_BT = self.method.algorithm.ratio, region_inputs.ratio_BT
         region, weight = self.method.divergence.region(region_inputs), ratios.weight
         clipped_ratio_BT = region.crossed_bound(gate_BT)

@@ -379,7 +379,7 @@ class ImplicitRewardRegression(Surrogate):
 
         Detaching the mean changes no gradient (arXiv 2504.19599, eq. 11).
         """
-        assert minibatch.advantage_BT is not None, "`score` comes before `prepare`"
+        assert minibatch.advantage_BT is not None, "`with_advantages` comes before `prepare`"
         log_BT = self._regressed(log_weight_BT, logprob_BT)
         log_B = log_BT[:, :1].sum(dim=1)  # the same at every token of a row
         advantage_B = row_mean(minibatch.advantage_BT.double(), minibatch.mask_BT).to(log_B)

@@ -156,7 +156,7 @@ class OffPolicyMask(TokenWeight):
 
     def weigh(self, prepared_BT: Tensor | None, log_ratio_BT: Tensor, batch: Batch) -> Tensor:
         """0 in completions that are dropped, 1 elsewhere."""
-        assert batch.advantage_BT is not None, "`score` comes first"
+        assert batch.advantage_BT is not None, "`with_advantages` comes first"
         known_BT = log_ratio_BT.masked_fill(log_ratio_BT.isnan(), 0.0)
         far_B = row_mean(-known_BT, batch.mask_BT) > self.delta
         dropped_BT = far_B[:, None] & (batch.advantage_BT < 0.0)
@@ -190,7 +190,7 @@ class FutureRatio(TokenWeight):
         factor_BT = _discounted_sums(own_BT, self.half_life).exp().clamp(self.lower, self.upper)
         if self.safe_ratio is None:
             return factor_BT
-        assert batch.advantage_BT is not None, "`score` comes first"
+        assert batch.advantage_BT is not None, "`with_advantages` comes first"
         unsafe_BT = (batch.advantage_BT < 0.0) & (log_ratio_BT > math.log(self.safe_ratio))
         return factor_BT.clamp(max=1.0).where(unsafe_BT, factor_BT)
 
@@ -212,7 +212,7 @@ def _covariance(x: SelectionInputs, sum_over_ranks: Sum) -> tuple[Tensor, Tensor
     from atrium.method.selection import token_mean
 
     batch = x.batch
-    assert batch.advantage_BT is not None, "`score` comes first"
+    assert batch.advantage_BT is not None, "`with_advantages` comes first"
     logprob_BT = neutral(x.policy.logprob_BT, batch.mask_BT)
     mean_advantage, count = token_mean(batch.advantage_BT, batch.mask_BT, sum_over_ranks)
     mean_logprob, _ = token_mean(logprob_BT, batch.mask_BT, sum_over_ranks)

@@ -17,7 +17,7 @@ from atrium.config.method_files import read_method
 from atrium.method.batch import Batch, PolicyTokens, Sum, local_sum
 from atrium.method.method import Method
 from atrium.method.needs import Needs
-from atrium.method.objective import LossOutput, Objective, Prepared
+from atrium.method.objective import LossOutput, MinibatchConstants, Objective
 from atrium.method.reductions import Totals
 from atrium.peers.trainers import OWN_LOOP, UNKNOWN_USE
 
@@ -120,7 +120,7 @@ class LoadedMethod:
         totals: Totals | None = None,
         sum_over_ranks: Sum = local_sum,
         **tensors: Unpack[Tensors],
-    ) -> Prepared:
+    ) -> MinibatchConstants:
         """What the micro-batches of one update share, from the log-probabilities of all its rows.
 
         Needed where `needs.prepare_pass` or `needs.whole_groups` says so, and wherever Atrium is to count the
@@ -143,7 +143,7 @@ class LoadedMethod:
         logprob_BT: Tensor,
         mask_BT: Tensor,
         *,
-        prepared: Prepared | None = None,
+        prepared: MinibatchConstants | None = None,
         totals: Totals | None = None,
         **tensors: Unpack[Tensors],
     ) -> LossOutput:
@@ -198,7 +198,7 @@ class LoadedMethod:
         for name in ("reward_B", "group_B"):
             if name not in tensors:
                 raise ValueError(f"{name} is missing: give advantage_BT, or reward_B and group_B")
-        return Objective(self.method).score(batch, sum_over_ranks)
+        return Objective(self.method).with_advantages(batch, sum_over_ranks)
 
     def _check_given(self, tensors: Tensors) -> None:
         needs = self.needs

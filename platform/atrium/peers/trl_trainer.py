@@ -27,7 +27,7 @@ from atrium.base.errors import ConfigError
 from atrium.base.metrics import ABSTAINED_FRAC, Reduction
 from atrium.base.seeding import derive_seed
 from atrium.method.needs import Use
-from atrium.method.objective import LossOutput, Prepared
+from atrium.method.objective import LossOutput, MinibatchConstants
 from atrium.method.reductions import Totals
 from atrium.method.selection import keyed_anew
 from atrium.peers.interface import LoadedMethod, Tensors, load_method
@@ -92,7 +92,7 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         kl = self.atrium.method.regularizer.kl
         if kl is not None and self.atrium.needs.reference_pass:
             args.beta = kl.coefficient  # has TRL load the reference and compute its log-probabilities
-        self._prepared: Prepared | None = None
+        self._prepared: MinibatchConstants | None = None
         self._num_done = 0  # micro-batches of the update at hand
         super().__init__(model, reward_funcs, args, *rest, **named)
 
@@ -155,7 +155,7 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
     def _needs_whole_update(self) -> bool:
         return self.atrium.needs.prepare_pass or self.atrium.needs.whole_groups
 
-    def _prepare(self, model: Any) -> Prepared:  # noqa: ANN401 - TRL's
+    def _prepare(self, model: Any) -> MinibatchConstants:  # noqa: ANN401 - TRL's
         """What the update's micro-batches share, from a pass over all of them at the current parameters."""
         begin = self._step % self.args.steps_per_generation
         parts = self._buffered_inputs[begin : begin + self.current_gradient_accumulation_steps]

@@ -19,7 +19,7 @@ from atrium.method.algorithm import Algorithm, OnPolicy
 from atrium.method.batch import Batch, PolicyTokens
 from atrium.method.divergences import NoDivergence
 from atrium.method.method import Method
-from atrium.method.objective import Objective, Prepared
+from atrium.method.objective import MinibatchConstants, Objective
 from atrium.method.ratios import Level, Ratios, WeightRatio
 from atrium.method.reductions import SequenceMeanTokenSum
 from atrium.method.regularizers import KLPenalty, Regularizer
@@ -54,7 +54,7 @@ def enumerated(
     sampler_B: Tensor | None = None,
     reference: Tabular | None = None,
     objective: Objective | None = None,
-) -> tuple[Batch, PolicyTokens, Prepared]:
+) -> tuple[Batch, PolicyTokens, MinibatchConstants]:
     """One row per completion, and the constants that weight each by its probability under the sampler.
 
     `sampler_B` holds probabilities, the behavior policy's where it is None. What `objective` needs of its
@@ -71,7 +71,7 @@ def enumerated(
     batch = replace(batch, advantage_BT=advantage_B[:, None] * batch.mask_BT)
     if sampler_B is None:
         sampler_B = behavior.logprob_B().exp().detach()
-    constants = Prepared(
+    constants = MinibatchConstants(
         row_factor_B=sampler_B, token_weight_BT=None, row_constant_B=None, entropy_coefficient=0.0
     )
     if objective is None:
@@ -119,7 +119,7 @@ def group_loss(
     group_B = torch.arange(len(groups)).repeat_interleave(group_size)
     batch = batch_of(rows, behavior=behavior, reward_B=reward_B[rows], group_B=group_B)
     tokens = tokens_of(policy, rows, objective, behavior)
-    scored = objective.score(batch)
+    scored = objective.with_advantages(batch)
     constants = prepared(objective, scored, tokens)
     # The reduction averages over groups; their probabilities replace that average.
     factor_B = constants.row_factor_B * len(groups) * weight_P[group_B]

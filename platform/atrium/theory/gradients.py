@@ -22,7 +22,7 @@ from atrium.method.divergences import (
     StateDivergence,
     TopKDivergence,
 )
-from atrium.method.objective import LossOutput, Objective, Prepared
+from atrium.method.objective import LossOutput, MinibatchConstants, Objective
 from atrium.method.regions import Region, RegionInputs
 from atrium.method.surrogates import Clip
 from atrium.method.token_weights import AllTokens
@@ -118,7 +118,7 @@ def _is_only_a_clip(objective: Objective) -> bool:
 
 def _loss_of_tokens(
     objective: Objective, ratio_B: Tensor, advantage_B: Tensor, probability_B: Tensor
-) -> tuple[LossOutput, Prepared]:
+) -> tuple[LossOutput, MinibatchConstants]:
     """The objective on single tokens; each has a partner at ratio 1 with the opposite advantage.
 
     Partners make groups of two, in which objectives with a group's mean find one. Rows alternate.

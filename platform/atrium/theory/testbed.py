@@ -15,7 +15,7 @@ from torch import Tensor
 
 from atrium.method.batch import Batch, PolicyTokens
 from atrium.method.divergences import StateDivergence, TopKDivergence
-from atrium.method.objective import Objective, Prepared
+from atrium.method.objective import MinibatchConstants, Objective
 from atrium.method.state_divergences import STATE_DIVERGENCES, top_tokens, with_rest
 
 
@@ -157,7 +157,7 @@ def batch_at(anchor_BT: Tensor, *, reward_B: Tensor, group_B: Tensor, reference_
     )
 
 
-def prepared(objective: Objective, batch: Batch, tokens: PolicyTokens) -> Prepared:
+def prepared(objective: Objective, batch: Batch, tokens: PolicyTokens) -> MinibatchConstants:
     """What the objective's prepare phase gives at the first step."""
     return objective.prepare(
         batch, tokens if objective.needs.prepare_pass else None, objective.initial_state()

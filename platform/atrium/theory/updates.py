@@ -64,7 +64,9 @@ def _one_course(
     coins_B = torch.rand(num_rows, generator=generator) < 0.5
     reward_B = rewarded_B[rows] if rewards == "true" else coins_B
     group_B = torch.arange(num_groups).repeat_interleave(_GROUP_SIZE)
-    batch = objective.score(batch_of(rows, behavior=behavior, reward_B=reward_B.double(), group_B=group_B))
+    batch = objective.with_advantages(
+        batch_of(rows, behavior=behavior, reward_B=reward_B.double(), group_B=group_B)
+    )
 
     policy = behavior.trainable()
     rate = None

@@ -8,10 +8,10 @@ from typing import get_args
 
 import pytest
 from tests.dashboard_pages import VIEWS, drawn, show, until
+from tests.documents import decoded
 
 from atrium.document.document import Unit
 from atrium.document.formatting import value_text
-from atrium.document.json import from_json
 from atrium.runs.status import RunState
 from atrium.views.cells import texts
 
@@ -300,7 +300,7 @@ def test_formulas_are_typeset_thoughts_fold_and_hostile_text_stays_text(page, ru
 
 def test_tables_on_the_page_have_the_texts_of_other_media(page):
     show(page, "/compare")
-    document = from_json(page.request.get("/api/compare?exp=study").json())
+    document = decoded(page.request.get("/api/compare?exp=study").json()["document"])
     tables = [table for section in document.sections for table in section.tables if not table.caption]
     assert len(tables) > 5
     for table in tables:

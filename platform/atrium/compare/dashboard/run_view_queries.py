@@ -195,9 +195,9 @@ def sample_answer(
 
 def _counts_of(path: Path) -> RatioCounts:
     stat = path.stat()
-    return _counted(str(path), stat.st_mtime_ns, stat.st_size)
+    return _count_ratios(str(path), stat.st_mtime_ns, stat.st_size)
 
 
 @lru_cache(maxsize=2000)
-def _counted(path: str, _modified: int, _size: int) -> RatioCounts:
+def _count_ratios(path: str, _modified: int, _size: int) -> RatioCounts:
     return count_ratios(Path(path))

@@ -10,17 +10,14 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
-from atrium.base.errors import DataError, TrainingDivergedError
-from atrium.base.plain_files import read_plain
+from atrium.base.errors import TrainingDivergedError
 from atrium.engines.collate import RolloutRows
-from atrium.method.batch import Batch
 from atrium.method.objective import ObjectiveState
 from atrium.models.shards import local_tensor
 
@@ -138,25 +135,6 @@ def write_minibatch(skipped: SkippedUpdate, path: Path) -> None:
         "state": asdict(skipped.state),
     }
     path.with_name(f"{path.name}.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
-
-
-def read_minibatch(path: Path, device: str = "cpu") -> SkippedUpdate:
-    """The minibatch that `write_minibatch` wrote there; raises `DataError` where it is missing or damaged."""
-    try:
-        record: dict[str, Any] = json.loads(read_plain(path.with_name(f"{path.name}.json")))
-        tensors = load_file(path.with_name(f"{path.name}.safetensors"), device=device)
-        batch = {name.removeprefix("batch/"): tensors.pop(name) for name in [*tensors] if "/" in name}
-        arrays = {name: tensors.pop(name).cpu().numpy() for name in _ROW_ARRAYS}
-        return SkippedUpdate(
-            step=record["step"],
-            update=record["update"],
-            grad_norm=float(record["grad_norm"]),
-            parameters=tuple(record["parameters"]),
-            state=ObjectiveState.from_record(record["state"]),
-            rows=RolloutRows(batch=Batch(**batch), **arrays, **tensors),
-        )
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise DataError(f"{path} holds no minibatch of a skipped update ({error}); name another") from error
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
 """The update of a policy, from top to bottom: what a rollout batch becomes, function by function.
 
-    score -> split_minibatches -> for each: prepare -> accumulate -> apply
+    with_advantages -> split_minibatches -> for each: prepare -> accumulate -> apply
 
 What stands around it is elsewhere: a `MicroBatchBudget` cuts rows into micro-batches that fit into memory and
 deals them over ranks, a `StepRecord` measures, and `step` decides about updates that cannot be made.
@@ -22,7 +22,7 @@ from atrium.base.errors import CheckpointError
 from atrium.base.seeding import derive_seed
 from atrium.engines.collate import RolloutRows, on_device
 from atrium.method.batch import Batch, PolicyTokens
-from atrium.method.objective import Objective, ObjectiveState, Prepared
+from atrium.method.objective import MinibatchConstants, Objective, ObjectiveState
 from atrium.method.selection import keyed_anew
 from atrium.train.guard.out_of_memory import MicroBatchBudget, memory_explained
 from atrium.train.measure.step_record import StepRecord
@@ -90,7 +90,7 @@ class Update:
     ) -> Iterator[Attempt]:
         """Make a batch's updates one after the other; the gradient of one that was not made is kept."""
         with budget.phase("scoring a batch", metrics.SCORE_S):
-            rows = budget.fit(lambda: self.score(rows, budget))
+            rows = budget.fit(lambda: self.with_advantages(rows, budget))
         record.begin_updates(rows)
         number = 0
         for epoch in range(self.settings.num_epochs):
@@ -106,7 +106,7 @@ class Update:
                     number=number, minibatch=minibatch, grad_norm=grad_norm, learning_rate=learning_rate
                 )
 
-    def score(self, rows: RolloutRows, budget: MicroBatchBudget) -> RolloutRows:
+    def with_advantages(self, rows: RolloutRows, budget: MicroBatchBudget) -> RolloutRows:
         """The batch with behavior and reference log-probabilities where they are needed, and advantages."""
         needs = self.objective.needs
         if needs.distribution != "none":
@@ -116,7 +116,7 @@ class Update:
             assert self.reference_forward is not None, "assembled with a reference when one is needed"
             reference = without_gradient(rows, self.reference_forward, budget)
             batch = replace(batch, reference_logprob_BT=reference.logprob_BT)
-        return rows.with_batch(self.objective.score(batch))
+        return rows.with_batch(self.objective.with_advantages(batch))
 
     def split_minibatches(self, rows: RolloutRows, step: int, epoch: int) -> Iterator[NDArray[np.int64]]:
         """Row indices of minibatches of whole groups, in an order keyed by step and epoch.
@@ -132,7 +132,9 @@ class Update:
             if is_trained_B[minibatch].any():
                 yield minibatch
 
-    def prepare(self, minibatch: RolloutRows, state: ObjectiveState, budget: MicroBatchBudget) -> Prepared:
+    def prepare(
+        self, minibatch: RolloutRows, state: ObjectiveState, budget: MicroBatchBudget
+    ) -> MinibatchConstants:
         """The constants that the minibatch's micro-batches share, from a pass where one is needed."""
         policy = None
         if self.objective.needs.prepare_pass:
@@ -140,7 +142,11 @@ class Update:
         return self.objective.prepare(minibatch.batch, policy, state)
 
     def accumulate(
-        self, minibatch: RolloutRows, prepared: Prepared, budget: MicroBatchBudget, record: StepRecord
+        self,
+        minibatch: RolloutRows,
+        prepared: MinibatchConstants,
+        budget: MicroBatchBudget,
+        record: StepRecord,
     ) -> None:
         """Leave the minibatch's gradient in the parameters: forward, loss and backward of micro-batches."""
         entropy: Literal["gradient", "value"] = "value"
