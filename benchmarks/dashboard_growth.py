@@ -14,7 +14,7 @@ import time
 from starlette.testclient import TestClient
 
 import record
-from atrium.compare.dashboard.server import create_app
+from atrium.views.dashboard.server import create_app
 
 SIZES = (60, 300, 2000)
 NUM_STEPS = 20

@@ -17,7 +17,7 @@ import uvicorn
 from atrium.base.errors import ConfigError
 from atrium.cli.app import main as atrium
 from atrium.cli.dashboard import listening, main
-from atrium.compare.dashboard.connections import PunctualProtocol
+from atrium.views.dashboard.connections import PunctualProtocol
 
 
 def test_a_missing_folder_is_named_before_anything_starts(tmp_path):

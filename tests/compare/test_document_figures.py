@@ -8,7 +8,6 @@ import pytest
 from tests.compare.documents import document_of
 
 from atrium.base.errors import ConfigError
-from atrium.compare.dashboard.curve_figure import curves_figure
 from atrium.compare.document_figures import (
     difference_figure,
     grid_figure,
@@ -18,6 +17,7 @@ from atrium.compare.document_figures import (
 )
 from atrium.compare.run_comparison import compare_runs
 from atrium.compare.training_document import read_training
+from atrium.views.dashboard.curve_figure import curves_figure
 from atrium.views.figures.sheet import COLUMN_INCHES, file, sheet
 
 

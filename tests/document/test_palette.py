@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import atrium.compare.dashboard
+import atrium.views.dashboard
 from atrium.document.palette import NUM_HUES, places
 from atrium.views.figures.style import COLOURS
 
-PALETTE = Path(atrium.compare.dashboard.__file__).with_name("static") / "palette.js"
+PALETTE = Path(atrium.views.dashboard.__file__).with_name("static") / "palette.js"
 
 
 def named(*methods):

@@ -73,8 +73,8 @@ def _serve(
     # FastAPI and pyarrow cost a second that `--help` and mistakes need not pay.
     import uvicorn
 
-    from atrium.compare.dashboard.connections import PunctualProtocol
-    from atrium.compare.dashboard.server import create_app
+    from atrium.views.dashboard.connections import PunctualProtocol
+    from atrium.views.dashboard.server import create_app
 
     app = create_app(runs_dir, host=host, more_hosts=more_hosts, said_of=_claims_said)
     settings = uvicorn.Config(

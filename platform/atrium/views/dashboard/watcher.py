@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atrium.compare.curve_index import index_of
-from atrium.compare.dashboard.runs_scan import OUTSIDE, RunEntry, RunsScan
+from atrium.views.dashboard.runs_scan import OUTSIDE, RunEntry, RunsScan
 
 _REST_S = 5.0
 _LONGEST_TURN_S = 0.5

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from atrium.base.errors import RunFolderError
-from atrium.compare.dashboard.runs_scan import is_within
 from atrium.runs.layout import NAME_PATTERN, steps_in
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.sample_files import Row, read_samples
+from atrium.views.dashboard.runs_scan import is_within
 
 TRAINING = "training"
 _LISTED = (

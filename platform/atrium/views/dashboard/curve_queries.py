@@ -25,10 +25,10 @@ from atrium.compare.curves import (
     curve,
     group_curve,
 )
-from atrium.compare.dashboard.runs_scan import RunEntry
-from atrium.compare.dashboard.watcher import Watcher
 from atrium.document.palette import places
 from atrium.runs.reader import EvaluationPoint
+from atrium.views.dashboard.runs_scan import RunEntry
+from atrium.views.dashboard.watcher import Watcher
 
 Answer = dict[str, Any]
 

@@ -23,9 +23,9 @@ from tests.run_records import (
 )
 
 from atrium.base.records import BenchmarkResult, RatioHistogram, TokenTrace
-from atrium.compare.dashboard.server import create_app
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import RunState
+from atrium.views.dashboard.server import create_app
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>\\boxed{1}"
 DIVERGENCES = {

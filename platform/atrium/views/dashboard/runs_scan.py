@@ -15,12 +15,12 @@ from atrium.base.errors import RunFolderError
 from atrium.base.nested import flattened_text
 from atrium.base.recorded import read_object
 from atrium.compare.arms import as_trained
-from atrium.compare.dashboard.annotations import FILE_NAME, Annotations, read_annotations
 from atrium.compare.run_settings import Settings
 from atrium.runs.find import list_runs, started
 from atrium.runs.reader import EvaluationPoint, RunOverview, read_evaluations, read_overview
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import RunState, RunStatus
+from atrium.views.dashboard.annotations import FILE_NAME, Annotations, read_annotations
 
 Signature = tuple[tuple[int, int] | None, ...]
 OUTSIDE = "it is a link to a place outside of the runs folder, which is not read"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from starlette.datastructures import Headers
 
-from atrium.compare.dashboard.guard import Guard, host_names
+from atrium.views.dashboard.guard import Guard, host_names
 
 GUARD = Guard(lambda *_: None, host_names=host_names("127.0.0.1"), token="secret")
 

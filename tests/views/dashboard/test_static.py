@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from atrium.compare.dashboard.server import STATIC, VIEWS
+from atrium.views.dashboard.server import STATIC, VIEWS
 
 OWN = sorted(path for path in STATIC.rglob("*") if path.is_file() and "vendor" not in path.parts)
 SCRIPTS = [path for path in OWN if path.suffix == ".js"]

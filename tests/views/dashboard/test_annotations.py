@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from atrium.base.errors import RunFolderError
-from atrium.compare.dashboard.annotations import (
+from atrium.views.dashboard.annotations import (
     FILE_NAME,
     Annotations,
     annotate,

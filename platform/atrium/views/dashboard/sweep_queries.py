@@ -12,9 +12,9 @@ import numpy as np
 from atrium.base.errors import RunFolderError
 from atrium.base.nested import setting
 from atrium.base.recorded import as_finite, read_object
-from atrium.compare.dashboard.runs_scan import is_within
-from atrium.compare.dashboard.watcher import Watcher
 from atrium.runs.layout import NAME_PATTERN
+from atrium.views.dashboard.runs_scan import is_within
+from atrium.views.dashboard.watcher import Watcher
 
 Answer = dict[str, Any]
 

@@ -11,16 +11,16 @@ from fastapi import Depends, FastAPI, Query, Request
 from fastapi.responses import Response
 
 from atrium.compare.curves import Axis, Band
-from atrium.compare.dashboard.curve_figure import curves_figure
-from atrium.compare.dashboard.curve_queries import METHODS, CurveRequest, curves_answer
-from atrium.compare.dashboard.watcher import Watcher
 from atrium.document.document import Figure
 from atrium.runs.run_folder import RunFolder
+from atrium.views.dashboard.curve_figure import curves_figure
+from atrium.views.dashboard.curve_queries import METHODS, CurveRequest, curves_answer
+from atrium.views.dashboard.watcher import Watcher
 from atrium.views.figures.style import FileKind
 from atrium.views.files import rendered
 
 if TYPE_CHECKING:
-    from atrium.compare.dashboard.compare_queries import ComparisonRequest
+    from atrium.views.dashboard.compare_queries import ComparisonRequest
 
 _TYPES = {"html": "text/html", "md": "text/markdown", "tex": "application/x-tex"}
 Columns = Annotated[int, Query(ge=1, le=2)]
@@ -58,7 +58,7 @@ def _asked(
     effect: Annotated[float, Query(gt=0.0, le=1.0)] = 0.02,
     picked: bool = False,
 ) -> ComparisonRequest:
-    from atrium.compare.dashboard.compare_queries import ComparisonRequest  # SciPy
+    from atrium.views.dashboard.compare_queries import ComparisonRequest  # SciPy
 
     return ComparisonRequest(
         runs=tuple(run),
@@ -106,8 +106,8 @@ def add_exports(app: FastAPI, watcher: Watcher, said_of: Callable[[Sequence[RunF
 
     @app.get("/api/report")
     def report(asked: AskedComparison, suffix: Literal["html", "md", "tex"] = "html") -> Response:
-        from atrium.compare.dashboard.compare_queries import compared_runs, training_of
         from atrium.compare.document import comparison_document, report_name
+        from atrium.views.dashboard.compare_queries import compared_runs, training_of
 
         comparison = compared_runs(watcher, asked)
         document = comparison_document(
@@ -153,8 +153,8 @@ def _add_comparisons(app: FastAPI, watcher: Watcher) -> None:
         columns: Columns = 1,
         measure: Literal["mean", "pass"] = "mean",
     ) -> Response:
-        from atrium.compare.dashboard.compare_queries import compared_runs, comparison_figure
         from atrium.compare.document import report_name
+        from atrium.views.dashboard.compare_queries import compared_runs, comparison_figure
 
         name = f"{figure}-{report_name(compared_runs(watcher, asked))}"
         return _drawn(comparison_figure(watcher, asked, figure, measure), name, suffix, columns)

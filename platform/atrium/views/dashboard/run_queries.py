@@ -15,16 +15,16 @@ from atrium.base.nested import setting
 from atrium.base.plain_files import open_plain
 from atrium.base.recorded import read_object
 from atrium.compare.arm_names import NamedArm
-from atrium.compare.dashboard.curve_queries import WITHOUT_SETTINGS, method_arms
-from atrium.compare.dashboard.runs_scan import RunEntry, Signature
-from atrium.compare.dashboard.sweep_queries import sweeps_answer
-from atrium.compare.dashboard.watcher import Watcher
 from atrium.compare.default_choice import default_experiment
 from atrium.compare.run_settings import differing
 from atrium.runs.method_settings import tells_methods_apart
 from atrium.runs.reader import read_findings
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import RunState
+from atrium.views.dashboard.curve_queries import WITHOUT_SETTINGS, method_arms
+from atrium.views.dashboard.runs_scan import RunEntry, Signature
+from atrium.views.dashboard.sweep_queries import sweeps_answer
+from atrium.views.dashboard.watcher import Watcher
 
 Answer = dict[str, Any]
 

@@ -21,21 +21,21 @@ from starlette.concurrency import run_in_threadpool
 from starlette.middleware.gzip import GZipMiddleware
 
 from atrium.base.errors import AtriumError
-from atrium.compare.dashboard.annotations import annotate
-from atrium.compare.dashboard.curve_queries import curves_answer, quantities_answer
-from atrium.compare.dashboard.export_routes import AskedComparison, AskedCurves, AskedRuns, add_exports
-from atrium.compare.dashboard.guard import Guard, host_names
-from atrium.compare.dashboard.run_queries import (
+from atrium.runs.run_folder import RunFolder
+from atrium.views.dashboard.annotations import annotate
+from atrium.views.dashboard.curve_queries import curves_answer, quantities_answer
+from atrium.views.dashboard.export_routes import AskedComparison, AskedCurves, AskedRuns, add_exports
+from atrium.views.dashboard.guard import Guard, host_names
+from atrium.views.dashboard.run_queries import (
     lasts_answer,
     run_answer,
     runs_answer,
     sparks_answer,
     state_answer,
 )
-from atrium.compare.dashboard.samples import TRAINING, Filter
-from atrium.compare.dashboard.sweep_queries import sweep_answer, sweeps_answer
-from atrium.compare.dashboard.watcher import Watcher
-from atrium.runs.run_folder import RunFolder
+from atrium.views.dashboard.samples import TRAINING, Filter
+from atrium.views.dashboard.sweep_queries import sweep_answer, sweeps_answer
+from atrium.views.dashboard.watcher import Watcher
 
 STATIC = Path(__file__).with_name("static")
 VIEWS = ("overview", "runs", "curves", "compare", "trust-region", "rollouts", "sweeps", "evaluations")
@@ -98,7 +98,7 @@ def create_app(
 
 def _warm(watcher: Watcher) -> None:
     """Load SciPy and compare the latest experiment, so that the first page does not wait for it."""
-    from atrium.compare.dashboard.overview_queries import overview_answer
+    from atrium.views.dashboard.overview_queries import overview_answer
 
     overview_answer(watcher, None, None)
 
@@ -135,7 +135,7 @@ def _add_queries(app: FastAPI, watcher: Watcher) -> None:
 
     @app.get("/api/overview")
     def overview(experiment: str | None = None, base: str | None = None) -> Response:
-        from atrium.compare.dashboard.overview_queries import overview_answer
+        from atrium.views.dashboard.overview_queries import overview_answer
 
         return _json(overview_answer(watcher, experiment, base))
 
@@ -163,7 +163,7 @@ def _add_queries(app: FastAPI, watcher: Watcher) -> None:
 def _add_comparison(app: FastAPI, watcher: Watcher) -> None:
     @app.get("/api/compare")
     def compare(asked: AskedComparison, measure: Literal["mean", "pass"] = "mean") -> Response:
-        from atrium.compare.dashboard.compare_queries import compare_answer
+        from atrium.views.dashboard.compare_queries import compare_answer
 
         try:
             return _json(compare_answer(watcher, asked, measure))
@@ -174,13 +174,13 @@ def _add_comparison(app: FastAPI, watcher: Watcher) -> None:
 def _add_run_views(app: FastAPI, watcher: Watcher) -> None:
     @app.get("/api/trust-region")
     def trust_region(run: str, step: int | None = None) -> Response:
-        from atrium.compare.dashboard.run_view_queries import trust_region_answer
+        from atrium.views.dashboard.run_view_queries import trust_region_answer
 
         return _json(trust_region_answer(watcher, run, step))
 
     @app.get("/api/trust-region/arms")
     def arms(run: AskedRuns, picked: bool = False) -> Response:
-        from atrium.compare.dashboard.run_view_queries import arms_answer
+        from atrium.views.dashboard.run_view_queries import arms_answer
 
         return _json(arms_answer(watcher, run, is_chosen=picked))
 
@@ -195,7 +195,7 @@ def _add_run_views(app: FastAPI, watcher: Watcher) -> None:
         min_tokens: int = 0,
         max_tokens: int | None = None,
     ) -> Response:
-        from atrium.compare.dashboard.run_view_queries import samples_answer
+        from atrium.views.dashboard.run_view_queries import samples_answer
 
         wanted = Filter(
             verdict=verdict, problem_id=problem, text=text, min_tokens=min_tokens, max_tokens=max_tokens
@@ -204,7 +204,7 @@ def _add_run_views(app: FastAPI, watcher: Watcher) -> None:
 
     @app.get("/api/sample")
     def sample(run: str, source: str, step: int, problem: str, index: int) -> Response:
-        from atrium.compare.dashboard.run_view_queries import sample_answer
+        from atrium.views.dashboard.run_view_queries import sample_answer
 
         return _json(sample_answer(watcher, run, source, step, problem, index))
 

@@ -10,12 +10,6 @@ from atrium.base.errors import AtriumError
 from atrium.compare.arm_names import NamedArm
 from atrium.compare.arm_pairs import MEAN, Pair
 from atrium.compare.counted_runs import VALIDATION
-from atrium.compare.dashboard.compare_queries import ComparisonRequest, compared_runs
-from atrium.compare.dashboard.curve_queries import METHODS, groups_of, method_arms, places_of
-from atrium.compare.dashboard.run_queries import default_of, trainings_by_experiment
-from atrium.compare.dashboard.runs_scan import RunEntry
-from atrium.compare.dashboard.sweep_queries import over_seeds
-from atrium.compare.dashboard.watcher import Watcher
 from atrium.compare.default_choice import num_methods
 from atrium.compare.document import comparison_summary
 from atrium.compare.document_figures import difference_figure
@@ -26,6 +20,12 @@ from atrium.document.formatting import counted
 from atrium.document.json import to_json
 from atrium.runs.status import RunState
 from atrium.stats.crossed import interval_of
+from atrium.views.dashboard.compare_queries import ComparisonRequest, compared_runs
+from atrium.views.dashboard.curve_queries import METHODS, groups_of, method_arms, places_of
+from atrium.views.dashboard.run_queries import default_of, trainings_by_experiment
+from atrium.views.dashboard.runs_scan import RunEntry
+from atrium.views.dashboard.sweep_queries import over_seeds
+from atrium.views.dashboard.watcher import Watcher
 
 Answer = dict[str, Any]
 

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from atrium.compare.dashboard.run_view_queries import arms_answer
-from atrium.compare.dashboard.runs_scan import RunsScan
 from atrium.runs.status import RunState
+from atrium.views.dashboard.run_view_queries import arms_answer
+from atrium.views.dashboard.runs_scan import RunsScan
 
 
 @pytest.fixture

@@ -14,17 +14,6 @@ from numpy.typing import NDArray
 from atrium.base.errors import RunFolderError
 from atrium.base.nested import setting
 from atrium.base.records import VerdictKind
-from atrium.compare.dashboard.curve_queries import METHODS, groups_of, method_arms, places_of
-from atrium.compare.dashboard.samples import (
-    TRAINING,
-    Filter,
-    listed,
-    one,
-    sample_path,
-    sources,
-    token_texts,
-)
-from atrium.compare.dashboard.watcher import Watcher
 from atrium.compare.ratio_records import ratios_of
 from atrium.compare.trust_region import (
     SIGNS,
@@ -36,6 +25,17 @@ from atrium.compare.trust_region import (
     no_counts,
     window_of_run,
 )
+from atrium.views.dashboard.curve_queries import METHODS, groups_of, method_arms, places_of
+from atrium.views.dashboard.samples import (
+    TRAINING,
+    Filter,
+    listed,
+    one,
+    sample_path,
+    sources,
+    token_texts,
+)
+from atrium.views.dashboard.watcher import Watcher
 
 Answer = dict[str, Any]
 
