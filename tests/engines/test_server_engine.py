@@ -146,6 +146,28 @@ def test_server_goes_back_to_the_weights_of_a_batch_that_is_requested_late(start
     assert found == expected_completions(engine, 1)
 
 
+def test_server_loads_one_set_of_weights_at_a_time(start, policy, monkeypatch):
+    engine = start(num_servers=1, num_kept=3)
+    engine.update_weights(policy.model.state_dict(), 1)
+    take_weights, loading, loaded = ServerClient.take_weights, [], []
+
+    async def taken(self, folder, version):
+        loading.append(version)
+        await take_weights(self, folder, version)
+        loaded.append(tuple(loading))
+        loading.remove(version)
+
+    async def load_and_update():
+        engine.pool.load_idle(0)
+        await engine.pool.update(engine._files.write(policy.model.state_dict(), 2), 2)
+
+    monkeypatch.setattr(ServerClient, "take_weights", taken)
+    engine._run(load_and_update())
+    engine._weight_version = 2
+    assert completions(engine.generate(REQUESTS, SAMPLING)) == expected_completions(engine, 2)
+    assert loaded == [(0,), (2,)]
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_killed_or_hung_server_is_restarted_and_changes_no_result(start, policy, number):

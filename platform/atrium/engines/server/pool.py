@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
@@ -101,7 +101,7 @@ class ServerPool:
         self._folders[version], self._newest = folder, version
         up = [one for one in self.servers if one.lost is not None]
         free = [one for one in up if self.is_continuous or not (one.num_requests or one.is_loading)]
-        await asyncio.gather(*(self._load(server, version) for server in free))
+        await asyncio.gather(*[self._loading(server, version) for server in free])
         self.check(None)
 
     def load_idle(self, version: int) -> None:
@@ -109,7 +109,7 @@ class ServerPool:
         for server in self.servers:
             is_idle = server.lost is not None and not (server.num_requests or server.is_loading)
             if is_idle and server.version != version and version in self._folders:
-                self._spawn(self._load(server, version))
+                self._spawn(self._loading(server, version))
 
     def check(self, version: int | None) -> None:
         """Raise `EngineError` where the pool has failed, or nothing can sample by weights of `version`."""
@@ -260,10 +260,18 @@ class ServerPool:
                 has_said = True
             await asyncio.sleep(_RETRY_S)
 
+    def _loading(self, server: Server, version: int) -> Coroutine[Any, Any, None]:
+        """Mark a server as loading and return the work.
+
+        A task begins later than it is made. Without the mark, another batch could let the server load other
+        weights in between, and two loads at a time leave weights of one version under the name of the other.
+        """
+        server.version, server.is_loading = None, True
+        return self._load(server, version)
+
     async def _load(self, server: Server, version: int) -> None:
         lost = server.lost
         assert lost is not None
-        server.version, server.is_loading = None, True
         try:
             async with asyncio.timeout(self.hang_timeout_s):
                 async with server.client.paused() if server.num_requests else nullcontext():
