@@ -59,11 +59,62 @@ def steps_in(folder: Path) -> list[tuple[int, Path]]:
     return sorted((step, path) for step, path in found if step is not None)
 
 
+class _Part:
+    """A file or folder of a run by its path below the run's folder."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: RunLayout, _type: object = None) -> Path:
+        return run.path / self._name
+
+
 @dataclass(frozen=True, slots=True)
 class RunLayout:
     """The paths of one run. `path` need not exist."""
 
     path: Path
+
+    config_file = _Part("config.json")
+    """The resolved configuration, `config.json`."""
+    method_file = _Part("method.json")
+    """The method's window, description and key, `method.json`; runs of earlier versions have none."""
+    overrides_file = _Part("overrides.yaml")
+    """The settings typed on the command line, `overrides.yaml`: a list of `key=value`."""
+    provenance_file = _Part("provenance.json")
+    """Code, packages, machine and data, `provenance.json`."""
+    plugins_dir = _Part("plugins")
+    """Copies of the plugins' files, `plugins/`: to be read by people, never executed."""
+    engines_dir = _Part("engines")
+    """Output of servers, `engines/`: a file for each."""
+    metrics_file = _Part("metrics.jsonl")
+    """One object per step, `metrics.jsonl`."""
+    ratios_file = _Part("ratios.jsonl")
+    """The distribution of the ratios of each step, one object per step, `ratios.jsonl`."""
+    evaluations_file = _Part("evaluations.jsonl")
+    """One object per evaluation, `evaluations.jsonl`."""
+    log_file = _Part("log.txt")
+    """The messages of the run, `log.txt`."""
+    status_file = _Part("status.json")
+    """The state of the run, `status.json`."""
+    summary_file = _Part("summary.json")
+    """The outcome, `summary.json`; present once a run has ended."""
+    rollouts_dir = _Part("rollouts")
+    """Sampled training rollouts, one Parquet file per recorded step."""
+    evaluations_dir = _Part("evaluations")
+    """Evaluated samples, one folder per benchmark with one Parquet file per step."""
+    checkpoints_dir = _Part("checkpoints")
+    """Checkpoints, written by training: `step-000040/` with `policy/` inside, and `best.json`."""
+    set_aside_dir = _Part("set-aside")
+    """Records that the run no longer goes on from, one folder for each time that it went back."""
+    figures_dir = _Part("figures")
+    """Figures as PNG."""
+    faults_dir = _Part("faults")
+    """Minibatches of updates that were skipped, as safetensors and JSON."""
+    profile_dir = _Part("profile")
+    """Traces of profiled steps, for Perfetto."""
+    best_file = _Part("checkpoints/best.json")
+    """The step of the best checkpoint that is kept, `checkpoints/best.json`."""
 
     @property
     def name(self) -> str:
@@ -75,106 +126,6 @@ class RunLayout:
     def cache_dir(self) -> Path:
         """`runs/.cache/` of the runs folder that this run lies in."""
         return self.path.parent.parent / CACHE_DIR
-
-    @property
-    def config_file(self) -> Path:
-        """The resolved configuration, `config.json`."""
-        return self.path / "config.json"
-
-    @property
-    def method_file(self) -> Path:
-        """The method's window, description and key, `method.json`; runs of earlier versions have none."""
-        return self.path / "method.json"
-
-    @property
-    def overrides_file(self) -> Path:
-        """The settings typed on the command line, `overrides.yaml`: a list of `key=value`."""
-        return self.path / "overrides.yaml"
-
-    @property
-    def provenance_file(self) -> Path:
-        """Code, packages, machine and data, `provenance.json`."""
-        return self.path / "provenance.json"
-
-    @property
-    def plugins_dir(self) -> Path:
-        """Copies of the plugins' files, `plugins/`: to be read by people, never executed."""
-        return self.path / "plugins"
-
-    @property
-    def engines_dir(self) -> Path:
-        """Output of servers, `engines/`: a file for each."""
-        return self.path / "engines"
-
-    @property
-    def metrics_file(self) -> Path:
-        """One object per step, `metrics.jsonl`."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def ratios_file(self) -> Path:
-        """The distribution of the ratios of each step, one object per step, `ratios.jsonl`."""
-        return self.path / "ratios.jsonl"
-
-    @property
-    def evaluations_file(self) -> Path:
-        """One object per evaluation, `evaluations.jsonl`."""
-        return self.path / "evaluations.jsonl"
-
-    @property
-    def log_file(self) -> Path:
-        """The messages of the run, `log.txt`."""
-        return self.path / "log.txt"
-
-    @property
-    def status_file(self) -> Path:
-        """The state of the run, `status.json`."""
-        return self.path / "status.json"
-
-    @property
-    def summary_file(self) -> Path:
-        """The outcome, `summary.json`; present once a run has ended."""
-        return self.path / "summary.json"
-
-    @property
-    def rollouts_dir(self) -> Path:
-        """Sampled training rollouts, one Parquet file per recorded step."""
-        return self.path / "rollouts"
-
-    @property
-    def evaluations_dir(self) -> Path:
-        """Evaluated samples, one folder per benchmark with one Parquet file per step."""
-        return self.path / "evaluations"
-
-    @property
-    def checkpoints_dir(self) -> Path:
-        """Checkpoints, written by training: `step-000040/` with `policy/` inside, and `best.json`."""
-        return self.path / "checkpoints"
-
-    @property
-    def best_file(self) -> Path:
-        """The step of the best checkpoint that is kept, `checkpoints/best.json`."""
-        return self.checkpoints_dir / "best.json"
-
-    @property
-    def set_aside_dir(self) -> Path:
-        """Records that the run no longer goes on from, one folder for each time that it went back."""
-        return self.path / "set-aside"
-
-    @property
-    def figures_dir(self) -> Path:
-        """Figures as PNG."""
-        return self.path / "figures"
-
-    @property
-    def faults_dir(self) -> Path:
-        """Minibatches of updates that were skipped, as safetensors and JSON."""
-        return self.path / "faults"
-
-    @property
-    def profile_dir(self) -> Path:
-        """Traces of profiled steps, for Perfetto."""
-        return self.path / "profile"
 
     def rollouts_path(self, step: int) -> Path:
         """The file of a step's rollouts."""
