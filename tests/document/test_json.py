@@ -51,7 +51,7 @@ FIGURES = (
     ),
     Intervals(key="intervals", title="Intervals", rows=BOUNDS, x=Axis(title="points", unit="points")),
     Bars(key="bars", title="Bars", rows=BOUNDS),
-    Plane(key="plane", title="Plane", points=(Point(name="atr", x=0.8, y=1.2, color=0.4),)),
+    Plane(key="plane", title="Plane", points=(Point(name="atr", x=0.8, y=1.2),)),
     Grid(key="grid", title="Grid", rows=("atr",), values=((0.0, 1.0),)),
 )
 DOCUMENT = Document(

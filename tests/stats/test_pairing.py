@@ -36,11 +36,10 @@ def test_seeds_are_paired_where_three_and_two_thirds_of_each_arm_are_common(base
         assert (found.baseline, found.candidate) == (baseline, candidate)
 
 
-def test_the_analysis_and_its_seeds_are_worded():
+def test_the_seeds_of_a_difference_are_worded():
     assert pair_seeds(range(5), range(5)).words == "paired seeds 0–4"
     unpaired = pair_seeds((0, 1, 2), range(10, 18))
     assert unpaired.words == "unpaired: seeds 10–17 against 0–2"
-    assert unpaired.analysis == "unpaired over 8 and 3 runs"
 
 
 def shares(num_seeds, num_problems, shift=0.0, *, seed=0):

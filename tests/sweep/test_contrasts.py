@@ -121,12 +121,10 @@ def test_a_report_draws_the_curves_of_its_outcomes_and_each_batch_beside_the_law
     assert clip["means"][1][2] < 0.3 < clip["means"][1][3]
     values = {arm["arm"]: arm["value"] for arm in content["contrasts"]["arms"]}
     assert values["wide"] - values["clip"] == pytest.approx(0.125, abs=0.005)
-    assert "<!-- area -->" in (folder / "plane.svg").read_text(), "coloured by the primary outcome"
     assert narrow["seeds"]["0"] == [[step, pytest.approx(0.08505 * step)] for step in (1, 2, 3, 4)]
     texts = {name: (folder / f"{name}.svg").read_text() for name in ("outcomes", "batches")}
     assert all(f"<!-- {arm} -->" in texts["outcomes"] for arm in ("clip", "clip_again", "wide", "narrow"))
     assert "<!-- narrow [0.95, 1.05] -->" in texts["batches"]
-    assert not (folder / "learning.png").exists(), "two evaluations are no curve"
 
 
 FAMILIES = {

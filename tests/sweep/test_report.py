@@ -16,7 +16,7 @@ from atrium.cli import main
 from atrium.config.compose import compose
 from atrium.sweep.analysis import Score, setting_of, sweep_report
 from atrium.sweep.document import best_sentence
-from atrium.sweep.figures import plane_picture, ranking_picture
+from atrium.sweep.figures import ranking_picture
 from atrium.sweep.plan import Stage
 from atrium.sweep.results import mean_over_seeds
 from atrium.views.figures.sheet import save
@@ -92,19 +92,7 @@ def test_a_report_names_the_best_and_what_may_be_concluded(written):
     assert "its own number flatters it" in said
     assert "with 5 fresh seeds, the winner (delta=0.02) against the baseline (tuned with as many" in said
     assert content["verdict"]["contrasts"][0]["kind"] == "better"
-    assert {"curve.png", "curve.svg", "plane.png", "ranking.svg", "learning.png"} <= {
-        path.name for path in folder.iterdir()
-    }
-
-
-def test_a_window_without_bounds_is_drawn_on_the_plane(finished, written, tmp_path):
-    found = as_found(finished, written)
-    first, *others = found.ranking
-    open_window = replace(first.trial.planned, window=[0.0, None])
-    ranking = (replace(first, trial=replace(first.trial, planned=open_window)), *others)
-    picture = plane_picture(replace(found, ranking=ranking))
-    assert picture.title == "small (no upper bound: drawn at 3)"
-    assert save([picture], tmp_path, tmp_path / "cache")[0].name == "plane.png"
+    assert {"curve.png", "curve.svg", "ranking.svg"} <= {path.name for path in folder.iterdir()}
 
 
 def test_tables_hold_every_trial_and_every_point(written):
@@ -191,7 +179,7 @@ def test_importances_find_the_parameter_that_matters(run_scripted):
 
 
 @pytest.mark.full
-def test_two_objectives_give_a_front_and_no_winner(run_scripted):
+def test_two_objectives_have_trials_that_no_other_beats_and_no_winner(run_scripted):
     objectives = [
         {"metric": "mean_at_k", "direction": "maximize"},
         {"metric": "num_tokens", "direction": "minimize"},
@@ -200,7 +188,6 @@ def test_two_objectives_give_a_front_and_no_winner(run_scripted):
     best = max(content["ranking"], key=lambda one: one["values"][0])
     assert content["pareto"] == [best["number"]], "all spend equally many tokens"
     assert content["best"] is None
-    assert (folder / "front.png").is_file()
     assert not (folder / "winner.yaml").exists()
 
 

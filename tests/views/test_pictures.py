@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
 
 from atrium.base.errors import RunFolderError
 from atrium.catalog.window_figures import plane_picture, windows_picture
+from atrium.document.document import Plane, Point
 from atrium.method.windows import DIVERGENCES, UNBOUNDED, Window
 from atrium.theory.figures import (
     bias_picture,
@@ -30,7 +32,7 @@ from atrium.theory.results import (
     UpdateCourse,
 )
 from atrium.views.figures import style
-from atrium.views.figures.sheet import save
+from atrium.views.figures.sheet import save, svg
 from atrium.views.figures.style import COLOURS, DASHES, line_style, spread
 
 
@@ -142,6 +144,24 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
     with pytest.raises(RunFolderError, match="cannot draw into") as caught:
         save([PICTURES["theory-gvpo"]()], tmp_path / "file", tmp_path / "cache")
     assert "\n" not in str(caught.value)
+
+
+def test_equal_points_are_one_under_all_of_their_names():
+    windows = {"a": (0.8, 1.28), "b": (0.8, 1.28), "c": (0.7, 1.3)}
+    points = tuple(Point(name=name, x=lower, y=upper) for name, (lower, upper) in windows.items())
+    drawn = ElementTree.fromstring(svg(Plane(key="plane", title="Plane", points=points)))
+    titles = [part.text for part in drawn.iter() if part.tag.endswith("}title")]
+    assert titles == ["a = b: [0.800, 1.280]", "c: [0.700, 1.300]"]
+
+
+def test_names_of_many_points_do_not_cover_each_other():
+    points = tuple(Point(name=f"arm{n}", x=0.8, y=1 + n / 1e4) for n in range(1, 13))
+    drawn = ElementTree.fromstring(svg(Plane(key="plane", title="Plane", points=points)))
+    labels = [part for part in drawn.iter() if part.tag.endswith("}text") and part.text.startswith("arm")]
+    heights = sorted(float(label.get("y")) for label in labels)
+    assert len(heights) == 12
+    assert min(below - above for above, below in pairwise(heights)) > 12.0
+    assert 0.0 < heights[0] < heights[-1] < 260.0
 
 
 def test_labels_keep_their_order_and_their_distance():

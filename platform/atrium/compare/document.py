@@ -16,7 +16,6 @@ from atrium.compare.document_figures import (
     difference_figure,
     grid_figure,
     pass_at_k_figure,
-    plane_figure,
     reward_figure,
     score_figure,
 )
@@ -169,7 +168,7 @@ def _sections(
             tables=(results_table(comparison),),
         ),
         _section("Scores", [score_figure(comparison)], [scores_table(comparison)]),
-        _section("Arms", [plane_figure(comparison)], [arms_table(comparison)]),
+        _section("Arms", [], [arms_table(comparison)]),
         _section("Differences", [difference_figure(comparison, measure)], difference_tables(comparison)),
         _section("Planning", [], planning_tables(comparison)),
         _section(

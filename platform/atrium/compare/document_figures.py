@@ -1,8 +1,7 @@
-"""The figures of a comparison as data: differences and scores by arm, Pass@k, windows, who solves what."""
+"""The figures of a comparison as data: differences and scores by arm, Pass@k, who solves what."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -20,8 +19,6 @@ from atrium.document.document import (
     Intervals,
     Lines,
     Mark,
-    Plane,
-    Point,
     Series,
 )
 from atrium.stats.crossed import interval_of
@@ -111,29 +108,6 @@ def pass_at_k_figure(comparison: RunsComparison, benchmark: str | None = None) -
         y=Axis(title="problems solved by one of k (%)", unit="share"),
         series=tuple(series),
         marks=tuple(marks),
-    )
-
-
-def plane_figure(comparison: RunsComparison) -> Plane | None:
-    """Each arm's window as a point (l, u); None where none has two sides."""
-    windows = {one.arm.name: one.arm.window for one in comparison.arms}
-    points = tuple(
-        Point(name=name, x=window.lower, y=window.upper, place=comparison.places[name])
-        for name, window in windows.items()
-        if window is not None and math.isfinite(window.upper)
-    )
-    rest = [name for name in windows if name not in {point.name for point in points}]
-    left_out = f" Without a constant window of two sides: {', '.join(rest)}." if rest else ""
-    if not points:
-        return None
-    return Plane(
-        key="plane",
-        title="Arms on the (l, u) plane",
-        caption="A token keeps its gradient while its ratio lies in [l, u]. Equal points cut the same "
-        f"tokens, whatever the divergence is called.{left_out}",
-        x=Axis(title="lower bound l", unit="ratio"),
-        y=Axis(title="upper bound u", unit="ratio"),
-        points=points,
     )
 
 

@@ -183,13 +183,12 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A named point of a plane; `color` is a value on the plane's color axis."""
+    """A named point of a plane."""
 
     name: str
     x: float
     y: float
     place: int = 0
-    color: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +230,6 @@ class Plane(Figure):
 
     points: tuple[Point, ...]
     curves: tuple[Series, ...] = ()
-    color: Axis | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,13 +35,6 @@ class SeedPairing:
         seeds = "seed" if len(self.candidate) == len(self.baseline) == 1 else "seeds"
         return f"unpaired: {seeds} {ranges_text(self.candidate)} against {ranges_text(self.baseline)}"
 
-    @property
-    def analysis(self) -> str:
-        """`paired by 5 common seeds`, or `unpaired over 3 and 8 runs` (the candidate first)."""
-        if self.is_paired:
-            return f"paired by {len(self.baseline)} common seeds"
-        return f"unpaired over {len(self.candidate)} and {len(self.baseline)} runs"
-
 
 def pair_seeds(baseline: Collection[int], candidate: Collection[int]) -> SeedPairing:
     """The seeds that the difference of two arms uses, from their seed numbers."""

@@ -1,12 +1,12 @@
-"""The figures of a sweep as data: its curve, windows, ranking, Pareto front, learning; planned contrasts.
+"""The figures of a sweep as data: its curve, ranking; planned contrasts.
 
 Whiskers are 95 % t intervals over seeds, on the validation problems that settings were chosen on. What a
-sweep has no data for (a curve without a numeric setting, a plane without windows) is left out.
+sweep has no data for (a curve without a numeric setting) is left out. The course of
+an optimization and Pareto fronts are left to optuna-dashboard.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -20,11 +20,9 @@ from atrium.document.document import (
     Lines,
     Mark,
     Picture,
-    Plane,
-    Point,
     Series,
 )
-from atrium.document.formatting import shortened, value_text
+from atrium.document.formatting import value_text
 from atrium.document.palette import places
 from atrium.method.windows import Window, share_after_batch
 from atrium.sweep.analysis import Score, Setting, SettingCurve, Start, SweepReport
@@ -34,9 +32,7 @@ from atrium.sweep.families import FamilyCurve
 _STEPS = Axis(title="training step", unit="count")
 _VALIDATION = Axis(title="% of validation problems", unit="share")
 _SHARES = tuple(np.linspace(0.0, 1.0, 101).tolist())
-_MAX_RANKED, _MAX_LEARNING, _NAME = 20, 8, 48
-_INFINITE_UPPER = 3.0
-"""Where windows without an upper bound are drawn."""
+_MAX_RANKED = 20
 _BLUE, _ORANGE, _PURPLE = 0, 1, 3
 
 
@@ -44,10 +40,7 @@ def sweep_pictures(report: SweepReport) -> list[Picture]:
     """The pictures that a report has data for, the main one first."""
     makers: Iterable[Callable[[SweepReport], Picture | None]] = (
         curve_picture,
-        plane_picture,
         ranking_picture,
-        front_picture,
-        learning_picture,
         outcome_picture,
         batch_picture,
         family_picture,
@@ -97,48 +90,6 @@ def _whiskers(name: str, x: tuple[float, ...], scores: Sequence[Score], place: i
     )
 
 
-def plane_picture(report: SweepReport) -> Picture | None:
-    """Every constant window as a point of the (l, u) plane, colored by Mean@K or by the primary outcome."""
-    if report.contrasts is None:
-        settings = _known(report.ranking)
-        found = [(one.trial.planned.bounds, one.mean_at_k.value) for one in settings]
-        color = _mean_axis(settings)
-    else:
-        found = [(arm.planned.bounds, arm.value) for arm in report.contrasts.arms]
-        color = Axis(title=next(iter(report.contrasts.outcomes)))
-    windows = [(window, value) for window, value in found if window is not None and value is not None]
-    if len({window for window, _ in windows}) < 3:
-        return None
-    is_open = any(math.isinf(window.upper) for window, _ in windows)
-    points = [
-        Point(
-            name="",
-            x=window.lower,
-            y=_INFINITE_UPPER if math.isinf(window.upper) else window.upper,
-            color=value,
-        )
-        for window, value in windows
-    ]
-    # A window without a lower bound has no partner on either line.
-    start = max(min([0.95, *(point.x for point in points)]), 1.0 / _INFINITE_UPPER)
-    edge = tuple(np.linspace(start, 1.0).tolist())
-    figure = Plane(
-        key="plane",
-        title="Windows of the ratio",
-        x=Axis(title="lower bound l"),
-        y=Axis(title="upper bound u"),
-        points=tuple(points),
-        curves=(
-            Series(name="|w - 1| = constant", x=edge, y=tuple(2.0 - lower for lower in edge), place=_BLUE),
-            Series(
-                name="u = 1/l", x=edge, y=tuple(1.0 / lower for lower in edge), place=_ORANGE, dash="dashed"
-            ),
-        ),
-        color=color,
-    )
-    return _picture(report, "plane", "no upper bound: drawn at 3" if is_open else "", [figure])
-
-
 def ranking_picture(report: SweepReport) -> Picture | None:
     """The settings from best to worst, each seed a dot."""
     settings = _known(report.ranking)[:_MAX_RANKED]
@@ -156,53 +107,6 @@ def ranking_picture(report: SweepReport) -> Picture | None:
     )
     figure = Intervals(key="ranking", title="Settings, best first", x=_mean_axis(settings), rows=rows)
     return _picture(report, "ranking", "dots: seeds; bars: 95 % over seeds", [figure])
-
-
-def front_picture(report: SweepReport) -> Picture | None:
-    """Two objectives against each other, and the trials that no other beats in both."""
-    objectives = report.definition.objectives
-    front = set(report.pareto or ())
-    points = tuple(
-        Point(
-            name=str(trial.number),
-            x=trial.values[1],
-            y=trial.values[0],
-            place=_ORANGE if trial.number in front else _BLUE,
-        )
-        for trial in (one.trial for one in report.ranking)
-        if len(objectives) == 2 and trial.values is not None
-    )
-    if not points:
-        return None
-    y, x = (
-        Axis(
-            title=f"{one.metric} ({one.direction})",
-            unit="share" if one.metric.endswith("_at_k") else "",
-        )
-        for one in objectives
-    )
-    figure = Plane(key="front", title="Two objectives", x=x, y=y, points=points)
-    return _picture(report, "front", "orange: no other trial is better in both", [figure])
-
-
-def learning_picture(report: SweepReport) -> Picture | None:
-    """Mean@K over training, the mean of each setting's seeds; planned contrasts have their own curves."""
-    settings = _known(report.ranking)[:_MAX_LEARNING]
-    if report.contrasts is not None or not settings:
-        return None
-    series = []
-    for place, one in enumerate(settings):
-        value_by_step: dict[float, list[float]] = {}
-        for seed in one.trial.results.values():
-            for step, value, _ in seed.curve:
-                value_by_step.setdefault(float(step), []).append(value)
-        x = tuple(sorted(value_by_step))
-        y = tuple(math.fsum(value_by_step[step]) / len(value_by_step[step]) for step in x)
-        series.append(Series(name=shortened(one.name, _NAME), x=x, y=y, place=place, has_points=True))
-    axis = Axis(title="Mean@K, % of validation problems", unit="share")
-    title = f"Learning, the best {len(settings)} settings"
-    figure = Lines(key="learning", title=title, x=_STEPS, y=axis, series=tuple(series))
-    return _picture(report, "learning", "mean over seeds", [figure])
 
 
 def outcome_picture(report: SweepReport) -> Picture | None:

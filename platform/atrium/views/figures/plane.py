@@ -23,7 +23,7 @@ _LINE = 0.2
 
 
 def draw_plane(axes: Axes, figure: Plane, inches: float, name_width: int) -> None:
-    """Draw points with their names on the right of the axes, or by color with a scale; curves below them.
+    """Draw points with their names on the right of the axes, and curves below them.
 
     The axes are about so many inches high.
     """
@@ -37,18 +37,10 @@ def draw_plane(axes: Axes, figure: Plane, inches: float, name_width: int) -> Non
     _set_ends(axes, figure, points)
     set_scale(axes, "x", figure.x)
     set_scale(axes, "y", figure.y)
-    if figure.color is None:
-        for point in points:
-            look: dict[str, Any] = {"color": line_style(point.place)[0], "gid": tip(_text(point))}
-            axes.plot(point.x, point.y, "o", markersize=6.0, clip_on=False, zorder=4, **look)
-        _name(axes, [point for point in points if point.name], gap=_LINE / inches, width=name_width)
-        return
-    x, y = ([getattr(point, side) for point in points] for side in ("x", "y"))
-    color = shown([point.color for point in points], figure.color)
-    drawn = axes.scatter(x, y, c=color, cmap="viridis", s=50, edgecolor="white", zorder=3)
-    bar = axes.figure.colorbar(drawn, ax=axes)
-    bar.set_label(literal(figure.color.title), fontsize=LABEL_SIZE)
-    bar.ax.tick_params(labelsize=LABEL_SIZE - 1)
+    for point in points:
+        look: dict[str, Any] = {"color": line_style(point.place)[0], "gid": tip(_text(point))}
+        axes.plot(point.x, point.y, "o", markersize=6.0, clip_on=False, zorder=4, **look)
+    _name(axes, [point for point in points if point.name], gap=_LINE / inches, width=name_width)
 
 
 def merged(points: Sequence[Point]) -> list[Point]:
