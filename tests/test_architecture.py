@@ -141,7 +141,7 @@ MAX_CODE_LINES: dict[str, int] = {
     "evaluation": 407,
     "grading": 3_602,
     "launch": 658,
-    "method": 2_384,
+    "method": 2_391,
     "models": 1_019,
     "peers": 590,
     "planning": 334,

@@ -207,6 +207,11 @@ def test_bapo_finds_the_first_window_with_enough_positive_signal(shift):
 # Budgets along a completion, and over a minibatch.
 
 
+def invert(order):
+    """The rank of each index in an order."""
+    return [order.index(index) for index in range(len(order))]
+
+
 def walked(anchor_BT, policy_BT, mask_BT, divergence):
     """Which tokens meet both budgets of CPPO, token by token."""
     delta, least, w_min = divergence.of.delta_high, divergence.prefix_delta, divergence.w_min
@@ -218,9 +223,11 @@ def walked(anchor_BT, policy_BT, mask_BT, divergence):
         if divergence.quantile is not None and places:
             wanted = divergence.scale * change.quantile(divergence.quantile).item()
             budget = min(max(wanted, least), divergence.ceiling * least)
+        by_key = sorted(range(len(places)), key=lambda index: index * (math.sqrt(5) - 1) / 2 % 1)
+        ranks = list(range(len(places))) if divergence.order == "forward" else invert(by_key)
         spent = earned = 0.0
         for index, place in enumerate(places):
-            weight = 1.0 - (1.0 - w_min) * index / max(len(places) - 1, 1)
+            weight = 1.0 - (1.0 - w_min) * ranks[index] / max(len(places) - 1, 1)
             own = weight * change[index].item()
             feasible_BT[row, place] = own <= min(delta, delta + budget * earned - spent)
             spent, earned = spent + own, earned + weight
@@ -228,13 +235,16 @@ def walked(anchor_BT, policy_BT, mask_BT, divergence):
 
 
 @pytest.mark.parametrize("quantile", [None, 0.9])
-@pytest.mark.parametrize("w_min", [0.0, 0.8, 1.0])
-def test_prefix_budget_is_the_definition_walked_token_by_token(w_min, quantile):
+@pytest.mark.parametrize(
+    ("w_min", "order"), [(0.0, "forward"), (0.8, "forward"), (1.0, "forward"), (0.2, "shuffled")]
+)
+def test_prefix_budget_is_the_definition_walked_token_by_token(w_min, order, quantile):
     anchor_BT, policy_BT = random_tokens(3, (40, 12))
     mask_BT = torch.rand(40, 12, generator=torch.Generator().manual_seed(0)) < 0.7
     mask_BT[7] = False
     of = Divergence.build("binary_total_variation", delta_low=0.15, delta_high=0.15)
-    divergence = Divergence.build("prefix_budget", of=of, w_min=w_min, prefix_delta=0.02, quantile=quantile)
+    settings = {"w_min": w_min, "order": order, "prefix_delta": 0.02, "quantile": quantile}
+    divergence = Divergence.build("prefix_budget", of=of, **settings)
     region = region_of(divergence, policy_BT / anchor_BT, anchor_BT=anchor_BT, mask_BT=mask_BT)
     expected_BT = walked(anchor_BT, policy_BT, mask_BT, divergence)
     assert torch.equal(region.feasible_BT[mask_BT], expected_BT[mask_BT])

@@ -5,6 +5,7 @@ They are declared after all other kinds, of plugins too, since what they combine
 
 from __future__ import annotations
 
+import math
 from functools import reduce
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -21,6 +22,8 @@ from atrium.method.terms import SurrogateInputs, SurrogateOutput
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+_GOLDEN_RATIO = (math.sqrt(5.0) - 1.0) / 2.0
 
 
 class CorrectionProduct(Correction):
@@ -134,6 +137,9 @@ class PrefixBudget(Divergence):
     """The divergence of a token, with its budget."""
     w_min: Frac
     """The weight of the last token's divergence; the first one's is 1."""
+    order: Literal["forward", "shuffled"] = "forward"
+    """Which tokens have the larger weights: `forward`, the earlier ones; `shuffled`, as a control:
+    the same weights spread over the row (position t is ranked by the fractional part of 0.618 t)."""
     prefix_delta: NonNegative
     """The least budget per token of the prefix (m)."""
     quantile: Frac | None = 0.9
@@ -173,9 +179,8 @@ class PrefixBudget(Divergence):
     def region(self, x: RegionInputs) -> Region:
         """The tokens within both budgets."""
         value_BT = neutral(self.of.token_divergence(x), x.mask_BT)
-        num_before_BT = x.mask_BT.cumsum(dim=1) - x.mask_BT.long()
         num_B1 = x.mask_BT.sum(dim=1, keepdim=True)
-        weight_BT = 1.0 - (1.0 - self.w_min) * num_before_BT / (num_B1 - 1).clamp(min=1)
+        weight_BT = 1.0 - (1.0 - self.w_min) * self._rank(x.mask_BT) / (num_B1 - 1).clamp(min=1)
         weight_BT = weight_BT.to(value_BT) * x.mask_BT
         spent_BT = weight_BT * value_BT
         earned_BT = weight_BT * self._prefix_budget(value_BT, x.mask_BT)
@@ -184,6 +189,15 @@ class PrefixBudget(Divergence):
         low, high = self.of.budgets
         delta_BT = value_BT.new_full((), low).where(x.token_log_ratio_BT < 0.0, value_BT.new_full((), high))
         return Region(feasible_BT=spent_BT <= delta_BT.minimum(delta_BT + saved_BT))
+
+    def _rank(self, mask_BT: Tensor) -> Tensor:
+        """The rank [B, T] of each trained token in the order of falling weights, from 0."""
+        num_before_BT = mask_BT.cumsum(dim=1) - mask_BT.long()
+        if self.order == "forward":
+            return num_before_BT
+        # Multiples of the golden ratio fill [0, 1) evenly; a row's order depends on its trained tokens alone.
+        key_BT = (num_before_BT.double() * _GOLDEN_RATIO).frac().masked_fill(~mask_BT, 2.0)
+        return key_BT.argsort(dim=1).argsort(dim=1)
 
     def _prefix_budget(self, value_BT: Tensor, mask_BT: Tensor) -> Tensor:
         """The budget per token of each row's prefix [B, 1]."""
