@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from atrium.method import windows
-from atrium.method.divergences import BalancedWindow, BudgetDivergence, Divergence, SequenceMean
+from atrium.method.divergences import BudgetDivergence, Divergence, SequenceMean
+from atrium.method.minibatch_windows import BalancedWindow
 from atrium.method.regions import RegionInputs
 from atrium.method.state_divergences import (
     STATE_DIVERGENCES,

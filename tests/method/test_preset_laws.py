@@ -60,11 +60,10 @@ def test_the_gradient_is_the_coefficient_times_the_rows_factor(method, make_case
 
 def value_is_differentiated(method):
     """Whether the loss is a function whose own gradient is meant, rather than a weight times log pi."""
-    kl, surrogate = method.regularizer.kl, method.algorithm.surrogate
-    detached_kl = kl is not None and (
-        kl.placement == "weight"
-        or kl.correction == "detached_weight"
-        or kl.estimator == "k3_straight_through"
+    surrogate = method.algorithm.surrogate
+    detached_kl = any(
+        kl.placement == "weight" or kl.correction == "detached_weight" or kl.without_alias().gradient == "k2"
+        for kl in method.regularizer.penalties
     )
     detached_factor = method.algorithm.token_weight.kind == "future_ratio"
     preserves_gradient = surrogate.kind == "gradient_preserving_clip"

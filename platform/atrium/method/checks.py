@@ -9,7 +9,8 @@ from atrium.base.errors import ConfigError
 from atrium.method.advantages import Advantage
 from atrium.method.algorithm import Algorithm
 from atrium.method.corrections import MaskedImportance
-from atrium.method.divergences import BalancedWindow, BinaryTotalVariation, Divergence, ExplicitWindow
+from atrium.method.divergences import BinaryTotalVariation, Divergence, ExplicitWindow
+from atrium.method.minibatch_windows import BalancedWindow
 from atrium.method.needs import Use
 from atrium.method.regularizers import KLPenalty, Regularizer
 from atrium.method.surrogates import Quadratic
@@ -236,18 +237,19 @@ def _check_advantage(advantage: Advantage) -> None:
 
 
 def _check_regularizer(algorithm: Algorithm, regularizer: Regularizer, use: Use) -> None:
-    kl, reference = regularizer.kl, algorithm.reference
-    if kl is not None and kl.anchor == "reference" and reference.kind == "none":
+    penalties, reference = regularizer.penalties, algorithm.reference
+    uses_reference = any(kl.anchor == "reference" for kl in penalties)
+    if uses_reference and reference.kind == "none":
         raise ConfigError(
             "regularizer.kl.anchor=reference needs a reference policy; "
             "choose algorithm.reference.kind=frozen or regularizer.kl.anchor=behavior"
         )
-    if reference.kind != "none" and (kl is None or kl.anchor != "reference"):
+    if reference.kind != "none" and not uses_reference:
         raise ConfigError(
             f"algorithm.reference.kind={reference.kind} has no effect without "
             "regularizer.kl.anchor=reference; choose algorithm.reference.kind=none"
         )
-    if kl is not None:
+    for kl in penalties:
         _check_kl(kl, algorithm, use)
     entropy = regularizer.entropy
     if entropy is not None and entropy.coefficient == 0.0 and (entropy.target is None or entropy.step == 0.0):
@@ -267,6 +269,17 @@ def _check_kl(kl: KLPenalty, algorithm: Algorithm, use: Use) -> None:
         raise ConfigError(
             f"regularizer.kl.correction={kl.correction} would weight regularizer.kl.estimator={kl.estimator} "
             "twice; choose correction=none"
+        )
+    if kl.correction_level != "token" and (kl.correction == "none" or kl.level != "token"):
+        other, value = ("level", kl.level) if kl.correction != "none" else ("correction", kl.correction)
+        raise ConfigError(
+            f"regularizer.kl.correction_level={kl.correction_level} has no effect with "
+            f"regularizer.kl.{other}={value}; choose correction_level=token"
+        )
+    if kl.gradient == "k2" and (not kl.estimator.startswith("k") or kl.estimator == "k2"):
+        raise ConfigError(
+            f"regularizer.kl.gradient=k2 needs the estimator k1, k1_absolute or k3, not "
+            f"regularizer.kl.estimator={kl.estimator}; choose gradient=own"
         )
     if kl.correction != "none" and kl.placement == "reward":
         raise ConfigError(
@@ -297,8 +310,8 @@ def _check_kl(kl: KLPenalty, algorithm: Algorithm, use: Use) -> None:
 
 
 def _check_token_weight(algorithm: Algorithm, regularizer: Regularizer) -> None:
-    weight, kl = algorithm.token_weight, regularizer.kl
-    if weight.kind == "kl_cov" and (kl is None or kl.placement != "loss"):
+    weight, penalties = algorithm.token_weight, regularizer.penalties
+    if weight.kind == "kl_cov" and all(kl.placement != "loss" for kl in penalties):
         raise ConfigError(
             "algorithm.token_weight.kind=kl_cov chooses the tokens of a penalty and needs "
             "regularizer.kl.placement=loss; choose regularizer=paper/k1_absolute_behavior"

@@ -56,7 +56,7 @@ class Method:
     def needs(self) -> Needs:
         """The union of what the parts need."""
         chosen = self.algorithm
-        parts = [part.needs for part in (self.regularizer.kl, self.regularizer.entropy) if part is not None]
+        parts = [part.needs for part in self.regularizer.parts]
         parts += [self.divergence.needs, chosen.surrogate.needs, chosen.reduction.needs]
         parts += [chosen.token_weight.needs, chosen.correction.needs]
         parts += [chosen.ratio.gate.needs, chosen.ratio.weight.needs]
@@ -116,7 +116,7 @@ class Method:
     @property
     def anchors(self) -> frozenset[Anchor]:
         """The policies that the method's parts take log-probabilities against, a reference aside."""
-        chosen, kl = self.algorithm, self.regularizer.kl
+        chosen = self.algorithm
         found: list[Anchor] = [
             ratio.anchor for ratio in (chosen.ratio.gate, chosen.ratio.weight) if ratio.level != "none"
         ]
@@ -124,8 +124,7 @@ class Method:
             found += step.compares or ()
         if chosen.token_weight.kind != "all":
             found.append(chosen.token_weight.anchor)
-        if kl is not None and kl.anchor != "reference":
-            found.append(kl.anchor)
+        found += [kl.anchor for kl in self.regularizer.penalties if kl.anchor != "reference"]
         return frozenset(found)
 
     def is_idle(self, use: Use) -> bool:
@@ -150,11 +149,13 @@ class Method:
             widths = self.divergence.widths() if self.algorithm.surrogate.reads_widths else None
             region = [*window.digits, *(f"{width:.10g}" for width in widths or ())]
         algorithm = self.algorithm.model_dump(mode="json", exclude={"name", "on_policy"})
-        regularizer = self.regularizer.model_dump(mode="json")
+        regularizer = self.regularizer.without_aliases().model_dump(mode="json")
         if use is not None:
             correction = algorithm["correction"]
             steps = correction["of"] if correction["kind"] == "product" else [correction]
-            for part in (*algorithm["ratio"].values(), *steps, regularizer["kl"] or {}):
+            kl = regularizer["kl"]
+            penalties = kl if isinstance(kl, list) else [kl or {}]
+            for part in (*algorithm["ratio"].values(), *steps, *penalties):
                 part |= {name: use.names(part[name]) for name in ("policy", "anchor") if name in part}
         return {"algorithm": algorithm, "divergence": region, "regularizer": regularizer}
 

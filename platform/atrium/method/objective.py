@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -26,9 +26,10 @@ from atrium.method.method import Method
 from atrium.method.needs import Needs
 from atrium.method.ratio_histogram import count_ratios
 from atrium.method.ratios import anchor_logprob, at_level, bounded, token_log_ratio
-from atrium.method.reductions import Reduction, TokenMean, Totals, count_totals
+from atrium.method.reductions import TokenMean, Totals, count_totals
 from atrium.method.references import ReferenceState
 from atrium.method.regions import RegionInputs
+from atrium.method.regularizers import Penalty
 from atrium.method.terms import SurrogateInputs
 from atrium.method.token_weights import SelectionInputs
 
@@ -52,9 +53,10 @@ class ObjectiveState:
 class MinibatchConstants:
     """The detached constants of a minibatch that its micro-batches share.
 
-    Per row: the reduction's factor, that of the entropy bonus where it has one of its own, and the
-    surrogate's constant. Per token: what the token weight chose. For the whole minibatch: the window's
-    bounds [2], where they depend on it, and the entropy bonus's coefficient.
+    Per row: the reduction's factor, that of the entropy bonus where it has one of its own, the coefficient of
+    right completions' likelihood in units of the first, and the surrogate's constant. Per token: what the
+    token weight chose. For the whole minibatch: the window's bounds [2], where they depend on it, and the
+    entropy bonus's coefficient.
 
     Examples
     --------
@@ -76,18 +78,15 @@ class MinibatchConstants:
     entropy_coefficient: float
     bounds: Tensor | None = None
     entropy_factor_B: Tensor | None = None
+    nll_B: Tensor | None = None
 
     def select(self, rows: Tensor, num_tokens: int | None = None) -> Self:
         """The constants of the given rows, cut to their first `num_tokens` tokens."""
-        weight_BT, constant_B = self.token_weight_BT, self.row_constant_B
-        entropy_B = self.entropy_factor_B
-        return replace(
-            self,
-            row_factor_B=self.row_factor_B[rows],
-            token_weight_BT=None if weight_BT is None else weight_BT[rows][:, :num_tokens],
-            row_constant_B=None if constant_B is None else constant_B[rows],
-            entropy_factor_B=None if entropy_B is None else entropy_B[rows],
-        )
+        weight_BT = self.token_weight_BT
+        names = ("row_factor_B", "row_constant_B", "entropy_factor_B", "nll_B")
+        by_row = {name: value[rows] for name in names if (value := getattr(self, name)) is not None}
+        weight_BT = None if weight_BT is None else weight_BT[rows][:, :num_tokens]
+        return replace(self, token_weight_BT=weight_BT, **by_row)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,12 +160,13 @@ class Objective:
 
     def with_advantages(self, batch: Batch, sum_over_ranks: Sum = local_sum) -> Batch:
         """The rollout batch with its advantages; rewards are final and reference numbers are there."""
-        penalty_BT, kl = None, self.method.regularizer.kl
-        if kl is not None and kl.placement == "reward":
+        penalty_BT = None
+        if in_reward := [kl for kl in self.method.regularizer.penalties if kl.placement == "reward"]:
             behavior_BT = batch.behavior_logprob_BT
             if behavior_BT is None:
                 raise ValueError("a KL penalty in the reward needs behavior log-probabilities")
-            penalty_BT = kl.penalize(behavior_BT, batch, self._limit).value_BT
+            values_BT = [kl.penalize(behavior_BT, batch, self._limit).value_BT for kl in in_reward]
+            penalty_BT = torch.stack(values_BT).sum(dim=0)
         advantage_BT = self.method.algorithm.advantage.compute(batch, penalty_BT, sum_over_ranks)
         return replace(batch, advantage_BT=advantage_BT)
 
@@ -184,23 +184,8 @@ class Objective:
         `policy` comes from a gradient-free pass at the current parameters, when `needs.prepare_pass`;
         otherwise it is None. `totals` are the caller's own; by default the minibatch is counted.
         """
-        num_tokens_B = minibatch.mask_BT.sum(dim=1)
-        totals = totals or count_totals(num_tokens_B, minibatch.group_B, sum_over_ranks)
-
-        def factor(reduction: Reduction) -> Tensor:
-            factor_B = reduction.row_factor(num_tokens_B, minibatch.group_B, totals)
-            return factor_B.to(minibatch.rollout_logprob_BT.dtype)
-
         chosen = self.method.algorithm
-        bonus = self.method.regularizer.entropy
-        by_token = bonus is not None and bonus.reduction == "token_mean"
-        prepared = MinibatchConstants(
-            row_factor_B=factor(chosen.reduction),
-            entropy_factor_B=factor(TokenMean()) if by_token else None,
-            token_weight_BT=None,
-            row_constant_B=None,
-            entropy_coefficient=self.entropy_coefficient(state) or 0.0,
-        )
+        prepared = self._constants(minibatch, state, sum_over_ranks, totals)
         if policy is None:
             return prepared
         assert minibatch.advantage_BT is not None, "`with_advantages` comes before `prepare`"
@@ -220,6 +205,28 @@ class Objective:
         dropped_BT = self.slopes(minibatch, policy, prepared).details.dropped_BT
         selection = SelectionInputs(batch=minibatch, policy=policy, dropped_BT=dropped_BT)
         return replace(prepared, token_weight_BT=chosen.token_weight.select(selection, sum_over_ranks))
+
+    def _constants(
+        self, minibatch: Batch, state: ObjectiveState, sum_over_ranks: Sum, totals: Totals | None
+    ) -> MinibatchConstants:
+        """The constants that do not depend on the policy."""
+        num_tokens_B = minibatch.mask_BT.sum(dim=1)
+        totals = totals or count_totals(num_tokens_B, minibatch.group_B, sum_over_ranks)
+        dtype = minibatch.rollout_logprob_BT.dtype
+        bonus, nll = self.method.regularizer.entropy, self.method.regularizer.nll
+        by_token = bonus is not None and bonus.reduction == "token_mean"
+        factor_B, mean_factor_B = (
+            reduction.row_factor(num_tokens_B, minibatch.group_B, totals)
+            for reduction in (self.method.algorithm.reduction, TokenMean())
+        )
+        return MinibatchConstants(
+            row_factor_B=factor_B.to(dtype),
+            entropy_factor_B=mean_factor_B.to(dtype) if by_token else None,
+            nll_B=None if nll is None else (nll.row_factor(minibatch, sum_over_ranks) / factor_B).to(dtype),
+            token_weight_BT=None,
+            row_constant_B=None,
+            entropy_coefficient=self.entropy_coefficient(state) or 0.0,
+        )
 
     def loss(self, micro_batch: Batch, policy: PolicyTokens, prepared: MinibatchConstants) -> LossOutput:
         """The micro-batch's share of the minibatch's loss; its gradient reaches `policy`'s tensors."""
@@ -252,12 +259,11 @@ class Objective:
     @torch.no_grad()
     def slopes(self, batch: Batch, policy: PolicyTokens, prepared: MinibatchConstants) -> Slopes:
         """The coefficients on the tokens' log-probabilities that make the micro-batch's gradient."""
-        kl, mask_BT = self.method.regularizer.kl, batch.mask_BT
+        mask_BT = batch.mask_BT
         logprob_BT = neutral(policy.logprob_BT.detach(), mask_BT)
-        penalty = None if kl is None else kl.penalize(logprob_BT, batch, self._limit)
         region_inputs = self._region_inputs(logprob_BT, batch, policy.divergence_BT, prepared.bounds)
         inputs = self._surrogate_inputs(region_inputs, logprob_BT, batch, prepared)
-        if penalty is not None and kl is not None and kl.placement == "weight":
+        for penalty in self._penalties("weight", logprob_BT, batch):
             regularized_BT = inputs.advantage_BT - penalty.coefficient_BT / inputs.weight_BT
             inputs = replace(inputs, advantage_BT=regularized_BT)
         coefficient_BT, value_BT, dropped_BT = self._surrogate_terms(inputs, logprob_BT, batch)
@@ -265,10 +271,14 @@ class Objective:
         for weight_BT in weights_BT:
             coefficient_BT, value_BT = weight_BT * coefficient_BT, weight_BT * value_BT
         penalty_BT = torch.zeros_like(value_BT)
-        if penalty is not None and kl is not None and kl.placement == "loss":
-            penalty = penalty.times(penalty_weight_BT)
-            penalty_BT = penalty.value_BT
-            coefficient_BT, value_BT = coefficient_BT - penalty.coefficient_BT, value_BT - penalty_BT
+        for penalty in self._penalties("loss", logprob_BT, batch):
+            weighed = penalty.times(penalty_weight_BT)
+            penalty_BT = penalty_BT + weighed.value_BT
+            coefficient_BT, value_BT = coefficient_BT - weighed.coefficient_BT, value_BT - weighed.value_BT
+        if prepared.nll_B is not None:
+            nll_BT = prepared.nll_B[:, None]
+            penalty_BT = penalty_BT - nll_BT * logprob_BT
+            coefficient_BT, value_BT = coefficient_BT + nll_BT, value_BT + nll_BT * logprob_BT
         factor_BT = prepared.row_factor_B[:, None] * mask_BT
         return Slopes(
             slope_BT=neutral(factor_BT * coefficient_BT, mask_BT),
@@ -283,6 +293,13 @@ class Objective:
                 coefficient_BT=coefficient_BT,
             ),
         )
+
+    def _penalties(
+        self, placement: Literal["weight", "loss"], logprob_BT: Tensor, batch: Batch
+    ) -> list[Penalty]:
+        """The KL penalties [B, T] that stand at one place."""
+        penalties = self.method.regularizer.penalties
+        return [kl.penalize(logprob_BT, batch, self._limit) for kl in penalties if kl.placement == placement]
 
     def _token_weights(
         self, logprob_BT: Tensor, batch: Batch, prepared: MinibatchConstants

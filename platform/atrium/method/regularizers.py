@@ -16,17 +16,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
 
 from atrium.base.section import Exponent, NonNegative, Positive, Section
-from atrium.method.batch import Batch, neutral, num_tokens, row_sum
+from atrium.method.batch import Batch, Sum, neutral, num_tokens, row_sum
 from atrium.method.needs import Anchor, Needs
-from atrium.method.ratios import anchor_logprob, bounded
+from atrium.method.ratios import anchor_logprob, at_level, bounded
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Estimator = Literal["k1", "k1_absolute", "k2", "k3", "k3_straight_through", "fkl", "rkl", "ufkl", "urkl"]
+Estimator = Literal[
+    "k1", "k1_absolute", "k2", "k3", "k3_straight_through", "fkl", "rkl", "ufkl", "urkl", "ujs"
+]
 KLCorrection = Literal["none", "weight", "detached_weight"]
 
 
@@ -63,6 +67,8 @@ KL_ESTIMATORS: dict[Estimator, Callable[[Tensor, Tensor, Tensor], Penalty]] = {
     "ufkl": lambda x, w, v: Penalty(w - v - v * x, w - v),
     # The unnormalised KL(pi || anchor).
     "urkl": lambda x, w, v: Penalty(w * x - w + v, w * x),
+    # Half of the sum of the last two (`rpg_ujs` in the code of RPG's authors).
+    "ujs": lambda x, w, v: Penalty(0.5 * (w * x - v * x), 0.5 * (w * x + w - v)),
 }
 
 
@@ -71,6 +77,12 @@ class KLPenalty(Section):
 
     estimator: Estimator
     """How the KL of a token is estimated, in value and gradient."""
+    gradient: Literal["own", "k2"] = "own"
+    """`k2`: the gradient of k2 with the value of the estimator, one of the k estimators (verl's `k1+`, `abs+`
+    and `k3+`)."""
+    value_limit: Positive | None = None
+    """The largest size of the estimate; beyond it the value is constant and its own gradient 0. 10 for k3 in
+    verl and for all but fkl in the code of RPG's authors. null: none."""
     coefficient: Positive
     """The beta of the papers."""
     anchor: Literal["reference"] | Anchor
@@ -82,11 +94,14 @@ class KLPenalty(Section):
     `reward`: subtracted from the reward without gradient, before advantages."""
     correction: KLCorrection = "none"
     """For the k estimators: multiply by the importance weight, with or without its gradient."""
+    correction_level: Literal["token", "sequence_mean", "sequence"] = "token"
+    """The level of that importance weight: one token, or the completion's geometric mean (TRL) or product.
+    The gradient of a weight of the completion reaches all of its tokens."""
     level: Literal["token", "sequence"] = "token"
     """One token, or log-ratios summed over the completion first."""
     log_ratio_limit: Exponent | None = None
-    """Bounds the log-ratio before it is exponentiated; null for the objective's own limit. Peers that clamp
-    the penalty's value (10 in verl and in the code of RPG's authors) clamp something else."""
+    """Bounds the log-ratio before it is exponentiated; null for the objective's own limit. `value_limit`
+    bounds the estimate instead."""
 
     @property
     def needs(self) -> Needs:
@@ -110,17 +125,35 @@ class KLPenalty(Section):
         x_BT = self._at_level(logprob_BT - anchor_BT, batch.mask_BT, own_limit)
         log_w_BT = self._at_level(logprob_BT - behavior_BT, batch.mask_BT, limit)
         log_v_BT = self._at_level(anchor_BT - behavior_BT, batch.mask_BT, limit)
-        penalty = self.estimate(x_BT, log_w_BT.exp(), log_v_BT.exp())
+        penalty = self.limited(x_BT, log_w_BT.exp(), log_v_BT.exp())
+        if self.correction_level != "token":
+            log_w_BT = neutral(logprob_BT - behavior_BT, batch.mask_BT)
+            log_w_BT = bounded(at_level(self.correction_level, log_w_BT, batch.mask_BT), limit)
+        penalty = self._corrected(penalty, log_w_BT.exp(), batch.mask_BT)
         if self.level == "token":
             return penalty
         return Penalty(penalty.value_BT / num_tokens(batch.mask_BT), penalty.coefficient_BT)
 
-    def estimate(self, x_BT: Tensor, w_BT: Tensor, v_BT: Tensor) -> Penalty:
-        """Value and coefficient [B, T], the penalty's own coefficient included."""
-        plain = KL_ESTIMATORS[self.estimator](x_BT, w_BT, v_BT)
-        value_BT, slope_BT = plain.value_BT, plain.coefficient_BT
+    def limited(self, x_BT: Tensor, w_BT: Tensor, v_BT: Tensor) -> Penalty:
+        """The estimate [B, T] within `value_limit` and with the gradient that is chosen."""
+        estimate = KL_ESTIMATORS[self.estimator](x_BT, w_BT, v_BT)
+        value_BT, slope_BT = estimate.value_BT, estimate.coefficient_BT
+        if self.value_limit is not None:
+            slope_BT = slope_BT.masked_fill(value_BT.abs() > self.value_limit, 0.0)
+            value_BT = value_BT.clamp(-self.value_limit, self.value_limit)
+        return Penalty(value_BT, x_BT if self.without_alias().gradient == "k2" else slope_BT)
+
+    def without_alias(self) -> KLPenalty:
+        """The same penalty with `k3_straight_through` as k3 with the gradient of k2."""
+        is_alias = self.estimator == "k3_straight_through"
+        return self.model_copy(update={"estimator": "k3", "gradient": "k2"}) if is_alias else self
+
+    def _corrected(self, estimate: Penalty, w_BT: Tensor, mask_BT: Tensor) -> Penalty:
+        """The estimate times the importance weight and the penalty's coefficient."""
+        value_BT, slope_BT = estimate.value_BT, estimate.coefficient_BT
         if self.correction == "weight":
-            value_BT, slope_BT = w_BT * value_BT, w_BT * (slope_BT + value_BT)
+            moved_BT = at_level(self.correction_level, value_BT, mask_BT)
+            value_BT, slope_BT = w_BT * value_BT, w_BT * (slope_BT + moved_BT)
         elif self.correction == "detached_weight":
             value_BT, slope_BT = w_BT * value_BT, w_BT * slope_BT
         return Penalty(self.coefficient * value_BT, self.coefficient * slope_BT)
@@ -176,10 +209,59 @@ class EntropyBonus(Section):
         return 0.0
 
 
+class PositiveNLL(Section):
+    """coefficient x the mean of -log pi over the tokens of completions whose reward is above 0.
+
+    The mean is over the whole minibatch. VAPO, arXiv 2504.05118, eq. 10; NeMo-RL takes the mean of each
+    micro-batch.
+    """
+
+    coefficient: Positive
+    """The mu of the paper."""
+
+    needs: ClassVar = Needs(rewards=True)
+    """Rewards, whose sign decides."""
+
+    def row_factor(self, batch: Batch, sum_over_ranks: Sum) -> Tensor:
+        """The factor [B] (float64) on each row's sum of log-probabilities."""
+        counted_B = batch.mask_BT.sum(dim=1).double() * (batch.reward_B > 0.0)
+        total = sum_over_ranks(counted_B.sum()).clamp(min=1.0)
+        return self.coefficient * (batch.reward_B > 0.0).double() / total
+
+
+def _read_penalties(data: Any) -> Any:  # noqa: ANN401 - unvalidated input
+    """Read a list of one penalty as the penalty, and an empty one as none."""
+    if not isinstance(data, list | tuple) or len(data) > 1:
+        return data
+    return data[0] if data else None
+
+
 class Regularizer(Section):
     """What else pulls on the policy."""
 
-    kl: KLPenalty | None = None
-    """A KL penalty; null for none."""
+    kl: Annotated[
+        KLPenalty | Annotated[list[KLPenalty], Field(max_length=16)] | None,
+        BeforeValidator(_read_penalties),
+    ] = None
+    """A KL penalty, or a list of them, which add up; null for none."""
     entropy: EntropyBonus | None = None
     """An entropy bonus, fixed or adaptive; null for none."""
+    nll: PositiveNLL | None = None
+    """A term that makes right completions likelier; null for none."""
+
+    @property
+    def penalties(self) -> tuple[KLPenalty, ...]:
+        """The KL penalties, which add up."""
+        if self.kl is None:
+            return ()
+        return tuple(self.kl) if isinstance(self.kl, list) else (self.kl,)
+
+    def without_aliases(self) -> Regularizer:
+        """The same regularizer with every penalty as its `without_alias` has it."""
+        penalties = [kl.without_alias() for kl in self.penalties]
+        return self.model_copy(update={"kl": _read_penalties(penalties)})
+
+    @property
+    def parts(self) -> tuple[KLPenalty | EntropyBonus | PositiveNLL, ...]:
+        """All terms that there are."""
+        return self.penalties + tuple(part for part in (self.entropy, self.nll) if part is not None)

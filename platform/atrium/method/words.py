@@ -110,14 +110,22 @@ def _unless_idle(part: Axis) -> str:
 
 
 def _regularizer(regularizer: Regularizer) -> str:
-    kl, entropy = regularizer.kl, regularizer.entropy
-    return "; ".join(filter(None, (_kl(kl) if kl else "", _entropy(entropy) if entropy else "")))
+    entropy, nll = regularizer.entropy, regularizer.nll
+    texts = [_kl(kl) for kl in regularizer.penalties]
+    texts += [_entropy(entropy)] if entropy else []
+    texts += [f"{nll.coefficient:g} -log p of completions with a reward above 0"] if nll else []
+    return "; ".join(texts)
 
 
 def _kl(kl: KLPenalty) -> str:
     corrected = "" if kl.correction == "none" else f", {kl.correction}"
+    if kl.correction_level != "token":
+        corrected += f" of the {kl.correction_level}"
     level = ", by sequence" if kl.level == "sequence" else ""
-    return f"{kl.coefficient:g} {kl.estimator}({kl.anchor}) in the {kl.placement}{corrected}{level}"
+    gradient = ", gradient of k2" if kl.gradient == "k2" else ""
+    limit = f", at most {kl.value_limit:g}" if kl.value_limit is not None else ""
+    text = f"{kl.coefficient:g} {kl.estimator}({kl.anchor}) in the {kl.placement}"
+    return text + gradient + limit + corrected + level
 
 
 def _entropy(entropy: EntropyBonus) -> str:

@@ -39,7 +39,7 @@ def wants(method: Method) -> tuple[str, ...]:
         "both": compares_numerics(method.algorithm, UNKNOWN_USE) is not None,
         "reference": needs.reference_pass,
         "moving_reference": reference.moves,
-        "reward_kl": regularizer.kl is not None and regularizer.kl.placement == "reward",
+        "reward_kl": any(kl.placement == "reward" for kl in regularizer.penalties),
         "entropy": needs.entropy != "none",
         "second_pass": needs.prepare_pass,
         "distribution": needs.distribution != "none",

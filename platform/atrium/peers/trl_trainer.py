@@ -89,9 +89,8 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         self.atrium = load_method(atrium, *atrium_settings, max_new_tokens=args.max_completion_length)
         check_fit(self.atrium, args)
         args = copy.copy(args)
-        kl = self.atrium.method.regularizer.kl
-        if kl is not None and self.atrium.needs.reference_pass:
-            args.beta = kl.coefficient  # has TRL load the reference and compute its log-probabilities
+        for coefficient in _reference_coefficients(self.atrium)[:1]:
+            args.beta = coefficient  # has TRL load the reference and compute its log-probabilities
         self._prepared: MinibatchConstants | None = None
         self._num_done = 0  # micro-batches of the update at hand
         super().__init__(model, reward_funcs, args, *rest, **named)
@@ -252,8 +251,7 @@ def check_fit(method: LoadedMethod, args: Any) -> None:  # noqa: ANN401 - a GRPO
             f"loss_type={args.loss_type}: {method.name} brings its own loss; allowed is dapo (tokens are "
             "counted over the generation batch) or bnpo (in each micro-batch)"
         )
-    kl = method.method.regularizer.kl
-    if args.beta != 0.0 and not (kl is not None and kl.anchor == "reference" and kl.coefficient == args.beta):
+    if args.beta != 0.0 and _reference_coefficients(method) != [args.beta]:
         raise ConfigError(f"beta={args.beta}: {method.name} says what KL it has; leave beta out")
     _check_batches(method, args)
     if "both" in wants(method.method) and not (args.use_vllm and args.vllm_importance_sampling_correction):
@@ -268,6 +266,11 @@ def check_fit(method: LoadedMethod, args: Any) -> None:  # noqa: ANN401 - a GRPO
         logger.warning("%s: %s", method.name, note)
     if method.method.algorithm.group_filter.kind != "keep":
         logger.warning("%s: TRL filters no groups; those with equal rewards stay in the batch", method.name)
+
+
+def _reference_coefficients(method: LoadedMethod) -> list[float]:
+    """The coefficients of the KL penalties against a reference policy."""
+    return [kl.coefficient for kl in method.method.regularizer.penalties if kl.anchor == "reference"]
 
 
 def _check_batches(method: LoadedMethod, args: Any) -> None:  # noqa: ANN401 - a GRPOConfig

@@ -110,10 +110,10 @@ def _feasibility(divergence: Divergence) -> Callable[[float], bool] | None:
 
 def _is_only_a_clip(objective: Objective) -> bool:
     """Whether nothing but the clip surrogate decides a token's gradient."""
-    chosen, kl = objective.method.algorithm, objective.method.regularizer.kl
-    penalty_in_loss = kl is not None and kl.placement != "reward"
+    chosen, regularizer = objective.method.algorithm, objective.method.regularizer
+    has_term = regularizer.nll is not None or any(kl.placement != "reward" for kl in regularizer.penalties)
     weighted = chosen.token_weight != AllTokens()
-    return isinstance(chosen.surrogate, Clip) and not penalty_in_loss and not weighted
+    return isinstance(chosen.surrogate, Clip) and not has_term and not weighted
 
 
 def _loss_of_tokens(

@@ -30,9 +30,11 @@ def form_gradients(methods: Sequence[Method], *, num_seeds: int = 4) -> list[For
 
 
 def _form_gradient(method: Method, num_seeds: int) -> FormGradient:
-    penalty = method.regularizer.kl
-    if penalty is None:
-        raise ValueError(f"{method.algorithm.name} has no KL")
+    if len(method.regularizer.penalties) != 1:
+        raise ValueError(
+            f"{method.algorithm.name} has {len(method.regularizer.penalties)} KL penalties, not one"
+        )
+    (penalty,) = method.regularizer.penalties
     kl_of_form = penalty.model_copy(update={"coefficient": BETA})
     objective = Objective(replace(method, regularizer=Regularizer(kl=kl_of_form)))
     found = [_at_seed(objective, seed, is_forward=penalty.estimator in _FORWARD) for seed in range(num_seeds)]

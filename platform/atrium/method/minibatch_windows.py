@@ -1,0 +1,135 @@
+"""Windows on the ratio that are found for every minibatch: from all its ratios and advantages."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from atrium.method.batch import Sum, neutral
+from atrium.method.divergences import Budget, Divergence
+from atrium.method.needs import Needs
+from atrium.method.regions import Region, RegionInputs
+from atrium.method.windows import Window
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_NUM_CANDIDATES, _NUM_ROUNDS = 65, 10  # 64^10 = 2^60 parts, as fine as float64
+
+
+class MinibatchWindow(Divergence):
+    """One window for all tokens of a minibatch, which a pass over it finds."""
+
+    needs: ClassVar = Needs(prepare_pass=True)
+    """A pass over the minibatch: the window depends on its ratios."""
+
+    def region(self, x: RegionInputs) -> Region:
+        """The minibatch's window."""
+        assert x.bounds is not None, "`prepare` finds them for every minibatch"
+        return Region.within(x.ratio_BT, x.bounds[0], x.bounds[1])
+
+
+class BalancedWindow(MinibatchWindow):
+    """BAPO: bounds that widen until positive advantages have their share of the minibatch's signal.
+
+    From (lower, upper) the lower bound rises by `step` up to `lower_max`, then the upper one up to
+    `upper_max`, and stops at the first window in which sum_{A > 0} min(w, u) A is at least
+    `positive_frac` of itself plus sum_{A < 0} max(w, l) |A|; every minibatch starts afresh.
+    Source: BAPO, arXiv 2510.18927, as in the recipe for verl.
+    """
+
+    kind: Literal["balanced_window"] = "balanced_window"
+    lower: Annotated[float, Field(ge=0.0, le=1.0)]
+    """The lower bound that the search starts with."""
+    upper: Annotated[float, Field(ge=1.0, le=10.0)]
+    """The upper bound that the search starts with."""
+    lower_max: Annotated[float, Field(ge=0.0, le=1.0)]
+    """The largest lower bound that is tried."""
+    upper_max: Annotated[float, Field(ge=1.0, le=10.0)]
+    """The largest upper bound that is tried."""
+    step: Annotated[float, Field(ge=1e-3, le=10.0)]
+    """What a bound moves by at a time."""
+    positive_frac: Annotated[float, Field(ge=0.0, le=1.0)]
+    """The share of the signal at which the search stops."""
+
+    def window(self) -> Window:
+        """Where the search starts."""
+        return Window(self.lower, self.upper)
+
+    def fixed_window(self) -> None:
+        """None: every minibatch has its own."""
+
+    @property
+    def candidates(self) -> list[tuple[float, float]]:
+        """The bounds that are tried, in their order."""
+        lowers = _ladder(self.lower, self.lower_max, self.step)
+        uppers = _ladder(self.upper, self.upper_max, self.step)
+        return [(lower, self.upper) for lower in lowers] + [(lowers[-1], upper) for upper in uppers[1:]]
+
+    def prepare_bounds(self, x: RegionInputs, advantage_BT: Tensor, sum_over_ranks: Sum) -> Tensor:
+        """The first window of the search with enough positive signal, or its last."""
+        import torch
+
+        advantage_BT = neutral(advantage_BT, x.mask_BT).double()
+        gain_BT, loss_BT = advantage_BT.clamp(min=0.0), -advantage_BT.clamp(max=0.0)
+        sums = [
+            torch.stack(
+                [
+                    (x.ratio_BT.clamp(max=upper) * gain_BT).sum(),
+                    (x.ratio_BT.clamp(min=lower) * loss_BT).sum(),
+                ]
+            )
+            for lower, upper in self.candidates
+        ]
+        positive_C, negative_C = sum_over_ranks(torch.stack(sums, dim=1))
+        enough_C = positive_C >= self.positive_frac * (positive_C + negative_C)
+        enough_C[-1] = True
+        return x.ratio_BT.new_tensor(self.candidates)[enough_C.to(torch.uint8).argmax()]
+
+
+class SecondMoment(MinibatchWindow):
+    """One window per minibatch that bounds the mean of (log w)^2 over the tokens that move away (M2PO).
+
+    With H the tokens with (A > 0, w > 1) or (A < 0, w < 1), the window is [exp(-t), exp(t)], where t makes
+    the mean of min((log w)^2, t^2) over H equal to the budget. If the mean of (log w)^2 is within the budget,
+    there is no window.
+    Source: arXiv 2510.01161, in the form of verl's pull request 4131, over the whole minibatch.
+    """
+
+    kind: Literal["second_moment"] = "second_moment"
+    delta: Budget
+    """The budget of the mean squared log-ratio (0.04 in the authors' code)."""
+
+    def prepare_bounds(self, x: RegionInputs, advantage_BT: Tensor, sum_over_ranks: Sum) -> Tensor:
+        """exp(-t) and exp(t), found by trying ever finer values of t^2 on all ranks at once."""
+        import torch
+
+        log_ratio_BT = x.ratio_BT.double().log()
+        away_BT = neutral(advantage_BT, x.mask_BT).sign() * log_ratio_BT > 0.0
+        square_N = log_ratio_BT[away_BT].square()
+        num = sum_over_ranks(square_N.new_tensor(float(len(square_N))))
+        total = self.delta * num
+        if sum_over_ranks(square_N.sum()) <= total:
+            return x.ratio_BT.new_tensor([0.0, math.inf])
+        low = square_N.new_zeros(())
+        high = low + (2.0 * math.log(torch.finfo(x.ratio_BT.dtype).max)) ** 2
+        share_C = torch.linspace(0.0, 1.0, _NUM_CANDIDATES, dtype=square_N.dtype, device=square_N.device)
+        for _ in range(_NUM_ROUNDS):
+            tried_C = low + (high - low) * share_C
+            cut_C = sum_over_ranks(square_N.minimum(tried_C[:, None]).sum(dim=1))
+            place = (cut_C < total).sum().clamp(1, _NUM_CANDIDATES - 1)
+            low, high = tried_C[place - 1], tried_C[place]
+        kept_N = square_N < high  # no token lies between, so that the equation is linear in t^2
+        sums = sum_over_ranks(torch.stack([square_N[kept_N].sum(), kept_N.sum().to(square_N)]))
+        root = ((total - sums[0]) / (num - sums[1]).clamp(min=1.0)).sqrt()
+        return torch.stack([(-root).exp(), root.exp()]).to(x.ratio_BT)
+
+
+def _ladder(start: float, end: float, step: float) -> list[float]:
+    """start, start + step, ... up to and including end."""
+    rungs = [start]
+    while rungs[-1] < end - 1e-12:
+        rungs.append(min(start + len(rungs) * step, end))
+    return rungs
