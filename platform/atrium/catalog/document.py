@@ -1,15 +1,79 @@
-"""The document of `atrium windows`: windows at budgets, matched budgets, and choices that are the same."""
+"""The documents of `atrium objectives` and `atrium windows`.
+
+Methods are shown by their choices, or several with every setting side by side; windows at budgets, matched
+budgets, and choices that are the same.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
+from atrium.catalog.axes import axes
+from atrium.catalog.methods import WINDOW, differs, side_by_side
 from atrium.catalog.windows import PROBABILITIES, Arm, Match, coinciding, families
-from atrium.config.presets import read_presets
+from atrium.config.presets import Preset, read_presets
 from atrium.document.document import Cell, Column, Document, Row, Section, Sentence, Table, Value
 from atrium.method.windows import Window
 from atrium.method.words import interval, window_text
+
+_NAMED_BY_VALUE = ("advantage", "ratio", "divergence", "surrogate", "reduction")
+"""Axes whose choice says enough without the axis's name; the law on policy is left out."""
+_MARK = "≠"
+
+
+def methods_document(presets: Sequence[Preset]) -> Document:
+    """A row for every method: its window, and its choices on the axes that change something."""
+    rows = []
+    for preset in presets:
+        chosen = axes(preset)
+        window = chosen.pop(WINDOW)
+        del chosen["on policy"]
+        choices = [
+            text if title in _NAMED_BY_VALUE and not text.startswith("none") else f"{title} {text}"
+            for title, text in chosen.items()
+            if text
+        ]
+        rows.append(Row((preset.name, window, "; ".join(choices))))
+    table = Table(
+        title="",
+        columns=(Column("method"), Column(WINDOW, is_text=True), Column("choices", is_text=True)),
+        rows=tuple(rows),
+        note=f"{len(presets)} methods. `atrium objectives ALG [ALG ...]` shows every setting; "
+        "`atrium windows` says which windows coincide; docs/methods.md has papers and deviations.",
+    )
+    return Document(key="methods", title="Methods", sections=(Section(title="Methods", tables=(table,)),))
+
+
+def side_by_side_document(presets: Sequence[Preset], *, only_different: bool) -> Document:
+    """What the methods' files say of them, and every setting of each; those that differ are marked."""
+    found = side_by_side(presets)
+    different = {key for key, values in found.items() if differs(values)}
+    table = Table(
+        title="",
+        columns=(Column("   setting"), *(Column(preset.name, is_text=True) for preset in presets)),
+        rows=tuple(
+            Row((f"{_MARK if key in different else ' '}  {key}", *values), is_strong=key in different)
+            for key, values in found.items()
+            if key in different or not only_different
+        ),
+        note=f"{len(different)} of {len(found)} rows differ ({_MARK})" if len(presets) > 1 else "",
+    )
+    return Document(
+        key="side-by-side",
+        title="Methods side by side",
+        sections=(
+            *(Section(title=preset.name, sentences=_said_of(preset)) for preset in presets),
+            Section(title="Settings", tables=(table,)),
+        ),
+    )
+
+
+def _said_of(preset: Preset) -> tuple[Sentence, ...]:
+    """The header of a method's file, without the ends of lines within a sentence."""
+    lines = re.sub(r"(?<![.:])\n", " ", preset.file.header).splitlines()
+    return tuple(Sentence(line, "muted") for line in lines)
 
 
 def windows_document(

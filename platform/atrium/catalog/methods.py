@@ -10,6 +10,9 @@ from atrium.config.presets import Preset
 from atrium.method.method import SECTIONS
 from atrium.method.words import window_text
 
+WINDOW = "window [l, u]"
+"""The name of a method's window among its axes and settings."""
+
 
 def described(presets: Sequence[Preset]) -> dict[str, object]:
     """The content of `--json`: every method, and the settings in which they differ."""
@@ -34,7 +37,7 @@ def side_by_side(presets: Sequence[Preset]) -> dict[str, list[str]]:
     keys = list(dict.fromkeys(key for column in columns for key in column))
     ordered = sorted(keys, key=lambda key: _place(key, keys))
     rows = {key: [_shown(column, key) for column in columns] for key in ordered}
-    rows["window [l, u]"] = [window_text(preset.divergence) for preset in presets]
+    rows[WINDOW] = [window_text(preset.divergence) for preset in presets]
     return rows
 
 

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from atrium.base.atomic import write_text
 from atrium.base.errors import RunFolderError
-from atrium.catalog.axes import axes
-from atrium.catalog.methods import described, differs, side_by_side
+from atrium.catalog.document import methods_document, side_by_side_document
+from atrium.catalog.methods import described
 from atrium.catalog.page import methods_page
 from atrium.cli.parser import CommandParser
 from atrium.config.method_files import resolve_preset
-from atrium.config.presets import Preset, read_presets
-from atrium.document import document
-from atrium.views.terminal import print_json, print_table, say, standard_output, tell
+from atrium.config.presets import read_presets
+from atrium.views.terminal import print_document, print_json, standard_output
 
-_WINDOW = "window [l, u]"
-_ALWAYS = ("advantage", "ratio", "divergence", _WINDOW, "surrogate", "reduction")
-"""Axes with a column of their own; what a method chooses on the others stands in the last column."""
-_HIDDEN = ("on policy",)
-_MIN_WIDTH = 130
-"""Columns of a terminal below which axes share a column: narrower ones would split words."""
-_MARK = "≠"
-_GAP = 2
 _EXAMPLES = """\
 examples:
   atrium objectives                      every method of conf/algorithm
@@ -68,96 +54,11 @@ def main(argv: Sequence[str]) -> int:
     elif arguments.json:
         print_json(described(presets))
     elif names:
-        _print_side_by_side(presets, standard_output(), only_different=arguments.different)
+        shown = side_by_side_document(presets, only_different=arguments.different)
+        print_document(standard_output(), shown)
     else:
-        _print_table(presets, standard_output())
+        print_document(standard_output(), methods_document(presets))
     return 0
-
-
-def _print_table(presets: Sequence[Preset], console: Console) -> None:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
-    table.add_column("method", no_wrap=True, style="bold")
-    is_wide = console.width >= _MIN_WIDTH
-    for title in (*_ALWAYS, "and") if is_wide else (_WINDOW, "choices"):
-        width = 16 if title == _WINDOW else None
-        table.add_column(title, overflow="fold", min_width=width, max_width=None if is_wide else width)
-    for preset in presets:
-        chosen = axes(preset)
-        others = [
-            f"{title}: {text}" for title, text in chosen.items() if text and title not in (*_ALWAYS, *_HIDDEN)
-        ]
-        cells = [chosen[title] for title in _ALWAYS]
-        if is_wide:
-            cells += ["; ".join(others)]
-        else:
-            choices = [
-                f"{title} none" if chosen[title] == "none" else chosen[title]
-                for title in _ALWAYS
-                if title != _WINDOW
-            ]
-            cells = [chosen[_WINDOW], "; ".join([*choices, *others])]
-        table.add_row(preset.name, *(Text(_broken(text)) for text in cells))
-    console.print(table)
-    console.print()
-    note = (
-        f"{len(presets)} methods. `atrium objectives ALG [ALG ...]` shows every setting; "
-        "`atrium windows` says which windows coincide; docs/methods.md has papers and deviations."
-    )
-    tell(console, note, "dim")
-
-
-def _broken(text: str) -> str:
-    """A cell that breaks between words: names without underscores, numbers without their keys."""
-    return re.sub(r"\b[a-z_]+=(?=[\d.])", "", text).replace("_", " ")
-
-
-def _print_side_by_side(presets: Sequence[Preset], console: Console, *, only_different: bool) -> None:
-    for preset in presets:
-        say(console, preset.name, "bold")
-        for sentence in _sentences(preset.file.header):
-            tell(console, sentence, "dim")
-        console.print()
-    rows = side_by_side(presets)
-    different = {key for key, values in rows.items() if differs(values)}
-    shown = {key: values for key, values in rows.items() if key in different or not only_different}
-    names = [preset.name for preset in presets]
-    room = console.width if console.is_terminal else sys.maxsize
-    width = max(map(len, [*names, *(value for values in shown.values() for value in values)])) + _GAP
-    lines = [(_marked(key, different), *values) for key, values in shown.items()]
-    if max(len(key) for key, *_ in lines) + width * len(names) > room:
-        lines = _by_section(shown, different)
-    num = max((room - max(len(key) for key, *_ in lines)) // width, 1)
-    for first in range(0, len(names), num):
-        chosen = slice(first, first + num)
-        table = [(key, *values[chosen]) for key, *values in lines]
-        columns = tuple(document.Column(title, is_text=True) for title in ("   setting", *names[chosen]))
-        shown_rows = tuple(document.Row(row, is_strong=row[0].startswith(_MARK)) for row in table)
-        print_table(console, document.Table(title="", columns=columns, rows=shown_rows))
-        console.print()
-    if len(presets) > 1:
-        console.print(Text(f"{len(different)} of {len(rows)} rows differ ({_MARK})", "dim"))
-
-
-def _sentences(header: str) -> list[str]:
-    """What a file's header says, without the ends of lines within a sentence."""
-    return re.sub(r"(?<![.:])\n", " ", header).splitlines()
-
-
-def _marked(key: str, different: Collection[str], shown: str = "") -> str:
-    return f"{_MARK if key in different else ' '}  {shown or key}"
-
-
-def _by_section(rows: Mapping[str, Sequence[str]], different: Collection[str]) -> list[tuple[str, ...]]:
-    """Rows by the last part of their keys, below a line that names the section: half as wide."""
-    lines: list[tuple[str, ...]] = []
-    section = ""
-    for key, values in rows.items():
-        parent, _, last = key.rpartition(".")
-        if parent and parent != section:
-            lines.append((f"   {parent}", *("" for _ in values)))
-        section = parent
-        lines.append((_marked(key, different, f"  {last}" if parent else key), *values))
-    return lines
 
 
 def _write_page(page: str, path: str | None) -> None:

@@ -25,6 +25,8 @@ _GAP = 2
 _PIPE_WIDTH = 160
 _TEXT_WIDTH = 60
 """The width at which text in a column of a terminal is wrapped."""
+_MIN_TEXT_WIDTH = 20
+"""The least width to which such a column is narrowed for the columns beside it."""
 _TITLE = "bold cyan"
 _STYLES: Mapping[Tone, str] = {
     "plain": "",
@@ -138,6 +140,7 @@ def print_table(console: Console, table: Table) -> None:
     if _width(columns) > room:
         for column in columns:
             column.wrap_title()
+        _narrow(columns, room)
     styles = ["bold" if row.is_strong else _STYLES[row.tone] for row in table.rows]
     names, *rest = columns
     while rest:
@@ -154,16 +157,30 @@ class _Column:
     """A column's cells and its title, each in as many lines as it needs."""
 
     def __init__(self, column: Column, cells: Iterable[str], room: int) -> None:
-        width = min(room, _TEXT_WIDTH) if column.is_text and room < sys.maxsize else sys.maxsize
-        texts = [printable(cell).replace("\n", " ") for cell in cells]
         self.title = [printable(column.title)]
-        self.cells = [[text] if cell_len(text) <= width else textwrap.wrap(text, width) for text in texts]
+        self.texts = [printable(cell).replace("\n", " ") for cell in cells]
+        self.cells = [[text] for text in self.texts]
         self.is_text = column.is_text
         self.priority = column.priority
+        if column.is_text and room < sys.maxsize:
+            self.wrap(min(room, _TEXT_WIDTH))
 
     @property
     def width(self) -> int:
         return max(cell_len(line) for lines in (self.title, *self.cells) for line in lines)
+
+    @property
+    def min_width(self) -> int:
+        """The width of the longest word where it is text, which is wrapped, and all of it otherwise."""
+        if not self.is_text:
+            return self.width
+        return max(cell_len(word) for text in (*self.title, *self.texts) for word in text.split() or [""])
+
+    def wrap(self, width: int) -> None:
+        """Break the cells between words into lines of at most `width`; longer words are split."""
+        self.cells = [
+            [text] if cell_len(text) <= width else textwrap.wrap(text, width) for text in self.texts
+        ]
 
     def wrap_title(self) -> None:
         """Break the title between words into lines that are as narrow as the cells."""
@@ -175,6 +192,17 @@ class _Column:
 def _width(columns: Sequence[_Column]) -> int:
     """The characters that columns take beside each other."""
     return sum(column.width for column in columns) + _GAP * (len(columns) - 1)
+
+
+def _narrow(columns: Sequence[_Column], room: int) -> None:
+    """Wrap columns of text until all of them fit beside each other, where that splits no word."""
+    spare = [max(column.width - max(column.min_width, _MIN_TEXT_WIDTH), 0) for column in columns]
+    missing = _width(columns) - room
+    if missing > sum(spare):
+        return
+    for num, column in sorted(zip(spare, columns, strict=True), key=lambda one: one[0], reverse=True):
+        column.wrap(column.width - min(num, missing))
+        missing = max(_width(columns) - room, 0)
 
 
 def _print_block(
