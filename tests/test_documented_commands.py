@@ -245,7 +245,7 @@ def test_engine_command_warns_of_a_port_that_is_in_use_on_this_machine(capsys):
             assert f"--host {host} --port {port}" in printed.out
             assert (f"warning: port {port} at {host} is in use" in printed.err) == is_warned
     assert app.main([*command, "70000"]) == 2
-    assert "--port must be between 1 and 65535, got 70000" in capsys.readouterr().err
+    assert "--port: expected 1 to 65535, got 70000" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", SWEEPING)

@@ -122,7 +122,7 @@ def nothing_begins() -> Iterator[None]:
         patch.setattr("atrium.assemble.beginning.train_here", begin)
         patch.setattr("atrium.assemble.beginning.start", begin)
         patch.setattr("atrium.assemble.beginning.check_run", lambda *_: None)
-        patch.setattr("atrium.cli.evaluate._evaluate", begin)
+        patch.setattr("atrium.cli.evaluate.begin_evaluation", begin)
         patch.setattr("atrium.assemble.sweep_workers.check_machine", lambda *_: None, raising=False)
         patch.setattr(
             "atrium.assemble.sweep_workers.prepare", lambda storage, definition, **_: begin(definition)

@@ -16,8 +16,9 @@ import uvicorn
 
 from atrium.base.errors import ConfigError
 from atrium.cli.app import main as atrium
-from atrium.cli.dashboard import listening, main
+from atrium.cli.dashboard import main
 from atrium.views.dashboard.connections import PunctualProtocol
+from atrium.views.dashboard.serving import listening
 
 
 def test_a_missing_folder_is_named_before_anything_starts(tmp_path):
@@ -26,7 +27,7 @@ def test_a_missing_folder_is_named_before_anything_starts(tmp_path):
 
 
 def test_a_port_that_is_none_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="no port"):
+    with pytest.raises(ConfigError, match="expected 0 to 65535, got 70000"):
         main(["--runs-dir", str(tmp_path), "--port", "70000"])
 
 

@@ -209,7 +209,7 @@ COMMANDS = [
     (["objectives", "--bogus"], "--bogus", "there is no such flag"),
     (["theory", "art"], "art", "did you mean atr?"),
     (["theory", "atr", "--only", "everything"], "everything", "invalid choice"),
-    (["theory", "atr", "--seeds", "1"], "--seeds", "1 leaves no spread"),
+    (["theory", "atr", "--seeds", "1"], "--seeds", "at least 2, got 1"),
     (["theory", "atr", "--seeds", "x"], "--seeds", "invalid int value"),
     (["windows", "--budget", "0"], "0 is no budget", "above 0"),
     (["windows", "--budget", "nan"], "nan is no budget", "above 0"),

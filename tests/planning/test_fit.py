@@ -121,4 +121,4 @@ def test_a_gpu_can_be_planned_for_where_there_is_none(capsys):
     assert "engine's cache" in printed
     assert printed.endswith("it fits 80.0 GB of GPU memory\n")
     assert main(["memory", "--gpu-gb", "0"]) == 2
-    assert "--gpu-gb 0: allowed is a number of at least 1" in capsys.readouterr().err
+    assert "--gpu-gb: expected a whole number of at least 1, got 0" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""From a command line to a run: new, continued, branched or repeated, one or several, here or elsewhere.
+"""From a command line to a run or an evaluation: new, continued, branched, repeated, here or elsewhere.
 
 All is checked before torch is loaded.
 """
@@ -24,6 +24,7 @@ from atrium.base.recorded import read_object
 from atrium.config.compose import compose, compose_notes, from_json
 from atrium.config.dates import dated
 from atrium.config.earlier import placement_note
+from atrium.config.evaluation import EvaluationSettings
 from atrium.config.machine import engine_choice, this_machine
 from atrium.config.multirun import compose_all
 from atrium.config.nearest import shown
@@ -79,9 +80,7 @@ def begin(origin: Origin, overrides: Sequence[str], *, prints_job: bool = False)
     if origin.branch_step is not None:
         config, arguments = _branch(config, origin.branch_step, overrides)
     for note in notes:
-        sys.stdout.write(f"note: {note}\n")
-        if config.resume is not None:
-            RunFolder(Path(config.resume)).append_log(f"note: {note}")
+        _print_note(note, config.resume)
     if is_started_here(config):
         train_here(config, overrides)
     else:
@@ -246,6 +245,29 @@ def train_here(config: RunConfig, overrides: Sequence[str]) -> None:
 
             stop_if_asked()
             run_training(config, grader, overrides)
+
+
+def begin_evaluation(settings: EvaluationSettings, overrides: Sequence[str], resume: Path | None) -> Path:
+    """Check an evaluation and run it, or go on with the one in `resume`; return its folder."""
+    from atrium.assemble.checks import check_before_run
+
+    check_before_run(settings.config)
+    if resume is None and settings.checkpoint is None:
+        print_notes(settings.config, overrides)
+    if resume is not None and (note := placement_note(read_object(RunFolder(resume).config_file)[0])):
+        _print_note(note, resume)
+    set_threads(settings.config)
+    with loading():  # torch; most mistakes have been found without it
+        from atrium.assemble.evaluation import run_evaluation
+
+    return run_evaluation(settings, overrides, resume=resume)
+
+
+def _print_note(note: str, folder: Path | str | None) -> None:
+    """Print a note, and add it to the log of the run that goes on."""
+    sys.stdout.write(f"note: {note}\n")
+    if folder is not None:
+        RunFolder(Path(folder)).append_log(f"note: {note}")
 
 
 def _stopped(number: int) -> Interrupted:

@@ -198,6 +198,38 @@ def judge(
     )
 
 
+def plan_record(run: RunConfig, plan: FittedPlan) -> dict[str, object]:
+    """A plan in the content of `--json`, in bytes; `run` is what `judge` made of the settings."""
+    return {
+        "items": [
+            {
+                "name": item.name,
+                "bytes": item.num_bytes,
+                "phases": [str(phase) for phase in item.phases],
+                "lowered_by": item.lowered_by,
+            }
+            for item in plan.items
+        ],
+        "peak_bytes": {str(phase): num_bytes for phase, num_bytes in peak_by_phase(plan.items).items()},
+        "device_bytes": plan.device_bytes,
+        "fits_with": plan.changes,
+        "micro_batch_tokens": run.compute.micro_batch_tokens,
+        "recompute_activations": run.compute.recompute_activations,
+    }
+
+
+def plan_notes(run: RunConfig) -> list[str]:
+    """What a plan is for, and what it leaves out."""
+    share = f"in each of {run.compute.world_size} processes " if run.compute.world_size > 1 else ""
+    again = ["updates compute activations again (compute.recompute_activations)"]
+    return [
+        f"at most, {share}on {run.compute.device} in {run.compute.dtype} with micro-batches of "
+        f"{run.compute.micro_batch_tokens} tokens; libraries and fragmentation come on top, so leave a "
+        "tenth free",
+        *(again if run.compute.recompute_activations else []),
+    ]
+
+
 def _room_bytes(config: RunConfig, device_bytes: int | None) -> float | None:
     """The memory that is planned with, or None where it is not known."""
     limit_mb = config.compute.memory_limit_mb

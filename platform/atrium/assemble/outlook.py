@@ -6,7 +6,7 @@ from atrium.assemble.duration import planned_run
 from atrium.assemble.memory import PROMPT_TOKENS, judge
 from atrium.base.errors import ConfigError
 from atrium.config.compose import compose
-from atrium.config.machine import Machine, num_usable_cores
+from atrium.config.machine import machine_with_gpu
 from atrium.planning.devices import GPUS, find_gpu
 from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.plan import count_runs
@@ -19,10 +19,7 @@ def outlook(definition: SweepDefinition, gpu_name: str, num_workers: int) -> lis
         raise ConfigError(f"plan={gpu_name}: not known here; known are {', '.join(GPUS)}")
     from atrium.assemble.shapes import exact_shape  # it loads transformers
 
-    machine = Machine(
-        num_cores=num_usable_cores(), requested_threads=None, has_cuda=True, has_vllm=True, num_gpus=1
-    )
-    config = compose(list(definition.base), machine=machine)
+    config = compose(list(definition.base), machine=machine_with_gpu())
     shape = exact_shape(config)
     config, plan = judge(config, shape, PROMPT_TOKENS, gpu.gigabytes * 10**9)
     duration = planned_run(config, shape, gpu)

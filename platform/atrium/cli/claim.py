@@ -10,7 +10,7 @@ from atrium.base.errors import ConfigError
 from atrium.claim.definition import SCALES
 from atrium.claim.document import claim_document
 from atrium.claim.files import claims_of, find_claim, papers
-from atrium.cli.parser import CommandParser
+from atrium.cli.parser import CommandParser, whole
 from atrium.config.nearest import suggestion
 from atrium.views.terminal import print_document, standard_output
 
@@ -49,16 +49,21 @@ def _list(argv: Sequence[str]) -> int:
     return 0
 
 
-def _show(argv: Sequence[str]) -> int:
-    parser = CommandParser("claim show", "Show what a claim says, and the designs that would show it.")
+def _of_claim(command: str, purpose: str) -> CommandParser:
+    """The arguments of a command about one claim."""
+    parser = CommandParser(command, purpose)
     parser.add_argument("claim", metavar="CLAIM", help="PAPER/NAME, or a path to a YAML file")
+    return parser
+
+
+def _show(argv: Sequence[str]) -> int:
+    parser = _of_claim("claim show", "Show what a claim says, and the designs that would show it.")
     print_document(standard_output(), claim_document(find_claim(parser.parse(argv).claim)))
     return 0
 
 
 def _check(argv: Sequence[str]) -> int:
-    parser = CommandParser("claim check", "Say what runs, or a table of answers, say of a claim.")
-    parser.add_argument("claim", metavar="CLAIM", help="PAPER/NAME, or a path to a YAML file")
+    parser = _of_claim("claim check", "Say what runs, or a table of answers, say of a claim.")
     parser.add_argument("data", nargs="+", type=Path, metavar="DATA", help="runs, folders of runs, or tables")
     parser.add_argument("--scale", choices=SCALES, default="paper", help="the design (default: paper)")
     arguments = parser.parse(argv)
@@ -79,13 +84,11 @@ def _reproduce(argv: Sequence[str]) -> int:
     )
     parser.add_argument("paper", metavar="PAPER", help=", ".join(papers()))
     parser.add_argument("--scale", choices=SCALES, required=True)
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default: 1)")
+    parser.add_argument("--workers", type=whole(1), default=1, metavar="N", help="processes (default: 1)")
     parser.add_argument("--out", type=Path, default=Path("docs"), metavar="DIR", help="default: docs")
     parser.add_argument("--plan", action="store_true", help="only print hours, memory and power")
     parser.add_argument("--computed", action="store_true", help="only what needs no runs")
     arguments = parser.parse(argv)
-    if arguments.workers < 1:
-        parser.error(f"argument --workers: {arguments.workers}; allowed is 1 or more")
     from atrium.assemble.reproducing import plan_lines, reproduce
 
     claims = claims_of(arguments.paper)

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 from atrium.base.errors import ConfigError
 from atrium.cli.parser import CommandParser, files_explained, pair_of, points
 from atrium.runs.find import find_run, find_runs
-from atrium.views.files import SUFFIXES
+from atrium.views.files import write_report
 from atrium.views.terminal import print_document, standard_output, tell
 
 if TYPE_CHECKING:
     from atrium.compare.run_comparison import RunsComparison
     from atrium.compare.training_document import Training
-    from atrium.document.document import Document
     from atrium.runs.curve_outcomes import CurveOutcome
     from atrium.runs.run_folder import RunFolder
 
@@ -35,6 +34,18 @@ all of its runs.
   atrium compare my_experiment --label atr="ATR (ours)"
   atrium compare my_experiment --area rollout/reward --steps-to rollout/reward=0.5 --until 40
 """
+
+
+def _reached(text: str) -> tuple[str, float]:
+    """The type of --steps-to: a metric, and the value that it reaches."""
+    form = "METRIC=VALUE, such as rollout/reward=0.5"
+    metric, value = pair_of(form)(text)
+    try:
+        return metric, float(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text}: write {form}") from None
+
+
 _REPEATABLE: Sequence[tuple[str, str, Callable[[str], object], str]] = (
     ("--by", "KEY", str, "group by this setting only"),
     ("--label", "OLD=NEW", pair_of("OLD=NEW, such as 'atr=ATR (ours)'"), "rename an arm"),
@@ -49,7 +60,7 @@ _REPEATABLE: Sequence[tuple[str, str, Callable[[str], object], str]] = (
     (
         "--steps-to",
         "METRIC=VALUE",
-        pair_of("METRIC=VALUE, such as rollout/reward=0.5"),
+        _reached,
         "also the step at which a training metric reaches a value, at most --until",
     ),
     (
@@ -87,7 +98,12 @@ def show_comparison(arguments: argparse.Namespace, *, is_report: bool) -> tuple[
         sections = tuple(one for one in document.sections if (one.key == WRITTEN) == is_report)
         shown = replace(document, sections=sections)
         print_document(console, replace(shown, answer=(), notes=()) if is_report else shown)
-        written = [] if arguments.no_files else _write(document, report_name(comparison), arguments)
+        folder, stem = Path(arguments.runs_dir) / "reports", report_name(comparison)
+        stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{stem}"
+        if arguments.out:
+            folder, stem = Path(arguments.out), "comparison"
+        cache = Path(arguments.runs_dir) / ".cache"
+        written = [] if arguments.no_files else write_report(document, folder, stem, cache)
     for path in written:
         console.print(f"  {path}", soft_wrap=True)
     return comparison, training
@@ -185,35 +201,13 @@ def _outcomes(arguments: argparse.Namespace) -> list[CurveOutcome]:
     """The outcomes of curves that are asked for."""
     from atrium.runs.curve_outcomes import Area, StepsTo
 
-    if not arguments.area and not arguments.steps_to:
-        return []
     until = arguments.until
-    if until is None or until < 2:
+    if (arguments.area or arguments.steps_to) and (until is None or until < 2):
         raise ConfigError("--area and --steps-to look at the first steps: give --until STEP, 2 or more")
-    try:
-        return [
-            *(Area(kind="area", metric=metric, until=until) for metric in arguments.area),
-            *(
-                StepsTo(kind="steps_to", metric=metric, value=float(value), until=until)
-                for metric, value in arguments.steps_to
-            ),
-        ]
-    except ValueError:
-        raise ConfigError("--steps-to: write METRIC=VALUE, such as rollout/reward=0.5") from None
-
-
-def _write(document: Document, name: str, arguments: argparse.Namespace) -> list[Path]:
-    """Write the report's three files; their paths."""
-    from atrium.base.atomic import write_text
-    from atrium.views.figures.style import use_cache
-    from atrium.views.files import rendered
-
-    out, stem = Path(arguments.runs_dir) / "reports", f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
-    if arguments.out:
-        out, stem = Path(arguments.out), "comparison"
-    use_cache(Path(arguments.runs_dir) / ".cache")
-    out.mkdir(parents=True, exist_ok=True)
-    paths = [out / f"{stem}.{suffix}" for suffix in SUFFIXES]
-    for path, suffix in zip(paths, SUFFIXES, strict=True):
-        write_text(path, rendered(document, suffix))
-    return paths
+    return [
+        *(Area(kind="area", metric=metric, until=until) for metric in arguments.area),
+        *(
+            StepsTo(kind="steps_to", metric=metric, value=value, until=until)
+            for metric, value in arguments.steps_to
+        ),
+    ]

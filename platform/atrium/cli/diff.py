@@ -18,7 +18,7 @@ def main(argv: list[str]) -> int:
     )
     for place in ("first", "second"):
         parser.add_argument(place, metavar="RUN", help="a run's name as `atrium runs` prints it, or its end")
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_json("one JSON object")
     parser.add_argument("--all", action="store_true", help="all lines of a long difference in code")
     parser.add_runs_dir()
     arguments = parser.parse(argv)

@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> int:
         "Check Python, packages, hardware, disk, the runs folder, threads and optional extras.\n"
         "The exit code is 0 unless a requirement of training is missing.",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON array of findings")
+    parser.add_json("one JSON array of findings")
     parser.add_runs_dir()
     arguments = parser.parse(argv)
     findings = list(examine(Path(arguments.runs_dir)))

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from atrium.base.errors import ConfigError
-from atrium.cli.parser import CommandParser
+from atrium.cli.parser import CommandParser, whole
 from atrium.config.compose import compose
 from atrium.engines.settings import VllmSettings
 
@@ -22,8 +22,6 @@ examples:
 def main(argv: Sequence[str]) -> int:
     """Print the command, or raise `ConfigError` where the settings name no vLLM."""
     arguments = _parser().parse(argv)
-    if not 0 < arguments.port < 1 << 16:
-        raise ConfigError(f"--port must be between 1 and 65535, got {arguments.port}")
     config = compose(arguments.overrides)
     if not isinstance(config.rollout, VllmSettings):
         raise ConfigError(f"rollout.engine={config.rollout.engine} has no server; add rollout=vllm")
@@ -60,8 +58,5 @@ def _parser() -> CommandParser:
         _EXAMPLES,
     )
     parser.add_overrides()
-    parser.add_argument(
-        "--host", default="127.0.0.1", metavar="ADDRESS", help="where it listens (default: 127.0.0.1)"
-    )
-    parser.add_argument("--port", type=int, default=8000, metavar="N", help="its port (default: 8000)")
+    parser.add_address(8000, whole(1, 65_535), meaning="8000")
     return parser

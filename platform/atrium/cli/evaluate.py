@@ -7,16 +7,12 @@ and subject, and the places of files.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from atrium.assemble.beginning import begin_evaluation
 from atrium.assemble.evaluation_choice import interrupted_evaluation, new_evaluation
-from atrium.base.loading import loading
-from atrium.base.recorded import read_object
 from atrium.cli.parser import CommandParser, files_explained
-from atrium.config.earlier import placement_note
-from atrium.config.evaluation import EvaluationSettings
 from atrium.runs.evaluation_document import evaluation_document
 from atrium.runs.run_folder import RunFolder
 from atrium.views.terminal import print_document, print_json, standard_output
@@ -66,7 +62,9 @@ def main(argv: Sequence[str]) -> int:
     if arguments.cfg:
         print_json(settings.as_record())
     else:
-        _evaluate(settings, overrides, resume)
+        folder = begin_evaluation(settings, overrides, resume)
+        with files_explained():
+            print_document(standard_output(), evaluation_document(RunFolder(folder)))
     return 0
 
 
@@ -90,25 +88,6 @@ def _parser() -> CommandParser:
     parser.add_argument("--cfg", action="store_true", help="show the settings instead of evaluating")
     parser.add_runs_dir()
     return parser
-
-
-def _evaluate(settings: EvaluationSettings, overrides: Sequence[str], resume: Path | None) -> None:
-    from atrium.assemble.beginning import print_notes, set_threads
-    from atrium.assemble.checks import check_before_run
-
-    check_before_run(settings.config)
-    if resume is None and settings.checkpoint is None:
-        print_notes(settings.config, overrides)
-    if resume is not None and (note := placement_note(read_object(RunFolder(resume).config_file)[0])):
-        sys.stdout.write(f"note: {note}\n")
-        RunFolder(resume).append_log(f"note: {note}")
-    set_threads(settings.config)
-    with loading():  # torch; most mistakes have been found without it
-        from atrium.assemble.evaluation import run_evaluation
-
-    folder = run_evaluation(settings, overrides, resume=resume)
-    with files_explained():
-        print_document(standard_output(), evaluation_document(RunFolder(folder)))
 
 
 def _regrade(stored: str, runs_dir: str, overrides: Sequence[str], csv: Path | None) -> None:

@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
         help="files of conf/algorithm by name, or of your own by path (default: all)",
     )
     parser.add_argument("--different", action="store_true", help="side by side: only settings that differ")
-    parser.add_argument("--json", action="store_true", help="one JSON object with every setting")
+    parser.add_json("one JSON object with every setting")
     parser.add_argument("--markdown", action="store_true", help="the page docs/methods.md")
     parser.add_argument("--out", metavar="FILE", help="with --markdown: write it there")
     arguments = parser.parse(argv)

@@ -86,9 +86,23 @@ class CommandParser(argparse.ArgumentParser):
             "--runs-dir", default="runs", metavar="DIR", help="where the runs are (default: runs)"
         )
 
+    def add_json(self, content: str) -> None:
+        """Add the option that prints JSON instead of a document; `content` is its help."""
+        self.add_argument("--json", action="store_true", help=content)
+
+    def add_address(self, port: int, range_: Callable[[str], int], *, meaning: str) -> None:
+        """Add the options of a server's address on this machine; `meaning` says what `port` stands for."""
+        self.add_argument(
+            "--host",
+            default="127.0.0.1",
+            metavar="ADDRESS",
+            help="address to listen on (default: 127.0.0.1, this machine only)",
+        )
+        self.add_argument("--port", type=range_, default=port, metavar="N", help=f"port (default: {meaning})")
+
     def add_figures(self) -> None:
         """Add the options of a command that prints tables, or JSON, and draws; see `present`."""
-        self.add_argument("--json", action="store_true", help="one JSON object instead of tables")
+        self.add_json("one JSON object instead of tables")
         self.add_argument("--out", metavar="DIR", help="where to draw (default: runs/figures)")
         self.add_argument("--no-figures", action="store_true", help="draw nothing")
 
@@ -186,6 +200,18 @@ def pair_of(form: str) -> Callable[[str], tuple[str, str]]:
         return key, value
 
     return pair
+
+
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """The type of a whole number in a range."""
+    expected = f"a whole number of at least {least}" if most is None else f"{least} to {most}"
+
+    def number(text: str) -> int:
+        if re.fullmatch(r"-?[0-9]+", text) is None or not least <= int(text) <= (most or int(text)):
+            raise argparse.ArgumentTypeError(f"expected {expected}, got {text}")
+        return int(text)
+
+    return number
 
 
 def points(text: str) -> float:

@@ -15,7 +15,7 @@ def main(argv: list[str]) -> int:
     parser = CommandParser("runs", "List the runs, the latest last, with what each has learned so far.")
     parser.add_argument("text", nargs="?", default="", help="only runs whose name contains this")
     parser.add_argument("--all", action="store_true", help="also runs that failed to start")
-    parser.add_argument("--json", action="store_true", help="one JSON array with everything known")
+    parser.add_json("one JSON array with everything known")
     parser.add_runs_dir()
     arguments = parser.parse(argv)
     with files_explained():

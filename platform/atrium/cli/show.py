@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from atrium.base.errors import AtriumError
-from atrium.cli.parser import CommandParser, files_explained
+from atrium.cli.parser import CommandParser, files_explained, whole
 from atrium.runs.document import run_document
 from atrium.runs.find import find_run
 from atrium.views.terminal import print_document, standard_output
@@ -20,11 +20,9 @@ def main(argv: list[str]) -> int:
     )
     parser.add_run()
     parser.add_argument(
-        "--samples", type=int, default=3, metavar="N", help="problems to show answers to (default: 3)"
+        "--samples", type=whole(0), default=3, metavar="N", help="problems to show answers to (default: 3)"
     )
     arguments = parser.parse(argv)
-    if arguments.samples < 0:
-        parser.error(f"argument --samples: {arguments.samples} is less than 0")
     with files_explained():
         folder = find_run(arguments.runs_dir, arguments.run)
         print_document(standard_output(), run_document(folder, _default_settings(), arguments.samples))

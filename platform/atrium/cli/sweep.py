@@ -97,20 +97,9 @@ def _report(argv: Sequence[str]) -> int:
 
 def _list(argv: Sequence[str]) -> int:
     _, options, _ = _parsed("sweep list", argv, ("runs_dir",))
-    from atrium.base.recorded import read_object
-    from atrium.sweep.setup import sweep_names
-    from atrium.sweep.snapshot import STATE_FILE, sweep_folder
+    from atrium.sweep.setup import listed
 
-    runs_dir = options.get("runs_dir", "runs")
-    names = sweep_names(runs_dir)
-    if not names:
-        sys.stdout.write(f"there are no sweeps in {runs_dir}; `atrium sweep --help` says how to make one\n")
-    for name in names:
-        state, _ = read_object(sweep_folder(runs_dir, name) / STATE_FILE)
-        found = state.get("stages")
-        stages = found if isinstance(found, list) else []
-        counts = [f"{one['name']} {one['num_ended']} of {one['num_trials'] or '?'}" for one in stages]
-        sys.stdout.write(f"{name}  {state.get('state', 'unknown')}  {', '.join(counts)}\n")
+    sys.stdout.writelines(f"{line}\n" for line in listed(options.get("runs_dir", "runs")))
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from atrium.cli.parser import CommandParser, present
+from atrium.cli.parser import CommandParser, present, whole
 from atrium.config.method_files import resolve_preset
 from atrium.views.terminal import waiting
 
@@ -34,11 +34,11 @@ def main(argv: Sequence[str]) -> int:
         "names", nargs="*", metavar="ALG", help="files of conf/algorithm, or your own by path"
     )
     parser.add_argument("--only", action="append", choices=PARTS, help="one part; may be given several times")
-    parser.add_argument("--seeds", type=int, default=8, metavar="N", help="batches per method (default: 8)")
+    parser.add_argument(
+        "--seeds", type=whole(2), default=8, metavar="N", help="batches per method (default: 8)"
+    )
     parser.add_figures()
     arguments = parser.parse(argv)
-    if arguments.seeds < 2:
-        parser.error(f"argument --seeds: {arguments.seeds} leaves no spread over seeds; allowed is 2 or more")
     methods = [resolve_preset(name).method for name in dict.fromkeys(arguments.names or DEFAULT)]
     parts = tuple(part for part in PARTS if part in (arguments.only or PARTS))
 

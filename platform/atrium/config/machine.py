@@ -51,6 +51,13 @@ def this_machine() -> Machine:
     )
 
 
+def machine_with_gpu() -> Machine:
+    """A machine with vLLM and one GPU, and the cores of this one: what is planned for another machine."""
+    return Machine(
+        num_cores=num_usable_cores(), requested_threads=None, has_cuda=True, has_vllm=True, num_gpus=1
+    )
+
+
 def resolve_auto(data: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
     """A copy of a configuration in which every `auto` of `compute` that has a rule is a value.
 

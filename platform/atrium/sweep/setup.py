@@ -20,6 +20,7 @@ from atrium.sweep.files import validated_definition
 from atrium.sweep.plan import PlannedTrial, Stage, plan_stage, trial_config
 from atrium.sweep.snapshot import (
     DEFINITION_FILE,
+    STATE_FILE,
     public_definition,
     snapshot,
     sweep_folder,
@@ -170,6 +171,18 @@ def sweep_names(runs_dir: str) -> list[str]:
     """The sweeps that have a folder."""
     folder = sweep_folder(runs_dir, "x").parent
     return sorted(path.parent.name for path in folder.glob(f"*/{DEFINITION_FILE}")) if folder.is_dir() else []
+
+
+def listed(runs_dir: str) -> list[str]:
+    """A line for each sweep: how it stands, and how many trials of each stage have ended."""
+    lines = []
+    for name in sweep_names(runs_dir):
+        state, _ = read_object(sweep_folder(runs_dir, name) / STATE_FILE)
+        found = state.get("stages")
+        stages = found if isinstance(found, list) else []
+        counts = [f"{one['name']} {one['num_ended']} of {one['num_trials'] or '?'}" for one in stages]
+        lines.append(f"{name}  {state.get('state', 'unknown')}  {', '.join(counts)}")
+    return lines or [f"there are no sweeps in {runs_dir}; `atrium sweep --help` says how to make one"]
 
 
 def _check_same(stored: SweepDefinition, given: SweepDefinition) -> None:

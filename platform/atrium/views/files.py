@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from atrium.base.atomic import write_text
 from atrium.document.document import Document
 
 SUFFIXES = ("html", "md", "tex")
+
+
+def write_report(document: Document, folder: Path, stem: str, cache: Path) -> list[Path]:
+    """Write the document into `folder` as one file of each suffix; return their paths.
+
+    `cache` is the folder for what drawing needs, such as fonts. Raises `OSError`.
+    """
+    from atrium.views.figures.style import use_cache  # numpy
+
+    use_cache(cache)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{stem}.{suffix}" for suffix in SUFFIXES]
+    for path, suffix in zip(paths, SUFFIXES, strict=True):
+        write_text(path, rendered(document, suffix))
+    return paths
 
 
 def rendered(document: Document, suffix: str) -> str:
