@@ -14,8 +14,8 @@ from pydantic import Field
 from atrium.base.section import Count, FolderName, Section, Seed, Text
 from atrium.config.compute import ComputeConfig
 from atrium.config.tasks import BenchmarkConfig, DatasetConfig
-from atrium.engines.declaration import Sampling
-from atrium.engines.settings import EngineSettings, EngineUse
+from atrium.engines.declaration import EngineUse, Sampling
+from atrium.engines.settings import EngineSettings
 from atrium.grading.rewards import Reward
 from atrium.grading.verifiers import Verifier
 from atrium.method.algorithm import Algorithm

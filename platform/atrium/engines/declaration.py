@@ -26,22 +26,10 @@ NUMBER_BYTES = {"float32": 4, "bfloat16": 2, "fp8": 1}
 REMOVED_PLACE_SETTINGS = ("num_engines", "engine_timeout_s", "cluster_address", "allow_open_cluster")
 """Settings that said where the engines of earlier versions ran."""
 
-_IDLE_INSIDE = {
-    "num_servers": 1,
-    "servers": (),
-    "weights_dir": None,
-    "devices": None,
-    "weight_transfer": "host",
-    "continuous": False,
-}
-"""Settings of `placement=server` only, with the values that ask for nothing."""
-
-SERVER_SETTINGS = tuple(name for name in _IDLE_INSIDE if name != "continuous")
+SERVER_SETTINGS = ("num_servers", "servers", "weights_dir", "devices", "weight_transfer")
+"""Settings of `placement=server` only."""
 PLACE_SETTINGS = ("placement", *SERVER_SETTINGS)
 """Settings that say where engines live; none changes what they sample."""
-
-ALONE = {"placement": "inside", "lag": 0, **_IDLE_INSIDE}
-"""Settings of the engine of one process."""
 
 _LOOPBACK = re.compile(r"https?://(localhost|127\.[\d.]+|\[::1\]):")
 _OLD_ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
@@ -269,8 +257,8 @@ class EngineSettings(Axis, axis=True, tag="engine"):
 
     def check(self, use: EngineUse) -> None:
         """Raise `ConfigError` where the engine cannot do what the run asks, or a setting has no effect."""
-        for name, idle in _IDLE_INSIDE.items():
-            if self.placement == "inside" and (value := getattr(self, name)) != idle:
+        for name in (*SERVER_SETTINGS, "continuous"):
+            if self.placement == "inside" and (value := getattr(self, name)) != ALONE[name]:
                 raise ConfigError(
                     f"rollout.{name}={json.dumps(value).strip(chr(34))} has no effect with "
                     "rollout.placement=inside; choose rollout.placement=server, or leave it out"
@@ -357,3 +345,7 @@ class EngineSettings(Axis, axis=True, tag="engine"):
     def for_evaluation(self) -> Self | None:
         """The settings by which the engine answers for one process alone; None where it answers nothing."""
         return self.model_copy(update=ALONE)
+
+
+ALONE = {name: EngineSettings.model_fields[name].default for name in (*PLACE_SETTINGS, "lag", "continuous")}
+"""Settings of the engine of one process: the defaults of what concerns servers."""

@@ -36,7 +36,6 @@ __all__ = [
     "BankSettings",
     "DecoderSettings",
     "EngineSettings",
-    "EngineUse",
     "TransformersSettings",
     "VllmSettings",
 ]
