@@ -127,17 +127,17 @@ LONGER_FUNCTIONS: dict[str, int] = {}
 """Exceptions, each with its own limit; the reason stands beside the entry."""
 
 MAX_CODE_LINES: dict[str, int] = {
-    "assemble": 4_169,
+    "assemble": 4_191,
     "atrium": 8,
     "base": 900,
-    "catalog": 474,
+    "catalog": 521,
     "claim": 718,
-    "cli": 1_543,
+    "cli": 1_381,
     "compare": 3_162,
-    "config": 2_062,
-    "data": 1_535,
+    "config": 2_066,
+    "data": 1_538,
     "document": 266,
-    "engines": 2_921,
+    "engines": 2_912,
     "evaluation": 407,
     "grading": 3_602,
     "launch": 658,
@@ -147,10 +147,10 @@ MAX_CODE_LINES: dict[str, int] = {
     "planning": 334,
     "runs": 3_286,
     "stats": 679,
-    "sweep": 2_681,
+    "sweep": 2_690,
     "theory": 1_124,
     "train": 3_487,
-    "views": 2_473,
+    "views": 2_554,
 }
 """Code lines of each package, without blanks, comments, docstrings and imports.
 

@@ -343,18 +343,18 @@ def test_math_is_trained_on_without_what_is_in_math500(tmp_path):
         for line in (BENCHMARK_FILES / "math500.jsonl").read_text(encoding="utf-8").splitlines()
     ]
     held = [Problem(problem_id=row["id"], question=row["problem"], answer=row["answer"]) for row in exam]
-    loaded = load_dataset(
+    splits, origin = load_dataset(
         config.dataset,
         verifier=config.grader,
         loading=Loading(cache_dir=tmp_path, log=lambda line: None),
         benchmarks={"math500": held},
     )
     # No question is the same, but some are with other numbers, and one with other spacing alone.
-    assert 1 <= loaded.origin.num_overlapping <= 10
-    assert any("in the solution set of | x - 2 |" in shared for _, _, shared in loaded.origin.overlaps)
-    num_train = 300 - loaded.origin.num_overlapping
-    assert (len(loaded.splits.train), len(loaded.splits.validation)) == (num_train, 500)
-    assert loaded.splits.train.problems[0].metadata.keys() == {"level", "subject"}
+    assert 1 <= origin.num_overlapping <= 10
+    assert any("in the solution set of | x - 2 |" in shared for _, _, shared in origin.overlaps)
+    num_train = 300 - origin.num_overlapping
+    assert (len(splits.train), len(splits.validation)) == (num_train, 500)
+    assert splits.train.problems[0].metadata.keys() == {"level", "subject"}
 
 
 def test_a_run_trains_on_a_file_and_is_judged_on_two_benchmarks(runs, sums, tmp_path):

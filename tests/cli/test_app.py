@@ -42,6 +42,17 @@ def test_help_imports_nothing_heavy():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_comparison_loads_no_torch(tmp_path):
+    program = (
+        "import sys; from atrium.cli import main; main(['compare']); from atrium.compare import document;"
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1), done.stderr
+
+
 def test_it_runs_as_a_module():
     command = [sys.executable, "-m", "atrium", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

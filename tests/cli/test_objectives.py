@@ -127,11 +127,13 @@ def test_papers_places_and_deviations_come_from_the_header():
     assert deviation("Plain.") == ("Plain.", "")
 
 
-@pytest.mark.parametrize("command", ["objectives", "windows"])
-def test_no_torch_is_loaded(command, tmp_path):
+@pytest.mark.parametrize(
+    "argv", [["objectives", "--json"], ["windows", "--json"], ["runs"], ["sweep", "list"]]
+)
+def test_no_torch_is_loaded(argv, tmp_path):
     program = (
         "import sys; from atrium.cli import main\n"
-        f"code = main([{command!r}, '--json'])\n"
+        f"code = main({argv!r})\n"
         "sys.exit('torch was imported' if 'torch' in sys.modules else code)"
     )
     done = subprocess.run(

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 
 import pytest
@@ -314,6 +316,23 @@ def test_the_shell_completes_commands_groups_options_and_keys(begun, monkeypatch
 def test_the_completion_script_is_for_this_command(begun, capsys):
     assert main(["-sc", "install=bash"]) == 0
     assert capsys.readouterr().out.rstrip().endswith("-F _atrium_completion atrium")
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+@pytest.mark.parametrize(
+    ("line", "expected"), [("atrium tr", ["train"]), ("atrium train algorithm=at", ["algorithm=atr"])]
+)
+def test_zsh_takes_each_completion_as_a_word(begun, capsys, line, expected):
+    assert main(["-sc", "install=zsh"]) == 0
+    stand_ins = f"""
+        compdef() {{ }}
+        compadd() {{ print -l -- $found }}
+        atrium() {{ {sys.executable} -m atrium "$@" }}
+        LBUFFER="{line}"
+    """
+    script = f"{stand_ins}\n{capsys.readouterr().out}\n_atrium_completion\n"
+    done = subprocess.run(["zsh", "-f", "-c", script], capture_output=True, text=True, timeout=120)
+    assert (done.stdout.split(), done.stderr) == (expected, "")
 
 
 @pytest.mark.parametrize(

@@ -89,9 +89,9 @@ def test_the_same_seed_gives_the_same_problems_and_partial_scores_reach_the_rewa
     _, again = _load(tmp_path, "countdown", "difficulty=0")
     _, other = _load(tmp_path, "countdown", "difficulty=0", "seed=1")
     assert loaded == again
-    assert loaded.origin.revision.startswith("reasoning-gym ")
-    assert not {*_questions(loaded.splits)[0]} & {*_questions(other.splits)[0]}
-    problem = loaded.splits.train.problems[0]
+    assert loaded[1].revision.startswith("reasoning-gym ")
+    assert not {*_questions(loaded[0])[0]} & {*_questions(other[0])[0]}
+    problem = loaded[0].train.problems[0]
     texts = [rf"\boxed{{{problem.answer}}}", r"\boxed{1 + 1}", "no box"]
     with GraderPool(config.grader) as pool:
         futures = [pool.submit(text, problem.answer, problem.judged_by) for text in texts]
@@ -123,7 +123,7 @@ def test_the_same_seed_gives_the_same_problems_and_partial_scores_reach_the_rewa
 @pytest.mark.full
 def test_a_scorer_that_finds_another_question_than_the_run_recorded_grades_nothing(tmp_path):
     config, loaded = _load(tmp_path, "gcd")
-    problem = loaded.splits.train.problems[0]
+    problem = loaded[0].train.problems[0]
     changed = json.loads(json.dumps(dict(problem.verifier)))
     changed["reasoning_gym"]["question_sha256"] = "0" * 16
     with GraderPool(config.grader) as pool:

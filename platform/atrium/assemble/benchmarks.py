@@ -84,13 +84,13 @@ def _held_out(
     verifier: Verifier,
     loading: Loading,
 ) -> LoadedBenchmark:
-    loaded = load_dataset(dataset, verifier=verifier, loading=loading)
-    if loaded.splits.test is None:
+    splits, origin = load_dataset(dataset, verifier=verifier, loading=loading)
+    if splits.test is None:
         raise ConfigError(
             f"benchmark.kind={benchmark.kind}: the dataset holds out no test problems; set dataset.num_test, "
             "or choose a published benchmark"
         )
-    return own_benchmark(loaded.splits.test, dataset, loaded.origin)
+    return own_benchmark(splits.test, dataset, origin)
 
 
 def _load(settings: ProblemsBenchmarkConfig, *, verifier: Verifier, loading: Loading) -> LoadedBenchmark:

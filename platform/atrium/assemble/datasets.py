@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from atrium.assemble.problem_sets import load_problem_set
 from atrium.assemble.procedural import procedural_problems
@@ -22,34 +22,23 @@ _MAX_SHOWN = 3
 _MAX_RECORDED = 1_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoadedDataset:
-    """The parts of a training set, and where they came from."""
-
-    splits: Splits
-    origin: Origin
-
-
 def load_dataset(
     dataset: DatasetConfig,
     *,
     verifier: Verifier,
     loading: Loading,
     benchmarks: Mapping[str, Sequence[Problem]] | None = None,
-) -> LoadedDataset:
-    """The dataset's parts; problems that one of `benchmarks` has too are in none of them.
+) -> tuple[Splits, Origin]:
+    """The dataset's parts and where they came from; problems that one of `benchmarks` has are in none.
 
     Raises `DataError` where the data are missing, not what is declared, or too few.
     """
     if isinstance(dataset, ArithmeticDatasetConfig):
         splits = arithmetic_splits(dataset)
         _require_readable(splits, verifier, loading)
-        return LoadedDataset(
-            splits=splits, origin=Origin(source="arithmetic", num_problems=len(splits.train))
-        )
+        return splits, Origin(source="arithmetic", num_problems=len(splits.train))
     if isinstance(dataset, ReasoningGymDatasetConfig):
-        splits, origin = procedural_problems(dataset, verifier, loading)
-        return LoadedDataset(splits=splits, origin=origin)
+        return procedural_problems(dataset, verifier, loading)
     loaded = load_problem_set(dataset, verifier=verifier, loading=loading, record_name="dataset")
     problems, origin = loaded.problems, loaded.origin
     overlaps = find_overlaps(problems, benchmarks or {}, dataset.contamination)
@@ -78,7 +67,7 @@ def load_dataset(
         num_test=dataset.num_test,
         seed=dataset.seed,
     )
-    return LoadedDataset(splits=splits, origin=replace(origin, num_problems=len(problems)))
+    return splits, replace(origin, num_problems=len(problems))
 
 
 def _require_readable(splits: Splits, verifier: Verifier, loading: Loading) -> None:
@@ -88,8 +77,7 @@ def _require_readable(splits: Splits, verifier: Verifier, loading: Loading) -> N
     """
     if "dataset" in loading.unreadable:
         return
-    parts = (splits.train, splits.validation, *([splits.test] if splits.test else []))
-    problems = [problem for part in parts for problem in part.problems]
+    problems = [problem for part in splits.parts for problem in part.problems]
     check = check_references(problems, verifier, loading, "arithmetic")
     if check.unreadable:
         problem, reason = check.unreadable[0]

@@ -10,8 +10,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from atrium.assemble.references import Loading, check_references
@@ -25,6 +26,8 @@ from atrium.data.splits import Splits
 from atrium.grading.procedural import FIELD, PACKAGE, installed_version
 from atrium.grading.verifiers import Verifier
 
+_Ask = Callable[[dict[str, Any]], dict[str, str]]
+"""Sends the settings of a problem to the generating process, and returns the problem."""
 _BOOT = (
     "import sys; sys.path[:] = sys.argv[2].split(sys.argv[1]); "
     "from atrium.grading.procedural import serve; serve()"
@@ -44,8 +47,7 @@ def procedural_problems(
     """
     revision = f"{PACKAGE} {installed_version()}"
     splits = procedural_splits(dataset, loading)
-    parts = (splits.train, splits.validation, *((splits.test,) if splits.test else ()))
-    problems = [problem for part in parts for problem in part.problems]
+    problems = [problem for part in splits.parts for problem in part.problems]
     recorded, warnings, num_unchecked = loading.unreadable.get("dataset"), [], 0
     if recorded is None:
         check = check_references(problems, verifier, loading, dataset.name)
@@ -56,7 +58,7 @@ def procedural_problems(
     for warning in warnings:
         loading.log(f"{dataset.name}: {warning}")
     dropped = set(recorded)
-    train, validation, *test = (_without(part, dropped) for part in parts)
+    train, validation, *test = (_without(part, dropped) for part in splits.parts)
     origin = Origin(
         source=f"reasoning_gym/{dataset.task}",
         revision=revision,
@@ -100,7 +102,7 @@ def procedural_splits(dataset: ReasoningGymDatasetConfig, loading: Loading) -> S
 
 
 def _draw(
-    dataset: ReasoningGymDatasetConfig, part: str, place: int, num: int, taken: set[str], ask: Ask
+    dataset: ReasoningGymDatasetConfig, part: str, place: int, num: int, taken: set[str], ask: _Ask
 ) -> Iterator[Problem]:
     """The problems of one part, whose questions are then `taken`."""
     seed = (
@@ -136,32 +138,26 @@ def _draw(
         )
 
 
-class Ask:
-    """One question to the generating process."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def __call__(self, named: dict[str, Any]) -> dict[str, str]:
-        """The reply. Raises `DataError` for a refusal, and where the process ended."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
-            self._process.stdin.write(json.dumps(named) + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            raise DataError(f"dataset.task={named['task']}: the generator of {PACKAGE} crashed")
-        reply: dict[str, str] = json.loads(line)
-        if "error" in reply:
-            raise DataError(reply["error"])
-        return reply
+def _reply(process: subprocess.Popen[str], named: dict[str, Any]) -> dict[str, str]:
+    """The problem that the process generates. Raises `DataError` for a refusal, and where it ended."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(json.dumps(named) + "\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+    except BrokenPipeError:
+        line = ""
+    if not line:
+        raise DataError(f"dataset.task={named['task']}: the generator of {PACKAGE} crashed")
+    reply: dict[str, str] = json.loads(line)
+    if "error" in reply:
+        raise DataError(reply["error"])
+    return reply
 
 
 @contextmanager
-def generator() -> Iterator[Ask]:
+def generator() -> Iterator[_Ask]:
     """The generating process, which ends with the block."""
     with subprocess.Popen(
         [sys.executable, "-c", _BOOT, os.pathsep, os.pathsep.join(sys.path)],
@@ -173,6 +169,6 @@ def generator() -> Iterator[Ask]:
         env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONWARNINGS": "ignore"},
     ) as process:
         try:
-            yield Ask(process)
+            yield partial(_reply, process)
         finally:
             process.kill()

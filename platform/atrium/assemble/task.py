@@ -111,19 +111,18 @@ def build_task(config: RunConfig, loading: Loading) -> Task:
             verifier=config.grader,
             loading=loading,
         )
-    loaded = load_dataset(
+    splits, origin = load_dataset(
         config.dataset,
         verifier=config.grader,
         benchmarks={benchmark.name: benchmark.problems for benchmark in benchmarks},
         loading=loading,
     )
-    splits = loaded.splits
     if splits.test is not None and is_held_out(config.benchmark):
-        benchmarks = (own_benchmark(splits.test, config.dataset, loaded.origin),)
+        benchmarks = (own_benchmark(splits.test, config.dataset, origin),)
     return Task(
         train=splits.train,
-        origin=loaded.origin,
-        validation=own_benchmark(splits.validation, config.dataset, loaded.origin),
+        origin=origin,
+        validation=own_benchmark(splits.validation, config.dataset, origin),
         benchmarks=benchmarks,
         template=config.model.prompt,
         max_new_tokens=config.rollout.max_new_tokens,

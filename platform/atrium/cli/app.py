@@ -163,8 +163,8 @@ def _help() -> str:
         "  atrium train --help                          every setting and what it can be\n"
         "  atrium show last                             what the latest run learned\n\n"
         "COMMAND --plugin FILE.py loads classes of your own first (docs/extending.md).\n"
-        "`atrium COMMAND --help` says more. Tab completion in bash and zsh: "
-        'eval "$(atrium -sc install=bash)"\n'
+        "`atrium COMMAND --help` says more. Tab completion:\n"
+        '  eval "$(atrium -sc install=bash)"            or install=zsh; atrium -sc install=fish | source\n'
     )
 
 

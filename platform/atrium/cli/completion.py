@@ -1,7 +1,7 @@
 """Shell completion: the script of `atrium -sc install=bash` calls `atrium -sc query=bash` for a line.
 
 The first word is a command. After `train` and `config`, groups, options, keys and values are completed; after
-other commands the shell completes files.
+other commands bash and zsh complete files.
 """
 
 from __future__ import annotations
@@ -28,6 +28,16 @@ _atrium_completion() {
 }
 complete -o nospace -o default -F _atrium_completion atrium
 """
+# With `-S ''` no space follows, since a value may; without a match, zsh completes files.
+_ZSH = """\
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }
+_atrium_completion() {
+    local -a found
+    found=(${(f)"$(COMP_LINE="$LBUFFER" atrium -sc query=zsh 2>/dev/null)"})
+    compadd -S '' -a found || _files
+}
+compdef _atrium_completion atrium
+"""
 _FISH = """\
 function _atrium_completion
     COMP_LINE=(commandline -cp) atrium -sc query=fish
@@ -36,10 +46,10 @@ complete -c atrium -x -a '(_atrium_completion)'
 """
 _SCRIPTS = {
     "install=bash": _BASH,
-    "install=zsh": _BASH,
+    "install=zsh": _ZSH,
     "install=fish": _FISH,
     "uninstall=bash": "complete -r atrium\nunset -f _atrium_completion\n",
-    "uninstall=zsh": "complete -r atrium\nunset -f _atrium_completion\n",
+    "uninstall=zsh": "compdef -d atrium\nunfunction _atrium_completion\n",
     "uninstall=fish": "complete -e -c atrium\nfunctions -e _atrium_completion\n",
 }
 

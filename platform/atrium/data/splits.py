@@ -34,6 +34,11 @@ class Splits:
     validation: Dataset
     test: Dataset | None
 
+    @property
+    def parts(self) -> tuple[Dataset, ...]:
+        """The parts that there are: train, validation, test."""
+        return (self.train, self.validation, *([self.test] if self.test else []))
+
 
 def question_key(question: str) -> str:
     """Equal for questions that are the same but for layout."""
