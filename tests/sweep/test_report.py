@@ -14,11 +14,11 @@ from tests.sweep.conftest import ScriptedRuns
 from atrium.assemble.sweep_report import report
 from atrium.cli import main
 from atrium.config.compose import compose
-from atrium.sweep.analysis import Score, setting_of, sweep_report
+from atrium.stats.seeds import Score, mean_over_seeds
+from atrium.sweep.analysis import setting_of, sweep_report
 from atrium.sweep.document import best_sentence
 from atrium.sweep.figures import ranking_picture
 from atrium.sweep.plan import Stage
-from atrium.sweep.results import mean_over_seeds
 from atrium.views.figures.sheet import save
 
 BASE = ["experiment=stress", "num_steps=4", "optimizer.num_warmup_steps=1"]

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import lambertw
-from scipy.stats import t
 
 from atrium.catalog.window_figures import windows_picture
 from atrium.config.presets import read_preset
 from atrium.document.document import Picture
 from atrium.method.windows import DIVERGENCES
+from atrium.stats.seeds import mean_over_seeds
 from atrium.theory.figures import (
     bias_picture,
     entropy_picture,
@@ -191,10 +191,9 @@ def _theory(part: str, methods: Sequence[str] = METHODS) -> Findings:
 
 def _mean(values: Sequence[float], scale: float, digits: int) -> str:
     """The mean with its 95 % t interval over batches, such as `-1.91 [-2.80, -1.02]`."""
-    value_S = scale * np.asarray(values)
-    half = float(t.ppf(0.975, len(value_S) - 1)) * value_S.std(ddof=1) / len(value_S) ** 0.5
-    middle = value_S.mean()
-    return f"{middle:+.{digits}f} [{middle - half:+.{digits}f}, {middle + half:+.{digits}f}]"
+    mean = mean_over_seeds([scale * value for value in values])
+    low, high = mean.interval() or (mean.value, mean.value)
+    return f"{mean.value:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
 
 
 COMPUTATIONS: Mapping[str, Callable[[], Computed]] = {

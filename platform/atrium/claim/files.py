@@ -16,7 +16,7 @@ from atrium.config.files import conf_folder, read_yaml
 from atrium.config.messages import config_error
 from atrium.config.nearest import suggestion
 from atrium.sweep.definition import SweepDefinition
-from atrium.sweep.files import find_definition, read_definition
+from atrium.sweep.files import broken_rule, find_definition, read_definition
 
 CLAIMS = "claim"
 COMPUTED = "computed"
@@ -74,12 +74,8 @@ def read_claim(path: Path) -> Claim:
     try:
         claim = Claim.model_validate_json(json.dumps(data, default=str))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        if first["type"] == "value_error":
-            where = ".".join(str(part) for part in first["loc"])
-            said = str(first.get("ctx", {}).get("error", first["msg"]))
-            raise ConfigError(f"{path}: {f'{where}: ' if where else ''}{said}") from error
-        raise ConfigError(f"{path}: {config_error(error, Claim, data)}") from error
+        said = broken_rule(error) or config_error(error, Claim, data)
+        raise ConfigError(f"{path}: {said}") from error
     for scale in claim.designs:
         sweep_of(claim, scale)
     return claim

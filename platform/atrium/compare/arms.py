@@ -22,7 +22,7 @@ from atrium.method.windows import Window
 from atrium.runs.find import started
 from atrium.runs.method_settings import LENGTH, use_of
 from atrium.runs.run_folder import RunFolder
-from atrium.runs.status import RunState, StatusUnreadableError, read_status
+from atrium.runs.status import RunState, known_status
 
 _NO_SETTING = ("algorithm.name", "algorithm.on_policy.")
 """What a method is called, and what is said of it, tells no methods apart."""
@@ -178,7 +178,4 @@ def _by_seed(
 
 def is_finished(folder: RunFolder) -> bool:
     """Whether the run reached its last step."""
-    try:
-        return read_status(folder.status_file).state == RunState.FINISHED
-    except StatusUnreadableError:
-        return False
+    return known_status(folder.status_file).state == RunState.FINISHED

@@ -23,8 +23,8 @@ from atrium.compare.document_sentences import paper_sentences
 from atrium.compare.document_tables import (
     arms_table,
     difference_tables,
-    pass_at_k_tables,
-    planning_tables,
+    pass_at_k_table,
+    planning_table,
     results_table,
     scores_table,
     solved_table,
@@ -170,11 +170,11 @@ def _sections(
         _section("Scores", [score_figure(comparison)], [scores_table(comparison)]),
         _section("Arms", [], [arms_table(comparison)]),
         _section("Differences", [difference_figure(comparison, measure)], difference_tables(comparison)),
-        _section("Planning", [], planning_tables(comparison)),
+        _section("Planning", [], [planning_table(comparison)]),
         _section(
             "Pass@k",
             [pass_at_k_figure(comparison), *(pass_at_k_figure(comparison, name) for name in single)],
-            pass_at_k_tables(comparison),
+            [pass_at_k_table(comparison)],
         ),
         _section(
             "Who solves what",
@@ -186,6 +186,10 @@ def _sections(
     return [one for one in found if one.figures or one.tables]
 
 
-def _section(title: str, figures: Sequence[Figure | None], tables: Sequence[Table]) -> Section:
-    drawn = tuple(figure for figure in figures if figure is not None)
-    return Section(title=title, key=title.lower(), figures=drawn, tables=tuple(tables))
+def _section(title: str, figures: Sequence[Figure | None], tables: Sequence[Table | None]) -> Section:
+    return Section(
+        title=title,
+        key=title.lower(),
+        figures=tuple(filter(None, figures)),
+        tables=tuple(filter(None, tables)),
+    )

@@ -147,14 +147,14 @@ def _window(window: Window | None) -> Cell:
     return "none" if window.is_unbounded else Estimate(None, (window.lower, window.upper), "ratio")
 
 
-def difference_tables(comparison: RunsComparison) -> list[Table]:
+def difference_tables(comparison: RunsComparison) -> list[Table | None]:
     """The differences, those that verdicts rest on first; then what concerns the same verdicts."""
     tables = [
         _differences_by(comparison, measure, benchmark)
         for measure in _measures(comparison)
         for benchmark in _benchmarks(comparison)[::-1]
     ]
-    return [*tables, *_collapsed(comparison), *_over_seeds(comparison)]
+    return [*tables, _collapsed(comparison), _over_seeds(comparison)]
 
 
 def _differences_by(comparison: RunsComparison, measure: str, benchmark: str) -> Table:
@@ -190,104 +190,96 @@ def _differences_by(comparison: RunsComparison, measure: str, benchmark: str) ->
     )
 
 
-def _collapsed(comparison: RunsComparison) -> list[Table]:
+def _collapsed(comparison: RunsComparison) -> Table | None:
     """Where runs collapsed, a mean over seeds is of two kinds of runs: their rate, and the IQM."""
     rates = {arm.arm.name: arm.collapsed for arm in comparison.arms}
     if not any(rate is not None and rate.seeds for rate in rates.values()):
-        return []
+        return None
     title = comparison.title(MEAN)
-    return [
-        Table(
-            key="collapsed",
-            title="Runs that ended below their own start, in percent",
-            columns=_columns(
-                "arm", f"mean {title}", f"IQM {title} over seeds", "collapsed, with its exact interval"
-            ),
-            rows=tuple(
-                _arm_row(
-                    comparison,
-                    arm,
-                    Value(score.value, "share"),
-                    Value(interquartile_of(score.value_S), "share"),
-                    None if arm.collapsed is None else arm.collapsed.words,
-                )
-                for arm in comparison.arms
-                for score in [arm.scores[MEAN][comparison.headline]]
-            ),
-        )
-    ]
+    return Table(
+        key="collapsed",
+        title="Runs that ended below their own start, in percent",
+        columns=_columns(
+            "arm", f"mean {title}", f"IQM {title} over seeds", "collapsed, with its exact interval"
+        ),
+        rows=tuple(
+            _arm_row(
+                comparison,
+                arm,
+                Value(score.value, "share"),
+                Value(interquartile_of(score.value_S), "share"),
+                None if arm.collapsed is None else arm.collapsed.words,
+            )
+            for arm in comparison.arms
+            for score in [arm.scores[MEAN][comparison.headline]]
+        ),
+    )
 
 
-def _over_seeds(comparison: RunsComparison) -> list[Table]:
+def _over_seeds(comparison: RunsComparison) -> Table | None:
     """What needs many seeds and no normal distribution; nothing below the seeds that permutations need."""
     found = {pair.candidate: pair.comparison for pair in comparison.headline_pairs}
     if all(one.permutation_p is None for one in found.values()):
-        return []
+        return None
     titles = ("permutation p", "P(better) interval", "IQM", "IQM of baseline", "IQM difference")
-    return [
-        Table(
-            key="over_seeds",
-            title=f"{comparison.title(MEAN)} on {comparison.headline}, over seeds alone, in percent",
-            columns=_columns("arm", *titles),
-            rows=tuple(
-                Row(
-                    (
-                        name,
-                        Value(one.permutation_p, "p"),
-                        Estimate(None, one.improvement_interval, "fraction"),
-                        Value(one.iqm_candidate, "share"),
-                        Value(one.iqm_baseline, "share"),
-                        Estimate(None, one.iqm_difference_interval, "points", is_signed=True),
-                    ),
-                    place=comparison.places[name],
-                )
-                for name, one in found.items()
-            ),
-        )
-    ]
+    return Table(
+        key="over_seeds",
+        title=f"{comparison.title(MEAN)} on {comparison.headline}, over seeds alone, in percent",
+        columns=_columns("arm", *titles),
+        rows=tuple(
+            Row(
+                (
+                    name,
+                    Value(one.permutation_p, "p"),
+                    Estimate(None, one.improvement_interval, "fraction"),
+                    Value(one.iqm_candidate, "share"),
+                    Value(one.iqm_baseline, "share"),
+                    Estimate(None, one.iqm_difference_interval, "points", is_signed=True),
+                ),
+                place=comparison.places[name],
+            )
+            for name, one in found.items()
+        ),
+    )
 
 
-def planning_tables(comparison: RunsComparison) -> list[Table]:
+def planning_table(comparison: RunsComparison) -> Table | None:
     """What other runs of two such arms would show; nothing from a single seed."""
     plan = comparison.plan
     if plan is None:
-        return []
-    return [
-        Table(
-            key="planning",
-            title=f"Planning other runs: the difference in {comparison.title(MEAN)} on {comparison.headline} "
-            "that so many seeds per arm detect, in points",
-            columns=_columns("", *map(str, PLANNED_SEEDS), f"seeds for {points(plan.effect)}"),
-            rows=tuple(
-                Row(
-                    (
-                        f"{exam} exam",
-                        *(Value(rounded_up(plan.detectable[exam][num]), "points") for num in PLANNED_SEEDS),
-                        plan.seeds_words(exam),
-                    )
+        return None
+    return Table(
+        key="planning",
+        title=f"Planning other runs: the difference in {comparison.title(MEAN)} on {comparison.headline} "
+        "that so many seeds per arm detect, in points",
+        columns=_columns("", *map(str, PLANNED_SEEDS), f"seeds for {points(plan.effect)}"),
+        rows=tuple(
+            Row(
+                (
+                    f"{exam} exam",
+                    *(Value(rounded_up(plan.detectable[exam][num]), "points") for num in PLANNED_SEEDS),
+                    plan.seeds_words(exam),
                 )
-                for exam in plan.num_seeds
-            ),
-        )
-    ]
+            )
+            for exam in plan.num_seeds
+        ),
+    )
 
 
-def pass_at_k_tables(comparison: RunsComparison) -> list[Table]:
+def pass_at_k_table(comparison: RunsComparison) -> Table | None:
     """Pass@k at powers of two up to the samples that there are; none for one or two samples."""
     if comparison.k < 3:
-        return []
+        return None
     shown_k = sorted({2**power for power in range(comparison.k.bit_length())} | {comparison.k})
-    return [
-        Table(
-            key="pass_at_k",
-            title=f"Pass@k in percent against k, {comparison.headline}",
-            columns=_columns("arm", *(f"k = {k}" for k in shown_k)),
-            rows=tuple(
-                _arm_row(comparison, arm, *(Value(arm.pass_at[k - 1], "share") for k in shown_k))
-                for arm in comparison.arms
-            ),
-        )
-    ]
+    return Table(
+        key="pass_at_k",
+        title=f"Pass@k in percent against k, {comparison.headline}",
+        columns=_columns("arm", *(f"k = {k}" for k in shown_k)),
+        rows=tuple(
+            _arm_row(comparison, arm, *(Value(arm.pass_at[k - 1], "share") for k in shown_k))
+            for arm in comparison.arms
+        ),
+    )
 
 
 def solved_table(comparison: RunsComparison, benchmark: str) -> Table:

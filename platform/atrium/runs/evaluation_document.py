@@ -201,15 +201,8 @@ def _score_rows(point: EvaluationPoint) -> list[Row]:
     rows = [Row((f"Mean@{point.k}", _mean(point), _sampling(point.interval_sampling)))]
     for at, value in mapping_at(results, "maj_at").items():
         if at != "1":
-            rows.append(
-                Row(
-                    (
-                        f"Maj@{at}",
-                        _estimate(value, setting(results, f"maj_at_intervals.{at}")),
-                        "not estimated",
-                    )
-                )
-            )
+            score = _estimate(value, setting(results, f"maj_at_intervals.{at}"))
+            rows.append(Row((f"Maj@{at}", score, "not estimated")))
     for label, by_k in (("Pass@", "pass_at"), ("Pass^", "pass_hat")):
         for at, value in mapping_at(results, by_k).items():
             if at != "1":

@@ -18,7 +18,7 @@ from atrium.base.errors import RunFolderError
 from atrium.base.recorded import read_object
 from atrium.runs.layout import SWEEPS_DIR, steps_in
 from atrium.runs.run_folder import RunFolder
-from atrium.runs.status import RunState, StatusUnreadableError, concluded_state, read_status
+from atrium.runs.status import RunState, concluded_state, known_status
 
 _START = re.compile(r"(\d{8}-\d{6})-")
 _MAX_NAMED = 5
@@ -116,11 +116,8 @@ def name_to_type(folder: RunFolder) -> str:
 
 def started(folder: RunFolder) -> float:
     """When the run began, in seconds since 1970: by its status, else its name, else 0."""
-    try:
-        if (recorded := read_status(folder.status_file).started) > 0.0:
-            return recorded
-    except StatusUnreadableError:
-        pass
+    if (recorded := known_status(folder.status_file).started) > 0.0:
+        return recorded
     if match := _START.match(folder.path.name):
         try:
             return time.mktime(time.strptime(match[1], "%Y%m%d-%H%M%S"))
@@ -131,10 +128,7 @@ def started(folder: RunFolder) -> float:
 
 def is_failed_start(folder: RunFolder) -> bool:
     """Whether the run ended before its first step or evaluation, so that it is none of a method."""
-    try:
-        return concluded_state(read_status(folder.status_file)) is RunState.FAILED_START
-    except StatusUnreadableError:
-        return False
+    return concluded_state(known_status(folder.status_file)) is RunState.FAILED_START
 
 
 def _is_evaluation(folder: RunFolder) -> bool:

@@ -29,6 +29,7 @@ from atrium.runs.status import (
     RunState,
     StatusUnreadableError,
     StatusWriter,
+    known_status,
     read_status,
 )
 
@@ -131,20 +132,15 @@ class RunFolder(RunLayout):
         Raises `RunFolderError` where another process holds it or a newer Atrium wrote the folder.
         """
         self.require_known_format()
-        try:
-            status = read_status(self.status_file)
-            owner = f"process {status.pid} on {status.host or 'an unknown host'}"
-        except StatusUnreadableError:
-            owner = "another process"
+        status = known_status(self.status_file)
+        known = f"process {status.pid} on {status.host or 'an unknown host'}"
+        owner = "another process" if status.state == RunState.UNKNOWN else known
         with explained("lock", self.path):
             return RunLock(self.path / ".lock", owner)
 
     def require_known_format(self) -> None:
         """Raise `RunFolderError` where the folder was written in a newer format than this one."""
-        try:
-            version = read_status(self.status_file).format_version
-        except StatusUnreadableError:
-            return
+        version = known_status(self.status_file).format_version
         if version > FORMAT_VERSION:
             raise RunFolderError(
                 f"{self.path} was written by a newer Atrium (format {version}, this one knows "

@@ -125,6 +125,14 @@ def read_status(path: Path) -> RunStatus:
     return RunStatus(**known)
 
 
+def known_status(path: Path) -> RunStatus:
+    """The status in the file, an empty one of unknown state where it cannot be read."""
+    try:
+        return read_status(path)
+    except StatusUnreadableError:
+        return RunStatus(state=RunState.UNKNOWN)
+
+
 def _has_type(value: object, annotation: str) -> bool:
     match annotation:
         case "int":

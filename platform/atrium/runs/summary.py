@@ -9,7 +9,7 @@ import numpy as np
 from atrium.base.metrics import NUM_TOKENS
 from atrium.runs.reader import read_evaluations, read_findings, read_metrics, scores_of
 from atrium.runs.run_folder import RunFolder
-from atrium.runs.status import RunStatus, StatusUnreadableError, read_status
+from atrium.runs.status import known_status
 
 
 def summarize(folder: RunFolder) -> dict[str, object]:
@@ -19,10 +19,7 @@ def summarize(folder: RunFolder) -> dict[str, object]:
     it was chosen on: a best on test problems is an optimistic number, a verdict uses `last`. `findings` say
     what went wrong, by the rules of `diagnosis`.
     """
-    try:
-        status = read_status(folder.status_file)
-    except StatusUnreadableError:
-        status = RunStatus(state="unknown")
+    status = known_status(folder.status_file)
     metrics = read_metrics(folder)
     tokens = metrics.columns.get(NUM_TOKENS.name, np.zeros(0))
     evaluations = {}

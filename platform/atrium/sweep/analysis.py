@@ -16,6 +16,7 @@ from typing import Any
 import optuna
 from optuna.trial import TrialState
 
+from atrium.stats.seeds import Score, score_over_seeds
 from atrium.sweep import space as spaces
 from atrium.sweep.contrasts import PlannedContrasts, planned_contrasts
 from atrium.sweep.definition import SweepDefinition
@@ -23,7 +24,6 @@ from atrium.sweep.families import ComparedFamilies, compared_families
 from atrium.sweep.final import best_trial
 from atrium.sweep.fresh_seeds import FreshVerdict, fresh_verdict
 from atrium.sweep.plan import Stage, stage_space
-from atrium.sweep.results import mean_over_seeds
 from atrium.sweep.study import SweepStudies, Trial
 
 _METRICS = (
@@ -36,15 +36,6 @@ _METRICS = (
     "rollout/completion_length",
 )
 _MIN_FOR_IMPORTANCE = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
-    """A mean over seeds, a share in [0, 1], with its standard error and 95 % t interval where known."""
-
-    value: float | None = None
-    standard_error: float | None = None
-    interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,25 +158,14 @@ def setting_of(trial: Trial) -> Setting:
         trial=trial,
         num_seeds=len(done),
         k=done[0].k if done else None,
-        mean_at_k=_score([result.mean_at_k for result in done]),
-        pass_at_k=_score([result.pass_at_k for result in done]),
+        mean_at_k=score_over_seeds([result.mean_at_k for result in done]),
+        pass_at_k=score_over_seeds([result.pass_at_k for result in done]),
         metrics={
             name: math.fsum(known) / len(known)
             for name in _METRICS
             if (known := [one.metrics[name] for one in done if name in one.metrics])
         },
     )
-
-
-def _score(value_S: Sequence[float | None]) -> Score:
-    """The mean of shares; its interval ends where shares end."""
-    known = [value for value in value_S if value is not None]
-    if not known:
-        return Score()
-    mean = mean_over_seeds(known)
-    interval = mean.interval()
-    ends = None if interval is None else (max(0.0, interval[0]), min(1.0, interval[1]))
-    return Score(value=mean.value, standard_error=mean.standard_error, interval=ends)
 
 
 def start_of(trials: Sequence[Trial]) -> Start | None:

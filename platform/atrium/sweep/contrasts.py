@@ -14,9 +14,9 @@ from atrium.compare.curve_contrasts import CurveContrast, curve_contrast, curve_
 from atrium.compare.curve_index import recorded_curves
 from atrium.runs.curve_outcomes import CurveOutcome
 from atrium.runs.run_folder import RunFolder
+from atrium.stats.seeds import mean_over_seeds
 from atrium.sweep.definition import ContrastConfig, PredictionConfig, SweepDefinition
 from atrium.sweep.plan import PlannedTrial, Stage
-from atrium.sweep.results import mean_over_seeds
 from atrium.sweep.setup import PREDICTED_AT
 from atrium.sweep.study import SweepStudies, Trial
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from atrium.compare.curve_contrasts import CurveContrast
 from atrium.compare.families import FamilyPoints, Points, compare_families, places_in_common
+from atrium.stats.seeds import mean_over_seeds
 from atrium.sweep.contrasts import outcome_values
 from atrium.sweep.definition import FamiliesConfig
-from atrium.sweep.results import mean_over_seeds
 from atrium.sweep.study import SweepStudies
 
 

@@ -25,7 +25,8 @@ from atrium.document.document import (
 from atrium.document.formatting import value_text
 from atrium.document.palette import places
 from atrium.method.windows import Window, share_after_batch
-from atrium.sweep.analysis import Score, Setting, SettingCurve, Start, SweepReport
+from atrium.stats.seeds import Score
+from atrium.sweep.analysis import Setting, SettingCurve, Start, SweepReport
 from atrium.sweep.contrasts import ArmCurve
 from atrium.sweep.families import FamilyCurve
 

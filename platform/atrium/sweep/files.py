@@ -85,11 +85,8 @@ def validated_definition(data: Mapping[str, Any], *, source: str) -> SweepDefini
 
 def _mistake(error: ValidationError, data: Mapping[str, Any]) -> str:
     """The first mistake in words. A rule of a section says it itself; the rest is said as for settings."""
-    first = error.errors(include_url=False)[0]
-    if first["type"] == "value_error":
-        where = ".".join(str(part) for part in first["loc"])
-        text = str(first.get("ctx", {}).get("error", first["msg"]))
-        return f"{where}: {text}" if where else text
+    if (text := broken_rule(error)) is not None:
+        return text
     # The dots of swept settings are part of their names here, and no path.
     masked = _masked(data)
     try:
@@ -97,6 +94,14 @@ def _mistake(error: ValidationError, data: Mapping[str, Any]) -> str:
     except ValidationError as same:
         return str(config_error(same, SweepDefinition, masked)).replace(_MASK, ".")
     raise AssertionError("a mistake disappeared with the dots of a name")
+
+
+def broken_rule(error: ValidationError) -> str | None:
+    """What the first mistake breaks in the words of a section's own rule; None where it breaks none."""
+    first = error.errors(include_url=False)[0]
+    if first["type"] != "value_error":
+        return None
+    return ": ".join([*filter(None, [".".join(map(str, first["loc"]))]), str(first["ctx"]["error"])])
 
 
 def _masked(value: object) -> object:

@@ -10,9 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
-
-from atrium.stats.simultaneous import CONFIDENCE
+from atrium.stats.seeds import Mean, mean_over_seeds
 
 FINISHED, DIVERGED, PRUNED, RUNNING = "finished", "diverged", "pruned", "running"
 """States of one seed of a trial."""
@@ -94,31 +92,6 @@ def from_record(data: Mapping[str, Any]) -> SeedResult:
     """The result that `as_record` wrote."""
     curve = tuple((int(step), float(mean), float(passed)) for step, mean, passed in data["curve"])
     return SeedResult(**{**data, "curve": curve, "problem_means": tuple(data["problem_means"])})
-
-
-@dataclass(frozen=True, slots=True)
-class Mean:
-    """A mean over seeds and its standard error, None with one seed."""
-
-    value: float
-    standard_error: float | None
-    num_seeds: int
-
-    def interval(self) -> tuple[float, float] | None:
-        """The t interval over seeds, on these problems; None with one seed, or where seeds do not differ."""
-        if not self.standard_error:
-            return None
-        from scipy.special import stdtrit  # the t quantile without all of scipy.stats
-
-        half = float(stdtrit(self.num_seeds - 1, 0.5 + CONFIDENCE / 2)) * self.standard_error
-        return self.value - half, self.value + half
-
-
-def mean_over_seeds(value_S: Sequence[float]) -> Mean:
-    """The mean of one number per seed, at least one."""
-    values = np.asarray(value_S, dtype=np.float64)
-    error = None if len(values) < 2 else float(values.std(ddof=1) / math.sqrt(len(values)))
-    return Mean(float(values.mean()), error, len(values))
 
 
 def objective_means(results: Sequence[SeedResult], metrics: Sequence[str]) -> list[Mean] | None:

@@ -19,7 +19,7 @@ from atrium.sweep.results import SeedResult, as_record
 from atrium.sweep.study import SweepStudies, Trial
 
 FORMAT_VERSION = 1
-STATE_FILE, DEFINITION_FILE, REPORT_DIR = "state.json", "sweep.json", "report"
+STATE_FILE, DEFINITION_FILE = "state.json", "sweep.json"
 
 
 def sweep_folder(runs_dir: Path | str, name: str) -> Path:

@@ -28,7 +28,7 @@ from atrium.runs.lock import RunLock
 from atrium.runs.mirrors.rows import Row, RowReader
 from atrium.runs.reader import read_findings
 from atrium.runs.run_folder import RunFolder
-from atrium.runs.status import RunState, RunStatus, StatusUnreadableError, concluded_state, read_status
+from atrium.runs.status import RunState, concluded_state, known_status
 
 SWITCH = "ATRIUM_MIRRORS"
 """The environment variable that keeps all mirrors off when it is `off`, whatever the settings say."""
@@ -65,10 +65,8 @@ class Delivered:
 class Destination(Protocol):
     """A tracker, for one run. Every method may raise; what is sent twice must count once."""
 
-    @property
-    def target(self) -> str:
-        """The tracker's address, such as its URI, without secrets; another target starts from nothing."""
-        ...
+    target: str
+    """The tracker's address, such as its URI, without secrets; another target starts from nothing."""
 
     def open(self, delivered: Delivered) -> Delivered:
         """Connect and find or make the run; what the tracker turns out to have, `remote`, and `where`."""
@@ -115,7 +113,8 @@ class Delivery:
             raise
 
     def _deliver(self, may_finish: bool) -> bool:
-        status, state = _state(self.folder)
+        status = known_status(self.folder.status_file)
+        state = concluded_state(status)
         is_over = not state.is_live
         rows = self._reader.read(is_over=is_over)
         if is_over and self.delivered.final_state == state.value and not rows:
@@ -330,11 +329,3 @@ def describe(error: Exception) -> str:
         return f"{server[1]}:{server[2]} does not answer ({why})"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return shortened(lines[0], _LONGEST_PROBLEM) if lines else type(error).__name__
-
-
-def _state(folder: RunFolder) -> tuple[RunStatus, RunState]:
-    try:
-        status = read_status(folder.status_file)
-    except StatusUnreadableError:
-        return RunStatus(), RunState.UNKNOWN
-    return status, concluded_state(status)

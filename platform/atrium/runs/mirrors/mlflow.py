@@ -53,14 +53,10 @@ class MLflowDestination:
 
     def __init__(self, run: RunDescription, *, runs_dir: Path, uri: str) -> None:
         self._run, self._runs_dir, self._uri = run, runs_dir.absolute(), uri
+        self.target = redact(uri, {})
         self._client: Any = None
         self._run_id = ""
         self._artifacts = ""
-
-    @property
-    def target(self) -> str:
-        """The tracking URI, without a password."""
-        return redact(self._uri, {})
 
     def open(self, delivered: Delivered) -> Delivered:
         """Find or make the experiment and the run; a run whose record was lost is found by its tag."""

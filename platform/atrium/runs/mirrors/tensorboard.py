@@ -24,13 +24,9 @@ class TensorBoardDestination:
 
     def __init__(self, run: RunDescription) -> None:
         self._run = run
-        self._folder = run.folder / "tensorboard"
+        self.target = "tensorboard"  # the folder of the files, below the run's
+        self._folder = run.folder / self.target
         self._writer: Any = None
-
-    @property
-    def target(self) -> str:
-        """The folder of the files, below the run's."""
-        return "tensorboard"
 
     def open(self, delivered: Delivered) -> Delivered:
         """Begin the files anew. Raises `MirrorError` where TensorBoard is not installed."""

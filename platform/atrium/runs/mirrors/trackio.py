@@ -26,13 +26,8 @@ class TrackioDestination:
     """
 
     def __init__(self, run: RunDescription, *, project: str) -> None:
-        self._run, self._project = run, project
+        self._run, self.target = run, project
         self._storage: Any = None
-
-    @property
-    def target(self) -> str:
-        """The project."""
-        return self._project
 
     def open(self, delivered: Delivered) -> Delivered:
         """Find the storage. Raises `MirrorError` if Trackio is not installed or refuses the name."""
@@ -43,18 +38,18 @@ class TrackioDestination:
                 f"Trackio is not installed: {install_command('trackio')}, or pip install trackio"
             ) from error
         try:
-            SQLiteStorage.validate_project_name(self._project)
+            SQLiteStorage.validate_project_name(self.target)
         except ValueError as error:
             raise MirrorError(str(error)) from error
         self._storage = SQLiteStorage
-        where = f"trackio show --project {self._project}"
+        where = f"trackio show --project {self.target}"
         return replace(delivered, remote=self._run.tags["run"], where=where)
 
     def send(self, rows: Sequence[Row]) -> None:
         """Add each row under its step; a row that the database has is ignored."""
         name = self._run.tags["run"]
         self._storage.bulk_log(
-            project=self._project,
+            project=self.target,
             run=self._run.name,
             run_id=name,
             metrics_list=[dict(row.values) for row in rows],

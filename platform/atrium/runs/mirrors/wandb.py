@@ -38,14 +38,10 @@ class WandbDestination:
         self._run, self._project, self._entity = run, project, entity
         # W&B's own variable wins, as its users expect.
         self._mode: Mode = "offline" if os.environ.get("WANDB_MODE") == "offline" else mode
+        self.target = f"{self._mode} {entity or ''}/{project}"
         self._cache = runs_dir.absolute() / ".cache" / "wandb"
         self._session: Any = None
         self._state = RunState.RUNNING
-
-    @property
-    def target(self) -> str:
-        """Mode, entity and project."""
-        return f"{self._mode} {self._entity or ''}/{self._project}"
 
     @property
     def run_id(self) -> str:

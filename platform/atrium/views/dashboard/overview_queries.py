@@ -20,11 +20,11 @@ from atrium.document.formatting import counted
 from atrium.document.json import to_json
 from atrium.runs.status import RunState
 from atrium.stats.crossed import interval_of
+from atrium.stats.seeds import score_over_seeds
 from atrium.views.dashboard.compare_queries import ComparisonRequest, compared_runs
 from atrium.views.dashboard.curve_queries import METHODS, groups_of, method_arms, places_of
 from atrium.views.dashboard.run_queries import default_of, trainings_by_experiment
 from atrium.views.dashboard.runs_scan import RunEntry
-from atrium.views.dashboard.sweep_queries import over_seeds
 from atrium.views.dashboard.watcher import Watcher
 
 Answer = dict[str, Any]
@@ -147,11 +147,8 @@ def _row(
     """A method's score, over the runs that are compared or those that finished, and its difference."""
     if arm is None or benchmark is None:
         scores = [run["score"] for run in runs if run["state"] == RunState.FINISHED]
-        found = over_seeds(scores)
-        outcome = None
-        if found is not None:
-            known = None if found["low"] is None else (found["low"], found["high"])
-            outcome = Estimate(found["mean"], known, "share")
+        found = score_over_seeds(scores)
+        outcome = None if found.value is None else Estimate(found.value, found.interval, "share")
         return Row((name, len({run["seed"] for run in runs}), outcome, *(None,) * 4))
     score = arm.scores[MEAN][benchmark]
     outcome = Estimate(score.value, interval_of(score.another_exam), "share")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from atrium.base.errors import RunFolderError
 from atrium.base.nested import setting
 from atrium.base.recorded import as_finite, read_object
 from atrium.runs.layout import NAME_PATTERN
+from atrium.stats.seeds import score_over_seeds
 from atrium.views.dashboard.runs_scan import is_within
 from atrium.views.dashboard.watcher import Watcher
 
@@ -84,26 +82,18 @@ def _trial(trial: Mapping[str, object]) -> Answer:
             for key in ("stage", "number", "state", "labels", "settings", "window", "reason", "num_takeovers")
         },
         "values": values or None,
-        "scores": {name: over_seeds([as_finite(seed.get(name)) for seed in seeds]) for name in _SCORES},
+        "scores": {name: _scored([as_finite(seed.get(name)) for seed in seeds]) for name in _SCORES},
         "num_seeds": len(seeds),
         "runs": [seed.get("run") for seed in seeds if isinstance(seed.get("run"), str)],
         "curves": [seed.get("curve") for seed in seeds],
     }
 
 
-def over_seeds(values: Sequence[float | None]) -> Answer | None:
+def _scored(values: Sequence[float | None]) -> Answer | None:
     """The mean and its 95 % interval for new seeds; None where there is no value."""
-    known = np.array([value for value in values if value is not None and math.isfinite(value)])
-    if not len(known):
-        return None
-    mean = float(known.mean())
-    spread = float(known.std(ddof=1)) if len(known) > 1 else 0.0
-    if spread == 0.0:  # one seed, or seeds that agree, say nothing about others
-        return {"mean": mean, "low": None, "high": None}
-    from scipy.special import stdtrit  # costs a part of a second that other views need not pay
-
-    reach = float(stdtrit(len(known) - 1, 0.975)) * spread / math.sqrt(len(known))
-    return {"mean": mean, "low": max(mean - reach, 0.0), "high": min(mean + reach, 1.0)}
+    found = score_over_seeds(values)
+    low, high = found.interval or (None, None)
+    return None if found.value is None else {"mean": found.value, "low": low, "high": high}
 
 
 def _folders(runs_dir: Path) -> list[Path]:

@@ -1,0 +1,58 @@
+"""Means over seeds of one number per run, with t intervals over seeds: for these problems, and no others.
+
+Axes: S seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import stdtrit
+
+from atrium.stats.simultaneous import CONFIDENCE
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean over seeds and its standard error, None with one seed."""
+
+    value: float
+    standard_error: float | None
+    num_seeds: int
+
+    def interval(self) -> tuple[float, float] | None:
+        """The t interval over seeds, on these problems; None with one seed, or where seeds do not differ."""
+        if not self.standard_error:
+            return None
+        half = float(stdtrit(self.num_seeds - 1, 0.5 + CONFIDENCE / 2)) * self.standard_error
+        return self.value - half, self.value + half
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """A mean over seeds, a share in [0, 1], with its standard error and 95 % t interval where known."""
+
+    value: float | None = None
+    standard_error: float | None = None
+    interval: tuple[float, float] | None = None
+
+
+def mean_over_seeds(value_S: Sequence[float]) -> Mean:
+    """The mean of one number per seed, at least one."""
+    values = np.asarray(value_S, dtype=np.float64)
+    error = None if len(values) < 2 else float(values.std(ddof=1) / math.sqrt(len(values)))
+    return Mean(float(values.mean()), error, len(values))
+
+
+def score_over_seeds(value_S: Sequence[float | None]) -> Score:
+    """The mean of the shares that are known; its interval ends where shares end."""
+    known = [value for value in value_S if value is not None]
+    if not known:
+        return Score()
+    mean = mean_over_seeds(known)
+    interval = mean.interval()
+    ends = None if interval is None else (max(0.0, interval[0]), min(1.0, interval[1]))
+    return Score(value=mean.value, standard_error=mean.standard_error, interval=ends)
