@@ -27,7 +27,7 @@ from atrium.compare.outcomes import outcome_table, read_answers
 from atrium.runs.diagnosis import find_collapse
 from atrium.runs.reader import EvaluationPoint, read_evaluations, read_facts, read_metrics, read_steps
 from atrium.runs.run_folder import RunFolder
-from atrium.runs.status import RunState, StatusUnreadableError, read_status
+from atrium.runs.status import RunState, known_status
 from atrium.stats.failures import fell_below_start
 from atrium.sweep.pruning import VALIDATION_SUFFIX, RunWatch
 from atrium.sweep.results import DIVERGED, FINISHED, PRUNED, SeedResult
@@ -44,7 +44,7 @@ def execute(run: TrialRun, watch: RunWatch) -> SeedResult:
     folder = _begun(run) or _new(run)
     run.on_begun(folder.name)
     state, reason = FINISHED, None
-    if _state(folder) not in (RunState.FINISHED, RunState.PRUNED):
+    if known_status(folder.status_file).state not in (RunState.FINISHED, RunState.PRUNED):
         config = run.config.model_copy(update={"resume": str(folder.path)})
         try:
             with build_grader(config.grader, config.model) as grader:
@@ -53,8 +53,8 @@ def execute(run: TrialRun, watch: RunWatch) -> SeedResult:
             state, reason = PRUNED, str(decision)
         except (TrainingDivergedError, PolicyDivergedError) as error:
             state, reason = DIVERGED, f"it diverged: {error}"
-    elif _state(folder) == RunState.PRUNED:
-        state, reason = PRUNED, read_status(folder.status_file).error or "pruned"
+    elif known_status(folder.status_file).state == RunState.PRUNED:
+        state, reason = PRUNED, known_status(folder.status_file).error or "pruned"
     return read_result(folder, run.config.seed, state=state, reason=reason)
 
 
@@ -69,10 +69,6 @@ def read_result(
     last = validation[-1] if validation else None
     metrics, collapse = read_metrics(folder), find_collapse(read_steps(folder), facts=read_facts(folder))
     tail = max(len(metrics.steps) // 4, 1)
-    try:
-        wall_s = read_status(folder.status_file).wall_s
-    except StatusUnreadableError:
-        wall_s = 0.0
     return SeedResult(
         seed=seed,
         state=state,
@@ -92,7 +88,7 @@ def read_result(
         collapse=collapse.text if collapse else _fall(folder, tests) or "",
         metrics={name: _mean(values[-tail:].tolist()) for name, values in metrics.columns.items()},
         num_tokens=int(np.nansum(metrics.columns.get(NUM_TOKENS.name, np.zeros(0)))),
-        wall_s=wall_s,
+        wall_s=known_status(folder.status_file).wall_s,
     )
 
 
@@ -138,13 +134,6 @@ def _new(run: TrialRun) -> RunFolder:
     folder = begin_folder(training_request(run.config), run.overrides)
     write_json(folder.path / LABEL_FILE, dict(run.label))
     return folder
-
-
-def _state(folder: RunFolder) -> str | None:
-    try:
-        return read_status(folder.status_file).state
-    except StatusUnreadableError:
-        return None
 
 
 def _mean(values: Sequence[float]) -> float:

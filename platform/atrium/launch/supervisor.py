@@ -26,11 +26,9 @@ from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import (
     DIVERGED,
     RunState,
-    RunStatus,
-    StatusUnreadableError,
     StatusWriter,
     end_by,
-    read_status,
+    known_status,
 )
 
 _USER_MISTAKE, _INTERRUPTED = 2, 130
@@ -186,10 +184,7 @@ def cause_of(failures: Sequence[RankFailure]) -> AtriumError:
 
 def mend_status(folder: RunFolder, cause: AtriumError) -> None:
     """Let the status say how the run ended, where rank 0 could not or saw only what came of it."""
-    try:
-        recorded = read_status(folder.status_file)
-    except StatusUnreadableError:
-        recorded = RunStatus()
+    recorded = known_status(folder.status_file)
     if recorded.state in (RunState.FINISHED, RunState.PRUNED, RunState.INTERRUPTED):
         return
     state, error, word = end_by(cause)
