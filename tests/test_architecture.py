@@ -127,30 +127,30 @@ LONGER_FUNCTIONS: dict[str, int] = {}
 """Exceptions, each with its own limit; the reason stands beside the entry."""
 
 MAX_CODE_LINES: dict[str, int] = {
-    "assemble": 4_191,
+    "assemble": 4_182,
     "atrium": 8,
     "base": 900,
     "catalog": 521,
-    "claim": 718,
+    "claim": 713,
     "cli": 1_381,
-    "compare": 3_162,
+    "compare": 3_155,
     "config": 2_066,
     "data": 1_538,
     "document": 266,
     "engines": 2_912,
     "evaluation": 407,
     "grading": 3_602,
-    "launch": 658,
+    "launch": 655,
     "method": 2_469,
     "models": 1_019,
     "peers": 590,
     "planning": 334,
-    "runs": 3_286,
-    "stats": 679,
-    "sweep": 2_690,
+    "runs": 3_254,
+    "stats": 706,
+    "sweep": 2_665,
     "theory": 1_124,
     "train": 3_487,
-    "views": 2_554,
+    "views": 2_545,
 }
 """Code lines of each package, without blanks, comments, docstrings and imports.
 
