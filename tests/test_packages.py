@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -113,8 +114,39 @@ def environment(wheel, tmp_path_factory):
     """A folder outside the checkout with an environment that has the wheel and its base alone."""
     folder = tmp_path_factory.mktemp("outside")
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True, timeout=120)
+    link(PROJECT["dependencies"], folder)
     pip(folder / "venv" / "bin" / "python", "install", "--no-compile", wheel)
     return folder
+
+
+def link(lines, folder):
+    """Give the environment this one's packages that requirements lead to: pip unpacks them for minutes."""
+    (place,) = (folder / "venv" / "lib").glob("python*/site-packages")
+    waiting, seen = [(Requirement(line), "") for line in lines], set()
+    while waiting:
+        wanted, extra = waiting.pop()
+        waiting += [(wanted, one) for one in wanted.extras if not extra]
+        if (key := (canonicalize_name(wanted.name), extra)) in seen:
+            continue
+        seen.add(key)
+        try:
+            found = metadata.distribution(wanted.name)
+        except metadata.PackageNotFoundError:
+            continue  # pip installs what lacks
+        needs = map(Requirement, found.requires or ())
+        waiting += [(one, "") for one in needs if one.marker is None or one.marker.evaluate({"extra": extra})]
+        for file in [] if extra else found.files or ():
+            source, target = Path(found.locate_file(file)), place / file
+            if ".." not in file.parts and source.is_file() and not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                _link(source, target)
+
+
+def _link(source, target):
+    try:
+        os.link(source, target)
+    except OSError:  # the folder lies on another disk
+        shutil.copy2(source, target)
 
 
 def pip(python, *arguments):
@@ -195,6 +227,7 @@ def test_base_of_the_wheel_computes_losses_and_names_the_extra_elsewhere(environ
 
 @pytest.mark.full
 def test_wheel_with_the_extra_trains_outside_the_checkout(wheel, environment):
+    link(PROJECT["optional-dependencies"]["train"], environment)
     pip(environment / "venv" / "bin" / "python", "install", "--no-compile", f"{wheel}[train]")
     done = run(environment, "atrium", "train", "debug=tiny_steps")
     assert done.returncode == 0, done.stderr

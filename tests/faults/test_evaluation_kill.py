@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import psutil
 import pyarrow.parquet as pq
 import pytest
 from tests.benchmark_files import BENCHMARK_FILES, needs_benchmark_files
+from tests.forked import Forked
 from tests.saved_policy import save_policy
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -71,9 +70,7 @@ def byte_tokenizer():
 
 def start(runs_dir, *arguments):
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    command = [sys.executable, "-m", "atrium", *arguments]
-    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, env=environment, cwd=runs_dir.parent, **pipes)
+    return Forked("-m", "atrium", *arguments, environment=environment, cwd=runs_dir.parent)
 
 
 def end(process):

@@ -11,8 +11,6 @@ import contextlib
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -22,6 +20,7 @@ import numpy as np
 import psutil
 import pytest
 from safetensors.torch import load_file
+from tests.forked import Forked
 
 from atrium.base.json_lines import read_json_lines
 from atrium.base.metrics import is_repeatable
@@ -31,7 +30,7 @@ from atrium.train.checkpoint.checkpoint import latest_checkpoint
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 
-NUM_STEPS, NUM_KILLS, SEED = 8, 10, 0
+NUM_STEPS, NUM_KILLS, SEED = 8, 8, 0
 SETTINGS = (
     "debug=tiny_steps",
     "reward=random",
@@ -83,7 +82,7 @@ class Process:
     """A running `atrium train`."""
 
     runs_dir: Path
-    popen: subprocess.Popen
+    popen: Forked
 
     @property
     def folder(self):
@@ -119,9 +118,8 @@ class Process:
 
 def start(runs_dir, *arguments):
     environment = os.environ | {MARK: str(runs_dir), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    command = [sys.executable, "-m", "atrium", "train", f"runs_dir={runs_dir}", *arguments]
-    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    return Process(runs_dir, subprocess.Popen(command, env=environment, cwd=runs_dir.parent, **pipes))
+    command = ("-m", "atrium", "train", f"runs_dir={runs_dir}", *arguments)
+    return Process(runs_dir, Forked(*command, environment=environment, cwd=runs_dir.parent))
 
 
 def leftovers(runs_dir):

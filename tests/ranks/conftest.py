@@ -1,13 +1,14 @@
-"""Starting real ranks with torchrun, on one thread each and on the loopback alone."""
+"""Starting real ranks, on one thread each and on the loopback alone."""
 
 from __future__ import annotations
 
 import os
-import subprocess
+import socket
 import sys
+import time
 from pathlib import Path
 
-import pytest
+from tests.forked import Forked
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -33,18 +34,21 @@ def torchrun(num_ranks, *command):
     ]  # fmt: skip
 
 
-@pytest.fixture(scope="session")
-def run_ranks():
-    """Runs a program on so many ranks to its end; the finished process."""
+def run_ranks(num_ranks, *command, timeout=500):
+    """Run a program on so many ranks to its end; the ranks' exit codes, and what they said.
 
-    def run(num_ranks, *command, timeout=500):
-        return subprocess.run(
-            torchrun(num_ranks, *command),
-            env=environment(),
-            cwd=REPOSITORY,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
-
-    return run
+    For what ranks compute. Where one ends before the others, tests start them by torchrun itself.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": num_ranks}
+    shared |= {"MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    ranks = []
+    for rank in range(num_ranks):
+        torchruns = shared | {"RANK": rank, "LOCAL_RANK": rank} if num_ranks > 1 else {}
+        variables = {name: str(value) for name, value in torchruns.items()}
+        ranks.append(Forked(*command, environment=environment() | variables, cwd=REPOSITORY))
+    ended = time.monotonic() + timeout
+    said = [rank.communicate(max(0.0, ended - time.monotonic()))[1].decode() for rank in ranks]
+    return [rank.returncode for rank in ranks], "\n".join(said)

@@ -8,13 +8,12 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import psutil
 import pytest
 from safetensors.torch import load_file
-from tests.ranks.conftest import REPOSITORY, environment, torchrun
+from tests.ranks.conftest import REPOSITORY, environment, run_ranks, torchrun
 
 from atrium.base.json_lines import read_json_lines
 from atrium.base.metrics import is_repeatable
@@ -44,15 +43,9 @@ DIFFERS = ("optimizer/num_computed_positions", "optimizer/padding_frac", "ranks/
 
 
 def train(num_ranks, *arguments):
-    """Train to the end on so many ranks; what was printed."""
-    command = [sys.executable, "-m", "atrium", "train", *arguments]
-    if num_ranks > 1:
-        command = torchrun(num_ranks, "-m", "atrium", "train", *arguments)
-    done = subprocess.run(
-        command, env=environment(), cwd=REPOSITORY, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
+    """Train to the end on so many ranks."""
+    codes, said = run_ranks(num_ranks, "-m", "atrium", "train", *arguments)
+    assert codes == [0] * num_ranks, said[-4000:]
 
 
 def new_run(runs_dir, name, num_ranks, *more):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.ranks.conftest import run_ranks
 from tests.ranks.updates import CASES, compose_cases, run_case
 
 from atrium.config.compose import from_json
@@ -26,12 +27,12 @@ def configs():
 
 
 @pytest.fixture(scope="module", params=[2, 4])
-def ranks_found(request, run_ranks, configs, tmp_path_factory):
+def ranks_found(request, configs, tmp_path_factory):
     """What so many ranks found for every case."""
     folder = tmp_path_factory.mktemp(f"ranks-{request.param}")
     (folder / "configs.json").write_text(json.dumps(configs), encoding="utf-8")
-    done = run_ranks(request.param, Path(__file__).with_name("updates.py"), folder)
-    assert done.returncode == 0, done.stderr[-4000:]
+    codes, said = run_ranks(request.param, Path(__file__).with_name("updates.py"), folder)
+    assert codes == [0] * request.param, said[-4000:]
     return folder, json.loads((folder / "records.json").read_text(encoding="utf-8"))
 
 
