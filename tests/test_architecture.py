@@ -127,7 +127,7 @@ LONGER_FUNCTIONS: dict[str, int] = {}
 """Exceptions, each with its own limit; the reason stands beside the entry."""
 
 MAX_CODE_LINES: dict[str, int] = {
-    "assemble": 4_182,
+    "assemble": 4_181,
     "atrium": 8,
     "base": 900,
     "catalog": 521,

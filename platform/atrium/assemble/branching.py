@@ -49,11 +49,9 @@ def branch_config(stored: RunConfig, parent: RunFolder, step: int, overrides: Se
 
 def begin_branch(config: RunConfig, parent: RunFolder, step: int, overrides: Sequence[str]) -> RunConfig:
     """Make the new run's folder; the configuration that continues it."""
-    from atrium.assemble.run import training_request
-
     folder = RunFolder.create(config.runs_dir, config.experiment_name, config.algorithm.name, config.seed)
     folder.write_overrides(overrides)
     copy_until(parent, step, folder)
     begun = config.model_copy(update={"resume": str(folder.path)})
-    folder.write_config(training_request(begun).record)
+    folder.write_config(begun.as_record())
     return begun

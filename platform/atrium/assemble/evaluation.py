@@ -21,7 +21,7 @@ from atrium.assemble.fitting import changed
 from atrium.assemble.graders import BenchmarkGraders, build_grader, grader_version
 from atrium.assemble.pictures import draw_evaluation
 from atrium.assemble.policies import build_policy, copy_out_of_mmap
-from atrium.assemble.prepared import loading_for, tokenizer_of
+from atrium.assemble.prepared import encoder_before_loading, loading_for
 from atrium.assemble.prompts import checked_encoder, prompt_hashes
 from atrium.assemble.run import Run, RunRequest, opened, start_of
 from atrium.assemble.servers import build_placed_engine
@@ -33,8 +33,7 @@ from atrium.config.dates import dated
 from atrium.config.evaluation import EvaluationSettings
 from atrium.config.schema import RunConfig
 from atrium.config.tasks import ArithmeticBenchmarkConfig
-from atrium.data.prompt_checks import check_prompt
-from atrium.data.prompts import PromptEncoder, prompt_encoder
+from atrium.data.prompts import PromptEncoder
 from atrium.document.formatting import number, share
 from atrium.engines.engine import Engine
 from atrium.evaluation.collection import Progress, Watch
@@ -102,9 +101,7 @@ def evaluation_label(settings: EvaluationSettings) -> str:
 
 def _check_prompts(config: RunConfig, loaded: Sequence[LoadedBenchmark]) -> None:
     """Raise `ConfigError` for a prompt that the model cannot take, before its weights are made or loaded."""
-    tokenizer, context = tokenizer_of(config)
-    check_prompt(tokenizer, config.model.prompt, loaded[0].problems[0], config.model.date)
-    encode = prompt_encoder(tokenizer, config.model.prompt, config.model.date)
+    encode, context = encoder_before_loading(config, loaded[0].problems[0])
     for one in loaded if context.length else ():
         fitted_benchmark(evaluated_benchmark(one, config), context, encode, lambda line: None)
 
@@ -288,18 +285,18 @@ def fitted_benchmark(
     wanted, length = benchmark.sampling.max_new_tokens, context.length
     last = max(benchmark.problems, key=lambda problem: len(encode(problem)))
     room = length - len(encode(last))
+    prompt = (
+        f"benchmark {benchmark.name!r}: the prompt of problem {last.problem_id!r} has {length - room} tokens"
+    )
     if room < 1:
         raise ConfigError(
-            f"benchmark {benchmark.name!r}: the prompt of problem {last.problem_id!r} has "
-            f"{len(encode(last))} tokens and the model's context holds {length}, so it could not be "
-            "answered; leave the problem out, or choose another model or benchmark"
+            f"{prompt} and the model's context holds {length}, so it could not be answered; leave the "
+            "problem out, or choose another model or benchmark"
         )
     if wanted > room and context.reason:
         raise ConfigError(
-            f"benchmark {benchmark.name!r}: the prompt of problem {last.problem_id!r} has "
-            f"{len(encode(last))} tokens, which with evaluation.max_new_tokens={wanted} exceed the model's "
-            f"context of {length} tokens{context.reason}; lower evaluation.max_new_tokens to at most "
-            f"{room}"
+            f"{prompt}, which with evaluation.max_new_tokens={wanted} exceed the model's context of {length} "
+            f"tokens{context.reason}; lower evaluation.max_new_tokens to at most {room}"
         )
     if wanted > room:
         log(

@@ -58,7 +58,6 @@ def submit(jobs: Sequence[tuple[RunConfig, Sequence[str]]]) -> None:
     """Submit SLURM jobs, each a configuration and the arguments of `atrium train`, and follow them."""
     config = jobs[0][0]
     settings = _job_settings(config)
-    check_settings(settings)
     if any(_job_settings(other) != settings for other, _ in jobs):
         raise ConfigError(
             "--multirun submits one array of jobs that ask for the same; allowed are equal values of "
@@ -74,7 +73,6 @@ def print_script(config: RunConfig) -> None:
     if config.compute.slurm is None:
         raise ConfigError("--print-script shows a SLURM job; allowed is with compute=slurm")
     settings = _job_settings(config)
-    check_settings(settings)
     sys.stdout.write(job_script(settings, (Path(config.runs_dir) / ".cache" / "slurm").absolute()))
 
 
@@ -86,11 +84,13 @@ def _job_settings(config: RunConfig) -> JobSettings:
     if slurm.executor == "local" and slurm.max_parallel is None:
         num_threads = compute.num_processes * compute.num_threads
         slurm = slurm.model_copy(update={"max_parallel": max(1, num_usable_cores() // num_threads)})
-    return JobSettings(
+    settings = JobSettings(
         slurm=slurm,
         num_nodes=compute.num_nodes,
         num_gpus_per_node=num_gpus if compute.device == "cuda" else 0,
     )
+    check_settings(settings)
+    return settings
 
 
 def check_node(config: RunConfig) -> None:

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from transformers import PreTrainedTokenizerBase
-
 from atrium.assemble.bank import read_bank
 from atrium.assemble.dry_run import try_grader, try_reward
 from atrium.assemble.problem_sets import recorded_unreadable
@@ -20,11 +18,12 @@ from atrium.assemble.ranks import explained_by
 from atrium.assemble.references import Loading
 from atrium.assemble.task import Task, build_task, evaluated_benchmark, require_room
 from atrium.base import plugins
+from atrium.base.records import Problem
 from atrium.config.compose import from_json, to_json
 from atrium.config.schema import RunConfig
 from atrium.config.tasks import ArithmeticDatasetConfig
 from atrium.data.prompt_checks import check_prompt
-from atrium.data.prompts import prompt_encoder
+from atrium.data.prompts import PromptEncoder, prompt_encoder
 from atrium.data.sources import Log
 from atrium.engines.stored_rollouts import StoredCompletion
 from atrium.models.context import Context
@@ -96,20 +95,24 @@ def _check_once(settings: str) -> None:
     prepare(from_json(settings))
 
 
-def tokenizer_of(config: RunConfig) -> tuple[PreTrainedTokenizerBase, Context]:
-    """The tokenizer and the context of the model that the settings name, without its weights."""
+def encoder_before_loading(config: RunConfig, problem: Problem) -> tuple[PromptEncoder, Context]:
+    """The prompts and the context of the model, without its weights; `problem` is rendered as a check.
+
+    Raises `ConfigError` for a chat template that is not fit for a run.
+    """
     model = config.model
     if isinstance(model, TinyModelSettings):
-        return build_tokenizer(), Context(model.context_length)
-    if model.weights != "random":
-        return load_tokenizer(model.source, revision=model.revision)
-    return build_tokenizer(), Context(0)
+        tokenizer, context = build_tokenizer(), Context(model.context_length)
+    elif model.weights == "random":
+        tokenizer, context = build_tokenizer(), Context(0)
+    else:
+        tokenizer, context = load_tokenizer(model.source, revision=model.revision)
+    check_prompt(tokenizer, model.prompt, problem, model.date)
+    return prompt_encoder(tokenizer, model.prompt, model.date), context
 
 
 def _check_prompts(config: RunConfig, task: Task) -> None:
-    tokenizer, context = tokenizer_of(config)
-    check_prompt(tokenizer, task.template, task.train.problems[0], config.model.date)
-    encode = prompt_encoder(tokenizer, task.template, config.model.date)
+    encode, context = encoder_before_loading(config, task.train.problems[0])
     if not context.length:
         return
     task.fitting_problems(encode, context, lambda line: None)
