@@ -147,7 +147,7 @@ MAX_CODE_LINES: dict[str, int] = {
     "planning": 334,
     "runs": 3_254,
     "stats": 706,
-    "sweep": 2_665,
+    "sweep": 2_901,
     "theory": 1_124,
     "train": 3_487,
     "views": 2_545,

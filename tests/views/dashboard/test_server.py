@@ -498,12 +498,19 @@ def test_sweeps_are_shown_as_their_snapshot_says(runs_dir, client, make_sweep):
     assert found["delta"]["state"] == "running"
     assert "not valid JSON" in found["broken"]["problem"]
     sweep = ask(client, "sweep", name="delta")
-    assert [trial["state"] for trial in sweep["trials"]].count("pruned") == 1
-    score = sweep["trials"][0]["scores"]["mean_at_k"]
-    assert score["low"] < 0.31 < score["high"]
-    assert score["mean"] == pytest.approx(0.31)
-    assert sweep["report"]["sentences"] == ["So far."]
-    assert ask(client, "sweep", name="broken")["problems"] == ["state.json is not valid JSON"]
+    document = sweep["document"]
+    assert [one["text"] for one in document["answer"]] == ["So far."]
+    contrasts, trials = document["sections"][0]["tables"]
+    assert contrasts["rows"][0]["cells"][-1] == "as predicted"
+    assert [row["cells"][2] for row in trials["rows"]].count("complete") == 6
+    score = next(row for row in trials["rows"] if row["cells"][0] == "delta=0.01")["cells"][6]
+    assert score["value"] == pytest.approx(0.31)
+    assert score["interval"][0] < 0.31 < score["interval"][1]
+    assert sweep["key"] == "divergence.delta"
+    other = ask(client, "sweep", name="delta", key="optimizer.learning_rate", score="pass_at_k")
+    assert other["document"]["sections"][0]["figures"][0]["title"] == "Pass@K against optimizer.learning_rate"
+    broken = ask(client, "sweep", name="broken")["document"]
+    assert [one["text"] for one in broken["alerts"]] == ["state.json is not valid JSON"]
     assert not any("sweeps/" in name for name in names(client))
 
 

@@ -215,8 +215,10 @@ def _add_sweeps(app: FastAPI, watcher: Watcher) -> None:
         return _json(sweeps_answer(watcher))
 
     @app.get("/api/sweep")
-    def sweep(name: str) -> Response:
-        return _json(sweep_answer(watcher, name))
+    def sweep(
+        name: str, stage: str = "", key: str = "", score: Literal["mean_at_k", "pass_at_k"] = "mean_at_k"
+    ) -> Response:
+        return _json(sweep_answer(watcher, name, stage=stage, key=key, score=score))
 
 
 def _add_writing(app: FastAPI, watcher: Watcher) -> None:

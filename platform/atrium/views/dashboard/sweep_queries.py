@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from atrium.base.errors import RunFolderError
-from atrium.base.nested import setting
 from atrium.base.recorded import as_finite, read_object
+from atrium.document.document import Sentence
+from atrium.document.json import to_json
 from atrium.runs.layout import NAME_PATTERN
-from atrium.stats.seeds import score_over_seeds
+from atrium.sweep.snapshot_document import snapshot_document, snapshot_trials, varied_settings
 from atrium.views.dashboard.runs_scan import is_within
 from atrium.views.dashboard.watcher import Watcher
 
@@ -18,8 +19,6 @@ Answer = dict[str, Any]
 
 FORMAT_VERSION = 1
 _SWEEPS = "sweeps"
-_REPORTED = ("contrasts", "sentences")
-_SCORES = ("mean_at_k", "pass_at_k")
 
 
 def sweeps_answer(watcher: Watcher) -> Answer:
@@ -40,10 +39,14 @@ def sweeps_answer(watcher: Watcher) -> Answer:
     return {"sweeps": sorted(found, key=lambda sweep: (-(sweep["updated"] or 0.0), sweep["name"]))}
 
 
-def sweep_answer(watcher: Watcher, name: str) -> Answer:
-    """One sweep: its snapshot with intervals over seeds, its definition, and its report where it has one.
+def sweep_answer(
+    watcher: Watcher, name: str, *, stage: str = "", key: str = "", score: str = "mean_at_k"
+) -> Answer:
+    """The document of one sweep as it stands, and what the page's controls need.
 
-    Raises `RunFolderError` where there is none of that name.
+    `stage`, `key` and `score` are choices of the page: a stage, a setting for the x axis, one of `SCORES`.
+    Without one that there is, the first stage and the setting of a budget are chosen. Raises
+    `RunFolderError` where there is no sweep of that name.
     """
     folder = watcher.scan.runs_dir / _SWEEPS / name
     if not NAME_PATTERN.fullmatch(name) or folder not in _folders(watcher.scan.runs_dir):
@@ -55,45 +58,29 @@ def sweep_answer(watcher: Watcher, name: str) -> Answer:
     version = state.get("format_version")
     if isinstance(version, int) and version > FORMAT_VERSION:
         problems.append(f"it was written by a newer Atrium (format {version}), so some of it may be missing")
-    trials = state.get("trials")
+    found = snapshot_trials(state)
+    stages = list(dict.fromkeys(one.stage for one in found))
+    stage = stage if stage in stages else next(iter(stages), "")
+    trials = [one for one in found if one.stage == stage]
+    keys = varied_settings(trials)
+    usual = next((one for one in keys if one.endswith("delta")), next(iter(keys), ""))
+    key = key if key in keys else usual
+    collapses = {entry.name: entry.collapses for entry in watcher.scan.entries.values()}
+    document = snapshot_document(state, definition, report, trials, key=key, score=score, collapses=collapses)
+    alerts = (*(Sentence(text, "warning") for text in problems), *document.alerts)
+    workers = state.get("workers")
     return {
+        **to_json(replace(document, alerts=alerts)),
         "name": name,
-        "question": state.get("question", ""),
         "state": state.get("state", "unknown"),
-        "objectives": state.get("objectives", []),
-        "stages": state.get("stages", []),
-        "num_workers": len(_sequence(state.get("workers"))),
+        "num_workers": len(workers) if isinstance(workers, list) else 0,
         "updated": as_finite(state.get("updated")),
-        "sampler": setting(definition, "definition.sampler"),
-        "pruner": setting(definition, "definition.pruner"),
-        "trials": [_trial(trial) for trial in _sequence(trials) if isinstance(trial, Mapping)],
-        "report": {key: report[key] for key in _REPORTED if key in report},
-        "problems": problems,
+        "stages": stages,
+        "stage": stage,
+        "keys": keys,
+        "key": key,
+        "runs": [one.runs for one in trials],
     }
-
-
-def _trial(trial: Mapping[str, object]) -> Answer:
-    """A trial with the mean of each score over its seeds, and its 95 % interval where there are two."""
-    seeds = [seed for seed in _sequence(trial.get("seeds")) if isinstance(seed, Mapping)]
-    values = [as_finite(value) for value in _sequence(trial.get("values"))]
-    return {
-        **{
-            key: trial.get(key)
-            for key in ("stage", "number", "state", "labels", "settings", "window", "reason", "num_takeovers")
-        },
-        "values": values or None,
-        "scores": {name: _scored([as_finite(seed.get(name)) for seed in seeds]) for name in _SCORES},
-        "num_seeds": len(seeds),
-        "runs": [seed.get("run") for seed in seeds if isinstance(seed.get("run"), str)],
-        "curves": [seed.get("curve") for seed in seeds],
-    }
-
-
-def _scored(values: Sequence[float | None]) -> Answer | None:
-    """The mean and its 95 % interval for new seeds; None where there is no value."""
-    found = score_over_seeds(values)
-    low, high = found.interval or (None, None)
-    return None if found.value is None else {"mean": found.value, "low": low, "high": high}
 
 
 def _folders(runs_dir: Path) -> list[Path]:
@@ -103,7 +90,3 @@ def _folders(runs_dir: Path) -> list[Path]:
         return []
     files = ("state.json", "sweep.json", "report", "report/report.json")
     return [path for path in found if all(is_within(path / file, runs_dir) for file in files)]
-
-
-def _sequence(value: object) -> Sequence[object]:
-    return value if isinstance(value, list) else ()

@@ -1,5 +1,6 @@
 // The figures of documents as charts: curves, rows of intervals or bars, planes of points, grids of shares.
 
+import { tableCard } from "./document.js";
 import { el } from "./dom.js";
 import { axis, bandSeries, Figure, tip } from "./figure.js";
 import { known, number, valueText } from "./format.js";
@@ -11,12 +12,23 @@ const MOST_BORDERED = 250;
 const EQUAL = 1e-9; // points so close are one
 
 /**
- * The figures of a section in a grid; `made` is called with each card and its record.
- * @param {any[]} records
+ * The sections of a document; `made` is called with each figure's card and its record. `more` has what tables hold
+ * besides their own, by their keys, as `tableCard` takes it.
+ * @param {any[]} sections
  * @param {(figure: Figure, record: any) => void} made
+ * @param {Object<string, import("./document.js").More>} more
  */
-export function sectionFigures(records, made) {
-  if (!records.length) return null;
+export function drawSections(sections, made, more = {}) {
+  return sections.map(({ title, sentences, figures, tables }) => [
+    el("h2", title),
+    sentences.map(({ text }) => el("blockquote", text)),
+    figures.length > 0 && figuresOf(figures, made),
+    // Those with a caption are for papers, and saved as LaTeX.
+    tables.filter(({ caption }) => !caption).map((one) => tableCard(one, more[one.key])),
+  ]);
+}
+
+function figuresOf(records, made) {
   const cards = records.map((record, at) => {
     const isAlone = at === records.length - 1 && at % 2 === 0;
     const figure = figureOf(record, isAlone || record.kind === "Grid");
@@ -27,7 +39,7 @@ export function sectionFigures(records, made) {
 }
 
 /** A figure of a document as a card. */
-export function figureOf(record, wide = false) {
+function figureOf(record, wide = false) {
   const rows = record.rows?.length ?? 0;
   const height = { Lines: 320, Plane: 320, Grid: 90 + 24 * rows }[record.kind] ?? 80 + 34 * rows;
   const figure = new Figure({ title: record.title, height: Math.max(height, 120), wide });

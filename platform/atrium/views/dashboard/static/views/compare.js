@@ -1,8 +1,8 @@
 // Groups of runs compared: the document of their comparison, with the controls of its query.
 
 import { ask } from "../api.js";
-import { answerBoxes, confoundsBox, foldedList, listOf, notesOf, tableCard } from "../document.js";
-import { sectionFigures } from "../document_figures.js";
+import { answerBoxes, confoundsBox, foldedList, listOf, notesOf } from "../document.js";
+import { drawSections } from "../document_figures.js";
 import { choice, el, empty, field, fill, refill, select } from "../dom.js";
 import { plural } from "../format.js";
 import { swatch } from "../palette.js";
@@ -144,22 +144,12 @@ export async function show(root, context) {
       el("p.muted", document.subtitle),
       answerBoxes(document),
       warnings.length > 0 && el("section.card.pad", el("h3", "To keep in mind"), listOf(warnings)),
-      document.sections.map((section) => drawSection(section, query)),
-      el("section.card.pad.sub", foldedList("How to read this", muted)),
-    );
-  }
-
-  function drawSection({ title, sentences, figures: records, tables }, query) {
-    const shown = tables.filter(({ caption }) => !caption); // those of papers are saved as LaTeX
-    return [
-      el("h2", title),
-      sentences.map(({ text }) => el("blockquote", text)),
-      sectionFigures(records, (figure, { key }) => {
+      drawSections(document.sections, (figure, { key }) => {
         figures.push(figure);
         figure.savedFrom("figure/comparison", { ...query, figure: key });
       }),
-      shown.map((one) => tableCard(one)),
-    ];
+      el("section.card.pad.sub", foldedList("How to read this", muted)),
+    );
   }
 
   function drawArms(arms) {
