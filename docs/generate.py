@@ -10,7 +10,7 @@ from pathlib import Path
 from generate_schema import schema_text
 from generate_settings import SettingsPage
 
-from atrium.base.metrics import CATALOGUE, Quantity
+from atrium.base.metrics import CATALOGUE, Quantity, part_quantities
 from atrium.config.help import flat
 from atrium.config.presets import read_presets
 from atrium.peers.trainers import OWN_LOOP, TRL, VERL
@@ -37,7 +37,9 @@ _STAGES = {
 def metrics_page() -> str:
     """Every recorded quantity with its unit, how its values combine, and its meaning."""
     lines = [_METRICS]
-    by_stage = sorted(CATALOGUE.values(), key=lambda one: list(_STAGES).index(_stage(one)))
+    by_stage = sorted(
+        (*CATALOGUE.values(), *part_quantities("NAME")), key=lambda one: list(_STAGES).index(_stage(one))
+    )
     for stage, quantities in groupby(by_stage, key=_stage):
         lines += [
             f"## {_STAGES[stage]}",

@@ -7,6 +7,7 @@ and ranks is exact.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -240,6 +241,35 @@ CATALOGUE: dict[str, Quantity] = {
 }
 TIME_STAGES = ("time/", "memory/")
 """Prefixes of quantities that two identical runs need not share; so do names ending in `_per_s`."""
+
+
+_PART_REWARD, _PART_SHARE = f"{REWARD.name}/", f"{REWARD.name}_variance_share/"
+
+
+def part_quantities(name: str) -> tuple[Quantity, Quantity]:
+    """The quantities of the reward called `name`, one of several: its mean, and its share of the variance."""
+    return (
+        Quantity(f"{_PART_REWARD}{name}", f"mean of the reward {name}, before its weight"),
+        Quantity(
+            f"{_PART_SHARE}{name}",
+            f"covariance of the weighted reward {name} with the weighted sum within groups, over the sum's "
+            "variance; the shares of all rewards add up to 1",
+        ),
+    )
+
+
+def quantity_of(name: str) -> Quantity | None:
+    """The declaration of a recorded quantity by its name; None for an unknown name."""
+    for place, prefix in enumerate((_PART_REWARD, _PART_SHARE)):
+        if name.startswith(prefix):
+            return part_quantities(name.removeprefix(prefix))[place]
+    return CATALOGUE.get(name)
+
+
+def part_means(names: Iterable[str]) -> dict[str, Quantity]:
+    """The means of named rewards among quantities with these names, by the reward's name."""
+    found = [name.removeprefix(_PART_REWARD) for name in names if name.startswith(_PART_REWARD)]
+    return {name: part_quantities(name)[0] for name in found}
 
 
 def is_repeatable(name: str) -> bool:

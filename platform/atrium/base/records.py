@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 TokenIds = NDArray[np.int32]
 Logprobs = NDArray[np.float32]
+NamedRewards = Mapping[str, tuple[float | None, float]]
+"""A completion's rewards by name: each one's value, None where it abstained, and its weight."""
 OwnTokens = NDArray[np.bool_]
 
 STORED_VERSION = -1
@@ -134,7 +136,8 @@ class Completion:
 class Rollout:
     """A completion with its verdict and its reward. `sample_index` is its place in the group.
 
-    `reward` is None where the reward abstained; groups that train hold no such rollout.
+    `reward` is None where the reward abstained; groups that train hold no such rollout. `parts` are the named
+    rewards of which it is the weighted sum; empty for a single one.
     `behavior_logprobs` [T] are those of the weights that sampled it, by the trainer's numerics; None where
     they were not computed when it was sampled.
     """
@@ -144,6 +147,7 @@ class Rollout:
     verdict: Verdict
     reward: float | None
     behavior_logprobs: Logprobs | None = None
+    parts: NamedRewards = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

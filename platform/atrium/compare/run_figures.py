@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from atrium.base.metrics import CLIP_HIGH_FRAC, CLIP_LOW_FRAC, ENTROPY, LENGTH_MEAN, REWARD, Quantity
+from atrium.base.metrics import (
+    CLIP_HIGH_FRAC,
+    CLIP_LOW_FRAC,
+    ENTROPY,
+    LENGTH_MEAN,
+    REWARD,
+    Quantity,
+    part_means,
+)
 from atrium.base.nested import mapping_at, setting
 from atrium.base.recorded import as_finite, as_interval, read_object
 from atrium.compare.curves import moving_mean
@@ -42,8 +50,11 @@ def _panels(metrics: MetricTable) -> tuple[Lines, ...]:
     """The panels of what each step recorded."""
     nats, tokens = Axis(title="nats per token", low=0.0), Axis(title="tokens", low=0.0)
     cut = Axis(title="% whose gradient is cut", unit="share", low=0.0)
+    parts = part_means(metrics.columns)
+    rewards = [(REWARD, "weighted sum" if parts else "", _BLUE)]
+    rewards += [(mean, name, _BLUE + place) for place, (name, mean) in enumerate(parts.items(), start=1)]
     return (
-        _panel(metrics, "reward", "Reward", Axis(title="mean per completion"), [(REWARD, "", _BLUE)]),
+        _panel(metrics, "reward", "Reward", Axis(title="mean per completion"), rewards),
         _panel(metrics, "entropy", "Policy entropy", nats, [(ENTROPY, "", _PURPLE)]),
         _panel(metrics, "completion_length", "Completion length", tokens, [(LENGTH_MEAN, "", _GREEN)]),
         _panel(

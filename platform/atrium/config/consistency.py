@@ -18,6 +18,8 @@ from atrium.config.tasks import (
     ProblemsDatasetConfig,
     SuiteBenchmarkConfig,
 )
+from atrium.engines.settings import BankSettings
+from atrium.grading.several import SeveralReward
 from atrium.grading.verifiers import MultipleChoiceVerifier
 from atrium.models.settings import HubModelSettings, TinyModelSettings
 
@@ -29,7 +31,7 @@ def check_consistency(config: RunConfig) -> None:
     _check_lengths(config)
     _check_dataset(config)
     _check_benchmark(config)
-    config.reward.check(config.rollout.max_new_tokens)
+    _check_reward(config)
     _check_schedule(config)
     _check_optimizer(config)
     _check_evaluation(config)
@@ -173,6 +175,20 @@ def _check_benchmark(config: RunConfig) -> None:
                     f"benchmark.members: two are named {name}, and results are filed by name; "
                     "allowed is a name of its own for each"
                 )
+
+
+def _check_reward(config: RunConfig) -> None:
+    config.reward.check(config.rollout.max_new_tokens)
+    rollout = config.rollout
+    if (
+        isinstance(config.reward, SeveralReward)
+        and isinstance(rollout, BankSettings)
+        and rollout.rewards == "stored"
+    ):
+        raise ConfigError(
+            "rollout.rewards=stored: a stored completion has one reward, and reward.kind=several computes "
+            "each; choose rollout.rewards=regrade"
+        )
 
 
 def _check_schedule(config: RunConfig) -> None:

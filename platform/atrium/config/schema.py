@@ -17,6 +17,7 @@ from atrium.config.tasks import BenchmarkConfig, DatasetConfig
 from atrium.engines.declaration import EngineUse, Sampling
 from atrium.engines.settings import EngineSettings
 from atrium.grading.rewards import Reward
+from atrium.grading.several import SeveralReward  # noqa: F401 - declares the last kind of reward
 from atrium.grading.verifiers import Verifier
 from atrium.method.algorithm import Algorithm
 from atrium.method.divergences import Divergence

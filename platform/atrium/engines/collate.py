@@ -5,6 +5,7 @@ Rows keep the order of the groups. Axes: B rows (completions), T completion toke
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -158,9 +159,7 @@ def collate(
     key_B = [derive_seed(seed, "row", groups[i].problem.problem_id, r.sample_index) for i, r in rollouts]
     batch = Batch(
         mask_BT=torch.from_numpy(mask_BT).to(device),
-        reward_B=torch.tensor(
-            [rollout.reward for _, rollout in rollouts], dtype=torch.float64, device=device
-        ),
+        **_rewards([rollout for _, rollout in rollouts], device),
         group_B=torch.tensor([index for index, _ in rollouts], dtype=torch.int64, device=device),
         sample_key_B=torch.tensor(key_B, dtype=torch.int64, device=device),
         rollout_logprob_BT=torch.from_numpy(logprob_BT).to(device),
@@ -179,6 +178,21 @@ def collate(
 
 def _is_live(completion: Completion, weight_version: int | None) -> bool:
     return not completion.is_stored and weight_version in (None, completion.weight_version)
+
+
+def _rewards(rollouts: Sequence[Rollout], device: str) -> dict[str, Tensor]:
+    """The rewards [B]; of several, also values and weights [B, K] of those with a weight other than 0."""
+
+    def tensor(values: Sequence[Any]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64, device=device)
+
+    found = {"reward_B": tensor([rollout.reward for rollout in rollouts])}
+    names = sorted(name for name, (_, weight) in rollouts[0].parts.items() if weight)
+    if names:
+        rows = [[rollout.parts[name] for name in names] for rollout in rollouts]
+        found["reward_BK"] = tensor([[math.nan if one is None else one for one, _ in row] for row in rows])
+        found["weight_BK"] = tensor([[weight for _, weight in row] for row in rows])
+    return found
 
 
 def _behavior(rollouts: Sequence[Rollout], shape: tuple[int, ...], device: str) -> Tensor | None:

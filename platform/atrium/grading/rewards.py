@@ -13,6 +13,7 @@ Axes: G completions per problem.
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -59,7 +60,7 @@ def checked_rewards(reward: RewardFunction, group: GradedGroup) -> list[float | 
         one is None or math.isfinite(one) for one in rewards
     ):
         function = reward if hasattr(reward, "__code__") else type(reward).__call__
-        code: CodeType = function.__code__
+        code: CodeType = inspect.unwrap(function).__code__
         raise PluginError(
             f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_qualname}: returned "
             f"{str(given)[:200]} for the {len(group.completions)} completions of problem "
@@ -178,6 +179,37 @@ class FormatReward(Reward):
     def __call__(self, group: GradedGroup) -> list[float]:
         """Whether the grader found an answer to look at."""
         return [float(verdict.extracted is not None) for verdict in group.verdicts]
+
+
+class LengthReward(Reward):
+    """1 for a completion of at most `limit` tokens, 0 for a longer one.
+
+    The length reward of GDPO's experiments on mathematics (arXiv 2601.05242), whose variant for right answers
+    only is `only_correct`. Both are recalled from the paper, not checked against it.
+    """
+
+    kind: Literal["length"] = "length"
+    """Which kind of reward this is."""
+    limit: Count
+    """The longest rewarded length in tokens, the stop token included."""
+    only_correct: bool = False
+    """Whether a completion has to be correct, too, to have a reward of 1."""
+
+    def check(self, max_new_tokens: int) -> None:
+        """Some completions can be longer than the limit."""
+        if self.limit >= max_new_tokens:
+            raise ConfigError(
+                f"reward.limit={self.limit} has no effect, since no completion is longer than "
+                f"rollout.max_new_tokens={max_new_tokens}; choose a smaller limit"
+            )
+
+    def __call__(self, group: GradedGroup) -> list[float]:
+        """Whether each completion is short enough."""
+        pairs = zip(group.completions, group.verdicts, strict=True)
+        return [
+            float(one.num_tokens <= self.limit and (verdict.is_correct or not self.only_correct))
+            for one, verdict in pairs
+        ]
 
 
 class RandomReward(Reward):

@@ -54,6 +54,10 @@ class Advantage(Section):
     whiten_epsilon: NonNegative = 1e-8
     """Added to the variance for `whiten=tokens`, as in verl, and to the standard deviation for `whiten=rows`,
     as in TRL."""
+    per_reward: bool = False
+    """Of several rewards: whether baseline and scale apply to each reward before they are weighted and added
+    up (GDPO, arXiv 2601.05242), or to the weighted sum. A reward without variance in a group then adds 0 to
+    it, and one that abstained for a completion counts in no statistic there and adds 0."""
 
     @model_validator(mode="before")
     @classmethod
@@ -91,12 +95,12 @@ class Advantage(Section):
         sum_over_ranks
             Adds batch-wide sums over ranks.
         """
-        reward_B = batch.reward_B.double()
-        if self.returns == "sequence" and penalty_BT is not None:
-            reward_B = reward_B - neutral(penalty_BT.double(), batch.mask_BT).sum(dim=1)
         num_tokens_B = batch.mask_BT.sum(dim=1).double()
-        centred_B = self._centred(reward_B, batch.group_B, num_tokens_B, sum_over_ranks) - self.offset
-        scaled_B = self._scaled(centred_B, reward_B, batch.group_B, sum_over_ranks)
+        if self.per_reward and batch.reward_BK is not None:
+            scaled_B = self._sum_of_parts(batch, num_tokens_B, sum_over_ranks)
+        else:
+            reward_B = self._penalized(batch, penalty_BT)
+            scaled_B = self._standardized(reward_B, batch.group_B, num_tokens_B, sum_over_ranks)
         if self.whiten == "rows":
             rows_B = batch.mask_BT.new_ones(len(scaled_B))
             scaled_B = _whiten(scaled_B, rows_B, 0.0, self.whiten_epsilon, sum_over_ranks)
@@ -106,6 +110,29 @@ class Advantage(Section):
         if self.whiten == "tokens":
             advantage_BT = _whiten(advantage_BT, batch.mask_BT, self.whiten_epsilon, 0.0, sum_over_ranks)
         return advantage_BT.to(batch.rollout_logprob_BT.dtype)
+
+    def _penalized(self, batch: Batch, penalty_BT: Tensor | None) -> Tensor:
+        reward_B = batch.reward_B.double()
+        if self.returns == "sequence" and penalty_BT is not None:
+            return reward_B - neutral(penalty_BT.double(), batch.mask_BT).sum(dim=1)
+        return reward_B
+
+    def _sum_of_parts(self, batch: Batch, num_tokens_B: Tensor, sum_over_ranks: Sum) -> Tensor:
+        """The weighted sum of the rewards' advantages, each from the rows where it has a value."""
+        assert batch.reward_BK is not None
+        assert batch.weight_BK is not None
+        total_B = batch.reward_BK.new_zeros(batch.num_rows)
+        for reward_B, weight_B in zip(batch.reward_BK.unbind(1), batch.weight_BK.unbind(1), strict=True):
+            rows = (~reward_B.isnan()).nonzero()[:, 0]
+            part = self._standardized(reward_B[rows], batch.group_B[rows], num_tokens_B[rows], sum_over_ranks)
+            total_B = total_B.index_add(0, rows, weight_B[rows] * part)
+        return total_B
+
+    def _standardized(
+        self, reward_B: Tensor, group_B: Tensor, num_tokens_B: Tensor, sum_over_ranks: Sum
+    ) -> Tensor:
+        centred_B = self._centred(reward_B, group_B, num_tokens_B, sum_over_ranks) - self.offset
+        return self._scaled(centred_B, reward_B, group_B, sum_over_ranks)
 
     def _scaled(self, centred_B: Tensor, reward_B: Tensor, group_B: Tensor, sum_over_ranks: Sum) -> Tensor:
         match self.scale:

@@ -32,6 +32,9 @@ class Batch:
         Bool; True at completion tokens that are trained on.
     reward_B
         Float64 rewards.
+    reward_BK, weight_BK
+        Float64; the K named rewards of which `reward_B` is the weighted sum, NaN where one abstained, and
+        their weights, equal in all rows. None for a single reward.
     group_B
         Int64; rows with equal values answer one prompt. Any values; groups need not be contiguous.
     sample_key_B
@@ -75,6 +78,8 @@ class Batch:
     sample_key_B: Tensor
     rollout_logprob_BT: Tensor
     is_trained_B: Tensor
+    reward_BK: Tensor | None = None
+    weight_BK: Tensor | None = None
     behavior_logprob_BT: Tensor | None = None
     proximal_logprob_BT: Tensor | None = None
     reference_logprob_BT: Tensor | None = None
@@ -92,7 +97,7 @@ class Batch:
             value = getattr(self, field.name)
             if value is not None:
                 picked = value[rows]
-                chosen[field.name] = picked[:, :num_tokens] if picked.dim() == 2 else picked
+                chosen[field.name] = picked[:, :num_tokens] if field.name.endswith("_BT") else picked
         return replace(self, **chosen)
 
 

@@ -291,6 +291,11 @@ def _check_kl(kl: KLPenalty, algorithm: Algorithm, use: Use) -> None:
             f"regularizer.kl.placement=reward has no effect against regularizer.kl.anchor={kl.anchor}, "
             "from which the samples come; choose anchor=reference"
         )
+    if kl.placement == "reward" and algorithm.advantage.per_reward:
+        raise ConfigError(
+            "regularizer.kl.placement=reward subtracts the penalty from one reward, and "
+            "algorithm.advantage.per_reward=true has several; choose placement=loss or per_reward=false"
+        )
     if kl.placement == "weight" and algorithm.surrogate.regresses:
         raise ConfigError(
             "regularizer.kl.placement=weight needs a surrogate with a weight, not "
@@ -359,6 +364,8 @@ def _trains_on_equal_rewards(algorithm: Algorithm, regularizer: Regularizer) -> 
         return f"algorithm.surrogate.kind={algorithm.surrogate.kind}"
     if advantage.baseline in ("none", "batch_mean"):
         return f"algorithm.advantage.baseline={advantage.baseline}"
+    if advantage.per_reward:
+        return "algorithm.advantage.per_reward=true, where rewards of equal sums differ,"
     if advantage.offset != 0.0:
         return f"algorithm.advantage.offset={advantage.offset:g}"
     if advantage.whiten != "none":

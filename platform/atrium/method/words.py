@@ -83,7 +83,10 @@ def _advantage(algorithm: Algorithm) -> str:
     if advantage.offset:
         offset = f" {'-' if advantage.offset > 0 else '+'} {abs(advantage.offset):g}"
     text = f"{_BASELINES[advantage.baseline]}{offset}"
-    for divisor in (_SCALES[advantage.scale], _WHITENED[advantage.whiten]):
+    whitened = _WHITENED[advantage.whiten]
+    if advantage.per_reward:
+        whitened = f", per reward{', then' * bool(whitened)}{whitened}"
+    for divisor in (_SCALES[advantage.scale], whitened):
         if divisor:
             text = (f"({text})" if " " in text else text) + divisor
     return text + (", per token" if advantage.returns == "token" else "")

@@ -6,8 +6,9 @@ pydantic and PyYAML, and scipy where a divergence's window is found by it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypedDict, Unpack
 
 import torch
@@ -95,17 +96,27 @@ class LoadedMethod:
         mask_BT: Tensor,
         *,
         rewarded_B: Tensor | None = None,
+        rewards: Mapping[str, Tensor] | None = None,
+        weights: Mapping[str, float] | None = None,
         sum_over_ranks: Sum = local_sum,
         **tensors: Unpack[Tensors],
     ) -> Tensor:
         """Advantages [B, T] of a whole batch of rollouts, made of `reward_B` and `group_B`.
 
-        Rows where `rewarded_B` is False have advantage 0 and count in no statistic. `sum_over_ranks` adds a
-        tensor over processes that share the batch; a group lies on one of them. Every process makes the call,
-        even without a rewarded row.
+        `rewards` are several rewards [B] by name instead of `reward_B`, NaN where one has no value; `weights`
+        are 1 where they are left out. Rows without any value, and those where `rewarded_B` is False, have
+        advantage 0 and count in no statistic. `sum_over_ranks` adds a tensor over processes that share the
+        batch; a group lies on one of them. Every process makes the call, even without a rewarded row.
         """
         zero_BT = torch.zeros(mask_BT.shape, device=mask_BT.device)
+        reward_BK, weight_K = _of_weight(rewards, weights or {}, mask_BT)
+        if reward_BK is not None:
+            tensors["reward_B"] = (reward_BK * weight_K).nansum(dim=1)
+            has_value_B = ~reward_BK.isnan().all(dim=1)
+            rewarded_B = has_value_B if rewarded_B is None else rewarded_B.bool() & has_value_B
         batch = self._batch(zero_BT, mask_BT, tensors)
+        if reward_BK is not None:
+            batch = replace(batch, reward_BK=reward_BK, weight_BK=weight_K.expand_as(reward_BK))
         if rewarded_B is not None:
             batch = batch.select(rewarded_B.bool().nonzero()[:, 0])
         advantage_BT = self._scored(batch, tensors, sum_over_ranks).advantage_BT
@@ -213,6 +224,25 @@ class LoadedMethod:
         for name, is_wanted in wanted.items():
             if is_wanted and name not in tensors:
                 raise ValueError(f"{name} is missing, which {self.name} needs")
+
+
+def _of_weight(
+    rewards: Mapping[str, Tensor] | None, weights: Mapping[str, float], mask_BT: Tensor
+) -> tuple[Tensor | None, Tensor]:
+    """The rewards [B, K] with a weight other than 0 and their weights [K], by name; None without rewards."""
+    rewards = rewards or {}
+    for name, weight in weights.items():
+        if name not in rewards or not math.isfinite(weight):
+            raise ValueError(f"weights has {name}={weight}; give finite numbers for {', '.join(rewards)}")
+    for name, reward_B in rewards.items():
+        if reward_B.shape != mask_BT.shape[:1]:
+            raise ValueError(
+                f"rewards[{name!r}] has shape {list(reward_B.shape)}; give {len(mask_BT)} numbers"
+            )
+    names = sorted(name for name in rewards if weights.get(name, 1.0))
+    weight_K = torch.tensor([weights.get(name, 1.0) for name in names], dtype=torch.float64)
+    found = [rewards[name].double() for name in names]
+    return torch.stack(found, dim=1) if found else None, weight_K.to(mask_BT.device)
 
 
 def _check_shapes(logprob_BT: Tensor, mask_BT: Tensor, tensors: Tensors) -> None:

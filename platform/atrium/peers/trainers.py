@@ -16,6 +16,7 @@ WANTS: dict[str, str] = {
     "rows": "the number of completions of an update",
     "groups": "whole groups of completions in an update",
     "rewards": "rewards beside advantages",
+    "named_rewards": "several rewards, each by its name",
     "rollout": "the log-probabilities of the engine that sampled",
     "both": "the log-probabilities of engine and trainer, to compare them",
     "reference": "the log-probabilities of a frozen reference policy",
@@ -35,6 +36,7 @@ def wants(method: Method) -> tuple[str, ...]:
     is_wanted = {
         "groups": needs.whole_groups,
         "rewards": needs.rewards,
+        "named_rewards": method.algorithm.advantage.per_reward,
         "rollout": needs.rollout_logprobs,
         "both": compares_numerics(method.algorithm, UNKNOWN_USE) is not None,
         "reference": needs.reference_pass,

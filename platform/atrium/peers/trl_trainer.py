@@ -115,9 +115,13 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         output["atrium_reward"] = (reward_BF * self.reward_weights.to(reward_BF.device)).nansum(dim=1)
         output["atrium_group"] = torch.where(counts_B, row_B // group_size, -1 - row_B)
         output["atrium_key"] = keyed_anew(row_B, derive_seed(self.args.seed, "trl", self._step))
+        per_reward = self.atrium.method.algorithm.advantage.per_reward
+        weights = {f"{place:03}": weight for place, weight in enumerate(self.reward_weights.tolist())}
         output["advantages"] = self.atrium.advantages(
             mask_BT,
             rewarded_B=counts_B,
+            rewards=dict(zip(weights, reward_BF.unbind(dim=1), strict=True)) if per_reward else None,
+            weights=weights if per_reward else None,
             reward_B=output["atrium_reward"],
             group_B=output["atrium_group"],
             sum_over_ranks=self._sum_over_ranks,

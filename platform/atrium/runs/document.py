@@ -23,6 +23,8 @@ from atrium.base.metrics import (
     STEP_S,
     TRUNCATED_FRAC,
     Quantity,
+    part_means,
+    part_quantities,
 )
 from atrium.base.nested import flattened, setting
 from atrium.base.plain_files import read_plain
@@ -178,12 +180,16 @@ def _shown(value: object) -> str:
 
 
 def _curves_tables(metrics: MetricTable, quantities: Iterable[Quantity]) -> list[Table]:
-    """The course of each quantity that was recorded, with its first and last value; nothing without steps."""
+    """The course of each quantity that was recorded, with its first and last value; nothing without steps.
+
+    Behind the reward stand the mean and the share of variance of each of several rewards.
+    """
     rows = []
-    for quantity in quantities:
+    of_parts = {REWARD: [one for name in part_means(metrics.columns) for one in part_quantities(name)]}
+    for quantity in (one for chosen in quantities for one in (chosen, *of_parts.get(chosen, ()))):
         if (values := metrics.columns.get(quantity.name)) is not None:
             is_share = quantity.name.endswith("_frac")
-            name = quantity.name.rpartition("/")[2].removesuffix("_frac").removesuffix("_s")
+            name = quantity.name.partition("/")[2].replace("/", " ").removesuffix("_frac").removesuffix("_s")
             shown = "%" if is_share else quantity.unit
             first, last = (Value(float(values[place]), "share" if is_share else "") for place in (0, -1))
             label = name.replace("_", " ") + (f", {shown}" if shown else "")

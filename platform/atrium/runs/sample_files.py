@@ -39,6 +39,8 @@ _PROBLEM_FIELDS = [
     ("reason", pa.string()),
     ("extracted", pa.string()),
 ]
+PART_COLUMN = "reward/"
+"""The prefix of the column of a named reward, where there are several; null where it abstained."""
 ROLLOUT_SCHEMA = pa.schema(
     [
         *_PROBLEM_FIELDS,
@@ -76,6 +78,7 @@ def write_rollouts(
 ) -> None:
     """Write a step's rollouts as one file. Raises `OSError` where there is no room."""
     rows = []
+    names = sorted({name for group in groups for rollout in group.rollouts for name in rollout.parts})
     for group in groups:
         for rollout in group.rollouts:
             completion, verdict = rollout.completion, rollout.verdict
@@ -89,6 +92,7 @@ def write_rollouts(
                     "reason": _encodable(verdict.reason),
                     "extracted": _encodable(verdict.extracted),
                     "reward": rollout.reward,
+                    **{f"{PART_COLUMN}{name}": rollout.parts[name][0] for name in names},
                     "finish_reason": completion.finish_reason.value,
                     "num_tokens": completion.num_tokens,
                     "weight_version": completion.weight_version,
@@ -102,7 +106,8 @@ def write_rollouts(
                     "clipped": trace.clipped if trace else None,
                 }
             )
-    _write(path, rows, ROLLOUT_SCHEMA)
+    parts = [pa.field(f"{PART_COLUMN}{name}", pa.float64()) for name in names]
+    _write(path, rows, pa.schema([*ROLLOUT_SCHEMA, *parts]))
 
 
 def write_evaluation(path: Path, step: int, samples: Iterable[EvaluatedSample]) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from atrium.base import metrics
 from atrium.base.metrics import Quantity
 from atrium.base.records import (
@@ -24,7 +26,8 @@ from atrium.data.problems import ProblemStream
 from atrium.data.prompts import PromptEncoder
 from atrium.engines.engine import GenerationRequest, Sampler, SamplingParams
 from atrium.grading.grader import Grader
-from atrium.grading.rewards import GradedGroup, RewardFunction, checked_rewards
+from atrium.grading.rewards import GradedGroup, RewardFunction
+from atrium.grading.several import rewards_of
 from atrium.method.groups import GroupFilter
 from atrium.train.checkpoint.group_records import bytes_of_groups, groups_of_bytes
 from atrium.train.measure.measurements import Measurements
@@ -177,7 +180,7 @@ class RolloutCollector:
     def group(self, step: int, problem: Problem, prompt_token_ids: TokenIds, graded: Graded) -> RolloutGroup:
         """Wait for the grades of a problem's completions; its group, with the rewards of `step`."""
         completions, verdicts = zip(*((one, future.result()) for one, future in graded), strict=True)
-        rewards = checked_rewards(
+        rewards, parts = rewards_of(
             self.reward,
             GradedGroup(
                 problem=problem,
@@ -189,9 +192,9 @@ class RolloutCollector:
             ),
         )
         rollouts = [
-            Rollout(sample_index=sample_index, completion=completion, verdict=verdict, reward=reward)
-            for sample_index, (completion, verdict, reward) in enumerate(
-                zip(completions, verdicts, rewards, strict=True)
+            Rollout(sample_index=place, completion=completion, verdict=verdict, reward=reward, parts=named)
+            for place, (completion, verdict, reward, named) in enumerate(
+                zip(completions, verdicts, rewards, parts, strict=True)
             )
         ]
         return RolloutGroup(problem=problem, prompt_token_ids=prompt_token_ids, rollouts=tuple(rollouts))
@@ -307,6 +310,7 @@ def measure_groups(groups: Sequence[RolloutGroup], sample_s: float, measurements
     rewards = [reward for group in groups for reward in _rewards(group)]
     if rewards:
         measurements.add(metrics.REWARD, sum(rewards), len(rewards))
+    _measure_parts(groups, measurements)
     measurements.add(metrics.ABSTAINED_FRAC, len(rollouts) - len(rewards), len(rollouts))
     measurements.add(metrics.LENGTH_MEAN, sum(lengths), len(lengths))
     measurements.add(metrics.LENGTH_MAX, max(lengths))
@@ -318,3 +322,22 @@ def measure_groups(groups: Sequence[RolloutGroup], sample_s: float, measurements
     measurements.add(metrics.NUM_GROUPS_SAMPLED, len(groups))
     num_silent = sum(len(set(_rewards(group))) <= 1 for group in groups)
     measurements.add(metrics.NO_SIGNAL_FRAC, num_silent, len(groups))
+
+
+def _measure_parts(groups: Sequence[RolloutGroup], measurements: Measurements) -> None:
+    """Measure each of several rewards: its mean, and its part in how the sums of a group differ."""
+    kept = [_rewarded(group).rollouts for group in groups]
+    for name in dict.fromkeys(name for group in groups for one in group.rollouts for name in one.parts):
+        mean, share = metrics.part_quantities(name)
+        values = [one.parts[name][0] for group in groups for one in group.rollouts]
+        found = [value for value in values if value is not None]
+        measurements.add(mean, sum(found), len(found))
+        covariance = variance = 0.0
+        for rollouts in kept:
+            sums = np.array([one.reward for one in rollouts], dtype=np.float64)
+            sums = sums - sums[:1]  # so that equal sums have no variance
+            centred = sums - sums.mean() if len(sums) else sums
+            terms = [weight * (value or 0.0) for value, weight in (one.parts[name] for one in rollouts)]
+            covariance += float(centred @ np.array(terms))
+            variance += float(centred @ centred)
+        measurements.add(share, covariance, variance)

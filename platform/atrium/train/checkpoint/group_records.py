@@ -96,6 +96,7 @@ def _group_record(group: RolloutGroup) -> dict[str, Any]:
             {
                 "sample_index": rollout.sample_index,
                 "reward": rollout.reward,
+                **({"parts": rollout.parts} if rollout.parts else {}),
                 "verdict": asdict(rollout.verdict),
                 "num_tokens": len(rollout.completion.token_ids),
                 "text": rollout.completion.text,
@@ -125,6 +126,7 @@ def _rollout(record: Mapping[str, Any], token_ids: TokenIds, logprobs: Logprobs,
         ),
         verdict=Verdict(**{**verdict, "kind": VerdictKind(verdict["kind"])}),
         reward=record["reward"],
+        parts={name: (value, weight) for name, (value, weight) in record.get("parts", {}).items()},
     )
 
 

@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atrium.base import metrics
-from atrium.base.metrics import CATALOGUE, RATIO_QUANTILES, TIME_STAGES, Metric, Quantity, Reduction
+from atrium.base.metrics import (
+    CATALOGUE,
+    RATIO_QUANTILES,
+    TIME_STAGES,
+    Metric,
+    Quantity,
+    Reduction,
+    quantity_of,
+)
 from atrium.base.records import RatioHistogram
 from atrium.method.diagnostics import Sums
 from atrium.method.ratio_histogram import NUM_BINS, SIGNS, log_ratio_edges, ratio_quantile
@@ -94,7 +102,9 @@ class Measurements:
         """The measurements of which `as_record` made this record."""
         measurements = cls()
         for name, (total, count) in record.items():
-            measurements.add(CATALOGUE[name], total, count)
+            quantity = quantity_of(name)
+            assert quantity is not None, f"{name} is not declared"
+            measurements.add(quantity, total, count)
         return measurements
 
     def values(self) -> dict[Quantity, float]:

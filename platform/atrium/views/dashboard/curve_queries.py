@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atrium.base.metrics import CATALOGUE
+from atrium.base.metrics import CATALOGUE, quantity_of
 from atrium.base.recorded import as_finite
 from atrium.compare.arm_names import NamedArm, name_arms
 from atrium.compare.curves import (
@@ -272,7 +272,7 @@ def _about(name: str) -> Answer:
         meaning = f"{_MEANINGS.get(kind, kind)}, on {benchmark}"
         is_share = kind in (_MEAN, _PASS)
         return {"name": name, "unit": unit, "meaning": meaning, "is_share": is_share}
-    quantity = CATALOGUE.get(name)
+    quantity = quantity_of(name)
     unit, meaning = (quantity.unit, quantity.meaning) if quantity else ("", "not in this version's catalogue")
     return {"name": name, "unit": unit, "meaning": meaning, "is_share": name.endswith("_frac")}
 

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from atrium.base.metrics import CLIP_HIGH_FRAC, CLIP_LOW_FRAC, ENTROPY, LENGTH_MEAN, REWARD
+from atrium.base.metrics import CLIP_HIGH_FRAC, CLIP_LOW_FRAC, ENTROPY, LENGTH_MEAN, REWARD, part_means
 from atrium.base.recorded import as_finite, as_interval
 from atrium.base.records import BenchmarkResult
 from atrium.document.formatting import counted, duration, number, printable, share, span
@@ -129,6 +129,7 @@ def step_line(step: int, num_steps: int, metrics: Mapping[str, float], pace: Pac
     parts = [
         f"step {step:>{len(str(num_steps))}}/{num_steps}",
         f"reward {_aligned(metrics.get(REWARD.name), 6, 3)}",
+        *(f"{name} {_aligned(metrics[mean.name], 6, 3)}" for name, mean in part_means(metrics).items()),
         f"entropy {_aligned(metrics.get(ENTROPY.name), 5, 3)}",
         f"length {_aligned(metrics.get(LENGTH_MEAN.name), 5, 1)}",
         f"clipped high {high:>6} low {low:>6}",

@@ -279,6 +279,9 @@ async function pane(parameters, mode, solved = null) {
     ["extracted", sample.extracted ?? "nothing"],
     ["reason", sample.reason],
     ["reward", sample.reward === undefined ? null : number(sample.reward)],
+    ...Object.entries(sample)
+      .filter(([name]) => name.startsWith("reward/"))
+      .map(([name, value]) => [name.replace("/", " "), value === null ? "abstained" : number(value)]),
     ["length", `${number(sample.num_tokens)} tokens${sample.finish_reason === "length" ? ", cut off" : ""}`],
   ].filter(([, value]) => value !== null && value !== undefined && value !== "");
   const fact = ([name, value]) => [
