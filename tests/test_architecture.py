@@ -142,7 +142,7 @@ MAX_CODE_LINES: dict[str, int] = {
     "evaluation": 407,
     "grading": 3_710,
     "launch": 655,
-    "method": 2_501,
+    "method": 2_503,
     "models": 1_019,
     "peers": 621,
     "planning": 334,

@@ -286,6 +286,16 @@ def _check_kl(kl: KLPenalty, algorithm: Algorithm, use: Use) -> None:
             f"regularizer.kl.correction={kl.correction} has no effect with regularizer.kl.placement=reward, "
             "where the samples are the policy's own; choose correction=none or placement=loss"
         )
+    _check_kl_placement(kl, algorithm)
+    vanishes = kl.estimator not in ("fkl", "rkl", "k1")
+    if kl.anchor != "reference" and use.stays_at(kl.anchor) and vanishes:
+        raise ConfigError(
+            f"regularizer.kl.estimator={kl.estimator} against the {kl.anchor} policy has no gradient with "
+            "one update per batch; choose optimizer.num_minibatches or num_epochs > 1, or anchor=reference"
+        )
+
+
+def _check_kl_placement(kl: KLPenalty, algorithm: Algorithm) -> None:
     if kl.placement == "reward" and kl.anchor != "reference":
         raise ConfigError(
             f"regularizer.kl.placement=reward has no effect against regularizer.kl.anchor={kl.anchor}, "
@@ -305,12 +315,6 @@ def _check_kl(kl: KLPenalty, algorithm: Algorithm, use: Use) -> None:
         raise ConfigError(
             "regularizer.kl.placement=weight changes the sign that algorithm.ratio.weight.order="
             "clip_then_mean has already clipped by; choose placement=loss"
-        )
-    vanishes = kl.estimator not in ("fkl", "rkl", "k1")
-    if kl.anchor != "reference" and use.stays_at(kl.anchor) and vanishes:
-        raise ConfigError(
-            f"regularizer.kl.estimator={kl.estimator} against the {kl.anchor} policy has no gradient with "
-            "one update per batch; choose optimizer.num_minibatches or num_epochs > 1, or anchor=reference"
         )
 
 
