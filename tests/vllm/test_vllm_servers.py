@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -24,6 +25,7 @@ from atrium.base.errors import EngineError
 from atrium.cli import main
 from atrium.engines.server.engine import ServerEngine
 from atrium.engines.server.guard import TOKEN
+from atrium.engines.server.plugin import identity, shared_memory_of
 
 pytestmark = [
     pytest.mark.vllm,
@@ -43,8 +45,13 @@ def of_no_time(steps):
 
 
 def shared_memory():
-    """What servers and their weights could leave behind."""
-    return {path for path in Path("/dev/shm").iterdir() if path.name.startswith(("atrium-", "psm_"))}
+    """What servers of this process and their weights could leave behind; tests beside it have their own."""
+    memory = Path("/dev/shm")
+    others = psutil.process_iter()
+    used = set().union(*(shared_memory_of(one.pid) for one in others if one.pid != os.getpid()))
+    owner = f" {identity(os.getpid())}"
+    weights = {path.parent for path in memory.glob("atrium-*/owner") if path.read_text().endswith(owner)}
+    return weights | {path for path in memory.glob("psm_*") if path not in used}
 
 
 def same_run(one, other):
