@@ -1,4 +1,4 @@
-// The figures of documents as charts: curves, rows of intervals or bars, planes of points, grids of shares.
+// The figures of documents as charts: curves, rows of intervals or bars, grids of shares.
 
 import { tableCard } from "./document.js";
 import { el } from "./dom.js";
@@ -9,7 +9,6 @@ import { seriesStyle } from "./palette.js";
 const DASHES = { solid: "solid", dashed: [6, 4], dotted: [2, 3] };
 const ROOM = 1.4; // around the values of a logarithmic axis
 const MOST_BORDERED = 250;
-const EQUAL = 1e-9; // points so close are one
 
 /**
  * The sections of a document; `made` is called with each figure's card and its record. `more` has what tables hold
@@ -41,7 +40,7 @@ function figuresOf(records, made) {
 /** A figure of a document as a card. */
 function figureOf(record, wide = false) {
   const rows = record.rows?.length ?? 0;
-  const height = { Lines: 320, Plane: 320, Grid: 90 + 24 * rows }[record.kind] ?? 80 + 34 * rows;
+  const height = { Lines: 320, Grid: 90 + 24 * rows }[record.kind] ?? 80 + 34 * rows;
   const figure = new Figure({ title: record.title, height: Math.max(height, 120), wide });
   drawRecord(figure, record);
   return figure;
@@ -53,7 +52,6 @@ export function drawRecord(figure, record) {
     Lines: linesOf,
     Intervals: rowsOf,
     Bars: rowsOf,
-    Plane: planeOf,
     Grid: gridOf,
   }[record.kind](record);
   figure.draw({ option, table, title: record.title, subtitle: record.caption });
@@ -345,100 +343,6 @@ function rowsOf(record) {
     table: () => ({
       columns: ["name", x.title, "outer_low", "outer_high", "inner_low", "inner_high", "observations"],
       rows: rows.map((row) => [row.name, row.value, ...ends(row), row.dots.join(" ")]),
-    }),
-  };
-}
-
-/** Room around the points of a plane: never closer than hundredths, which cut nearly the same tokens. */
-function around() {
-  const room = ({ min, max }) => Math.max(0.15 * (max - min), 0.02);
-  const hundredths = (value, round) => round(Number((100 * value).toFixed(6))) / 100;
-  return {
-    min: (span) => Math.max(hundredths(span.min - room(span), Math.floor), Math.min(span.min, 0)),
-    max: (span) => hundredths(span.max + room(span), Math.ceil),
-  };
-}
-
-/** The names of all points at the place of one, at the first of them. */
-function labelAt(points, place) {
-  const { x, y } = points[place];
-  const twins = points.filter((other) => Math.hypot(other.x - x, other.y - y) < EQUAL);
-  return twins[0] === points[place] ? twins.map(({ name }) => name).join(" = ") : "";
-}
-
-function planeOf(record) {
-  const { points, curves, x, y, color: level } = record;
-  const levels = level && points.map(({ color }) => scaled(color, level));
-  const scaleAt = (side, colours, name) => ({
-    ...scaleOf(
-      side,
-      colours,
-      points.map((point) => point[name]),
-    ),
-    ...(side.scale === "linear" && side.low === null && !curves.length && around()),
-  });
-  return {
-    option: (colours) => ({
-      grid: { left: 8, right: level ? 90 : 24, top: 30, bottom: 28, containLabel: true },
-      xAxis: { ...scaleAt(x, colours, "x"), ...below },
-      yAxis: { ...scaleAt(y, colours, "y"), ...above(colours) },
-      ...(level && {
-        visualMap: {
-          min: Math.min(...levels),
-          max: Math.max(...levels, Math.min(...levels) + 1e-9),
-          dimension: 2,
-          seriesIndex: 0,
-          calculable: false,
-          right: 0,
-          top: "middle",
-          itemHeight: 120,
-          itemWidth: 10,
-          text: [number(Math.max(...levels)), number(Math.min(...levels))],
-          textStyle: { color: colours.muted, fontSize: 11 },
-          inRange: { color: [colours.line, colours.series[0]] },
-        },
-      }),
-      tooltip: {
-        trigger: "item",
-        formatter: ({ data }) =>
-          data.point
-            ? tip(data.point.name, [
-                [null, x.title, shown(data.point.x, x)],
-                [null, y.title, shown(data.point.y, y)],
-                ...(level ? [[null, level.title, shown(data.point.color, level)]] : []),
-              ])
-            : "",
-      },
-      series: [
-        {
-          type: "scatter",
-          symbolSize: 14,
-          z: 4,
-          data: points.map((point, i) => ({
-            point,
-            value: [scaled(point.x, x), scaled(point.y, y), ...(level ? [levels[i]] : [])],
-            itemStyle: {
-              ...(!level && { color: seriesStyle(point.place, colours).color }),
-              borderColor: level ? colours.muted : colours.surface,
-              borderWidth: level ? 1 : 2,
-            },
-            label: {
-              show: !level,
-              position: "top",
-              color: colours.text,
-              fontSize: 11,
-              formatter: () => labelAt(points, i),
-            },
-          })),
-          labelLayout: { moveOverlap: "shiftY" },
-        },
-        ...curves.flatMap((one) => curveOf(one, record, colours)),
-        marksOf(record, colours),
-      ],
-    }),
-    table: () => ({
-      columns: ["name", x.title, y.title, ...(level ? [level.title] : [])],
-      rows: points.map((point) => [point.name, point.x, point.y, ...(level ? [point.color] : [])]),
     }),
   };
 }
