@@ -210,7 +210,7 @@ COMMANDS = [
     (["theory", "art"], "art", "did you mean atr?"),
     (["theory", "atr", "--only", "everything"], "everything", "invalid choice"),
     (["theory", "atr", "--seeds", "1"], "--seeds", "at least 2, got 1"),
-    (["theory", "atr", "--seeds", "x"], "--seeds", "invalid int value"),
+    (["theory", "atr", "--seeds", "x"], "--seeds", "at least 2, got x"),
     (["windows", "--budget", "0"], "0 is no budget", "above 0"),
     (["windows", "--budget", "nan"], "nan is no budget", "above 0"),
     (["windows", "--budget", "inf"], "inf is no budget", "above 0"),
