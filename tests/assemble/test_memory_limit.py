@@ -81,27 +81,31 @@ def test_where_memory_lacks_a_run_shrinks_to_the_same_gradient(tmp_path):
     assert found["optimizer/grad_norm"] > 0.0
 
 
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory):
+    """The folder of runs, and a run of three steps whose budget was found by trying what fits."""
+    folder = tmp_path_factory.mktemp("searched")
+    limited = ["compute.memory_limit_mb=64", "num_steps=3", "checkpoint.keep_last=9"]
+    done, run = _run(folder, *SHAPE, *limited, f"runs_dir={folder}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder, run
+
+
 @pytest.mark.full
 @pytest.mark.timeout(1200)
-def test_a_budget_is_found_and_stored(tmp_path):
-    limited = ["compute.memory_limit_mb=64", f"runs_dir={tmp_path}"]
-    done, run = _run(tmp_path, *SHAPE, *limited)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_a_budget_is_found_and_stored(searched):
+    folder, run = searched
     found = _budget(run)
     assert 64 < found < ALL
     assert f"micro-batches of {found} tokens, by trying what fits" in (run / "log.txt").read_text()
-    (kept,) = json.loads((tmp_path / ".cache" / "micro_batch_tokens.json").read_text()).values()
+    (kept,) = json.loads((folder / ".cache" / "micro_batch_tokens.json").read_text()).values()
     assert kept == found
 
 
 @pytest.mark.full
 @pytest.mark.timeout(1200)
-def test_a_run_goes_on_within_the_budget_that_was_found_without_another_search(tmp_path):
-    limited = ["compute.memory_limit_mb=64", "num_steps=3", "checkpoint.keep_last=9"]
-    done, run = _run(tmp_path / "a", *SHAPE, *limited, f"runs_dir={tmp_path / 'a'}")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert 64 < _budget(run) < ALL
-
+def test_a_run_goes_on_within_the_budget_that_was_found_without_another_search(searched, tmp_path):
+    _, run = searched
     copy = tmp_path / "b" / run.parent.name / run.name
     shutil.copytree(run, copy)
     done, _ = _run(tmp_path / "b", str(copy), "--from-step", "1", command=("train", "--resume"))
