@@ -57,6 +57,7 @@ CANNOT_SHOW = {
     "algorithm.log_ratio_limit": "no ratio of two steps is as far as exp(10) from 1",
     "algorithm.ratio.weight.cap": "no ratio of two steps meets it",
     "algorithm.surrogate.cap": "no ratio of two steps meets it",
+    "algorithm.advantage.per_reward": "these runs have one reward",
     "algorithm.on_policy.scale": "what a method says of itself, to which tests hold it",
     "algorithm.token_weight.frac": "a share of some hundred tokens that rounds to none",
     "algorithm.token_weight.upper": "it bounds what a share that rounds to none is drawn from",

@@ -50,7 +50,8 @@ def test_a_narrow_terminal_splits_no_word(capsys, monkeypatch):
     console = Console(width=80, markup=False, force_terminal=True, color_system=None)
     monkeypatch.setattr(objectives, "standard_output", lambda: console)
     lines = printed(capsys).splitlines()
-    place = next(place for place, line in enumerate(lines) if line.startswith(f"{len(names('algorithm'))} methods"))
+    last = f"{len(names('algorithm'))} methods"
+    place = next(place for place, line in enumerate(lines) if line.startswith(last))
     assert max(map(len, lines[:place])) <= 80
     words = {word.strip(";:") for line in lines[:place] for word in line.split()}
     assert words <= whole | set(names("algorithm"))
