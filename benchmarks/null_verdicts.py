@@ -30,14 +30,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from atrium.compare.arm_pairs import ScoredArms
 from atrium.compare.outcomes import outcome_table, read_answers
-from atrium.compare.wording import Verdict, under_both_readings
 from atrium.runs.reader import read_evaluations
 from atrium.runs.run_folder import RunFolder
+from atrium.stats.arm_pairs import ScoredArms
 from atrium.stats.failures import exact_interval
 from atrium.stats.readings import as_always_wrong
 from atrium.stats.simultaneous import Family
+from atrium.stats.wording import Verdict, under_both_readings
 
 Counts = NDArray[np.int64]
 Values = NDArray[np.float64]

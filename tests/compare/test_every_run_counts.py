@@ -14,9 +14,9 @@ from atrium.base.errors import ConfigError
 from atrium.cli.app import main
 from atrium.compare.document_sentences import paper_sentences
 from atrium.compare.run_comparison import compare_runs
-from atrium.compare.wording import points, rounded_up
 from atrium.runs.run_folder_writer import RunFolderWriter
 from atrium.runs.status import RunState
+from atrium.stats.wording import points, rounded_up
 
 EXAM, NUM_PROBLEMS = "exam", 20
 RECORDED = Path(__file__).parents[1] / "recorded" / "6991847"

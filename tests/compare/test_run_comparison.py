@@ -7,8 +7,9 @@ import pytest
 from numpy.testing import assert_allclose
 
 from atrium.base.errors import ConfigError, RunFolderError
-from atrium.compare.outcomes import At
+from atrium.compare.outcomes import At, outcome_table, read_answers
 from atrium.compare.run_comparison import compare_runs
+from atrium.stats import compare
 
 
 def test_scores_are_means_over_seeds_and_problems_and_the_difference_is_theirs(make_run):
@@ -82,3 +83,17 @@ def test_runs_without_their_samples_cannot_be_compared(make_study):
     runs[0].evaluation_path("exam", 4).unlink()
     with pytest.raises(RunFolderError, match="compared problem by problem"):
         compare_runs(runs)
+
+
+def test_the_library_on_plain_arrays_says_what_the_comparison_of_runs_says(make_study):
+    runs = make_study({"grpo": 0.0, "atr": 0.25, "clip_higher": 0.0}, num_seeds=4)
+    found = compare_runs(runs)
+    answers = {
+        one.arm.name: [read_answers(run, "exam", 4) for run in one.arm.runs.values()] for one in found.arms
+    }
+    values = {name: outcome_table(own).mean_at_k() for name, own in answers.items()}
+    by_arrays = compare(values)
+    assert [pair.words for pair in by_arrays.pairs] == [
+        pair.words for pair in found.pairs if pair.measure == "mean" and pair.benchmark == "exam"
+    ]
+    assert by_arrays.best == found.best["mean", "exam"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from atrium.compare.statistics import compare_arms, verdict_on
+from atrium.stats.comparison import compare_arms, verdict_on
 from atrium.stats.pairing import pair_seeds
 from atrium.stats.unpaired import unpaired_difference
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from atrium.compare.planned_seeds import SeedPlan
-from atrium.compare.wording import judged, under_both_readings
 from atrium.stats.crossed import crossed_mean
 from atrium.stats.estimates import Interval
 from atrium.stats.readings import as_always_wrong
 from atrium.stats.simultaneous import SINGLE
+from atrium.stats.wording import judged, under_both_readings
 
 ABOVE, AROUND, BELOW = Interval(0.01, 0.1), Interval(-0.02, 0.1), Interval(-0.2, -0.1)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from atrium.claim.definition import Claim, Computation, Scale, ScoreOutcome
 from atrium.claim.files import COMPUTED, FOLDER, design_of, sweep_of
-from atrium.compare.wording import points
 from atrium.document.document import Cell, Column, Document, Image, Row, Section, Sentence, Table, Value
+from atrium.stats.wording import points
 
 PAGE_TITLE = "Papers reproduced, claim by claim"
 PAGE_INTRODUCTION = """\

@@ -18,11 +18,11 @@ from atrium.claim.table import read_table
 from atrium.compare.curve_contrasts import curve_contrast, curve_value
 from atrium.compare.judged_pairs import values_of
 from atrium.compare.outcomes import Answers, outcome_table, read_answers, read_evaluated_run
-from atrium.compare.statistics import compare_arms
 from atrium.runs.find import list_runs
 from atrium.runs.method_settings import method_key
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import RunState, read_status
+from atrium.stats.comparison import compare_arms
 from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.plan import Stage, plan_stage, trial_config
 

@@ -8,13 +8,13 @@ import numpy as np
 
 from atrium.claim.definition import Claim, CurveScore, ScoreOutcome
 from atrium.claim.evidence import Runs, last_answers
-from atrium.compare.arm_pairs import MEAN, PASS
 from atrium.compare.curve_index import recorded_curves
 from atrium.compare.judged_pairs import values_of
 from atrium.compare.outcomes import OutcomeTable, outcome_table
 from atrium.document.document import Axis, Bounds, Figure, Intervals, Lines, Picture, Series
 from atrium.document.palette import places
 from atrium.runs.run_folder import RunFolder
+from atrium.stats.arm_pairs import MEAN, PASS
 
 _WIDTH = 100
 """Steps that a curve's moving mean is over, as in Figure 2 of arXiv 2602.05494."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from atrium.claim.definition import Expectation, Scale
-from atrium.compare.wording import points, rounded_up, ruled_out
 from atrium.document.formatting import counted
 from atrium.stats.estimates import Interval
+from atrium.stats.wording import points, rounded_up, ruled_out
 
 Finding = Literal["for", "against", "open", "not_run", "not_read"]
 _PAPER: Mapping[Finding, str] = {

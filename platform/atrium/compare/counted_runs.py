@@ -59,6 +59,11 @@ class MissingRun:
     why: str
     kind: Literal["preliminary", "incomplete"]
 
+    @property
+    def words(self) -> str:
+        """`study/atr-1 still runs`."""
+        return f"{self.folder.name} {self.stands}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedRuns:

@@ -9,7 +9,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from atrium.compare.arm_pairs import MEAN
 from atrium.compare.confounds import confound_lines, environment_lines, shared_lines
 from atrium.compare.counted_runs import left_out_words
 from atrium.compare.document_figures import (
@@ -31,7 +30,6 @@ from atrium.compare.document_tables import (
 )
 from atrium.compare.run_comparison import RunsComparison
 from atrium.compare.training_document import Training
-from atrium.compare.wording import same_method_words
 from atrium.document.document import (
     Document,
     Figure,
@@ -39,6 +37,8 @@ from atrium.document.document import (
     Sentence,
     Table,
 )
+from atrium.stats.arm_pairs import MEAN
+from atrium.stats.wording import same_method_words
 
 WRITTEN = "written"
 """The key of the section with the sentences and the table for a paper."""

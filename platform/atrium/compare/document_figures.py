@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from atrium.compare.arm_pairs import MEAN, PASS
 from atrium.compare.curves import GroupCurve
 from atrium.compare.document_sentences import difference_sentences
 from atrium.compare.judged_pairs import score_of
@@ -21,6 +20,7 @@ from atrium.document.document import (
     Mark,
     Series,
 )
+from atrium.stats.arm_pairs import MEAN, PASS
 from atrium.stats.crossed import interval_of
 
 _MOST_SAID = 2

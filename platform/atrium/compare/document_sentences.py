@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from atrium.compare.arm_pairs import MEAN, Pair
 from atrium.compare.confounds import with_words, withheld_words
 from atrium.compare.counted_runs import left_out_words
 from atrium.compare.judged_pairs import MACRO
 from atrium.compare.run_comparison import ArmScores, RunsComparison
-from atrium.compare.wording import for_paper
 from atrium.document.formatting import counted
+from atrium.stats.arm_pairs import MEAN, Pair
+from atrium.stats.wording import for_paper
 
 
 def paper_sentences(comparison: RunsComparison) -> list[str]:

@@ -9,19 +9,19 @@ import re
 
 import numpy as np
 
-from atrium.compare.arm_pairs import MEAN, Pair
 from atrium.compare.document_sentences import family_words, paper_sentences
 from atrium.compare.judged_pairs import MACRO
 from atrium.compare.outcomes import AT_WORDS, common_answers
 from atrium.compare.run_comparison import MEASURES, ArmScores, RunsComparison
-from atrium.compare.wording import points, rounded_up
 from atrium.document.document import Cell, Column, Estimate, Row, Span, Table, Value
 from atrium.document.formatting import counted
 from atrium.method.windows import Window
+from atrium.stats.arm_pairs import MEAN, Pair
 from atrium.stats.crossed import CrossedMean, interval_of
 from atrium.stats.pairing import ranges_text
 from atrium.stats.power import PLANNED_SEEDS
 from atrium.stats.robust import interquartile_of
+from atrium.stats.wording import points, rounded_up
 
 _MOST_SAID = 2
 """Candidates about which a caption holds sentences; of more they would be a page."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from atrium.compare.arm_pairs import MEAN, PASS, Pair, ScoredArms
 from atrium.compare.arms import Arm, are_same_method
 from atrium.compare.diverged_runs import Tables
 from atrium.compare.outcomes import OutcomeTable
 from atrium.compare.planned_seeds import PlannedArms
-from atrium.compare.wording import before_plan
 from atrium.document.formatting import counted
+from atrium.stats.arm_pairs import MEAN, PASS, Pair, ScoredArms
 from atrium.stats.crossed import SHARES, CrossedMean, Values, crossed_mean
 from atrium.stats.simultaneous import Family
+from atrium.stats.wording import before_plan
 
 MACRO = "macro average"
 
@@ -37,17 +37,15 @@ def judge_pairs(
             found = scores.pairs(baseline.name, diverged, missing=looked.missing, same_methods=same)
             if planned.plan is not None and planned.is_early:
                 found = [_before_plan(pair, planned.num_in, planned.plan.num_seeds) for pair in found]
-            readings = (scores, scores.as_always_wrong(diverged))
             is_withheld = any(pair.verdict.withheld for pair in found)
-            best[measure, scores.benchmark] = None if is_withheld else _best(arms, readings)
+            best[measure, scores.benchmark] = None if is_withheld else _best(arms, scores.best(diverged))
             pairs += found
     return pairs, best
 
 
-def _best(arms: Sequence[Arm], readings: Sequence[ScoredArms]) -> str | None:
-    """The arm that is shown to be the best in every reading, unless another arm is one method with it."""
-    names = {scores.best() for scores in readings}
-    best = next((arm for arm in arms if names == {arm.name}), None)
+def _best(arms: Sequence[Arm], name: str | None) -> str | None:
+    """The arm of this name, unless another arm is one method with it."""
+    best = next((arm for arm in arms if arm.name == name), None)
     if best is None or any(are_same_method(best, arm) for arm in arms if arm is not best):
         return None
     return best.name

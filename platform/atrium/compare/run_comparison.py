@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from atrium.compare.arm_pairs import MEAN, PASS, Pair
 from atrium.compare.arms import Arm, are_same_method
 from atrium.compare.compared_arms import compared_arms
 from atrium.compare.confounds import Recorded, read_confounds
@@ -33,6 +32,7 @@ from atrium.document.formatting import counted
 from atrium.document.palette import places
 from atrium.runs.find import started
 from atrium.runs.run_folder import RunFolder
+from atrium.stats.arm_pairs import MEAN, PASS, Pair
 from atrium.stats.clusters import MIN_CLUSTERS, clusters_words, num_clusters
 from atrium.stats.crossed import CrossedMean
 from atrium.stats.failures import FailureRate, fell_below_start

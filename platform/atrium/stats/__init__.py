@@ -1,1 +1,19 @@
-"""Statistics on arrays, by numpy and scipy alone: estimates, intervals, power. Nothing here reads a run."""
+"""Statistics on arrays, by numpy and scipy alone: estimates, intervals, verdicts, power; no run is read here.
+
+`compare` is the interface for other programs: docs/statistics_library.md. It is imported when it is first
+asked for, so that the modules of this package load nothing else.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from atrium.stats.library import compare as compare
+
+
+def __getattr__(name: str) -> object:
+    """`compare`, imported when it is first asked for."""
+    if name == "compare":
+        from atrium.stats.library import compare
+
+        return compare
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atrium.compare.wording import not_distinguishable
 from atrium.document.document import Column, Document, Estimate, Passage, Row, Section, Sentence, Table
 from atrium.stats.failures import FailureRate
+from atrium.stats.wording import not_distinguishable
 from atrium.sweep.analysis import Setting, SweepReport
 from atrium.sweep.contrasts import PlannedContrast, PlannedContrasts
 from atrium.sweep.families import ComparedFamilies

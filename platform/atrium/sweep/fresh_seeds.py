@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atrium.compare.arm_pairs import Pair, ScoredArms
+from atrium.stats.arm_pairs import Pair, ScoredArms
 from atrium.stats.crossed import CrossedMean
 from atrium.stats.failures import FailureRate
 from atrium.stats.robust import interquartile_of

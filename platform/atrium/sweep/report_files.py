@@ -13,8 +13,8 @@ import yaml
 
 from atrium.base.atomic import write_json, write_text
 from atrium.base.nested import put
-from atrium.compare.arm_pairs import Pair
 from atrium.compare.curve_contrasts import CurveContrast
+from atrium.stats.arm_pairs import Pair
 from atrium.stats.failures import FailureRate
 from atrium.sweep.analysis import Setting, SettingCurve, SweepReport
 from atrium.sweep.contrasts import ArmCurve, ContrastedArm, PlannedContrast, PlannedContrasts

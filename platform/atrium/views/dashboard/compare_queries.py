@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import Any
 
 from atrium.base.errors import ConfigError, RunFolderError
-from atrium.compare.arm_pairs import MEAN
 from atrium.compare.counted_runs import LeftOut
 from atrium.compare.document import comparison_document
 from atrium.compare.outcomes import At
@@ -15,6 +14,7 @@ from atrium.compare.run_comparison import MEASURES, RunsComparison, compare_runs
 from atrium.compare.training_document import Training, read_training
 from atrium.document.document import Figure
 from atrium.document.json import to_json
+from atrium.stats.arm_pairs import MEAN
 from atrium.views.dashboard.watcher import Watcher
 
 Answer = dict[str, Any]

@@ -8,19 +8,19 @@ from typing import Any
 
 from atrium.base.errors import AtriumError
 from atrium.compare.arm_names import NamedArm
-from atrium.compare.arm_pairs import MEAN, Pair
 from atrium.compare.counted_runs import VALIDATION
 from atrium.compare.default_choice import num_methods
 from atrium.compare.document import comparison_summary
 from atrium.compare.document_figures import difference_figure
 from atrium.compare.run_comparison import ArmScores, RunsComparison
-from atrium.compare.wording import headline
 from atrium.document.document import Cell, Column, Document, Estimate, Row, Section, Sentence, Table
 from atrium.document.formatting import counted
 from atrium.document.json import to_json
 from atrium.runs.status import RunState
+from atrium.stats.arm_pairs import MEAN, Pair
 from atrium.stats.crossed import interval_of
 from atrium.stats.seeds import score_over_seeds
+from atrium.stats.wording import headline
 from atrium.views.dashboard.compare_queries import ComparisonRequest, compared_runs
 from atrium.views.dashboard.curve_queries import METHODS, groups_of, method_arms, places_of
 from atrium.views.dashboard.run_queries import default_of, trainings_by_experiment

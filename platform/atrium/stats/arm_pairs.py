@@ -1,7 +1,7 @@
 """Arms compared with a baseline arm: every pair with the verdict that holds under both readings.
 
-Pure functions of arrays and records; `judged_pairs` fills them from recorded runs, `sweep.fresh_seeds` from
-the runs of a sweep.
+Pure functions of arrays and records. `stats.library` fills them from plain arrays, `compare.judged_pairs`
+from recorded runs, `sweep.fresh_seeds` from the runs of a sweep.
 
 Axes: S seeds, P problems.
 """
@@ -10,25 +10,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from atrium.compare.counted_runs import MissingRun
-from atrium.compare.statistics import Comparison, arms_difference, compare_arms, verdict, verdict_on
-from atrium.compare.wording import Verdict, under_both_readings, unfinished
 from atrium.stats.clusters import sources_words
+from atrium.stats.comparison import Comparison, arms_difference, compare_arms, verdict, verdict_on
 from atrium.stats.crossed import Uncertainty, Values
 from atrium.stats.estimates import Interval
 from atrium.stats.pairing import SeedPairing, pair_seeds
 from atrium.stats.readings import as_always_wrong
 from atrium.stats.robust import mean_scores
 from atrium.stats.simultaneous import Family, SeedSpread, moderated_spreads, shown_best
+from atrium.stats.wording import Verdict, under_both_readings, unfinished
 
 MEAN = "mean"
 PASS = "pass"
 Found = TypeVar("Found")
+
+
+class Missing(Protocol):
+    """A run without an outcome: the kind of verdict that it leaves, and how it stands in words."""
+
+    @property
+    def kind(self) -> Literal["preliminary", "incomplete"]:
+        """The kind of verdict."""
+
+    @property
+    def words(self) -> str:
+        """`study/atr-1 still runs`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,14 +105,15 @@ class ScoredArms:
 
     Values are those of a `measure` on a `benchmark`, or on several that count equally. `family` is that of
     all arms against one of them. `clusters` names every problem's cluster by benchmark. `is_paired` says that
-    all arms have the same seeds by design, however few; else `pair_seeds` decides.
+    all arms have the same seeds by design, however few, or that no seeds are paired; None leaves it to
+    `pair_seeds`.
     """
 
     values: Mapping[str, Sequence[Values]]
     seeds: Mapping[str, Sequence[int]]
     family: Family
     clusters: Sequence[ArrayLike | None] | None = None
-    is_paired: bool = False
+    is_paired: bool | None = None
     measure: str = MEAN
     benchmark: str = ""
 
@@ -123,7 +135,7 @@ class ScoredArms:
         baseline: str,
         diverged: Mapping[str, Sequence[int]],
         *,
-        missing: Mapping[str, Sequence[MissingRun]] | None = None,
+        missing: Mapping[str, Sequence[Missing]] | None = None,
         same_methods: Collection[str] = (),
     ) -> list[Pair]:
         """Every other arm against the baseline, with the verdict that both readings and missing runs leave.
@@ -159,8 +171,13 @@ class ScoredArms:
             for name, pairing, difference in self._against(baseline, arms_difference)
         }
 
-    def best(self) -> str | None:
-        """The arm that is shown to be the best, as the baseline that every other arm is worse than."""
+    def best(self, diverged: Mapping[str, Collection[int]]) -> str | None:
+        """The arm that is shown to be the best in both readings: every other arm is worse than it."""
+        readings = (self, self.as_always_wrong(diverged)) if any(diverged.values()) else (self,)
+        names = {one._best() for one in readings}
+        return names.pop() if len(names) == 1 else None
+
+    def _best(self) -> str | None:
         names = list(self.values)
         means = [float(np.mean([value_SP.mean() for value_SP in self.values[name]])) for name in names]
         against = self.verdicts(names[int(np.argmax(means))])
@@ -186,9 +203,9 @@ class ScoredArms:
             yield name, pairing, compared
 
     def _pairing(self, baseline: Sequence[int], candidate: Sequence[int]) -> SeedPairing:
-        if not self.is_paired:
+        if self.is_paired is None:
             return pair_seeds(baseline, candidate)
-        return SeedPairing(is_paired=True, baseline=tuple(baseline), candidate=tuple(candidate))
+        return SeedPairing(is_paired=self.is_paired, baseline=tuple(baseline), candidate=tuple(candidate))
 
     def _of(self, arm: str, seeds: Sequence[int]) -> list[Values]:
         rows = [list(self.seeds[arm]).index(seed) for seed in seeds]
@@ -208,7 +225,7 @@ def _judged(
     pair: Pair,
     as_wrong: Comparison,
     diverged: Mapping[str, Sequence[int]],
-    missing: Mapping[str, Sequence[MissingRun]],
+    missing: Mapping[str, Sequence[Missing]],
 ) -> Pair:
     """The pair with the verdict that holds in the second reading, too, and that missing runs leave."""
     used = {pair.baseline: pair.pairing.baseline, pair.candidate: pair.pairing.candidate}
@@ -219,6 +236,5 @@ def _judged(
     judged = under_both_readings(pair.verdict, verdict(as_wrong, *used), seeds)
     if lacking := [run for arm in used for run in missing.get(arm, ())]:
         kind = min(run.kind for run in lacking)  # incomplete rather than preliminary
-        named = [f"{run.folder.name} {run.stands}" for run in lacking]
-        judged = unfinished(kind, pair.comparison.difference.value, named)
+        judged = unfinished(kind, pair.comparison.difference.value, [run.words for run in lacking])
     return replace(pair, verdict=judged)

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from atrium.compare import wording
-from atrium.compare.wording import Verdict, judged
+from atrium.stats import wording
 from atrium.stats.crossed import SHARES, CrossedMean, crossed_mean
 from atrium.stats.estimates import Interval
 from atrium.stats.power import Exam
@@ -35,6 +34,7 @@ from atrium.stats.robust import (
 )
 from atrium.stats.simultaneous import SINGLE, Family, SeedSpread
 from atrium.stats.unpaired import unpaired_difference
+from atrium.stats.wording import Verdict, judged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

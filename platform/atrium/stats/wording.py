@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from atrium.document.document import Tone
-
 VerdictKind = Literal[
     "better",
     "worse",
@@ -80,7 +78,7 @@ class Verdict:
         return self.kind in ("better", "worse")
 
     @property
-    def tone(self) -> Tone:
+    def tone(self) -> Literal["better", "worse", "plain"]:
         """How a document shows the verdict."""
         return self.kind if self.kind == "better" or self.kind == "worse" else "plain"
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from atrium.compare.statistics import compare_arms, verdict
-from atrium.compare.wording import before_plan, points, under_both_readings, unfinished, worded
+from atrium.stats.comparison import compare_arms, verdict
 from atrium.stats.simultaneous import SINGLE, Family
+from atrium.stats.wording import before_plan, points, under_both_readings, unfinished, worded
 
 NAMES = {"baseline_name": "grpo", "candidate_name": "atr"}
 

@@ -1,0 +1,172 @@
+"""`compare`: methods compared from plain arrays, with the verdicts and the words of `atrium compare`.
+
+An entry to `arm_pairs` for other programs. It loads numpy and scipy and nothing of the platform beside this
+package.
+
+Axes: M methods, S seeds, P problems, K samples per problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from atrium.stats.arm_pairs import Pair, ScoredArms
+from atrium.stats.clusters import cluster_numbers
+from atrium.stats.crossed import SHARES, CrossedMean, Values, crossed_mean
+from atrium.stats.simultaneous import Family
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedMethods:
+    """Methods with their mean scores, and every method against the baseline.
+
+    `scores` are over all seeds of a method. A pair holds its verdict, both intervals of the difference
+    (`pair.another_exam`, `pair.this_exam`), its p value and `pair.comparison`. `best` is the method that is
+    shown to be the best, or None. `notes` say which seeds, problems and answers were missing. All scores and
+    differences are fractions of 1; sentences are in points.
+    """
+
+    baseline: str
+    scores: Mapping[str, CrossedMean]
+    pairs: tuple[Pair, ...]
+    best: str | None
+    num_problems: int
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """A sentence for each pair, then the best method and the notes, one a line."""
+        best = [] if self.best is None else [f"{self.best} is shown to be the best"]
+        return "\n".join([*(pair.words for pair in self.pairs), *best, *self.notes])
+
+
+def compare(
+    scores: ArrayLike | Mapping[str, ArrayLike],
+    *,
+    names: Sequence[str] | None = None,
+    seeds: Mapping[str, Sequence[int]] | None = None,
+    baseline: str | None = None,
+    paired: bool | None = None,
+    clusters: Sequence[str | None] | None = None,
+    diverged: Mapping[str, Collection[int]] | None = None,
+) -> ComparedMethods:
+    """Compare methods that answered the same problems, with the statistics of `atrium compare`.
+
+    `scores` is an array [M, S, P, K] of answers, 1 or True for a right one and 0 for a wrong one; or
+    [M, S, P] of each problem's share of right answers, in [0, 1] (Mean@K or Pass@k); or a mapping from each
+    method's name to its own [S, P, K] or [S, P], where methods may differ in S and K. NaN is a missing value:
+    a seed without any answer does not count, nor does a problem that a seed has no answer to; a problem's
+    share is over the answers that are there.
+
+    `names` are the methods' names (default: `method 0`, `method 1`, ...), and `baseline` is one of them
+    (default: the first). `seeds` holds the random seed of each row by method (default: 0, 1, ...). `paired`
+    says that equal seeds share problems, initialization and draws, however few they are (True), or do not
+    (False); None pairs at least three common seeds that are two thirds of both methods. `clusters` names each
+    problem's contest or source. `diverged` are the seeds that diverged, by method: a verdict then has to hold
+    whether they count with their scores or as always wrong.
+
+    Intervals hold together over all pairs (Bonferroni). docs/statistics.md has the formulas. Raises
+    `ValueError` for values outside [0, 1], wrong shapes, unknown names or seeds, and where no problem was
+    answered by all seeds.
+    """
+    arms = _named(scores, names)
+    base = next(iter(arms)) if baseline is None else baseline
+    for name in {base, *(seeds or {}), *(diverged or {})} - arms.keys():
+        raise ValueError(f"{name!r} is none of the methods {', '.join(arms)}")
+    if len(arms) < 2:
+        raise ValueError("two methods or more are needed")
+    shares, own_seeds, notes = _shares(arms, seeds or {})
+    if paired and len(set(own_seeds.values())) > 1:
+        raise ValueError("paired methods need the same seeds")
+    bad = {name: sorted((diverged or {}).get(name, ())) for name in arms}
+    if unknown := [
+        f"{name}: diverged has seed {one}" for name in arms for one in bad[name] if one not in own_seeds[name]
+    ]:
+        raise ValueError(f"{unknown[0]}, which has no answers")
+    is_complete_P = _complete(shares, clusters, notes)
+    kept = [one for one, is_kept in zip(clusters or (), is_complete_P, strict=False) if is_kept]
+    scored = ScoredArms(
+        values={name: [share_SP[:, is_complete_P]] for name, share_SP in shares.items()},
+        seeds=own_seeds,
+        family=Family(num_candidates=len(arms) - 1),
+        clusters=[cluster_numbers(kept)] if kept else None,
+        is_paired=paired,
+    )
+    return ComparedMethods(
+        baseline=base,
+        scores={
+            name: crossed_mean(values, clusters=scored.clusters, limits=SHARES)
+            for name, values in scored.values.items()
+        },
+        pairs=tuple(scored.pairs(base, bad)),
+        best=scored.best(bad),
+        num_problems=int(is_complete_P.sum()),
+        notes=tuple(notes),
+    )
+
+
+def _complete(
+    shares: Mapping[str, Values], clusters: Sequence[str | None] | None, notes: list[str]
+) -> NDArray[np.bool_]:
+    """Which problems all seeds have an answer to [P]; the number of the others becomes a note."""
+    is_complete_P: NDArray[np.bool_] = np.isfinite(np.concatenate(list(shares.values()))).all(axis=0)
+    num = len(is_complete_P)
+    if clusters is not None and len(clusters) != num:
+        raise ValueError(f"clusters must have {num} names, one for each problem")
+    if not is_complete_P.any():
+        raise ValueError("no problem has an answer of every seed of every method")
+    if num_left := num - int(is_complete_P.sum()):
+        notes.append(f"{num_left} of {num} problems are left out: some seed has no answer")
+    return is_complete_P
+
+
+def _named(scores: ArrayLike | Mapping[str, ArrayLike], names: Sequence[str] | None) -> dict[str, Values]:
+    """The values of each method [S, P] or [S, P, K] by its name."""
+    if isinstance(scores, Mapping):
+        if names is not None:
+            raise ValueError("scores by name have their names already; leave out names")
+        arms = {name: np.asarray(value, dtype=np.float64) for name, value in scores.items()}
+    else:
+        values = np.asarray(scores, dtype=np.float64)
+        listed = [f"method {place}" for place in range(len(values))] if names is None else list(names)
+        if len(set(listed)) < len(listed) or len(listed) != len(values):
+            raise ValueError(f"names must be {len(values)} different ones, one for each method")
+        arms = dict(zip(listed, values, strict=True))
+    for name, value in arms.items():
+        if value.ndim not in (2, 3) or not value.size:
+            raise ValueError(f"{name}: values must be seeds x problems (x samples), got shape {value.shape}")
+        if not (np.isnan(value) | ((value >= 0.0) & (value <= 1.0))).all():
+            raise ValueError(f"{name}: values must lie in [0, 1], or be NaN where they are missing")
+    if len({value.shape[1] for value in arms.values()}) > 1:
+        raise ValueError("all methods need the same problems in the same order")
+    return arms
+
+
+def _shares(
+    arms: Mapping[str, Values], seeds: Mapping[str, Sequence[int]]
+) -> tuple[dict[str, Values], dict[str, tuple[int, ...]], list[str]]:
+    """The share of right answers [S, P] of the seeds that have any, ascending, and what was missing."""
+    shares, kept, notes = {}, {}, []
+    for name, value in arms.items():
+        numbers = list(seeds.get(name, range(len(value))))
+        if len(set(numbers)) < len(numbers) or len(numbers) != len(value):
+            raise ValueError(f"{name}: seeds must be {len(value)} different numbers, one for each row")
+        value_SPK = value if value.ndim == 3 else value[:, :, None]
+        is_known = np.isfinite(value_SPK)
+        num_SP = is_known.sum(axis=2)
+        with np.errstate(invalid="ignore"):
+            share_SP = np.where(is_known, value_SPK, 0.0).sum(axis=2) / num_SP
+        rows = [row for row in np.argsort(numbers) if num_SP[row].any()]
+        if not rows:
+            raise ValueError(f"{name}: has no answers")
+        shares[name], kept[name] = share_SP[rows], tuple(int(numbers[row]) for row in rows)
+        if len(rows) < len(value):
+            notes.append(f"{name}: {len(value) - len(rows)} of {len(value)} seeds have no answers")
+        num_SP = num_SP[rows]
+        if num_missing := int((value_SPK.shape[2] - num_SP)[num_SP > 0].sum()):
+            num_all = num_SP.size * value_SPK.shape[2]
+            notes.append(f"{name}: {num_missing} of {num_all} answers are missing where others are there")
+    return shares, kept, notes
