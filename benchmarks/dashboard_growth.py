@@ -30,7 +30,6 @@ def requests(names):
     return {
         "runs": {},
         "overview": {},
-        "sparks": {},
         "lasts": {"metric": _CURVES},
         "run": {"name": names[0]},
         "quantities": every,

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
 import signal
 import socket
@@ -17,7 +19,7 @@ import uvicorn
 from atrium.base.errors import ConfigError
 from atrium.cli.app import main as atrium
 from atrium.cli.dashboard import main
-from atrium.views.dashboard.connections import PunctualProtocol
+from atrium.views.dashboard.connections import PunctualProtocol, QuietServer
 from atrium.views.dashboard.serving import listening
 
 
@@ -129,6 +131,31 @@ def test_a_client_that_takes_nothing_of_an_answer_is_cut_off():
         client.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
         assert client.recv(4) == b"HTTP"
         holds_none(server)
+
+
+def test_a_server_that_is_stopped_while_it_computes_logs_nothing(caplog):
+    computes, ended = threading.Event(), threading.Event()
+
+    async def answer(scope, receive, send):
+        computes.set()
+        await asyncio.to_thread(ended.wait, 30)
+
+    logging.getLogger("uvicorn.error").setLevel(logging.NOTSET)
+    config = uvicorn.Config(answer, lifespan="off", log_config=None, timeout_graceful_shutdown=0)
+    server = QuietServer(config)
+    with listening("127.0.0.1", 0) as listener:
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+        thread.start()
+        with socket.create_connection(listener.getsockname(), timeout=60) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+            assert computes.wait(30)
+            server.handle_exit(signal.SIGINT, None)
+            client.recv(100)
+            ended.set()
+            thread.join(timeout=30)
+    logging.getLogger("uvicorn.error").setLevel(logging.NOTSET)
+    assert not thread.is_alive()
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 @pytest.mark.full

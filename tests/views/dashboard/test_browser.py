@@ -118,6 +118,42 @@ def test_curves_are_drawn_grouped_and_exported(page):
     until(page, "!document.querySelector(\"section.figure[aria-label='objective/kl_k3']\")")
 
 
+@pytest.mark.parametrize(
+    ("path", "choose", "chosen"),
+    [
+        ("/overview", lambda page: page.get_by_label("Baseline").select_option("atr"), "base=atr"),
+        ("/runs", lambda page: page.locator(".run-name").first.click(), "open="),
+        ("/runs", lambda page: page.get_by_label("Filter runs").press_sequentially("atr"), "q=atr"),
+        ("/curves", lambda page: page.get_by_role("button", name="Tokens").click(), "x=tokens"),
+        ("/curves", lambda page: page.get_by_label("log scale").click(), "log=1"),
+        ("/curves", lambda page: page.locator(".series").first.click(), "hide="),
+        ("/compare", lambda page: page.get_by_role("button", name="Equal steps").click(), "point=steps"),
+        ("/trust-region?at=", lambda page: page.get_by_label("Step").select_option("8"), "step=8"),
+        ("/rollouts", lambda page: page.get_by_label("Verdict").select_option("correct"), "verdict=correct"),
+    ],
+)
+def test_back_undoes_a_choice_and_forward_makes_it_again(page, path, choose, chosen):
+    show(page, path)
+    page.wait_for_timeout(200)
+    before = page.url
+    choose(page)
+    until(page, f"location.search.includes({json.dumps(chosen)})")
+    after = page.url
+    content = (
+        "JSON.stringify([...document.querySelectorAll('main :is(button, select, input, .drawer h2)')]"
+        ".map((one) => [one.ariaPressed, one.value, one.checked, one.textContent]))"
+    )
+    page.wait_for_timeout(500)
+    shown = page.evaluate(content)
+    page.go_back()
+    page.wait_for_selector("main[data-ready]")
+    assert page.url == before
+    until(page, f"{content} !== {json.dumps(shown)}")
+    page.go_forward()
+    assert page.url == after
+    until(page, f"{content} === {json.dumps(shown)}")
+
+
 def test_dragging_over_a_curve_zooms_and_a_double_click_shows_all_of_it_again(page):
     show(page, "/curves")
     box = drawn(page, "rollout/reward").locator(".plot").bounding_box()

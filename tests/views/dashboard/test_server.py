@@ -473,6 +473,24 @@ def test_live_runs_appear_grow_and_go(runs_dir, client, make_run):
     eventually(lambda: new not in names(client))
 
 
+def test_an_update_carries_only_the_runs_that_changed(runs_dir, client, make_run):
+    indexed(client)
+    before = ask(client, "runs")
+    assert before["is_whole"]
+    assert ask(client, "runs", since=before["version"])["runs"] == []
+    changed = before["runs"][1]["name"]
+    (runs_dir / changed / "annotations.json").write_text('{"note": "new"}')
+    update = eventually(lambda: (found := ask(client, "runs", since=before["version"]))["runs"] and found)
+    assert [(run["name"], run["note"]) for run in update["runs"]] == [(changed, "new")]
+    assert not update["is_whole"]
+    metric = {"metric": "rollout/reward", "since": before["version"]}
+    assert ask(client, "lasts", **metric)["lasts"]["rollout/reward"].keys() == {changed}
+    make_run(runs_dir, "mine", 0, experiment="other")  # its settings differ: the rows of all runs do
+    eventually(lambda: len(ask(client, "runs", since=before["version"])["runs"]) == 5)
+    shutil.rmtree(runs_dir / changed)
+    eventually(lambda: ask(client, "runs", since=before["version"])["is_whole"])
+
+
 def test_news_reach_an_open_page(runs_dir, client, make_run):
     with client.stream("GET", "/api/events") as stream:
         lines = (line for line in stream.iter_lines() if line.startswith("data:"))

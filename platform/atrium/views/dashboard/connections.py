@@ -1,11 +1,23 @@
-"""HTTP connections of the dashboard that end where a client takes too long to say what it wants."""
+"""Connections that end where a client takes too long with its request, and a server that stops in silence."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from types import FrameType
 
 import h11
+from uvicorn import Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+
+class QuietServer(Server):
+    """uvicorn's server; requests that are dropped when it stops are no errors."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop, and log no traceback of what is computed meanwhile."""
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        super().handle_exit(sig, frame)
 
 
 class PunctualProtocol(H11Protocol):

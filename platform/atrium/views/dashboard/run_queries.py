@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from atrium.base.metrics import REWARD
 from atrium.base.nested import setting
 from atrium.base.plain_files import open_plain
 from atrium.base.recorded import read_object
 from atrium.compare.arm_names import NamedArm
 from atrium.compare.default_choice import default_experiment
-from atrium.compare.run_settings import differing
-from atrium.runs.method_settings import tells_methods_apart
 from atrium.runs.reader import read_findings
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import RunState
@@ -32,35 +29,8 @@ _LOG_BYTES = 20_000
 _SPARK_POINTS = 40
 
 
-def runs_answer(watcher: Watcher) -> Answer:
-    """The table of runs, the latest first; settings that all runs share are given once."""
-    state = state_answer(watcher)  # read first: what changes meanwhile has a later version than the answer
-    return {**_table(watcher, state["version"]), "now": time.time(), **state}
-
-
-@lru_cache(maxsize=4)
-def _table(watcher: Watcher, _version: int) -> Answer:
-    entries = list(watcher.scan.entries.values())
-    settings = [entry.settings for entry in entries if entry.settings]
-    keys = differing(settings)
-    method = {name: arm for arms in arms_by_experiment(entries) for arm in arms for name in arm.runs}
-    shared = {key: value for key, value in (settings[0] if settings else {}).items() if key not in set(keys)}
-    return {
-        "runs": [
-            {**_row(entry, keys), **_method(method.get(entry.name))}
-            for entry in sorted(entries, key=lambda entry: (-entry.started, entry.name))
-        ],
-        "experiment": default_of(trainings_by_experiment(watcher)),
-        "keys": keys,
-        "method_keys": [key for key in keys if tells_methods_apart(key)],
-        "shared": shared,
-        "benchmarks": sorted({name for entry in entries for name in entry.overview.scores}),
-        "runs_dir": str(watcher.scan.runs_dir.absolute()),
-        "problem": watcher.scan.problem,
-    }
-
-
-def _method(arm: NamedArm | None) -> Answer:
+def method_of(arm: NamedArm | None) -> Answer:
+    """The name of a run's method, and whether the run is apart from those of that name."""
     return {"method": arm.name if arm else WITHOUT_SETTINGS, "is_other": arm is not None and arm.is_other}
 
 
@@ -105,25 +75,22 @@ def state_answer(watcher: Watcher) -> Answer:
     }
 
 
-def sparks_answer(watcher: Watcher) -> Answer:
-    """The mean reward of each indexed run in few points, by the run's name."""
-    sparks = {}
-    for name, entry in watcher.scan.entries.items():
-        table = watcher.index.read(entry.folder)
-        values = None if table is None else table.columns.get(REWARD.name)
-        if values is not None and len(values) > 1:
-            starts = (
-                np.arange(min(_SPARK_POINTS, len(values))) * len(values) // min(_SPARK_POINTS, len(values))
-            )
-            sizes = np.diff(starts, append=len(values))
-            sparks[name] = [_rounded(mean) for mean in (np.add.reduceat(values, starts) / sizes).tolist()]
-    return {"sparks": sparks}
+def spark_of(values: NDArray[np.float64] | None) -> list[float | None]:
+    """A curve in few points; empty where it has fewer than two."""
+    if values is None or len(values) < 2:
+        return []
+    num = min(_SPARK_POINTS, len(values))
+    starts = np.arange(num) * len(values) // num
+    sizes = np.diff(starts, append=len(values))
+    return [_rounded(mean) for mean in (np.add.reduceat(values, starts) / sizes).tolist()]
 
 
-def lasts_answer(watcher: Watcher, metrics: Iterable[str]) -> Answer:
-    """The last value that each run recorded of each metric, by metric and the run's name."""
+def lasts_answer(watcher: Watcher, metrics: Iterable[str], since: int = -1) -> Answer:
+    """The last value that each run that changed after `since` recorded of each metric, by name."""
     found: dict[str, dict[str, float]] = {metric: {} for metric in metrics}
     for name, entry in watcher.scan.entries.items():
+        if watcher.changed_at.get(name, since + 1) <= since:
+            continue
         table = watcher.index.read(entry.folder)
         for metric, by_run in found.items():
             values = None if table is None else table.columns.get(metric)
@@ -139,7 +106,7 @@ def run_answer(watcher: Watcher, name: str) -> Answer:
     provenance, _ = read_object(entry.folder.provenance_file)
     evaluations = watcher.scan.evaluations(entry)
     return {
-        **_row(entry, entry.settings),
+        **row_of(entry, entry.settings),
         "settings": dict(entry.settings),
         "findings": [*_findings(entry.folder, entry.signature, entry.overview.state)],
         "overrides": _text_of(entry, "overrides.yaml").splitlines(),
@@ -156,7 +123,8 @@ def run_answer(watcher: Watcher, name: str) -> Answer:
     }
 
 
-def _row(entry: RunEntry, keys: Iterable[str]) -> Answer:
+def row_of(entry: RunEntry, keys: Iterable[str]) -> Answer:
+    """A run's line of the table, with the settings of those keys."""
     status, annotations = entry.overview.status, entry.annotations
     return {
         "name": entry.name,

@@ -9,8 +9,9 @@ import asyncio
 import json
 import math
 import secrets
+import threading
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,13 +27,8 @@ from atrium.views.dashboard.annotations import annotate
 from atrium.views.dashboard.curve_queries import curves_answer, quantities_answer
 from atrium.views.dashboard.export_routes import AskedComparison, AskedCurves, AskedRuns, add_exports
 from atrium.views.dashboard.guard import Guard, host_names
-from atrium.views.dashboard.run_queries import (
-    lasts_answer,
-    run_answer,
-    runs_answer,
-    sparks_answer,
-    state_answer,
-)
+from atrium.views.dashboard.run_queries import lasts_answer, run_answer, state_answer
+from atrium.views.dashboard.runs_table import RunsTable
 from atrium.views.dashboard.samples import TRAINING, Filter
 from atrium.views.dashboard.sweep_queries import sweep_answer, sweeps_answer
 from atrium.views.dashboard.watcher import Watcher
@@ -72,9 +68,8 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(watcher.start)
-        warming = asyncio.get_running_loop().run_in_executor(None, _warm, watcher)
+        threading.Thread(target=_warm, args=(watcher,), daemon=True).start()
         yield
-        await warming
         await run_in_threadpool(watcher.stop)
 
     app = FastAPI(title="Atrium", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
@@ -100,7 +95,8 @@ def _warm(watcher: Watcher) -> None:
     """Load SciPy and compare the latest experiment, so that the first page does not wait for it."""
     from atrium.views.dashboard.overview_queries import overview_answer
 
-    overview_answer(watcher, None, None)
+    with suppress(Exception):  # the page itself says what is wrong; here the server may have stopped
+        overview_answer(watcher, None, None)
 
 
 def _add_pages(app: FastAPI, watcher: Watcher, token: str) -> None:
@@ -129,9 +125,11 @@ class _Fresh(StaticFiles):
 
 
 def _add_queries(app: FastAPI, watcher: Watcher) -> None:
+    table = RunsTable(watcher)
+
     @app.get("/api/runs")
-    def runs() -> Response:
-        return _json(runs_answer(watcher))
+    def runs(since: int | None = None) -> Response:
+        return _json(table.answer(since))
 
     @app.get("/api/overview")
     def overview(experiment: str | None = None, base: str | None = None) -> Response:
@@ -139,13 +137,9 @@ def _add_queries(app: FastAPI, watcher: Watcher) -> None:
 
         return _json(overview_answer(watcher, experiment, base))
 
-    @app.get("/api/sparks")
-    def sparks() -> Response:
-        return _json(sparks_answer(watcher))
-
     @app.get("/api/lasts")
-    def lasts(metric: Names = []) -> Response:  # noqa: B006 - FastAPI copies it
-        return _json(lasts_answer(watcher, metric))
+    def lasts(metric: Names = [], since: int = -1) -> Response:  # noqa: B006 - FastAPI copies it
+        return _json(lasts_answer(watcher, metric, since))
 
     @app.get("/api/run")
     def run(name: str) -> Response:

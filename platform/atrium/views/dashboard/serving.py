@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 import webbrowser
@@ -32,7 +33,7 @@ def serve(
     # FastAPI and pyarrow cost a second that `--help` and mistakes need not pay.
     import uvicorn
 
-    from atrium.views.dashboard.connections import PunctualProtocol
+    from atrium.views.dashboard.connections import PunctualProtocol, QuietServer
     from atrium.views.dashboard.server import create_app
 
     app = create_app(runs_dir, host=host, more_hosts=more_hosts, said_of=said_of)
@@ -53,10 +54,12 @@ def serve(
     sys.stdout.flush()
     if opens_browser and sys.stdout.isatty():
         webbrowser.open(url)
-    server = uvicorn.Server(settings)
+    server = QuietServer(settings)
     app.state.is_closing = lambda: server.should_exit
     with suppress(KeyboardInterrupt):  # it is how the dashboard is meant to end
         server.run(sockets=[listener])
+    sys.stdout.flush()
+    os._exit(0)  # threads that still compute an answer would keep the process
 
 
 def listening(host: str, wanted: int, *, stalled_s: float = _STALLED_S) -> socket.socket:

@@ -33,7 +33,9 @@ class Watcher:
     def __init__(self, runs_dir: Path, *, interval_s: float = 1.0) -> None:
         self.scan = RunsScan(runs_dir)
         self.index = index_of(runs_dir / ".cache")
-        self.version = 0
+        self.version = int(1000 * time.time())  # later than those of a server that ran here before
+        self.changed_at: dict[str, int] = {}
+        """The version in which each run last changed, its curves included."""
         self.progress = Progress(num_done=0, num_runs=0)
         self._interval_s = interval_s
         self._wanted: dict[str, None] = {}
@@ -97,7 +99,7 @@ class Watcher:
             entry = entries[name]
             if OUTSIDE not in entry.problems and self.index.num_bytes_behind(entry.folder) > 0:
                 self._behind.add(name)
-        self._report(len(changed) > 0)
+        self._report(changed)
 
     def _fill(self) -> None:
         """Index runs that are behind for a while, those someone looks at first, then the latest."""
@@ -106,12 +108,12 @@ class Watcher:
             if self._stopping.is_set() or time.monotonic() > deadline:
                 return
             try:
-                grew = self.index.refresh(entry.folder)
+                grew = {entry.name} if self.index.refresh(entry.folder) else set()
                 self._unindexed.pop(entry.name, None)
             except OSError as error:
                 reason = error.strerror or str(error)
                 self._unindexed[entry.name] = f"curves of {entry.name} cannot be indexed: {reason}"
-                grew = True
+                grew = {entry.name}
             self._behind.discard(entry.name)
             self._wanted.pop(entry.name, None)
             self._report(grew)
@@ -122,8 +124,9 @@ class Watcher:
         order = dict.fromkeys([name for name in list(self._wanted) if name in self._behind] + latest_first)
         return [entries[name] for name in order]
 
-    def _report(self, changed: bool) -> None:
+    def _report(self, changed: set[str]) -> None:
         num_runs = len(self.scan.entries)
         self.progress = Progress(num_done=num_runs - len(self._behind), num_runs=num_runs)
         if changed:
+            self.changed_at |= dict.fromkeys(changed, self.version + 1)
             self.version += 1

@@ -54,14 +54,17 @@ const context = {
       if (asking === mine) asking = null;
     }
   },
-  forget() {
-    table = asking = null;
-  },
 };
 
 async function askTable() {
-  const found = await ask("runs");
-  await fetchMetrics(get("q"), { more: getAll("mcol"), anew: true }).catch(() => {});
+  const since = table?.version;
+  const found = await ask("runs", { since });
+  if (!found.is_whole) {
+    const changed = new Set(found.runs.map(({ name }) => name));
+    found.runs.push(...table.runs.filter(({ name }) => !changed.has(name)));
+    found.runs.sort((a, b) => b.started - a.started || (a.name < b.name ? -1 : 1));
+  }
+  await fetchMetrics(get("q"), { more: getAll("mcol"), since }).catch(() => {});
   return found;
 }
 
@@ -74,6 +77,7 @@ async function open() {
   shown?.dispose?.();
   shown = null;
   root.dataset.view = view;
+  delete root.dataset.ready;
   try {
     // The table of runs, which nearly every view needs, is asked for while the view's code is loaded.
     if (table === null) context.runs().catch(() => {});
@@ -128,7 +132,11 @@ document.addEventListener("keydown", (event) => {
   search.focus();
   search.select();
 });
-addEventListener("popstate", () => void open());
+addEventListener("popstate", async () => {
+  const { scrollY } = window;
+  await open();
+  scrollTo(0, scrollY);
+});
 
 /** Draw the view anew until nothing has changed since what it shows was asked for. */
 async function refresh() {

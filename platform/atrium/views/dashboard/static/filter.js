@@ -19,13 +19,19 @@ export function parse(text) {
   });
 }
 
-/** Ask for the last values of the metrics that a text or a list names, where they are not known or are to be known anew. */
-export async function fetchMetrics(text, { more = [], anew = false } = {}) {
+/**
+ * Ask for the last values of the metrics that a text or a list names, where they are not known, or of the runs that
+ * changed after the version `since`.
+ */
+export async function fetchMetrics(text, { more = [], since = undefined } = {}) {
   const named = [...parse(text).map(({ key }) => key ?? ""), ...more].filter((key) => key.includes("/"));
-  const missing = [...new Set(named)].filter((key) => anew || !lasts.has(key));
-  const found = missing.length ? (await ask("lasts", { metric: missing })).lasts : {};
-  if (anew) lasts.clear();
-  for (const [key, byRun] of Object.entries(found)) lasts.set(key, byRun);
+  if (since) for (const key of lasts.keys()) if (!named.includes(key)) lasts.delete(key);
+  const isUpdate = since && named.every((key) => lasts.has(key));
+  const missing = [...new Set(named)].filter((key) => since || !lasts.has(key));
+  const parameters = { metric: missing, since: isUpdate ? since : null };
+  const found = missing.length ? (await ask("lasts", parameters)).lasts : {};
+  for (const [key, byRun] of Object.entries(found))
+    lasts.set(key, { ...(isUpdate && lasts.get(key)), ...byRun });
 }
 
 /** The last value of a metric that `fetchMetrics` asked for. */

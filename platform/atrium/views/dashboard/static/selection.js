@@ -82,7 +82,7 @@ export function differingKeys(table, runs) {
 /** The search box of runs, whose text is the filter, and a menu that adds terms to it. */
 export function filterControls(table, onchange) {
   const change = debounced(async (value) => {
-    set({ q: value, run: null });
+    set({ q: value, run: null }, { isTyped: true });
     await fetchMetrics(value).catch(() => {});
     onchange();
   }, 180);

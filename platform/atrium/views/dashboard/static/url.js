@@ -27,12 +27,18 @@ export function append(query, parameters) {
 
 const withQuery = (path, query) => (query.size ? `${path}?${query}` : path);
 
-/** Change parameters of the address; null, "" and empty lists remove one. Replaces the entry in the history. */
-export function set(changes) {
+/**
+ * Change parameters of the address; null, "" and empty lists remove one. A choice makes an entry in the history, the
+ * letters of a text (`isTyped`) make one together, and a `default` that is written down makes none.
+ */
+export function set(changes, { isTyped = false, isDefault = false } = {}) {
   const query = new URLSearchParams(location.search);
   for (const name of Object.keys(changes)) query.delete(name);
   const address = withQuery(location.pathname, append(query, changes));
-  if (address !== `${location.pathname}${location.search}`) history.replaceState(null, "", address);
+  if (address === `${location.pathname}${location.search}`) return;
+  const typed = isTyped ? Object.keys(changes).join() : null;
+  const isSameEntry = isDefault || (isTyped && history.state === typed);
+  history[isSameEntry ? "replaceState" : "pushState"](typed, "", address);
 }
 
 const KEPT = ["q", "run", "exp", "base"];

@@ -32,7 +32,7 @@ export async function show(root, context) {
   );
   root.append(bar, body);
   const opened = new Set();
-  const drawer = runDrawer(root, context, () => refresh());
+  const drawer = runDrawer(root, () => refresh());
   let drawn = "";
   let known = "";
 

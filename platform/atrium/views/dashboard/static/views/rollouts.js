@@ -29,8 +29,8 @@ export async function show(root, context) {
     problem: get("only"),
   });
 
-  function change(changes) {
-    set({ ...changes, problem: null, sample: null });
+  function change(changes, how) {
+    set({ ...changes, problem: null, sample: null }, how);
     void redraw();
   }
 
@@ -42,7 +42,7 @@ export async function show(root, context) {
       fill(controls.querySelector("[role=status]"), numText());
       return made.chosen;
     }
-    const typed = debounced(change, 250);
+    const typed = debounced((changes) => change(changes, { isTyped: true }), 250);
     const length = (name, label, placeholder) =>
       el("input", {
         type: "number",

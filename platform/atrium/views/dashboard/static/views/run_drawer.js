@@ -15,7 +15,7 @@ export function runLink(name, attributes, open) {
 }
 
 /** The panel of the run that the address names; `changed` is called after an annotation. */
-export function runDrawer(root, context, changed) {
+export function runDrawer(root, changed) {
   let panel = null;
   /** What had the focus before the panel opened. */
   let before = null;
@@ -98,7 +98,6 @@ export function runDrawer(root, context, changed) {
       try {
         await annotate(run.name, changes);
         fill(said, "saved");
-        context.forget();
         await changed();
       } catch (error) {
         fill(said, error.message);

@@ -27,7 +27,6 @@ const PAGE = 60;
 
 export async function show(root, context) {
   let table = await context.runs();
-  let sparks = {};
   let limit = PAGE;
   const picked = new Set(getAll("run"));
   const banner = el("div");
@@ -54,7 +53,7 @@ export async function show(root, context) {
     actions,
   ]);
   root.append(bar, banner, el("div.page", box));
-  const drawer = runDrawer(root, context, async () => {
+  const drawer = runDrawer(root, async () => {
     table = await context.runs();
     draw();
   });
@@ -278,7 +277,7 @@ export async function show(root, context) {
       column("name", "Run", (run) => run.name, { cell: nameCell, order: shortName }),
       column("state", "State", (run) => run.state, { cell: stateCell }),
       column("seed", "Seed", (run) => run.seed, { class: "num", order: natural }),
-      { id: "spark", title: "Reward", cell: (run) => sparkline(sparks[run.name]) },
+      { id: "spark", title: "Reward", cell: (run) => sparkline(run.spark) },
       ...(bench ? scores : []),
       ...getAll("mcol").map(ofMetric),
       column("wall", "Time", (run) => run.wall_s, { class: "num", shown: wallText }),
@@ -342,7 +341,6 @@ export async function show(root, context) {
     const cellOf = ({ id, isSetting, cell, ...column }) => {
       const attributes = {
         class: `${column.class ?? ""}${isSetting ? " mono" : ""}`,
-        "data-spark": id === "spark" && run.name,
         title: isSetting && `${id}: ${settingOf(run, id) ?? "not set"}`,
       };
       return el("td", attributes, cell(run));
@@ -377,18 +375,10 @@ export async function show(root, context) {
   async function refresh() {
     table = await context.runs();
     draw();
-    await drawSparks();
     await drawer.refresh();
   }
 
-  async function drawSparks() {
-    sparks = (await ask("sparks")).sparks;
-    for (const cell of box.querySelectorAll("td[data-spark]"))
-      fill(cell, sparkline(sparks[cell.dataset.spark]));
-  }
-
   draw();
-  void drawSparks().catch(() => {});
   drawer.reopen();
   return { refresh, dispose: drawer.dispose };
 }
@@ -432,7 +422,7 @@ function score(point, run) {
 }
 
 function sparkline(values) {
-  const known = (values ?? []).map((value, at) => [at, value]).filter(([, value]) => value !== null);
+  const known = values.map((value, at) => [at, value]).filter(([, value]) => value !== null);
   if (known.length < 2) return "";
   const numbers = known.map(([, value]) => value);
   const [low, high] = [Math.min(...numbers), Math.max(...numbers)];

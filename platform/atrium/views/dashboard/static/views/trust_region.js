@@ -77,7 +77,7 @@ async function showRun(root, context, modes) {
       void refresh();
     });
     chosen = made.chosen;
-    if (chosen && !get("at")) set({ at: chosen }); // it stays when newer runs begin
+    if (chosen && !get("at")) set({ at: chosen }, { isDefault: true }); // it stays when newer runs begin
     const all = ["", `all ${steps.length} recorded steps`];
     const options = [all, ...steps.map((step) => [step, `step ${step}`])];
     const box = select("Step", options, get("step"), (step) => {
