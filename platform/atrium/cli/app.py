@@ -185,6 +185,7 @@ COMMANDS: Mapping[str, str] = {
     "export": "Write a run's policy as a transformers folder",
     "clean": "Delete what runs can spare, after saying what",
     "sweep": "Run many settings with seeds, and say which is best",
+    "audit": "Say what a published table of scores cannot establish",
     "claim": "Check what papers claim against runs or tables; reproduce a paper",
     "objectives": "Show methods as choices on axes, side by side",
     "windows": "Show the ratios that divergences allow, and draw them",

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from atrium.base.atomic import write_text
-from atrium.base.errors import RunFolderError
 from atrium.catalog.document import methods_document, side_by_side_document
 from atrium.catalog.methods import described
 from atrium.catalog.page import methods_page
-from atrium.cli.parser import CommandParser
+from atrium.cli.parser import CommandParser, print_or_write
 from atrium.config.method_files import resolve_preset
 from atrium.config.presets import read_presets
 from atrium.views.terminal import print_document, print_json, standard_output
@@ -50,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     names = tuple(dict.fromkeys(arguments.names))
     presets = tuple(map(resolve_preset, names)) if names else read_presets()
     if arguments.markdown:
-        _write_page(methods_page(presets), arguments.out)
+        print_or_write(methods_page(presets), arguments.out)
     elif arguments.json:
         print_json(described(presets))
     elif names:
@@ -59,16 +55,3 @@ def main(argv: Sequence[str]) -> int:
     else:
         print_document(standard_output(), methods_document(presets))
     return 0
-
-
-def _write_page(page: str, path: str | None) -> None:
-    if path is None:
-        sys.stdout.write(page)
-        return
-    try:
-        write_text(Path(path), page)
-    except OSError as error:
-        raise RunFolderError(
-            f"cannot write {path}: {error.strerror or error}; choose another --out"
-        ) from error
-    sys.stdout.write(f"wrote {path}\n")

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from atrium.base.atomic import write_text
 from atrium.base.errors import ConfigError, RunFolderError
 from atrium.config.nearest import is_named, nearest, nearest_key, shown
 from atrium.document.formatting import printable
@@ -242,6 +243,20 @@ def present(
     drawn = save(pictures(), Path(arguments.out or "runs/figures"), Path("runs/.cache"))
     if not arguments.json:
         sys.stdout.write("".join(f"drew {path}\n" for path in drawn))
+
+
+def print_or_write(text: str, path: str | None) -> None:
+    """Print a page, or write it into the file `path` and say so."""
+    if path is None:
+        sys.stdout.write(text)
+        return
+    try:
+        write_text(Path(path), text)
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot write {path}: {error.strerror or error}; choose another --out"
+        ) from error
+    sys.stdout.write(f"wrote {path}\n")
 
 
 @contextmanager

@@ -43,7 +43,7 @@ class FailureRate:
         return f"{len(self.seeds)} of {self.num_runs} ({100 * low:.1f} to {100 * high:.1f} %)"
 
 
-def exact_interval(count: int, num: int, *, confidence: float = 0.95) -> Interval:
+def exact_interval(count: float, num: int, *, confidence: float = 0.95) -> Interval:
     """The Clopper-Pearson interval of a share of which `count` in `num` were seen; it never covers less."""
     if not 0 <= count <= num or num < 1:
         raise ValueError(f"{count} of {num} is no share")

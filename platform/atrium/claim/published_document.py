@@ -1,0 +1,266 @@
+"""The document of an audit: what a published table establishes, what it cannot, and what would settle it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from atrium.claim.published import Published
+from atrium.document.document import Cell, Column, Document, Estimate, Row, Section, Sentence, Table, Value
+from atrium.stats.power import PLANNED_SEEDS
+from atrium.stats.published import (
+    MIN_SEEDS,
+    Question,
+    StatedDifference,
+    StatedPlan,
+    StatedScore,
+    is_attainable,
+    stated_difference,
+    stated_plan,
+)
+from atrium.stats.simultaneous import Family
+from atrium.stats.wording import signed
+
+MACRO = "macro average"
+_QUESTIONS: Mapping[Question, tuple[str, str]] = {
+    "sampling": ("same problems, sampled again", "on the same problems, sampled again"),
+    "problems": ("other problems", "on other problems"),
+    "seeds": ("other seeds", "with other seeds"),
+    "seeds and problems": ("other seeds and problems", "with other seeds on other problems"),
+}
+"""A column's title, and the words of a sentence."""
+_SCORES_NOTE = (
+    "95 % intervals. Sampled again: binomial over all answers. Other problems: binomial over problems, "
+    "whatever the number of samples. Both are the widest that a score allows; lower ends count what choosing "
+    "may have added. Best of M adds, at most: M evaluations that are independent given the stated accuracy; "
+    "checkpoints of one run are correlated, so it adds less. Chosen on the test set adds, at most: the same "
+    "for other problems, as if every evaluation had problems of its own."
+)
+_DIFFERENCES_NOTE = (
+    "95 % intervals that hold together over methods{benchmarks}. Binomial over answers or over problems, "
+    "methods taken as independent: results per problem, which the table lacks, would narrow them. Other "
+    "seeds: the standard deviation that is stated or assumed, exact where fewer than two seeds are stated. "
+    "Ends count what choosing may have added."
+)
+_PLAN_NOTE = (
+    "Power 0.8 at level 0.05 for a study that chooses no evaluation. Binomial over problems, methods taken "
+    "as independent: with results per problem, fewer problems suffice. An average needs its problems in all, "
+    "in the proportions of its benchmarks. "
+)
+_SEEDS_NOTE = (
+    "Seeds: the standard deviation that is stated or assumed, at its upper 80 % bound where two seeds or "
+    "more are stated."
+)
+_NO_SEEDS_NOTE = "No number of seeds is given: their standard deviation is not known."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditedPair:
+    """A method against the baseline on a benchmark or on the macro average, with the scores of both."""
+
+    method: str
+    baseline: str
+    benchmark: str
+    candidate: tuple[StatedScore, ...]
+    against: tuple[StatedScore, ...]
+    difference: StatedDifference
+    plan: StatedPlan | None
+
+
+def audited_pairs(rows: Sequence[Published], baseline: str, effect: float | None) -> list[AuditedPair]:
+    """Every other method against the baseline, on each benchmark that both have and on their average.
+
+    `effect` is the difference that is planned for (default: each stated one). Intervals of a benchmark hold
+    together over methods and benchmarks, those of averages over methods.
+    """
+    scores: dict[str, dict[str, StatedScore]] = {}
+    for row in rows:
+        scores.setdefault(row.method, {})[row.benchmark] = row.stated
+    base = scores.pop(baseline)
+    pairs = []
+    for method, own in scores.items():
+        shared = [name for name in own if name in base]
+        for benchmark in [*shared, *([MACRO] if len(shared) > 1 else [])]:
+            names = shared if benchmark == MACRO else [benchmark]
+            candidate, against = (tuple(arm[name] for name in names) for arm in (own, base))
+            family = Family(num_candidates=len(scores), num_benchmarks=1 if benchmark == MACRO else len(base))
+            difference = stated_difference(candidate, against, family=family)
+            size = abs(difference.value) if effect is None else effect
+            pairs.append(
+                AuditedPair(
+                    method=method,
+                    baseline=baseline,
+                    benchmark=benchmark,
+                    candidate=candidate,
+                    against=against,
+                    difference=difference,
+                    plan=stated_plan(candidate, against, size) if size > 0.0 else None,
+                )
+            )
+    return pairs
+
+
+def audit_document(rows: Sequence[Published], pairs: Sequence[AuditedPair], title: str) -> Document:
+    """The whole audit: what each pair establishes, what weakens the table, and three tables."""
+    sections = [Section(title="Scores", tables=(_scores_table(rows),))]
+    if pairs:
+        sections.append(Section(title="Differences", tables=(_differences_table(pairs),)))
+    if any(pair.plan for pair in pairs):
+        sections.append(Section(title="What would settle it", tables=(_plan_table(pairs),)))
+    sources = sorted({row.source for row in rows} - {""})
+    return Document(
+        key="audit",
+        title=title,
+        alerts=tuple(Sentence(text, "warning") for text in _alerts(rows, pairs)),
+        answer=tuple(
+            Sentence(_answer(pair), "plain", f"audit/{pair.method}/{pair.benchmark}") for pair in pairs
+        ),
+        sections=tuple(sections),
+        notes=tuple(Sentence(f"source: {source}", "warning") for source in sources),
+    )
+
+
+def _answer(pair: AuditedPair) -> str:
+    """What the table establishes of a pair, and each reason why it does not establish more."""
+    difference = pair.difference
+    high, low = (pair.method, pair.baseline) if difference.value >= 0.0 else (pair.baseline, pair.method)
+    stated = f"{pair.method} against {pair.baseline} on {pair.benchmark}: {signed(difference.value)} points"
+    if difference.is_established:
+        return f"{stated}. The table establishes that {high} is better than {low}"
+    reasons = [] if difference.choosing else ["the number of evaluations is not stated"]
+    if difference.num_seeds < MIN_SEEDS:
+        is_stated = all(one.num_seeds for one in (*pair.candidate, *pair.against))
+        reasons.append("fewer than three seeds" if is_stated else "the number of seeds is not stated")
+    if difference.intervals["seeds"] is None:
+        reasons.append("the spread over seeds is not known")
+    reasons += [_span(difference, one) for one in _QUESTIONS if not difference.excludes_zero(one)]
+    said = f"{stated}. Not established that {high} is better than {low}: {'; '.join(filter(None, reasons))}"
+    if difference.excludes_zero("sampling"):
+        unless = "" if difference.choosing else ", if neither is the best of several evaluations"
+        said += (
+            f". Established only for these checkpoints and problems{unless}: {_span(difference, 'sampling')}"
+        )
+    return said
+
+
+def _span(difference: StatedDifference, question: Question) -> str:
+    """An interval in words; empty where it is not known."""
+    known = difference.intervals[question]
+    return "" if known is None else f"{signed(known.low)} to {signed(known.high)} {_QUESTIONS[question][1]}"
+
+
+def _alerts(rows: Sequence[Published], pairs: Sequence[AuditedPair]) -> Iterator[str]:
+    """What weakens the table: impossible scores, and what is not stated."""
+    if not pairs:
+        yield "no two methods share a benchmark: nothing is compared"
+    for row in rows:
+        num = row.stated.num_answers
+        if row.stated.num_seeds is not None and not is_attainable(row.stated.score, num, row.step):
+            yield (
+                f"{row.method} on {row.benchmark}: no count of right answers out of {num:,} gives this "
+                "score; problems, samples or seeds are other than stated, or answers have weights"
+            )
+    if unknown := _methods(rows, lambda one: one.num_evaluations is None):
+        yield (
+            f"number of evaluations not stated: {unknown}. The best of several is inflated; --evaluations N "
+            "says by how much at most"
+        )
+    if chosen := _methods(rows, lambda one: (one.num_evaluations or 1) > 1):
+        yield f"best of several evaluations on the benchmark itself, a choice on the test set: {chosen}"
+    if unknown := _methods(rows, lambda one: one.num_seeds is None):
+        yield f"number of seeds not stated, counted as one: {unknown}"
+    if single := _methods(rows, lambda one: one.num_seeds == 1):
+        yield f"one seed: {single}"
+    if unknown := _methods(rows, lambda one: one.seed_sd is None):
+        yield (
+            f"standard deviation over seeds not known: {unknown}. No number of seeds is given without it; "
+            "--seed-sd POINTS assumes one"
+        )
+
+
+def _methods(rows: Sequence[Published], has: Callable[[StatedScore], bool]) -> str:
+    """The methods with a row of which something holds; empty for none."""
+    named = list(dict.fromkeys(row.method for row in rows if has(row.stated)))
+    return "all methods" if len(named) == len({row.method for row in rows}) else ", ".join(named)
+
+
+def _scores_table(rows: Sequence[Published]) -> Table:
+    titles = ("method", "benchmark", "problems", "samples", "seeds", "evaluations")
+    more = ("score, sampled again", "other problems", "best of M adds", "chosen on the test set adds")
+    return Table(
+        title="Stated scores in percent, and the intervals that they allow",
+        columns=tuple(Column(title, is_text=title == "benchmark") for title in (*titles, *more)),
+        rows=tuple(Row(_score_cells(row)) for row in rows),
+        note=_SCORES_NOTE,
+    )
+
+
+def _score_cells(row: Published) -> tuple[Cell, ...]:
+    one = row.stated
+    return (
+        row.method,
+        row.benchmark,
+        one.num_problems,
+        one.num_samples,
+        one.num_seeds,
+        one.num_evaluations,
+        Estimate(one.score, one.interval("sampling"), "share"),
+        Estimate(None, one.interval("problems"), "share"),
+        Value(one.inflation, "points"),
+        Value(one.inflation_elsewhere, "points"),
+    )
+
+
+def _differences_table(pairs: Sequence[AuditedPair]) -> Table:
+    questions = (title for title, _ in _QUESTIONS.values())
+    titles = ("method", "against", "benchmark", "stated", "choosing adds", *questions)
+    several = " and benchmarks" if len({pair.benchmark for pair in pairs}) > 1 else ""
+    return Table(
+        title="Differences in points, and the intervals that the table allows",
+        columns=tuple(Column(title, is_text=title in ("against", "benchmark")) for title in titles),
+        rows=tuple(
+            Row(
+                (
+                    pair.method,
+                    pair.baseline,
+                    pair.benchmark,
+                    Value(pair.difference.value, "points", is_signed=True),
+                    _interval(pair.difference.choosing),
+                    *(_interval(pair.difference.intervals[question]) for question in _QUESTIONS),
+                )
+            )
+            for pair in pairs
+        ),
+        note=_DIFFERENCES_NOTE.format(benchmarks=several),
+    )
+
+
+def _interval(ends: tuple[float, float] | None) -> Cell:
+    return None if ends is None else Estimate(None, ends, "points", is_signed=True)
+
+
+def _plan_table(pairs: Sequence[AuditedPair]) -> Table:
+    planned = [(pair, pair.plan) for pair in pairs if pair.plan is not None]
+    has_seeds = any(plan.seeds is not None for _, plan in planned)
+    titles = ["method", "against", "benchmark", "difference", "problems, if seeds do not vary"]
+    if has_seeds:
+        titles += ["seeds, these problems", "seeds, as many other problems"]
+        titles += [f"problems with {num} seeds" for num in PLANNED_SEEDS]
+    return Table(
+        title="Problems and seeds per method that a difference of this size, in points, needs",
+        columns=tuple(Column(title, is_text=title in ("against", "benchmark")) for title in titles),
+        rows=tuple(Row(_plan_cells(pair, plan, has_seeds=has_seeds)) for pair, plan in planned),
+        note=_PLAN_NOTE + (_SEEDS_NOTE if has_seeds else _NO_SEEDS_NOTE),
+    )
+
+
+def _plan_cells(pair: AuditedPair, plan: StatedPlan, *, has_seeds: bool) -> tuple[Cell, ...]:
+    cells: list[Cell] = [pair.method, pair.baseline, pair.benchmark, Value(plan.effect, "points")]
+    cells.append("over 10,000,000" if plan.num_problems is None else Value(plan.num_problems, "count"))
+    if has_seeds and plan.seeds is None:
+        cells += [None] * (2 + len(PLANNED_SEEDS))
+    elif has_seeds and plan.seeds is not None:
+        cells += [plan.seeds.seeds_words("this"), plan.seeds.seeds_words("another")]
+        found = (plan.num_problems_with[num] for num in PLANNED_SEEDS)
+        cells += ["more seeds" if num is None else Value(num, "count") for num in found]
+    return tuple(cells)

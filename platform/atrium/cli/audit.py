@@ -1,0 +1,68 @@
+"""`atrium audit`: what a published table of scores cannot establish."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from atrium.base.errors import ConfigError
+from atrium.cli.parser import CommandParser, points, print_or_write, whole
+from atrium.config.nearest import suggestion
+
+_EXAMPLES = """\
+TABLE is a CSV file with the columns method, benchmark, problems, samples, score, and seeds, evaluations,
+seed_sd and source where they are stated. Scores are in percent, seed_sd in points. `evaluations` is of how
+many evaluations on this benchmark the best is stated; 1 means that none was chosen there.
+
+examples:
+  atrium audit table.csv                           the first method is the baseline
+  atrium audit table.csv --baseline grpo --effect 2
+  atrium audit table.csv --evaluations 20 --seed-sd 1.5     assumed where the table does not state them
+  atrium audit table.csv --markdown --out audit.md
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the audit of a table, or raise `ConfigError` for what is none."""
+    parser = CommandParser("audit", "Say what a published comparison cannot establish, and why.", _EXAMPLES)
+    parser.add_argument("table", type=Path, metavar="TABLE", help="a CSV file of stated scores")
+    parser.add_argument("--baseline", metavar="METHOD", help="compared with it (default: the first method)")
+    parser.add_argument(
+        "--effect", type=points, metavar="POINTS", help="difference to plan for (default: each stated one)"
+    )
+    parser.add_argument(
+        "--evaluations", type=whole(1, 1_000_000), metavar="N", help="evaluations of rows that state none"
+    )
+    parser.add_argument(
+        "--seed-sd",
+        type=points,
+        metavar="POINTS",
+        help="standard deviation over seeds where none is stated",
+    )
+    parser.add_argument("--markdown", action="store_true", help="Markdown instead of tables for a terminal")
+    parser.add_argument("--out", metavar="FILE", help="with --markdown: write it there")
+    arguments = parser.parse(argv)
+    if arguments.out and not arguments.markdown:
+        parser.error("--out goes with --markdown")
+    from atrium.claim.published import read_published  # numpy
+    from atrium.claim.published_document import audit_document, audited_pairs
+
+    rows = read_published(arguments.table, num_evaluations=arguments.evaluations, seed_sd=arguments.seed_sd)
+    methods = list(dict.fromkeys(row.method for row in rows))
+    baseline = arguments.baseline or methods[0]
+    if baseline not in methods:
+        near = suggestion(baseline, methods) or f"; methods are {', '.join(methods)}"
+        raise ConfigError(f"--baseline {baseline}: the table has no such method{near}")
+    pairs = audited_pairs(rows, baseline, arguments.effect)
+    document = audit_document(rows, pairs, f"What {arguments.table.name} cannot establish")
+    if arguments.markdown:
+        from atrium.views.markdown import markdown
+
+        print_or_write(markdown(document), arguments.out)
+        return 0
+    from atrium.views.terminal import print_document, standard_output
+
+    print_document(standard_output(), document)
+    sys.stdout.flush()
+    return 0

@@ -1,0 +1,280 @@
+"""What a published table can say: intervals from scores alone, inflation by choosing, problems and seeds.
+
+A table states a score and not the answers behind it, so variances are bounded, not estimated. Of P problems
+with K samples each and score p, other problems vary the score by at most p (1 - p) / P, whatever K is: as if
+every problem were always or never solved (binomial over problems). The same problems, sampled again, vary it
+by at most p (1 - p) / (P K): as if all problems were equally hard. Two methods count as independent, which is
+an upper bound too where they find the same problems hard. Seeds vary a score by a standard deviation that is
+stated or not known; with two stated seeds or more it has that many degrees of freedom less 1, else it is
+taken to be exact.
+
+The best of M evaluations is inflated by at most E[max of M binomial shares] - p, for independent noise of the
+evaluations: the noise of the chosen one is at most the largest. Sums and differences of intervals are those
+of variance estimates recovered (MOVER), and an end that choosing may have moved is moved back.
+
+Sources: exact intervals, Clopper and Pearson 1934; MOVER, Zou and Donner 2008.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import numpy as np
+from scipy.special import bdtr
+
+from atrium.stats.crossed import DIFFERENCES, VarianceComponents
+from atrium.stats.estimates import Interval
+from atrium.stats.failures import exact_interval
+from atrium.stats.power import PLANNED_SEEDS, POWER, Exam, Plan, assured_error, num_seeds_needed, power
+from atrium.stats.simultaneous import CONFIDENCE, SINGLE, Family
+
+BinomialQuestion = Literal["sampling", "problems"]
+Question = Literal["sampling", "problems", "seeds", "seeds and problems"]
+"""What is new: answers to the same problems; problems; seeds on the same problems; seeds and problems."""
+MIN_SEEDS = 3
+"""With fewer seeds per method nothing is established about methods, as in `wording`."""
+MAX_PROBLEMS = 10_000_000
+_EXACT = 1e6
+"""The degrees of freedom of a standard deviation that is taken to be exact."""
+_TAIL = 12.0
+"""Standard deviations beyond which a binomial share has no mass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedScore:
+    """A score as a share, and what it is a mean of; None is not stated.
+
+    `num_evaluations` is of how many evaluations on this benchmark the best is stated, 1 where none was
+    chosen. `seed_sd` is the standard deviation over seeds, as a share. Seeds that are not stated count as
+    one.
+    """
+
+    score: float
+    num_problems: int
+    num_samples: int
+    num_seeds: int | None = None
+    num_evaluations: int | None = None
+    seed_sd: float | None = None
+
+    @property
+    def num_answers(self) -> int:
+        """How many answers the score is the mean of."""
+        return self.num_problems * self.num_samples * (self.num_seeds or 1)
+
+    def exact(self, question: BinomialQuestion, confidence: float = CONFIDENCE) -> Interval:
+        """The exact binomial interval, over all answers or over problems."""
+        num = self.num_answers if question == "sampling" else self.num_problems
+        return exact_interval(self.score * num, num, confidence=confidence)
+
+    def interval(self, question: BinomialQuestion) -> Interval:
+        """The exact interval, its lower end less the inflation by choosing."""
+        low, high = self.exact(question)
+        return Interval(max(low - (self.inflation or 0.0), 0.0), high)
+
+    @property
+    def inflation(self) -> float | None:
+        """What choosing the best evaluation adds at most, for these problems; None where M is not stated."""
+        return self._inflation(self.num_problems * self.num_samples)
+
+    @property
+    def inflation_elsewhere(self) -> float | None:
+        """The same for other problems, as if the evaluations had independent problems: a loose bound."""
+        return self._inflation(self.num_problems)
+
+    def _inflation(self, num: int) -> float | None:
+        return (
+            None if self.num_evaluations is None else best_of_inflation(self.score, num, self.num_evaluations)
+        )
+
+
+def best_of_inflation(share: float, num_answers: int, num_evaluations: int) -> float:
+    """E[max of M binomial shares of n answers] - share, by the distribution of the maximum, F^M."""
+    if num_evaluations == 1 or share in (0.0, 1.0):
+        return 0.0
+    spread = _TAIL * math.sqrt(num_answers * share * (1.0 - share)) + _TAIL
+    low = max(math.floor(num_answers * share - spread), 0)
+    high = min(math.ceil(num_answers * share + spread), num_answers)
+    cdf = bdtr(np.arange(low, high, dtype=np.float64), num_answers, share)
+    return (low + float((1.0 - cdf**num_evaluations).sum())) / num_answers - share
+
+
+def is_attainable(score: float, num_answers: int, step: float) -> bool:
+    """Whether some count of right answers gives the score to within one unit of its last digit."""
+    nearest = round(score * num_answers) / num_answers
+    return abs(nearest - score) <= step * (1.0 + 1e-6)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedDifference:
+    """Candidate less baseline, with an interval for each question; None where the spread is not known.
+
+    `choosing` is between what the choice of the best evaluation may have added; None where it is not stated
+    of how many. `num_seeds` is the fewest of both.
+    """
+
+    value: float
+    choosing: Interval | None
+    num_seeds: int
+    intervals: Mapping[Question, Interval | None]
+
+    @property
+    def is_established(self) -> bool:
+        """Whether the table shows a difference of the methods: for new seeds and new problems."""
+        is_stated = self.choosing is not None and self.num_seeds >= MIN_SEEDS
+        return is_stated and self.excludes_zero("seeds and problems")
+
+    def excludes_zero(self, question: Question) -> bool:
+        """Whether the interval is known and lies on one side of 0."""
+        known = self.intervals[question]
+        return known is not None and not known.low <= 0.0 <= known.high
+
+
+def stated_difference(
+    candidate: Sequence[StatedScore], baseline: Sequence[StatedScore], *, family: Family = SINGLE
+) -> StatedDifference:
+    """The difference of two methods, each a score per benchmark; benchmarks count equally.
+
+    Seeds are shared by benchmarks: the spread of a mean over benchmarks is at most the mean spread.
+    """
+    arms = ((1.0, candidate), (-1.0, baseline))
+    added = [_mean_or_none([one.inflation for one in arm]) for _, arm in arms]
+    value = sum(sign * _score(arm) for sign, arm in arms)
+    level = 1.0 - (1.0 - CONFIDENCE) / family.num
+
+    def exact(question: BinomialQuestion) -> list[_Term]:
+        return [(sign / len(arm), one.score, one.exact(question, level)) for sign, arm in arms for one in arm]
+
+    seeds: list[_Term] | None = None
+    if (spreads := _seed_spreads(candidate, baseline)) is not None:
+        halves = [sd / math.sqrt(num) * family.quantile(df) for sd, num, df in spreads]
+        seeds = [(1.0, 0.0, Interval(-half, half)) for half in halves]
+    terms: dict[Question, list[_Term] | None] = {
+        "sampling": exact("sampling"),
+        "problems": exact("problems"),
+        "seeds": seeds,
+        "seeds and problems": seeds and exact("problems") + seeds,
+    }
+    return StatedDifference(
+        value=value,
+        choosing=None if None in added else Interval(-(added[1] or 0.0), added[0] or 0.0),
+        num_seeds=min(one.num_seeds or 1 for _, arm in arms for one in arm),
+        intervals={
+            question: None if some is None else _combined(value, some, [one or 0.0 for one in added])
+            for question, some in terms.items()
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedPlan:
+    """What finds a difference of size `effect` with power 0.8; `seeds` is None for an unknown spread.
+
+    `num_problems` is if seeds did not vary, `num_problems_with` by number of seeds per method; None where
+    10,000,000 problems are too few. The study that is planned chooses no evaluation.
+    """
+
+    effect: float
+    num_problems: int | None
+    seeds: Plan | None
+    num_problems_with: Mapping[int, int | None]
+
+
+def stated_plan(
+    candidate: Sequence[StatedScore], baseline: Sequence[StatedScore], effect: float
+) -> StatedPlan:
+    """The problems and seeds that a difference needs, under the bounds of this module."""
+    arms = (candidate, baseline)
+    num = sum(one.num_problems for one in candidate)
+    by_problem = sum(
+        one.score * (1.0 - one.score) / one.num_problems / len(arm) ** 2 for arm in arms for one in arm
+    )
+    spreads = _seed_spreads(candidate, baseline)
+    variances = [sd**2 for sd, _, _ in spreads or ()]
+    of_pilot = sum(sd**4 / df for sd, _, df in spreads or ())
+    known = VarianceComponents(
+        seed=sum(variances),
+        problem=by_problem,
+        residual=0.0,
+        seed_degrees_of_freedom=sum(variances) ** 2 / of_pilot if of_pilot else _EXACT,
+        problem_degrees_of_freedom=max(num - 1.0, 1.0),
+    )
+
+    def finds(num_seeds: int | None, num_problems: int) -> bool:
+        scaled = _with_problems(known, num, num_problems)
+        error, degrees = (
+            (scaled.problem**0.5, num_problems - 1.0)
+            if num_seeds is None
+            else assured_error(scaled, num_seeds, "another")
+        )
+        return error == 0.0 or power(effect, error, degrees) >= POWER
+
+    exams: tuple[Exam, ...] = ("this", "another")
+    seeds = {} if spreads is None else {exam: num_seeds_needed(known, effect, exam) for exam in exams}
+    return StatedPlan(
+        effect=effect,
+        num_problems=_fewest(partial(finds, None)),
+        seeds=Plan(effect=effect, detectable={}, num_seeds=seeds) if seeds else None,
+        num_problems_with={num: _fewest(partial(finds, num)) for num in PLANNED_SEEDS if seeds},
+    )
+
+
+_Term = tuple[float, float, Interval]
+"""A weight, a value, and the value's interval."""
+
+
+def _combined(value: float, terms: Sequence[_Term], added: Sequence[float]) -> Interval:
+    """The interval of a weighted sum; what choosing added to candidate and baseline moves its ends."""
+    below = above = 0.0
+    for weight, one, (low, high) in terms:
+        down, up = (one - low, high - one) if weight > 0.0 else (high - one, one - low)
+        below += (weight * down) ** 2
+        above += (weight * up) ** 2
+    ends = value - math.sqrt(below) - added[0], value + math.sqrt(above) + added[1]
+    return Interval(max(ends[0], DIFFERENCES.low), min(ends[1], DIFFERENCES.high))
+
+
+def _seed_spreads(*arms: Sequence[StatedScore]) -> list[tuple[float, int, float]] | None:
+    """Each method's standard deviation over seeds, its seeds, degrees of freedom; None where not known."""
+    found = []
+    for arm in arms:
+        num = min(one.num_seeds or 1 for one in arm)
+        sd = _mean_or_none([one.seed_sd for one in arm])
+        if sd is None:
+            return None
+        found.append((sd, num, num - 1.0 if num > 1 else _EXACT))
+    return found
+
+
+def _with_problems(known: VarianceComponents, num: int, num_problems: int) -> VarianceComponents:
+    return VarianceComponents(
+        seed=known.seed,
+        problem=known.problem * num / num_problems,
+        residual=0.0,
+        seed_degrees_of_freedom=known.seed_degrees_of_freedom,
+        problem_degrees_of_freedom=num_problems - 1.0,
+    )
+
+
+def _fewest(suffices: Callable[[int], bool]) -> int | None:
+    """The fewest problems, 2 or more, that suffice; None where the most do not."""
+    if not suffices(MAX_PROBLEMS):
+        return None
+    low, high = 1, MAX_PROBLEMS
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if suffices(middle) else (middle, high)
+    return high
+
+
+def _score(arm: Sequence[StatedScore]) -> float:
+    return sum(one.score for one in arm) / len(arm)
+
+
+def _mean_or_none(values: Sequence[float | None]) -> float | None:
+    """The mean; None where a value is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
