@@ -1,9 +1,12 @@
-"""The examples in docstrings: each is run, and prints what it says."""
+"""The examples in docstrings, which print what they say, and the programs in examples/, which learn."""
 
 from __future__ import annotations
 
 import doctest
 import importlib
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,3 +28,13 @@ def test_examples_print_what_they_say(name):
 
 def test_examples_are_found():
     assert {"atrium.method.needs", "atrium.method.regions"} <= set(MODULES)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("method", ["grpo", "atr"])
+def test_minimal_loop_learns_to_repeat_its_prompt(method):
+    program = [sys.executable, SOURCE_ROOT.parent / "examples" / "minimal_loop.py", method]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=240, check=True)
+    rewards = [float(reward) for reward in re.findall(r"reward (\S+)", done.stdout)]
+    assert len(rewards) == 4
+    assert max(rewards) > 0.5 > rewards[0]
