@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from atrium import load_method
+from atrium.base.errors import ConfigError
 from atrium.method.batch import Batch
 from atrium.method.corrections import MaskedImportance, SequenceRejection, TruncatedImportance
 from atrium.method.objective import Objective
+from atrium.method.reductions import Totals
 
 MASK_BT = torch.tensor([[True, True, True], [True, True, False], [False, False, False]])
 RATIO_BT = torch.tensor([[0.4, 1.0, 3.0], [2.0, 0.5, torch.nan], [torch.nan] * 3], dtype=torch.float64)
@@ -152,6 +154,120 @@ def test_rejected_tokens_stay_in_the_denominators(compose_method, make_case, ste
         assert torch.equal(masked.prepared.row_factor_B, plain.prepared.row_factor_B)
         rejected_BT = (masked.gradient_BT == 0.0) & (plain.gradient_BT != 0.0)
         assert rejected_BT.any()
+
+
+KEPT = "algorithm.reduction.counts=kept"
+
+
+@pytest.mark.parametrize("name", ["dapo", "grpo_kl", "dr_grpo", "positive_nll"])
+def test_kept_tokens_count_as_if_the_others_were_padding(make_case, step, name):
+    band = "{kind: masked_importance, lower: 0.97, upper: 1.03, keep_weight: false}"
+    settings = (f"algorithm.correction={band}", "regularizer.entropy={coefficient: 0.1}")
+    kept = load_method(name, *settings, KEPT, max_new_tokens=7).method
+    plain = load_method(name, *settings[1:], max_new_tokens=7).method
+    case = make_case(0)
+    batch = Objective(plain).with_advantages(case.batch)
+    ratio_BT = (batch.behavior_logprob_BT - batch.rollout_logprob_BT).exp()
+    mask_BT = batch.mask_BT & (ratio_BT >= 0.97) & (ratio_BT <= 1.03)
+    assert 0 < mask_BT.sum() < batch.mask_BT.sum()
+    by_hand = step(Objective(plain), replace(case, batch=replace(batch, mask_BT=mask_BT)), scored=True)
+    counted = step(Objective(kept), replace(case, batch=batch), scored=True)
+    torch.testing.assert_close(counted.loss, by_hand.loss, rtol=1e-12, atol=0.0)
+    for one in ("gradient_BT", "entropy_gradient_BT"):
+        torch.testing.assert_close(getattr(counted, one), getattr(by_hand, one), rtol=1e-12, atol=0.0)
+
+
+def test_counting_kept_tokens_changes_no_bit_where_none_is_rejected(make_case, step):
+    wide = "algorithm.correction={kind: masked_importance, lower: 0.01, upper: 100.0}"
+    case = make_case(0)
+    gradients = [step(Objective(load_method("gspo", wide, *more).method), case) for more in ((), (KEPT,))]
+    assert torch.equal(gradients[0].gradient_BT, gradients[1].gradient_BT)
+
+
+def test_loss_is_0_where_everything_is_rejected(make_case, step):
+    none = "algorithm.correction={kind: masked_importance, lower: 10.0, upper: 100.0}"
+    result = step(Objective(load_method("grpo_kl", none, KEPT).method), make_case(0))
+    assert result.loss == 0.0
+    assert not result.gradient_BT.any()
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_normalized_weights_have_mean_1_and_no_scale(make_case, step, level):
+    settings = f"{{kind: truncated_importance, cap: null, level: {level}, normalize: batch}}"
+    method = load_method("grpo", f"algorithm.correction={settings}").method
+    case = make_case(0)
+    if level == "sequence":  # a factor common to all completions needs equal lengths
+        case = make_case(0, mask_BT=torch.ones(16, 7, dtype=torch.bool))
+    scaled_BT = case.batch.rollout_logprob_BT - 0.4
+    far = replace(case, batch=replace(case.batch, rollout_logprob_BT=scaled_BT))
+    results = [step(Objective(method), one) for one in (case, far)]
+    torch.testing.assert_close(results[0].gradient_BT, results[1].gradient_BT, rtol=1e-12, atol=1e-15)
+    factor_BT, mask_BT = results[0].prepared.correction_BT, case.batch.mask_BT
+    mean = factor_BT[mask_BT].mean() if level == "token" else factor_BT[:, 0].mean()
+    assert mean.item() == pytest.approx(1.0, abs=1e-12)
+
+
+def test_constant_ratio_is_no_correction_once_normalized(make_case, step):
+    case = make_case(0)
+    batch = replace(case.batch, rollout_logprob_BT=case.batch.behavior_logprob_BT - 0.3)
+    settings = "algorithm.correction={kind: truncated_importance, cap: 5.0, normalize: batch}"
+    methods = [load_method("grpo", *more).method for more in ((settings,), ())]
+    results = [step(Objective(method), replace(case, batch=batch)).gradient_BT for method in methods]
+    torch.testing.assert_close(results[0], results[1], rtol=1e-12, atol=1e-15)
+
+
+def test_weights_whose_mean_is_almost_0_are_not_normalized():
+    tiny_BT = torch.full(MASK_BT.shape, -20.0, dtype=torch.float64)
+    correction = TruncatedImportance(cap=2.0, normalize="batch")
+    batch = replace(make_batch(), behavior_logprob_BT=tiny_BT)
+    factor_BT = correction.prepare(tiny_BT, batch, lambda value: value)
+    assert factor_BT[MASK_BT].tolist() == pytest.approx([math.exp(-20.0)] * 5)
+
+
+def test_current_policy_above_the_line_is_a_weight_without_gradient(make_case, step):
+    """REINFORCE with the weight current / rollout is an unclipped surrogate on the engine's ratio."""
+    weight = "algorithm.correction={kind: truncated_importance, policy: current, cap: null}"
+    weighted = load_method("reinforce", weight).method
+    anchors = [f"algorithm.ratio.{side}.anchor=rollout" for side in ("gate", "weight")]
+    levels = [f"algorithm.ratio.{side}.level=token" for side in ("gate", "weight")]
+    unclipped = load_method("reinforce", *anchors, *levels).method
+    case = make_case(0)
+    results = [step(Objective(method), case).gradient_BT for method in (weighted, unclipped)]
+    torch.testing.assert_close(results[0], results[1], rtol=1e-12, atol=1e-15)
+
+
+def test_current_policy_is_the_proximal_one_at_the_first_update(make_case, step):
+    case = make_case(0)
+    batch = replace(case.batch, proximal_logprob_BT=case.policy.logprob_BT)
+    text = "algorithm.correction={{kind: masked_importance, policy: {}, lower: 0.8, upper: 1.2}}"
+    methods = [load_method("grpo", text.format(policy)).method for policy in ("current", "proximal")]
+    results = [step(Objective(method), replace(case, batch=batch)).gradient_BT for method in methods]
+    assert torch.equal(*results)
+
+
+def test_pass_before_the_loss_is_only_needed_where_sums_depend_on_the_current_policy():
+    band = "algorithm.correction={kind: masked_importance, lower: 0.8, upper: 1.2}"
+    current = "algorithm.correction.policy=current"
+    needs = [
+        load_method("grpo", band, *more).needs.prepare_pass
+        for more in ((), (current,), (KEPT,), (current, KEPT))
+    ]
+    assert needs == [False, False, False, True]
+
+
+def test_counts_that_no_correction_changes_are_refused():
+    for more in ((), ("algorithm.correction={kind: truncated_importance, cap: 2.0}",)):
+        with pytest.raises(ConfigError, match=r"counts=kept has no effect where .* rejects no token"):
+            load_method("grpo", *more, KEPT)
+
+
+def test_totals_of_the_caller_do_not_go_with_kept_tokens():
+    band = "algorithm.correction={kind: masked_importance, lower: 0.8, upper: 1.2}"
+    method = load_method("dapo", band, KEPT)
+    zero_BT = torch.zeros(2, 3)
+    tensors = {"old_logprob_BT": zero_BT, "rollout_logprob_BT": zero_BT, "advantage_BT": zero_BT}
+    with pytest.raises(ValueError, match="which your totals do not know"):
+        method.loss(zero_BT, torch.ones(2, 3), totals=Totals(tokens=6, rows=2, groups=1), **tensors)
 
 
 def test_a_correction_multiplies_the_policy_term_alone(compose_method, make_case, step):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import cache
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from atrium.method.method import Method
 from atrium.method.objective import Objective
 from atrium.method.regularizers import KLPenalty, Regularizer
 
-VECTORS = Path(__file__).resolve().parents[3] / "shared" / "reports" / "vectors-2026"
+PLACES = [parent / "shared" / "reports" / "vectors-2026" for parent in Path(__file__).resolve().parents]
+VECTORS = next((place for place in PLACES if place.is_dir()), PLACES[0])
 pytestmark = pytest.mark.skipif(
     not VECTORS.is_dir(), reason="the recorded outputs of other trainers are absent"
 )
@@ -164,6 +166,63 @@ def test_gradients_are_those_of_the_peers_function(peer, name):
         torch.testing.assert_close(
             logprob_BT.grad * share, expected_BT, rtol=1e-6, atol=1e-6, msg=record["id"]
         )
+
+
+def skyrl_corrections(config):
+    """SkyRL's corrections with its default bounds; the outlier mask's are 0.8 and 1 / 0.8."""
+
+    def masked(level, lower, upper):
+        bounds = {"lower": lower, "upper": upper, "keep_weight": False}
+        return {"kind": "masked_importance", "policy": "proximal", "level": level, **bounds}
+
+    steps = []
+    if (high := config.get("outlier_token_is_threshold_high")) is not None:
+        outlier = {"estimator": "k2", "over": "maximum", "bound": math.log(high) ** 2 / 2.0}
+        steps.append({"kind": "sequence_rejection", "policy": "proximal", **outlier})
+    if (low := config.get("token_mask_is_threshold_low")) is not None:
+        steps.append(masked("token", low, config["token_mask_is_threshold_high"]))
+    bands = {"geometric": ("sequence_mean", 0.99, 1.01), "product": ("sequence", 0.5, 2.0)}
+    if (metric := config.get("sequence_mask_metric")) is not None:
+        steps.append(masked(*bands[metric]))
+    level = config["tis_ratio_type"]
+    weight = {"kind": "truncated_importance", "policy": "proximal", "level": level}
+    steps.append(weight | {"cap": {"token": 2.0, "sequence": 5.0}[level]})
+    reduction = {"kind": "sequence_mean_token_sum"}
+    return make_method(
+        {"ratio": PROXIMAL, "correction": steps, "reduction": reduction},
+        {"kind": "ratio", "delta": config["clip"]},
+    )
+
+
+def test_gradients_are_those_of_skyrls_corrections():
+    found, outputs = records("skyrl")
+    found = [record for record in found if record["method"] == "corrections_in_a_row"]
+    assert len(found) == 40
+    deviating = []
+    for record in found:
+        config, objective = record["config"], Objective(skyrl_corrections(record["config"]))
+        batch, logprob_BT = make_batch(record["case"])
+        prepared = objective.prepare(batch, None, objective.initial_state())
+        objective.loss(batch, PolicyTokens(logprob_BT=logprob_BT), prepared).loss.backward()
+        gradient_BT = logprob_BT.grad * batch.mask_BT.any(dim=1).sum()  # SkyRL adds completions up
+        expected_BT = outputs[f"{record['id']}/grad_log_prob"]
+        same_B = torch.ones(len(gradient_BT), dtype=torch.bool)
+        if "token_mask_is_threshold_low" in config and "sequence_mask_metric" in config:
+            # SkyRL takes the geometric mean over the tokens that the token mask leaves, Atrium over all.
+            log_BT = (batch.proximal_logprob_BT - batch.rollout_logprob_BT).where(batch.mask_BT, 0.0)
+            left_BT = batch.mask_BT & (log_BT >= math.log(0.9)) & (log_BT <= math.log(1.1))
+            means = [
+                (log_BT * of_BT).sum(dim=1) / of_BT.sum(dim=1).clamp(min=1)
+                for of_BT in (batch.mask_BT, left_BT)
+            ]
+            inside = [(mean_B >= math.log(0.99)) & (mean_B <= math.log(1.01)) for mean_B in means]
+            same_B = inside[0] == inside[1]
+        torch.testing.assert_close(
+            gradient_BT[same_B], expected_BT[same_B], rtol=1e-6, atol=1e-6, msg=record["id"]
+        )
+        if not torch.allclose(gradient_BT, expected_BT, rtol=1e-6, atol=1e-6):
+            deviating.append(record["id"])
+    assert deviating == ["skyrl-0018", "skyrl-0028"]
 
 
 @pytest.mark.parametrize("peer", ["prime_rl", "skyrl"])

@@ -39,7 +39,7 @@ _SHARED = (
     ("Nothing to train on", "loss and gradient 0", "verl NaN"),
     (
         "Rejected tokens",
-        "stay in the denominators, be they cut, masked or rejected by a correction",
+        "stay in the denominators; `algorithm.reduction.counts=kept` takes out those of a correction",
         "verl takes those that a rollout correction rejects out of the mean",
     ),
     (

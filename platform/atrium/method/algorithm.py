@@ -56,3 +56,8 @@ class Algorithm(Section):
     """Bound on log-ratios that are exponentiated, or null for none."""
     on_policy: OnPolicy
     """What the gradient is on-policy; the tests check it."""
+
+    @property
+    def prepares_correction(self) -> bool:
+        """Whether a whole minibatch's factors of the correction are needed before its loss."""
+        return self.reduction.counts == "kept" or any(step.normalizes for step in self.correction.steps)

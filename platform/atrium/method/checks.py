@@ -28,6 +28,7 @@ def check_parts(algorithm: Algorithm, divergence: Divergence, regularizer: Regul
     _check_budget(algorithm, divergence)
     _check_regularizer(algorithm, regularizer, use)
     _check_token_weight(algorithm, regularizer)
+    _check_correction(algorithm, use)
     _check_filter(algorithm, regularizer)
 
 
@@ -63,7 +64,7 @@ def compares_numerics(algorithm: Algorithm, use: Use) -> tuple[str, str] | None:
     gate, weight = algorithm.ratio.gate, algorithm.ratio.weight
     numerics = {"behavior", "rollout"}
     for step in algorithm.correction.steps:
-        if {use.names(anchor) for anchor in step.compares or ()} == numerics:
+        if {use.names(one) for one in step.compares or () if one != "current"} == numerics:
             return f"algorithm.correction.kind={step.kind}", "algorithm.correction.kind=none"
     are_compared = {use.names(gate.anchor), use.names(weight.anchor)} == numerics
     if are_compared and "none" not in (gate.level, weight.level):
@@ -330,12 +331,28 @@ def _check_token_weight(algorithm: Algorithm, regularizer: Regularizer) -> None:
             f"algorithm.token_weight.lower={weight.lower:g} leaves no covariance below "
             f"algorithm.token_weight.upper={weight.upper:g}; choose a smaller lower"
         )
-    for step in algorithm.correction.steps:
+
+
+def _check_correction(algorithm: Algorithm, use: Use) -> None:
+    steps = algorithm.correction.steps
+    for step in steps:
         if isinstance(step, MaskedImportance) and step.lower >= step.upper:
             raise ConfigError(
                 f"algorithm.correction.lower={step.lower:g} leaves no ratio below "
                 f"algorithm.correction.upper={step.upper:g}; choose a smaller lower"
             )
+        compared = step.compares
+        if compared is not None and compared[0] == "current" and use.stays_at(compared[1]):
+            raise ConfigError(
+                f"algorithm.correction.policy=current with algorithm.correction.anchor={compared[1]} is a "
+                "ratio of 1 with one update per batch; choose anchor=rollout, or optimizer.num_minibatches "
+                "or num_epochs > 1"
+            )
+    if algorithm.reduction.counts == "kept" and not any(step.rejects for step in steps):
+        raise ConfigError(
+            "algorithm.reduction.counts=kept has no effect where algorithm.correction rejects no token; "
+            "choose counts=all, or algorithm.correction.kind=masked_importance or sequence_rejection"
+        )
 
 
 def _check_filter(algorithm: Algorithm, regularizer: Regularizer) -> None:

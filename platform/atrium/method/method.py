@@ -60,6 +60,8 @@ class Method:
         parts += [self.divergence.needs, chosen.surrogate.needs, chosen.reduction.needs]
         parts += [chosen.token_weight.needs, chosen.correction.needs]
         parts += [chosen.ratio.gate.needs, chosen.ratio.weight.needs]
+        compared = {policy for step in chosen.correction.steps for policy in step.compares or ()}
+        parts.append(Needs(prepare_pass=chosen.prepares_correction and "current" in compared))
         return reduce(Needs.__or__, parts, NOTHING)
 
     def check(self, use: Use) -> None:
@@ -121,7 +123,7 @@ class Method:
             ratio.anchor for ratio in (chosen.ratio.gate, chosen.ratio.weight) if ratio.level != "none"
         ]
         for step in chosen.correction.steps:
-            found += step.compares or ()
+            found += [policy for policy in step.compares or () if policy != "current"]
         if chosen.token_weight.kind != "all":
             found.append(chosen.token_weight.anchor)
         found += [kl.anchor for kl in self.regularizer.penalties if kl.anchor != "reference"]

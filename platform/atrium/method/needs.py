@@ -13,6 +13,8 @@ Anchor = Literal["rollout", "behavior", "proximal"]
 `rollout`: the weights that sampled, by the engine's numerics. `behavior`: the same weights by the trainer's.
 `proximal`: the policy as the step begins, by the trainer's, which without a lag is `behavior`.
 """
+Policy = Literal["current", "rollout", "behavior", "proximal"]
+"""The anchors, and `current`: the policy that is being trained, as a number without gradient."""
 
 
 @dataclass(frozen=True, kw_only=True)

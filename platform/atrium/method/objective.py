@@ -13,7 +13,7 @@ log-probability, so the backward pass through the objective is one multiplicatio
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
 import torch
@@ -55,8 +55,8 @@ class MinibatchConstants:
 
     Per row: the reduction's factor, that of the entropy bonus where it has one of its own, the coefficient of
     right completions' likelihood in units of the first, and the surrogate's constant. Per token: what the
-    token weight chose. For the whole minibatch: the window's bounds [2], where they depend on it, and the
-    entropy bonus's coefficient.
+    token weight chose, and the correction's factor where sums over the minibatch depend on it. For the whole
+    minibatch: the window's bounds [2], where they depend on it, and the entropy bonus's coefficient.
 
     Examples
     --------
@@ -79,14 +79,16 @@ class MinibatchConstants:
     bounds: Tensor | None = None
     entropy_factor_B: Tensor | None = None
     nll_B: Tensor | None = None
+    correction_BT: Tensor | None = None
 
     def select(self, rows: Tensor, num_tokens: int | None = None) -> Self:
         """The constants of the given rows, cut to their first `num_tokens` tokens."""
-        weight_BT = self.token_weight_BT
-        names = ("row_factor_B", "row_constant_B", "entropy_factor_B", "nll_B")
-        by_row = {name: value[rows] for name in names if (value := getattr(self, name)) is not None}
-        weight_BT = None if weight_BT is None else weight_BT[rows][:, :num_tokens]
-        return replace(self, token_weight_BT=weight_BT, **by_row)
+        chosen: dict[str, Any] = {}
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.name.endswith(("_B", "_BT")) and value is not None:
+                chosen[one.name] = value[rows][:, :num_tokens] if one.name.endswith("_BT") else value[rows]
+        return replace(self, **chosen)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +187,13 @@ class Objective:
         otherwise it is None. `totals` are the caller's own; by default the minibatch is counted.
         """
         chosen = self.method.algorithm
-        prepared = self._constants(minibatch, state, sum_over_ranks, totals)
+        correction_BT = None
+        if chosen.prepares_correction:
+            now_BT = minibatch.rollout_logprob_BT if policy is None else policy.logprob_BT
+            correction_BT = chosen.correction.prepare(now_BT, minibatch, sum_over_ranks)
+        counted = replace(minibatch, mask_BT=self._counted(minibatch.mask_BT, correction_BT))
+        prepared = self._constants(counted, state, sum_over_ranks, totals)
+        prepared = replace(prepared, correction_BT=correction_BT)
         if policy is None:
             return prepared
         assert minibatch.advantage_BT is not None, "`with_advantages` comes before `prepare`"
@@ -205,6 +213,12 @@ class Objective:
         dropped_BT = self.slopes(minibatch, policy, prepared).details.dropped_BT
         selection = SelectionInputs(batch=minibatch, policy=policy, dropped_BT=dropped_BT)
         return replace(prepared, token_weight_BT=chosen.token_weight.select(selection, sum_over_ranks))
+
+    def _counted(self, mask_BT: Tensor, correction_BT: Tensor | None) -> Tensor:
+        """The tokens [B, T] of which means are taken."""
+        if self.method.algorithm.reduction.counts == "all" or correction_BT is None:
+            return mask_BT
+        return mask_BT & (correction_BT != 0.0)
 
     def _constants(
         self, minibatch: Batch, state: ObjectiveState, sum_over_ranks: Sum, totals: Totals | None
@@ -247,7 +261,7 @@ class Objective:
             if prepared.entropy_coefficient != 0.0:
                 factor_B = prepared.entropy_factor_B
                 factor_B = prepared.row_factor_B if factor_B is None else factor_B
-                factor_BT = factor_B[:, None] * mask_BT
+                factor_BT = factor_B[:, None] * self._counted(mask_BT, prepared.correction_BT)
                 loss = loss - prepared.entropy_coefficient * (factor_BT * entropy_BT).sum()
             sums[metrics.ENTROPY] = (entropy_BT.detach().sum(dtype=torch.float64), mask_BT.sum())
         if policy.divergence_BT is not None:
@@ -279,7 +293,7 @@ class Objective:
             nll_BT = prepared.nll_B[:, None]
             penalty_BT = penalty_BT - nll_BT * logprob_BT
             coefficient_BT, value_BT = coefficient_BT + nll_BT, value_BT + nll_BT * logprob_BT
-        factor_BT = prepared.row_factor_B[:, None] * mask_BT
+        factor_BT = prepared.row_factor_B[:, None] * self._counted(mask_BT, prepared.correction_BT)
         return Slopes(
             slope_BT=neutral(factor_BT * coefficient_BT, mask_BT),
             constant=neutral(factor_BT * value_BT, mask_BT).sum(),
@@ -306,10 +320,10 @@ class Objective:
     ) -> tuple[list[Tensor], Tensor | None]:
         """The factors [B, T] of the surrogate's terms, and the KL penalty's or None."""
         weight = self.method.algorithm.token_weight
-        corrected_BT = [
-            step.factor(step.log_mismatch(logprob_BT, batch), batch)
-            for step in self.method.algorithm.correction.steps
-        ]
+        corrected_BT: list[Tensor | None] = [prepared.correction_BT]
+        if prepared.correction_BT is None:
+            steps = self.method.algorithm.correction.steps
+            corrected_BT = [step.factor(step.log_mismatch(logprob_BT, batch), batch) for step in steps]
         log_ratio_BT = token_log_ratio(weight.anchor, logprob_BT, batch)
         weight_BT = weight.weigh(prepared.token_weight_BT, log_ratio_BT, batch)
         weighs_policy = weight.weighs == "surrogate"

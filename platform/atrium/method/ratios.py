@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from atrium.base.section import Positive, Section
 from atrium.method.batch import Batch, neutral, row_mean, row_sum
-from atrium.method.needs import Anchor, Needs
+from atrium.method.needs import Anchor, Needs, Policy
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -97,9 +97,10 @@ def token_log_ratio(anchor: Anchor, logprob_BT: Tensor, batch: Batch) -> Tensor:
     return neutral(logprob_BT - anchor_logprob(anchor, logprob_BT, batch), batch.mask_BT)
 
 
-def anchor_logprob(anchor: Anchor, logprob_BT: Tensor, batch: Batch) -> Tensor:
+def anchor_logprob(anchor: Policy, logprob_BT: Tensor, batch: Batch) -> Tensor:
     """The log-probabilities [B, T] of the policy below the line of a ratio."""
     anchor_BT = {
+        "current": None,
         "rollout": batch.rollout_logprob_BT,
         "behavior": batch.behavior_logprob_BT,
         "proximal": batch.proximal_logprob_BT,

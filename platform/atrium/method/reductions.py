@@ -2,7 +2,8 @@
 
 Every reduction is a factor per row, found from the minibatch's totals before its loss, so that a loss is
 additive over micro-batches and ranks and never depends on which rows travelled together.
-Denominators count every token that is trained on, also those whose gradient is cut, masked or rejected.
+Denominators count every token that is trained on, also those whose gradient is cut, masked or rejected,
+unless `counts` leaves rejected ones out.
 Rows without tokens count nowhere. Rows whose group has no signal count where `Batch` still holds them.
 """
 
@@ -57,6 +58,9 @@ class Reduction(Part, axis=True):
     `divides_by` names the total of an update that the sums are divided by.
     """
 
+    counts: Literal["all", "kept"] = "all"
+    """`kept` leaves the tokens that `algorithm.correction` rejects out of every mean and of the regularizer,
+    as verl does; `all` keeps them in the denominators."""
     divides_by: ClassVar[Literal["tokens", "rows", "groups"]] = "rows"
 
     @abstractmethod

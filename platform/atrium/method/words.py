@@ -23,6 +23,7 @@ _BASELINES = {
 }
 _BELOW: dict[Anchor, str] = {"behavior": "", "rollout": " / engine's", "proximal": " / start of step"}
 _WHITENED = {"none": "", "tokens": " / std over tokens", "rows": " / std over completions"}
+_COUNTED = {"all": "", "kept": " of kept tokens"}
 _SCALES = {
     "none": "",
     "group_std": " / group std",
@@ -44,7 +45,7 @@ def describe(algorithm: Algorithm, divergence: Divergence, regularizer: Regulari
         "regularizer": _regularizer(regularizer),
         "reference": _unless_idle(algorithm.reference),
         "correction": ", ".join(filter(None, map(_unless_idle, algorithm.correction.steps))),
-        "reduction": kind_text(algorithm.reduction),
+        "reduction": kind_text(algorithm.reduction, "counts") + _COUNTED[algorithm.reduction.counts],
         "groups": _groups(algorithm),
         "on policy": _on_policy(algorithm),
     }

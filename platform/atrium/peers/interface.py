@@ -138,6 +138,11 @@ class LoadedMethod:
         denominators of an update that is cut into micro-batches. `totals` are the caller's own.
         """
         self._check_given(tensors)
+        if totals is not None and self.method.algorithm.reduction.counts == "kept":
+            raise ValueError(
+                f"{self.name} counts the tokens that its correction keeps (algorithm.reduction.counts=kept), "
+                "which your totals do not know; leave them out"
+            )
         batch = self._batch(logprob_BT, mask_BT, tensors)
         objective = Objective(self.method)
         policy = PolicyTokens(logprob_BT=logprob_BT.detach(), entropy_BT=_detached(tensors.get("entropy_BT")))

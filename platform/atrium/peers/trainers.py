@@ -25,6 +25,7 @@ WANTS: dict[str, str] = {
     "entropy": "entropies of the policy",
     "second_pass": "a pass over all completions of an update before its loss",
     "distribution": "the distributions over the vocabulary",
+    "kept": "denominators that leave out what a correction rejects",
     "state": "a coefficient that is carried from step to step",
 }
 """What a method may want beside log-probabilities of policy and old policy, advantages and a mask."""
@@ -45,6 +46,7 @@ def wants(method: Method) -> tuple[str, ...]:
         "entropy": needs.entropy != "none",
         "second_pass": needs.prepare_pass,
         "distribution": needs.distribution != "none",
+        "kept": method.algorithm.reduction.counts == "kept",
         "state": regularizer.entropy is not None and regularizer.entropy.target is not None,
         method.algorithm.reduction.divides_by: True,
     }
@@ -78,7 +80,7 @@ class Trainer:
 OWN_LOOP = Trainer(
     name="a loop of your own", gives=frozenset(WANTS) - {"distribution", "state"}, is_tested=True
 )
-TRL = Trainer(name="TRL", gives=OWN_LOOP.gives - {"moving_reference", "reward_kl"}, is_tested=True)
+TRL = Trainer(name="TRL", gives=OWN_LOOP.gives - {"moving_reference", "reward_kl", "kept"}, is_tested=True)
 VERL = Trainer(
     name="verl", gives=frozenset({"tokens", "rows", "rollout", "both", "reference"}), is_tested=True
 )
