@@ -24,6 +24,7 @@ from atrium.config.nearest import shown, suggestion
 INTERRUPTED = 130
 SHELLS = ("bash", "fish", "zsh")
 _BROKEN_PIPE = 141
+_MODULES = {"import": "import_results"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -118,8 +119,8 @@ def _run(given: Sequence[str]) -> int:
 
 
 def module_of(command: str) -> str:
-    """The module of a subcommand."""
-    return f"atrium.cli.{command.replace('-', '_')}"
+    """The module of a subcommand; `import` is a word of Python's own."""
+    return f"atrium.cli.{_MODULES.get(command, command.replace('-', '_'))}"
 
 
 def _parser() -> CommandParser:
@@ -176,6 +177,7 @@ COMMANDS: Mapping[str, str] = {
     "memory": "Predict what settings need of memory, by phase",
     "runs": "List the runs",
     "show": "Show a run's settings, curves and samples",
+    "import": "Bring results of other programs in as runs",
     "compare": "Say which differences between runs are real",
     "report": "Write a comparison to send: HTML, a LaTeX table, sentences",
     "dashboard": "See and compare runs in a browser, live",

@@ -81,6 +81,16 @@ FACTS = (
 """What runs record besides the settings that tell methods apart. A run that lacks a fact differs in none."""
 
 
+_EXPECTED = {
+    "model": "model",
+    "dataset": "training problems",
+    "optimizer": "optimizer",
+    "rollout": "sampling in training",
+    "evaluation": "sampling in evaluation",
+}
+"""The sections of settings whose absence from an imported run is named, in words."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
     """One setting or fact: the values that each arm's runs have, by the arm's name, as text."""
@@ -138,6 +148,32 @@ def read_confounds(
         elif not fact.is_confound and any(one.values.values()):
             environment.append(one)
     return tuple(found), tuple(environment)
+
+
+def unknown_settings(arm: Arm) -> tuple[str, ...]:
+    """What the imported runs of an arm do not record, in words; nothing for Atrium's own runs."""
+    imports = [mapping_at(read_object(run.provenance_file)[0], "import") for run in arm.runs.values()]
+    if not any(imports):
+        return ()
+    sections = {key.partition(".")[0] for run in arm.all_settings for key in run}
+    lacking = [words for section, words in _EXPECTED.items() if section not in sections]
+    if any(record.get("is_seed_stated") is False for record in imports):
+        lacking.append("seeds (a file counts as one)")
+    return tuple(lacking)
+
+
+def unknown_lines(unknown: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """The lines below the confounds, one for all arms that lack the same."""
+    arms: dict[tuple[str, ...], list[str]] = {}
+    for arm, lacking in unknown.items():
+        arms.setdefault(lacking, []).append(arm)
+    return [f"unknown for {' and '.join(own)}: {', '.join(lacking)}" for lacking, own in arms.items()]
+
+
+def unknown_words(unknown: Mapping[str, tuple[str, ...]], *arms: str) -> str:
+    """`, with unknown settings of a and b,` for a sentence about some arms; empty where all is recorded."""
+    found = [arm for arm in arms if arm in unknown]
+    return f", with unknown settings of {' and '.join(found)}," if found else ""
 
 
 def confound_lines(confounds: Sequence[Recorded]) -> list[str]:

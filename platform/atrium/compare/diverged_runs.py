@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from atrium.compare.arms import Arm
 from atrium.compare.outcomes import Answers, At, EvaluatedRun, OutcomeTable, evaluations_at, read_answers
@@ -32,12 +33,11 @@ def answers_used(folders: Sequence[RunFolder], benchmark: str, used: Mapping[str
     """The answers of each run; a run without an entry in `used` gave none that is right."""
     read = {run.name: read_answers(run, benchmark, used[run.name]) for run in folders if run.name in used}
     asked = next(iter(read.values()))
-    always_wrong = Answers(
-        benchmark=benchmark,
+    always_wrong = replace(
+        asked,
         step=0,
         num_samples=min(answers.num_samples for answers in read.values()),
         num_correct=dict.fromkeys(asked.num_correct, 0),
-        clusters=asked.clusters,
     )
     return [read.get(run.name, always_wrong) for run in folders]
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from atrium.compare.confounds import confound_lines, environment_lines, shared_lines
+from atrium.compare.confounds import confound_lines, environment_lines, shared_lines, unknown_lines
 from atrium.compare.counted_runs import left_out_words
 from atrium.compare.document_figures import (
     difference_figure,
@@ -85,6 +85,7 @@ def comparison_summary(comparison: RunsComparison, measure: str = MEAN) -> Docum
         title=_title(comparison),
         alerts=(
             *(Sentence(line, "warning", "confound") for line in confound_lines(comparison.confounds)),
+            *(Sentence(line, "warning", "unknown") for line in unknown_lines(comparison.unknown)),
             *(Sentence(line, "muted", "environment") for line in environment_lines(comparison.environment)),
         ),
         answer=_answer(comparison, measure),

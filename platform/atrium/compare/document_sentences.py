@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from atrium.compare.confounds import with_words, withheld_words
+from atrium.compare.confounds import unknown_words, with_words, withheld_words
 from atrium.compare.counted_runs import left_out_words
 from atrium.compare.judged_pairs import MACRO
 from atrium.compare.run_comparison import ArmScores, RunsComparison
@@ -69,7 +69,8 @@ def _sentence(comparison: RunsComparison, pair: Pair) -> str:
         pair.comparison.difference.value,
         pair.another_exam,
         names=(other, one),
-        settings=with_words(comparison.confounds, one, other),
+        settings=with_words(comparison.confounds, one, other)
+        or unknown_words(comparison.unknown, one, other),
         measure=comparison.title(MEAN) + ("" if pair.benchmark == MACRO else f" on {pair.benchmark}"),
         together=f"{family and f', {family}'}; {pair.design}",
     )

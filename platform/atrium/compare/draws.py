@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from atrium.base.nested import setting
 from atrium.compare.arms import Arm
 from atrium.compare.outcomes import EvaluatedRun
+from atrium.runs.layout import IMPORTED
 
 
 def draws_of(run: EvaluatedRun, benchmark: str, step: int) -> str:
@@ -34,7 +35,11 @@ def draws_notes(
     """
     notes: dict[str, None] = {}
     for benchmark, used in steps.items():
-        draws = {name: draws_of(run, benchmark, used[name]) for name, run in runs.items() if name in used}
+        draws = {
+            name: draws_of(run, benchmark, used[name])
+            for name, run in runs.items()
+            if name in used and run.config.get("kind") != IMPORTED
+        }
         for arm in arms:
             own = [draws[folder.name] for folder in arm.runs.values() if folder.name in draws]
             if len(set(own)) < len(own):

@@ -11,10 +11,12 @@ Axes: S seeds (one run each), P problems, K samples per problem.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +25,10 @@ from atrium.base.errors import RunFolderError
 from atrium.base.recorded import read_object
 from atrium.base.records import CLUSTER
 from atrium.base.seeding import derive_seed
+from atrium.base.texts import TEXT_ID, text_key
 from atrium.compare.curve_index import recorded_curves
 from atrium.compare.curves import Axis, at_steps
+from atrium.runs.layout import IMPORTED
 from atrium.runs.reader import EvaluationPoint, read_evaluations
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.sample_files import read_samples
@@ -55,7 +59,7 @@ _AXES = {At.TOKENS: Axis.TOKENS, At.WALL_CLOCK: Axis.WALL_CLOCK}
 class Answers:
     """One checkpoint's answers on a benchmark: of `num_samples` per problem, how many were correct.
 
-    `clusters` names the cluster of each problem that has one.
+    `clusters` names the cluster of each problem that has one, `path` the file of the answers.
     """
 
     benchmark: str
@@ -63,6 +67,7 @@ class Answers:
     num_samples: int
     num_correct: Mapping[str, int]
     clusters: Mapping[str, str] = field(default_factory=dict)
+    path: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +132,8 @@ def read_evaluated_run(folder: RunFolder) -> EvaluatedRun:
         values = at_steps(np.array(steps, dtype=np.float64), columns, axis)
         if values is not None:
             cost[at] = dict(zip(steps, values.tolist(), strict=True))
-    first = 0 if config.get("kind") == "evaluation" else 1
+    is_exam = config.get("kind") == "evaluation" or (config.get("kind") == IMPORTED and not any(steps))
+    first = 0 if is_exam else 1
     after = {
         name: tuple(point for point in points if point.step >= first) for name, points in evaluations.items()
     }
@@ -179,6 +185,42 @@ def read_answers(folder: RunFolder, benchmark: str, step: int) -> Answers:
             f"problem, so {path} is needed"
         ) from None
     return _read_answers(folder, benchmark, step, changed)
+
+
+def matched_by_text(answers: Sequence[Answers]) -> Sequence[Answers]:
+    """The answers with equal names for problems of equal text, where their ids do not say it.
+
+    Ids count where all runs share some and none is an import without ids. A problem keeps the first id that a
+    run has for it; a text that a run has twice matches nothing.
+    """
+    ids = [set(one.num_correct) for one in answers]
+    is_named = not any(name.startswith(TEXT_ID) for own in ids for name in own)
+    if all(own == ids[0] for own in ids) or (is_named and set.intersection(*ids)):
+        return answers
+    keys = [{} if one.path is None else _text_keys(one.path) for one in answers]
+    names: dict[str, str] = {}
+    for own in sorted(keys, key=lambda own: any(name.startswith(TEXT_ID) for name in own)):
+        for name, key in own.items():
+            names.setdefault(key, name)
+    return [
+        replace(
+            one,
+            num_correct={names.get(own.get(name, ""), name): num for name, num in one.num_correct.items()},
+            clusters={names.get(own.get(name, ""), name): value for name, value in one.clusters.items()},
+        )
+        for one, own in zip(answers, keys, strict=True)
+    ]
+
+
+def _text_keys(path: Path) -> dict[str, str]:
+    """The key of each problem's text, of texts that only one problem has."""
+    questions = {
+        str(row["problem_id"]): text_key(row["question"])
+        for row in read_samples(path, ["problem_id", "question"])
+        if row.get("question")
+    }
+    times = Counter(questions.values())
+    return {name: key for name, key in questions.items() if times[key] == 1}
 
 
 def outcome_table(answers: Sequence[Answers]) -> OutcomeTable:
@@ -247,6 +289,7 @@ def _read_answers(folder: RunFolder, benchmark: str, step: int, _changed: int) -
         num_samples=next(iter(num_samples.values())),
         num_correct=num_correct,
         clusters=clusters,
+        path=path,
     )
 
 

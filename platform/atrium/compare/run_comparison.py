@@ -15,7 +15,7 @@ import numpy as np
 
 from atrium.compare.arms import Arm, are_same_method
 from atrium.compare.compared_arms import compared_arms
-from atrium.compare.confounds import Recorded, read_confounds
+from atrium.compare.confounds import Recorded, read_confounds, unknown_settings
 from atrium.compare.counted_runs import VALIDATION, LeftOut, old_runs_note
 from atrium.compare.diverged_runs import answers_used, diverged_seeds, steps_used
 from atrium.compare.draws import draws_notes
@@ -24,6 +24,7 @@ from atrium.compare.outcomes import (
     At,
     EvaluatedRun,
     OutcomeTable,
+    matched_by_text,
     outcome_table,
     read_answers,
 )
@@ -51,7 +52,8 @@ class ArmScores:
     `pass_at` is Pass@k for k = 1 to the comparison's k, over seeds, on the benchmark that verdicts rest on.
     `steps`, `num_tokens` and `wall_s` are the least and most over the runs, at the evaluations used; None
     where that was not recorded. `diverged` are the runs that diverged, `collapsed` those that end below their
-    own start; None where the score before training is not known.
+    own start; None where the score before training is not known. `unknown` is what imported runs do not
+    record.
     """
 
     arm: Arm
@@ -62,6 +64,7 @@ class ArmScores:
     steps: tuple[float, float]
     num_tokens: tuple[float, float] | None
     wall_s: tuple[float, float] | None
+    unknown: tuple[str, ...]
 
     @property
     def rates(self) -> dict[str, str]:
@@ -101,6 +104,11 @@ class RunsComparison:
     def num_problems(self) -> dict[str, int]:
         """How many problems each benchmark has."""
         return {name: len(next(iter(tables.values())).problem_ids) for name, tables in self.outcomes.items()}
+
+    @property
+    def unknown(self) -> dict[str, tuple[str, ...]]:
+        """What imported runs do not record, by the names of their arms."""
+        return {one.arm.name: one.unknown for one in self.arms if one.unknown}
 
     @property
     def headline(self) -> str:
@@ -200,7 +208,10 @@ def _tables(
     """The outcomes of every arm, all on the same problems, seeds ascending."""
     order = [(arm.name, arm.runs[seed]) for arm in arms for seed in arm.seeds]
     answers = answers_used([run for _, run in order], benchmark, steps)
-    whole = outcome_table(answers)
+    matched = matched_by_text(answers)
+    whole = outcome_table(matched)
+    if matched is not answers:
+        notes.append(f"{benchmark}: problems are matched by their text, since their ids differ")
     most = max(len(one.num_correct) for one in answers)
     if len(whole.problem_ids) < most:
         notes.append(f"{benchmark}: {len(whole.problem_ids)} of {most} problems were answered by all runs")
@@ -269,6 +280,7 @@ def _arm_scores(
         steps=spans[At.STEPS] or (0.0, 0.0),
         num_tokens=spans[At.TOKENS],
         wall_s=spans[At.WALL_CLOCK],
+        unknown=unknown_settings(arm),
     )
 
 

@@ -26,7 +26,7 @@ from atrium.base.metrics import (
     part_means,
     part_quantities,
 )
-from atrium.base.nested import flattened, setting
+from atrium.base.nested import flattened, mapping_at, setting
 from atrium.base.plain_files import read_plain
 from atrium.base.recorded import as_integer, read_object
 from atrium.document.document import (
@@ -44,6 +44,7 @@ from atrium.document.formatting import age, counted, duration, number, share
 from atrium.planning.sides import Sides, sides_of
 from atrium.runs.evaluation_document import evaluation_tables, first_and_last_tables
 from atrium.runs.find import name_to_type
+from atrium.runs.layout import IMPORTED
 from atrium.runs.reader import (
     MetricTable,
     RunOverview,
@@ -128,6 +129,8 @@ def run_document(folder: RunFolder, defaults: Mapping[str, object] | str, num_sa
 def _heading(run: RunOverview, metrics: MetricTable) -> str:
     """How the run ended, its name, and how much it did."""
     status = run.status
+    if run.config.get("kind") == IMPORTED:
+        return f"{IMPORTED}  {run.folder.name}" + (f"  step {status.step}" if status.step else "")
     num_tokens = np.nansum(metrics.columns.get(NUM_TOKENS.name, np.zeros(0)))
     return (
         f"{run.state}  {run.folder.name}  step {status.step} of {status.num_steps}  "
@@ -138,11 +141,14 @@ def _heading(run: RunOverview, metrics: MetricTable) -> str:
 def _origin(run: RunOverview) -> list[str]:
     """When, where and from which code the run started, and the run that it branches off."""
     lines, status = [], run.status
+    provenance, _ = read_object(run.folder.provenance_file)
+    if record := mapping_at(provenance, "import"):
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(status.started))
+        return [f"imported {when} from {path}" for path in mapping_at(record, "files")]
     if status.started:
         passed = age(time.time() - status.started)
         ago = passed if passed == "just now" else f"{passed} ago"
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(status.started))
-        provenance, _ = read_object(run.folder.provenance_file)
         commit = setting(provenance, "code.commit")
         dirty = " with changes" if setting(provenance, "code.is_dirty") else ""
         code = f", commit {str(commit)[:10]}{dirty}" if commit else ""
@@ -160,16 +166,18 @@ def _settings_section(run: RunOverview, defaults: Mapping[str, object] | str) ->
         except FileNotFoundError:
             typed = ""
         return Section(title="Settings", passages=(Passage(typed.rstrip(), f"what was typed ({defaults})"),))
-    ours, theirs = flattened(run.config), flattened(defaults)
+    is_imported = run.config.get("kind") == IMPORTED
+    ours, theirs = flattened(run.config), {} if is_imported else flattened(defaults)
     rows = tuple(
         Row((key, _shown(value), _shown(theirs[key]) if key in theirs else "not in the defaults"))
         for key, value in ours.items()
         if key.partition(".")[0] not in _UNLISTED and theirs.get(key) != value
     )
+    titles = ("setting", "value") if is_imported else ("setting", "value", "default")
     table = Table(
-        title="settings that differ from the defaults",
-        columns=tuple(Column(title, is_text=True) for title in ("setting", "value", "default")),
-        rows=rows,
+        title="settings that are recorded" if is_imported else "settings that differ from the defaults",
+        columns=tuple(Column(title, is_text=True) for title in titles),
+        rows=tuple(Row(row.cells[: len(titles)]) for row in rows),
         note="" if rows else "none",
     )
     return Section(title="Settings", tables=(table,))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from atrium.base.errors import RunFolderError
 from atrium.base.recorded import read_object
-from atrium.runs.layout import SWEEPS_DIR, steps_in
+from atrium.runs.layout import IMPORTED, SWEEPS_DIR, steps_in
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import RunState, concluded_state, known_status
 
@@ -131,12 +131,11 @@ def is_failed_start(folder: RunFolder) -> bool:
     return concluded_state(known_status(folder.status_file)) is RunState.FAILED_START
 
 
-def _is_evaluation(folder: RunFolder) -> bool:
-    config, _ = read_object(folder.config_file)
-    return config.get("kind") == "evaluation"
+def _kind(folder: RunFolder) -> object:
+    return read_object(folder.config_file)[0].get("kind")
 
 
-TRAINED = LatestQuery(lambda run: not _is_evaluation(run), "{} holds no training")
+TRAINED = LatestQuery(lambda run: _kind(run) not in ("evaluation", IMPORTED), "{} holds no training")
 
 
 def _last_evaluated(folder: RunFolder) -> float:
@@ -145,7 +144,7 @@ def _last_evaluated(folder: RunFolder) -> float:
     return max(times, default=0.0)
 
 
-EVALUATED = LatestQuery(_is_evaluation, "{} holds no evaluation")
+EVALUATED = LatestQuery(lambda run: _kind(run) == "evaluation", "{} holds no evaluation")
 WITH_CHECKPOINT = LatestQuery(lambda run: bool(run.checkpoint_steps()), "no run in {} has a checkpoint")
 WITH_SAMPLES = LatestQuery(
     lambda run: _last_evaluated(run) > 0.0, "{} holds no samples of an evaluation", _last_evaluated

@@ -15,6 +15,8 @@ NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,99}")
 SWEEPS_DIR = "sweeps"
 CACHE_DIR = ".cache"
 """The folder of runs_dir in which sweeps keep their own files; their runs lie elsewhere, as all runs do."""
+IMPORTED = "imported"
+"""The `kind` that the config.json of a run records which another program made."""
 _TAKEN = (SWEEPS_DIR, "reports", "mlflow.db")
 """What lies in runs_dir beside the folders of experiments: nothing looks for runs there."""
 _STEP_NAME = re.compile(r"step-(\d{1,12})(?:\.parquet)?")

@@ -10,6 +10,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from atrium.runs.layout import RunLayout, step_of
 
 Row = dict[str, Any]
 
+_BATCH_ROWS = 1024
 _FLOATS = pa.list_(pa.float32())
 _PROBLEM_FIELDS = [
     ("step", pa.int64()),
@@ -114,6 +116,18 @@ def write_evaluation(path: Path, step: int, samples: Iterable[EvaluatedSample]) 
     """Write an evaluation's samples as one file. Raises `OSError` where there is no room."""
     rows = [{**_problem_columns(step, one.problem), **answer_columns(one)} for one in samples]
     _write(path, rows, EVALUATION_SCHEMA)
+
+
+def write_evaluation_rows(path: Path, rows: Iterable[Row]) -> None:
+    """Write rows of `EVALUATION_SCHEMA` as one file, a batch at a time; columns that a row lacks are null."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = iter(rows)
+    with (
+        replacing(path) as temporary,
+        pq.ParquetWriter(temporary, EVALUATION_SCHEMA, compression="zstd") as writer,
+    ):
+        while batch := list(islice(rows, _BATCH_ROWS)):
+            writer.write_table(pa.Table.from_pylist(batch, schema=EVALUATION_SCHEMA))
 
 
 def answer_columns(sample: EvaluatedSample) -> Row:

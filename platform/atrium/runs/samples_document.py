@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from atrium.base.errors import RunFolderError
-from atrium.document.document import Column, Document, Passage, Row, Section, Sentence, Table, Value
+from atrium.document.document import Column, Document, Passage, Row, Section, Sentence, Table, Unit, Value
 from atrium.document.formatting import counted, shortened
 from atrium.runs.layout import steps_in
 from atrium.runs.run_folder import RunFolder
@@ -32,6 +32,12 @@ def samples_document(evaluations: Mapping[str, Sequence[Sample]], problem_id: st
     return Document(key="samples", title="Samples", sections=tuple(sections))
 
 
+def _mean(values: Sequence[float | None], unit: Unit) -> Value:
+    """The mean; unknown where a value is, as in imported rows."""
+    known = [value for value in values if value is not None]
+    return Value(sum(known) / len(known) if len(known) == len(values) else None, unit)
+
+
 def _problems(name: str, samples: Sequence[Sample]) -> Section:
     """How often each problem was solved, and its most frequent answer."""
     by_problem: dict[str, list[Sample]] = defaultdict(list)
@@ -46,8 +52,11 @@ def _problems(name: str, samples: Sequence[Sample]) -> Section:
             f"{sum(sample['is_correct'] for sample in own)}/{len(own)}",
             shortened(own[0]["gold"], _MAX_CELL),
             shortened(f"{most} ({answers.count(most)})", _MAX_CELL) if answers else "none",
-            Value(sum(sample["num_tokens"] for sample in own) / len(own), "count"),
-            Value(sum(sample["finish_reason"] == "length" for sample in own) / len(own), "share"),
+            _mean([sample["num_tokens"] for sample in own], "count"),
+            _mean(
+                [one and float(one == "length") for one in (sample["finish_reason"] for sample in own)],
+                "share",
+            ),
         )
         rows.append(Row(cells))
     columns = (

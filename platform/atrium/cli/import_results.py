@@ -1,0 +1,120 @@
+"""`atrium import`: results of other programs as runs of an experiment."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from atrium.base.errors import ConfigError
+from atrium.base.plain_files import read_plain
+from atrium.cli.parser import CommandParser, files_explained, pair_of, whole
+from atrium.views.terminal import print_document, standard_output, tell
+
+if TYPE_CHECKING:
+    from atrium.imports.answers import Source
+
+_DESCRIPTION = """\
+Import results of other programs as runs of kind `imported`, which compare, report, show and the dashboard
+take like others. SOURCE is a table (CSV, JSONL, Parquet) with a row per answer, or a directory of them."""
+_EXAMPLES = """\
+examples:
+  atrium import results.csv --experiment others
+  atrium import results.csv --experiment others --map method=model score=acc --dry-run
+  atrium import a.jsonl --experiment others --method ours --seed 3 --benchmark aime24
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Import what `argv` names; the exit code, or an `AtriumError`."""
+    arguments = _parser().parse(argv)
+    from atrium.imports.answers import Stated
+    from atrium.imports.document import import_document
+    from atrium.imports.importing import import_files
+
+    console = standard_output()
+
+    def say(source: Source) -> None:
+        tell(console, f"{source.path}: {source.format}", "bold")
+        for line in source.mapping:
+            tell(console, f"  {line}", "dim")
+
+    stated = Stated(
+        method=arguments.method,
+        seed=arguments.seed,
+        benchmark=arguments.benchmark,
+        step=arguments.step,
+        correct_at=arguments.correct_at,
+        columns=_columns(arguments.map),
+    )
+    with files_explained():
+        found = import_files(
+            arguments.sources,
+            arguments.experiment,
+            Path(arguments.runs_dir),
+            stated,
+            settings=dict(arguments.setting),
+            is_dry=arguments.dry_run,
+            on_source=say,
+        )
+    print_document(console, import_document(found, arguments.experiment, is_dry=arguments.dry_run))
+    return 0
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser("import", _DESCRIPTION, _EXAMPLES)
+    parser.add_argument("sources", nargs="+", type=Path, metavar="SOURCE", help="files and directories")
+    parser.add_argument("--experiment", required=True, metavar="NAME", help="the experiment of the runs")
+    parser.add_argument(
+        "--map",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="ROLE=COLUMN",
+        help="the columns of method, seed, benchmark, step, problem, question, sample, score, gold, text and "
+        "tokens, or a YAML file of such pairs (default: by their names)",
+    )
+    parser.add_argument("--method", default="", metavar="NAME", help="the method of all rows")
+    parser.add_argument("--seed", type=whole(0), metavar="N", help="the random seed of all rows")
+    parser.add_argument("--benchmark", default="", metavar="NAME", help="the benchmark of all rows")
+    parser.add_argument("--step", type=whole(0), metavar="N", help="the training step of all rows")
+    parser.add_argument(
+        "--correct-at", type=float, metavar="X", help="count scores of at least X as correct (default: 1)"
+    )
+    parser.add_argument(
+        "--setting",
+        action="append",
+        default=[],
+        type=pair_of("KEY=VALUE, such as model.source=Qwen/Qwen3-1.7B"),
+        metavar="KEY=VALUE",
+        help="a setting that all runs had, by its name in Atrium (repeatable)",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="show the runs, write nothing")
+    parser.add_runs_dir()
+    return parser
+
+
+def _columns(words: Sequence[str]) -> Mapping[str, str]:
+    """The columns by role, from pairs and YAML files of pairs."""
+    found: dict[str, str] = {}
+    for word in words:
+        if "=" in word:
+            try:
+                role, column = pair_of("ROLE=COLUMN, such as score=acc")(word)
+            except argparse.ArgumentTypeError as error:
+                raise ConfigError(f"--map {error}") from None
+            found[role] = column
+            continue
+        try:
+            content = yaml.safe_load(read_plain(word))
+        except OSError as error:
+            raise ConfigError(f"--map {word}: write ROLE=COLUMN, or the name of a YAML file") from error
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            raise ConfigError(f"--map {word}: is not valid YAML") from error
+        if not isinstance(content, dict) or not all(isinstance(one, str) for one in content.values()):
+            raise ConfigError(f"--map {word}: expected lines such as `score: acc`")
+        found |= {str(role): column for role, column in content.items()}
+    return found

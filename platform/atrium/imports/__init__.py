@@ -1,0 +1,1 @@
+"""Results from other programs, read into run directories of kind `imported`."""

@@ -1,0 +1,329 @@
+"""An import: files to planned runs, and planned runs to run directories, all of them or none."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atrium import __version__
+from atrium.base.atomic import explained, write_json
+from atrium.base.errors import DataError, RunFolderError
+from atrium.base.json_lines import encode_line
+from atrium.base.nested import mapping_at, put, setting
+from atrium.base.recorded import read_object
+from atrium.imports.answers import Curve, Source, Stated
+from atrium.imports.files import digest, files_of
+from atrium.imports.recognize import read_source
+from atrium.imports.spool import Part, RunKey, Spool
+from atrium.runs.find import list_runs
+from atrium.runs.layout import IMPORTED, check_experiment
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.status import RunState, RunStatus
+from atrium.runs.summary import summarize
+from atrium.stats.estimates import Interval, interval_over_problems, mean_at_k, pass_at_k, sampling_interval
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._+=-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedPart:
+    """One benchmark at one step: its K samples per problem, and what came out of them."""
+
+    part: Part
+    benchmark: str
+    num_samples: int
+    num_correct_P: NDArray[np.int64]
+    printed: float | None = None
+
+    @property
+    def mean_at_k(self) -> float:
+        """Mean@K over all problems."""
+        return float(mean_at_k(self.num_correct_P, self.num_samples).mean())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRun:
+    """One run directory to be written."""
+
+    method: str
+    seed: int
+    is_seed_stated: bool
+    parts: tuple[PlannedPart, ...]
+    curve: Curve | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """What came out of an import: its runs, and where they lie; without `folders` nothing was written."""
+
+    sources: tuple[Source, ...]
+    runs: tuple[PlannedRun, ...]
+    folders: tuple[Path, ...] = ()
+    known: tuple[str, ...] = ()
+    """The runs of an earlier import of the same files in the same way."""
+
+
+def import_files(
+    paths: Sequence[Path],
+    experiment: str,
+    runs_dir: Path,
+    stated: Stated,
+    *,
+    settings: Mapping[str, str],
+    is_dry: bool,
+    on_source: Callable[[Source], None],
+) -> Imported:
+    """Read the files, and write their runs into the experiment unless `is_dry`.
+
+    `on_source` is called with each recognized file before its rows are read. Raises `DataError` for damaged
+    files, duplicates and names that no directory can have, `RunFolderError` where nothing can be written.
+    """
+    check_experiment(experiment)
+    files = [(file, str(path if path.is_dir() else path.parent)) for path in paths for file in files_of(path)]
+    digests = {str(file): digest(file) for file, _ in files}
+    identity = _identity(sorted(set(digests.values())), stated, settings)
+    existing = _imports(runs_dir, experiment)
+    if known := [name for name, record in existing.items() if record.get("identity") == identity]:
+        return Imported(sources=(), runs=(), known=tuple(known))
+    _check_new(existing, digests, experiment)
+    with _staging(runs_dir) as staging:
+        spool = Spool(path=staging / "rows.sqlite")
+        sources = _spooled(spool, files, stated, on_source)
+        runs = _planned(spool, sources, runs_dir / experiment)
+        folders: list[Path] = []
+        if not is_dry:
+            record = {
+                "identity": identity,
+                "files": digests,
+                "formats": sorted({source.format for source in sources}),
+                "mapping": sorted({line for source in sources for line in source.mapping}),
+                "differences": sorted({line for source in sources for line in source.differences}),
+            }
+            recorded: dict[str, Any] = {}
+            for key, value in [*((k, v) for s in sources for k, v in s.settings.items()), *settings.items()]:
+                put(recorded, key, value)
+            written = [_write(spool, run, staging, recorded, record, place) for place, run in enumerate(runs)]
+            spool.close()
+            folders = _moved(written, runs_dir / experiment)
+        else:
+            spool.close()
+    return Imported(sources=tuple(sources), runs=tuple(runs), folders=tuple(folders))
+
+
+def _identity(digests: Sequence[str], stated: Stated, settings: Mapping[str, str]) -> str:
+    text = json.dumps([digests, asdict(stated), dict(settings)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _imports(runs_dir: Path, experiment: str) -> dict[str, Mapping[str, Any]]:
+    """The records of the imported runs of an experiment, by name."""
+    found = {}
+    for folder in list_runs(runs_dir) if runs_dir.is_dir() else []:
+        if folder.name.partition("/")[0] == experiment:
+            record = mapping_at(read_object(folder.provenance_file)[0], "import")
+            if record:
+                found[folder.name] = record
+    return found
+
+
+def _check_new(
+    existing: Mapping[str, Mapping[str, Any]], digests: Mapping[str, str], experiment: str
+) -> None:
+    for name, record in existing.items():
+        known = set(mapping_at(record, "files").values())
+        for path, found in digests.items():
+            if found in known:
+                raise DataError(
+                    f"{path}: is in {name} already, with another mapping or other files beside it; delete "
+                    f"those runs, or choose another --experiment than {experiment}"
+                )
+    twice = [path for path, found in digests.items() if list(digests.values()).count(found) > 1]
+    if twice:
+        raise DataError(f"{' and '.join(twice[:2])} have the same content; name each file once")
+
+
+@contextmanager
+def _staging(runs_dir: Path) -> Iterator[Path]:
+    """A hidden directory in `runs_dir`, removed at the end; so is `runs_dir` if it was made for nothing."""
+    is_new = not runs_dir.exists()
+    with explained("write into", runs_dir):
+        runs_dir.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=".import-", dir=runs_dir))
+    try:
+        yield staging
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+        if is_new and not any(runs_dir.iterdir()):
+            runs_dir.rmdir()
+
+
+def _spooled(
+    spool: Spool, files: Sequence[tuple[Path, str]], stated: Stated, on_source: Callable[[Source], None]
+) -> list[Source]:
+    sources = []
+    for number, (path, unit) in enumerate(files):
+        source = read_source(path, stated)
+        on_source(source)
+        for answer in source.answers:
+            spool.add(answer, file=number, unit=unit)
+        for curve in source.curves:
+            spool.add_curve(curve, unit=unit)
+        sources.append(source)
+    if not spool.parts and not spool.curves:
+        raise DataError("the sources hold no rows and no curves")
+    return sources
+
+
+def _planned(spool: Spool, sources: Sequence[Source], parent: Path) -> list[PlannedRun]:
+    """The runs, with numbers for seeds that no file states; `DataError` where a run exists already."""
+    printed = {name: value for source in sources for name, value in source.printed.items()}
+    runs = spool.runs()
+    taken = {(run.method, run.seed) for run in runs}
+    for folder in sorted(parent.iterdir()) if parent.is_dir() else ():
+        config, _ = read_object(RunFolder(folder).config_file)
+        method, seed = setting(config, "algorithm.name"), config.get("seed")
+        if (method, seed) in taken and seed is not None:
+            raise DataError(
+                f"{parent.name} holds {folder.name} of {method} with seed {seed} already; choose another "
+                "--experiment"
+            )
+        taken.add((str(method), seed if isinstance(seed, int) else None))
+    planned = []
+    for run in runs:
+        seed = run.seed
+        if seed is None:
+            seed = next(number for number in range(len(taken) + 1) if (run.method, number) not in taken)
+            taken.add((run.method, seed))
+        parts = _planned_parts(spool, run, printed)
+        planned.append(
+            PlannedRun(
+                method=run.method,
+                seed=seed,
+                is_seed_stated=run.seed is not None,
+                parts=parts,
+                curve=spool.curves.get(run),
+            )
+        )
+    return planned
+
+
+def _planned_parts(spool: Spool, run: RunKey, printed: Mapping[str, float]) -> tuple[PlannedPart, ...]:
+    parts = []
+    for part in spool.parts.values():
+        if part.run == run:
+            counts, num_samples = spool.num_correct(part)
+            parts.append(
+                PlannedPart(
+                    part=part,
+                    benchmark=folder_name(part.benchmark, "benchmark"),
+                    num_samples=num_samples,
+                    num_correct_P=counts,
+                    printed=printed.get(f"{run.method}/{part.benchmark}"),
+                )
+            )
+    return tuple(parts)
+
+
+def folder_name(text: str, otherwise: str) -> str:
+    """A name of a folder for any text; no such name leads to another place."""
+    return _NOT_IN_NAMES.sub("_", text).strip("._+=-")[:60] or otherwise
+
+
+def _write(
+    spool: Spool,
+    run: PlannedRun,
+    staging: Path,
+    settings: Mapping[str, Any],
+    record: Mapping[str, object],
+    place: int,
+) -> Path:
+    """Write one run directory below `staging`."""
+    now = time.time() + 1e-3 * place  # the order of the sources
+    start = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    label = folder_name(run.method, "method")
+    folder = RunFolder(staging / f"{start}-{label}-s{run.seed}-{secrets.token_hex(2)}")
+    last = max([part.part.step for part in run.parts] + list(run.curve.steps if run.curve else ()), default=0)
+    with explained("write", folder.path):
+        folder.path.mkdir()
+        algorithm = {**settings.get("algorithm", {}), "name": run.method}
+        folder.write_config({**settings, "kind": IMPORTED, "seed": run.seed, "algorithm": algorithm})
+        folder.write_method({"key": {IMPORTED: run.method}})
+        folder.write_provenance(
+            {"import": {"atrium": __version__, **record, "is_seed_stated": run.is_seed_stated}}
+        )
+        _write_content(spool, run, folder, now)
+        status = RunStatus(state=RunState.FINISHED, step=last, num_steps=last, started=now, updated=now)
+        write_json(folder.status_file, asdict(status))
+        write_json(folder.summary_file, summarize(folder))
+    return folder.path
+
+
+def _write_content(spool: Spool, run: PlannedRun, folder: RunFolder, now: float) -> None:
+    """Write the samples and scores of each evaluation, and the curves."""
+    from atrium.runs.sample_files import write_evaluation_rows  # pyarrow costs 0.3 s
+
+    with folder.evaluations_file.open("wb") as lines:
+        for part in run.parts:
+            step, name = part.part.step, part.benchmark
+            write_evaluation_rows(folder.evaluation_path(name, step), spool.rows(part.part))
+            record = {"step": step, "time": now, "benchmark": name, "results": results(part)}
+            lines.write(encode_line(record))
+    if run.curve is not None:
+        with folder.metrics_file.open("wb") as lines:
+            for step, metrics in sorted(run.curve.steps.items()):
+                lines.write(encode_line({"step": step, **metrics}))
+
+
+def results(part: PlannedPart) -> dict[str, object]:
+    """The record of an evaluation, as far as counts of correct answers give it."""
+    num_correct_P, k = part.num_correct_P, part.num_samples
+    mean_P, passed_P = mean_at_k(num_correct_P, k), pass_at_k(num_correct_P, k)[:, -1]
+    over_passed = {"over_problems": _ends(interval_over_problems(passed_P)), "sampling": None}
+    return {
+        "k": k,
+        "mean_at_k": float(mean_P.mean()),
+        "pass_at_k": float(passed_P.mean()),
+        "interval_over_problems": _ends(interval_over_problems(mean_P)),
+        "interval_sampling": _ends(sampling_interval(num_correct_P, k)),
+        "num_problems": len(num_correct_P),
+        "num_samples": len(num_correct_P) * k,
+        "pass_at": {str(k): float(passed_P.mean())},
+        "pass_at_intervals": {str(k): over_passed},
+        "printed": part.printed,
+    }
+
+
+def _ends(interval: Interval | None) -> list[float] | None:
+    return None if interval is None else list(interval)
+
+
+def _moved(written: Sequence[Path], parent: Path) -> list[Path]:
+    """Move the directories to their place; all of them or none."""
+    moved: list[Path] = []
+    is_new = not parent.exists()
+    try:
+        with explained("write into", parent):
+            parent.mkdir(exist_ok=True)
+            for path in written:
+                path.rename(parent / path.name)
+                moved.append(parent / path.name)
+    except RunFolderError:
+        for path in moved:
+            shutil.rmtree(path, ignore_errors=True)
+        if is_new and parent.exists():
+            shutil.rmtree(parent, ignore_errors=True)
+        raise
+    return moved

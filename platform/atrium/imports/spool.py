@@ -1,0 +1,213 @@
+"""A database of rows on disk, so that a file of any size and order becomes runs in constant memory.
+
+Rows arrive in the source's order and leave by run, benchmark, step and problem. Duplicates and unequal
+numbers of samples are found here. Files of one directory count as one seed where they state none, unless they
+answer the same benchmark at the same step.
+
+Axes: P problems.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atrium.base.errors import DataError
+from atrium.base.texts import TEXT_ID, text_key
+from atrium.imports.answers import Answer, Curve
+
+_TABLES = """
+PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA cache_size=-32768; PRAGMA temp_store=FILE;
+CREATE TABLE problems (id INTEGER PRIMARY KEY, part INTEGER, name TEXT, question TEXT, gold TEXT,
+    file INTEGER, num INTEGER, UNIQUE (part, name));
+CREATE TABLE samples (id INTEGER PRIMARY KEY, problem INTEGER, sample TEXT, correct INTEGER, text TEXT,
+    extracted TEXT, num_tokens INTEGER, truncated INTEGER, UNIQUE (problem, sample));
+"""
+_MAX_PARTS = 20_000
+_MAX_NAME = 100
+
+
+@dataclass(frozen=True, slots=True)
+class RunKey:
+    """A run: a method and a stated seed, or the `unit`-th seed that a directory or file stands for."""
+
+    method: str
+    seed: int | None
+    unit: tuple[str, int] = ("", 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One run's answers to one benchmark at one step. `number` finds them in the database."""
+
+    number: int
+    run: RunKey
+    benchmark: str
+    step: int
+
+
+@dataclass(kw_only=True, eq=False)
+class Spool:
+    """The rows of an import, in the database file at `path`."""
+
+    path: Path
+    parts: dict[tuple[RunKey, str, int], Part] = field(default_factory=dict)
+    curves: dict[RunKey, Curve] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._database = sqlite3.connect(self.path, isolation_level=None)
+        self._database.executescript(_TABLES)
+        self._database.execute("BEGIN")
+        self._files: dict[Part, set[int]] = {}
+        self._known: dict[tuple[int, str, int | None, str, int], Part] = {}
+
+    def add(self, answer: Answer, *, file: int, unit: str) -> None:
+        """Take in a row of the `file`-th file. Raises `DataError` for a duplicate or a wrong name."""
+        part = self._part(answer, file, unit)
+        name = answer.problem or f"{TEXT_ID}{text_key(answer.question)}"
+        insert = "INSERT OR IGNORE INTO problems (part, name, question, gold, file, num) VALUES (?,?,?,?,?,0)"
+        values = (part.number, name, _encodable(answer.question), _encodable(answer.gold), file)
+        self._database.execute(insert, values)
+        find = "SELECT id, question, file, num FROM problems WHERE part = ? AND name = ?"
+        number, question, first_file, num = self._database.execute(find, values[:2]).fetchone()
+        if question != values[2]:
+            raise DataError(
+                f"{answer.place}: problem {name[:60]!r} has another text than before; give a column that "
+                "tells the problems apart"
+            )
+        if answer.sample is None and first_file != file:
+            raise DataError(f"{answer.place}: {_words(part)} has problem {name[:60]!r} in another file, too")
+        row = (number, answer.sample or str(num), answer.is_correct, _encodable(answer.text),
+               _encodable(answer.extracted), answer.num_tokens, answer.is_truncated)  # fmt: skip
+        try:
+            self._database.execute(
+                "INSERT INTO samples (problem, sample, correct, text, extracted, num_tokens, truncated) "
+                "VALUES (?,?,?,?,?,?,?)",
+                row,
+            )
+        except sqlite3.IntegrityError:
+            raise DataError(
+                f"{answer.place}: sample {row[1]} of problem {name[:60]!r} appears twice for {_words(part)}; "
+                "remove the duplicate, or map the columns that tell them apart"
+            ) from None
+        self._database.execute("UPDATE problems SET num = num + 1 WHERE id = ?", (number,))
+
+    def add_curve(self, curve: Curve, *, unit: str) -> None:
+        """Take in the curves of a run, joined with those of the same run; of two values the first counts."""
+        run = RunKey(curve.method, curve.seed, ("", 0) if curve.seed is not None else (unit, 0))
+        known = self.curves.get(run)
+        steps = dict(known.steps) if known else {}
+        for step, values in curve.steps.items():
+            steps[step] = {**values, **steps.get(step, {})}
+        self.curves[run] = Curve(method=curve.method, steps=steps, seed=curve.seed)
+
+    def num_correct(self, part: Part) -> tuple[NDArray[np.int64], int]:
+        """The number of correct answers to each problem [P], and the number of samples K of every problem.
+
+        Raises `DataError` where problems have different numbers of samples.
+        """
+        fewest, most = (
+            self._database.execute(
+                f"SELECT num, name FROM problems WHERE part = ? ORDER BY num {order}, id LIMIT 1",
+                (part.number,),
+            ).fetchone()
+            for order in ("ASC", "DESC")
+        )
+        if fewest[0] != most[0]:
+            raise DataError(
+                f"{_words(part)}: problem {most[1][:60]!r} appears {most[0]} times and {fewest[1][:60]!r} "
+                f"{fewest[0]} times; every problem needs the same number of samples"
+            )
+        counts = self._database.execute(
+            "SELECT SUM(s.correct) FROM problems p JOIN samples s ON s.problem = p.id WHERE p.part = ? "
+            "GROUP BY p.id ORDER BY p.id",
+            (part.number,),
+        )
+        return np.fromiter((count for (count,) in counts), dtype=np.int64), fewest[0]
+
+    def rows(self, part: Part) -> Iterator[dict[str, object]]:
+        """The rows of a part by problem, as `sample_files.EVALUATION_SCHEMA` has them."""
+        problems = self._database.execute(
+            "SELECT id, name, question, gold FROM problems WHERE part = ? ORDER BY id", (part.number,)
+        )
+        for number, name, question, gold in problems:
+            samples = self._database.execute(
+                "SELECT correct, text, extracted, num_tokens, truncated FROM samples WHERE problem = ? "
+                "ORDER BY id",
+                (number,),
+            )
+            for index, (correct, text, extracted, num_tokens, truncated) in enumerate(samples):
+                yield {
+                    "step": part.step,
+                    "problem_id": name,
+                    "question": question,
+                    "gold": gold,
+                    "metadata": "{}",
+                    "sample_index": index,
+                    "text": text,
+                    "verdict": "correct" if correct else "incorrect",
+                    "reason": "imported",
+                    "extracted": extracted,
+                    "is_correct": bool(correct),
+                    "finish_reason": None if truncated is None else "length" if truncated else "stop",
+                    "num_tokens": num_tokens,
+                }
+
+    def runs(self) -> list[RunKey]:
+        """All runs, in the order in which they appear."""
+        return list(dict.fromkeys([*(part.run for part in self.parts.values()), *self.curves]))
+
+    def close(self) -> None:
+        """Close the database; its file stays."""
+        self._database.close()
+
+    def _part(self, answer: Answer, file: int, unit: str) -> Part:
+        key = (file, answer.method, answer.seed, answer.benchmark, answer.step)
+        if (known := self._known.get(key)) is not None:
+            return known
+        for name, what in ((answer.method, "method"), (answer.benchmark, "benchmark")):
+            if len(name) > _MAX_NAME or not name.isprintable():
+                raise DataError(
+                    f"{answer.place}: the {what} is {name[:40]!r}; at most {_MAX_NAME} printable "
+                    "characters are allowed"
+                )
+        run = (
+            RunKey(answer.method, answer.seed) if answer.seed is not None else self._free(answer, file, unit)
+        )
+        part = self.parts.get((run, answer.benchmark, answer.step))
+        if part is None:
+            if len(self.parts) == _MAX_PARTS:
+                raise DataError(
+                    f"{answer.place}: more than {_MAX_PARTS:,} runs, benchmarks and steps; check the mapping"
+                )
+            part = Part(number=len(self.parts), run=run, benchmark=answer.benchmark, step=answer.step)
+            self.parts[run, answer.benchmark, answer.step] = part
+        self._files.setdefault(part, set()).add(file)
+        self._known[key] = part
+        return part
+
+    def _free(self, answer: Answer, file: int, unit: str) -> RunKey:
+        """The first seed of the unit whose answers to this benchmark at this step no other file gave."""
+        number = 0
+        while True:
+            run = RunKey(answer.method, None, (unit, number))
+            part = self.parts.get((run, answer.benchmark, answer.step))
+            if part is None or self._files[part] == {file}:
+                return run
+            number += 1
+
+
+def _words(part: Part) -> str:
+    seed = "" if part.run.seed is None else f", seed {part.run.seed}"
+    step = f" at step {part.step}" if part.step else ""
+    return f"method {part.run.method}{seed}, benchmark {part.benchmark}{step}"
+
+
+def _encodable(text: str | None) -> str | None:
+    """The text with halves of surrogate pairs, which UTF-8 cannot hold, replaced by `?`."""
+    return text if text is None else text.encode("utf-8", "replace").decode()

@@ -1,0 +1,250 @@
+"""`atrium import` of tables: CSV, JSON Lines and Parquet, their mapping, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.run_records import evaluated_sample, leave, method_settings
+
+from atrium.base.records import BenchmarkResult, Problem
+from atrium.cli.app import main
+from atrium.compare.outcomes import At, read_answers
+from atrium.compare.run_comparison import compare_runs
+from atrium.evaluation.results import summarize
+from atrium.runs.find import find_runs, list_runs
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.run_folder_writer import RunFolderWriter
+from atrium.runs.sample_files import read_evaluated
+from atrium.runs.status import RunState
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+
+
+def answers(methods=("grpo", "ours"), seeds=(0, 1), num_problems=12, num_samples=2):
+    """Rows of a results table; later methods are right more often."""
+    draws = random.Random(0)
+    return [
+        {
+            "model": method,
+            "seed": seed,
+            "problem_id": f"q{problem}",
+            "prompt": f"{problem} + 1 =",
+            "sample": sample,
+            "acc": int(draws.random() < 0.4 + 0.3 * place),
+        }
+        for place, method in enumerate(methods)
+        for seed in seeds
+        for problem in range(num_problems)
+        for sample in range(num_samples)
+    ]
+
+
+def write_csv(path, rows):
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_jsonl(path, rows):
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+
+
+def write_parquet(path, rows):
+    pq.write_table(pa.Table.from_pylist(rows), path)
+
+
+@pytest.fixture
+def imported(capsys):
+    """Run `atrium import` with arguments; the exit code, and what it printed."""
+
+    def run(*arguments):
+        capsys.readouterr()
+        code = main(["import", *map(str, arguments)])
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("ending", "write"), [("csv", write_csv), ("jsonl", write_jsonl), ("parquet", write_parquet)]
+)
+def test_a_table_becomes_a_run_per_method_and_seed_with_its_own_mean(ending, write, tmp_path, imported):
+    rows = answers()
+    write(tmp_path / f"r.{ending}", rows)
+    code, printed = imported(f"r.{ending}", "--experiment", "others")
+    assert code == 0
+    assert printed.index("method is column model") < printed.index("4 runs written into others")
+    for run in find_runs("runs", ["others"]):
+        method, seed = run.path.name.split("-")[2], int(run.path.name.split("-s")[1][0])
+        own = [row["acc"] for row in rows if (row["model"], row["seed"]) == (method, seed)]
+        answered = read_answers(run, "imported", 0)
+        assert (answered.num_samples, len(answered.num_correct)) == (2, 12)
+        assert sum(answered.num_correct.values()) / 24 == sum(own) / len(own)
+
+
+def test_an_import_is_listed_shown_and_compared_with_its_unknown_settings(tmp_path, imported, capsys):
+    write_csv(tmp_path / "r.csv", answers(seeds=(0, 1, 2)))
+    assert imported("r.csv", "--experiment", "others", "--setting", "model.source=Qwen/Qwen3-1.7B")[0] == 0
+    for command in (["runs"], ["show", "last"], ["samples", "last"], ["report", "others"]):
+        assert main(command) == 0
+    printed = capsys.readouterr().out
+    assert "imported  others/" in printed
+    assert "Qwen/Qwen3-1.7B" in printed
+    assert "unknown for grpo and ours: training problems, optimizer" in printed
+    assert ", with unknown settings of ours and grpo," in printed
+    assert "random draws" not in printed
+
+
+def test_the_same_import_twice_writes_nothing_and_another_mapping_is_refused(tmp_path, imported):
+    write_csv(tmp_path / "r.csv", answers())
+    assert imported("r.csv", "--experiment", "others")[0] == 0
+    before = sorted(tmp_path.rglob("*"))
+    code, printed = imported("r.csv", "--experiment", "others")
+    assert (code, "nothing was written" in printed) == (0, True)
+    code, printed = imported("r.csv", "--experiment", "others", "--benchmark", "aime24")
+    assert (code, "is in others/" in printed) == (2, True)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_dry_run_shows_the_runs_and_writes_nothing(tmp_path, imported):
+    write_csv(tmp_path / "r.csv", answers())
+    code, printed = imported("r.csv", "--experiment", "others", "--dry-run")
+    assert (code, "4 runs would be written into others" in printed) == (0, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["r.csv"]
+
+
+def test_files_without_seeds_count_as_one_seed_each(tmp_path, imported, capsys):
+    rows = [{key: value for key, value in row.items() if key != "seed"} for row in answers(seeds=(0,))]
+    for name in ("a.csv", "b.csv"):
+        write_csv(tmp_path / name, [{**row, "note": name} for row in rows])
+    code, printed = imported("a.csv", "b.csv", "--experiment", "others")
+    assert (code, "1 (not stated)" in printed) == (0, True)
+    assert main(["compare", "others", "--no-files"]) == 0
+    assert "seeds (a file counts as one)" in capsys.readouterr().out
+    code, _ = imported("a.csv", "--experiment", "single")
+    pairs = compare_runs(find_runs("runs", ["single"]), at=At.LAST).pairs
+    assert {pair.verdict.kind for pair in pairs} == {"one_seed"}
+
+
+def test_columns_are_mapped_by_flags_and_by_a_yaml_file(tmp_path, imported):
+    rows = [
+        {"who": "a", "deep": {"id": 3.0}, "points": 0.7},
+        {"who": "a", "deep": {"id": 4.0}, "points": 0.2},
+    ]
+    write_jsonl(tmp_path / "r.jsonl", rows)
+    (tmp_path / "map.yaml").write_text("method: who\nproblem: deep.id\n", encoding="utf-8")
+    flags = ("r.jsonl", "--experiment", "e", "--map", "map.yaml", "score=points")
+    code, printed = imported(*flags)
+    assert (code, "--correct-at X counts scores" in printed) == (2, True)
+    assert imported(*flags, "--correct-at", "0.5")[0] == 0
+    (run,) = list_runs("runs")
+    assert read_answers(run, "imported", 0).num_correct == {"3": 1, "4": 0}
+
+
+def own_run(runs_dir, questions, seed):
+    """A run of Atrium's own, of atr, that answered these questions."""
+    folder = RunFolder.create(runs_dir, "own", "atr", seed)
+    settings = method_settings("atr", {"kind": "kl3", "delta": 0.0231})
+    folder.write_config({"seed": seed, "num_steps": 1, **settings, "evaluation": {"seed": 0}})
+    writer = RunFolderWriter(folder)
+    samples = [
+        evaluated_sample(Problem(problem_id=f"own-{n}", question=text, answer="1"), is_correct=n % 2)
+        for n, text in enumerate(questions)
+    ]
+    results = summarize(samples, num_samples=1, pass_at=[1])
+    writer.begin(step=0, num_steps=1)
+    writer.step(1, {})
+    writer.evaluation(BenchmarkResult(step=1, benchmark="sums", samples=samples, results=results))
+    leave(writer, RunState.FINISHED)
+
+
+def test_problems_of_an_import_and_an_own_run_match_by_text_and_the_rest_is_reported(
+    tmp_path, imported, capsys
+):
+    for seed in (0, 1):
+        own_run(tmp_path / "runs", [f"{n}  +  1 =" for n in range(3, 12)], seed)
+    rows = [{**row, "step": 1} for row in answers(methods=("ours",), num_samples=1)]
+    for row in rows:
+        del row["problem_id"]
+    write_csv(tmp_path / "r.csv", rows)
+    assert imported("r.csv", "--experiment", "others", "--benchmark", "sums")[0] == 0
+    assert main(["compare", "own", "others", "--no-files"]) == 0
+    printed = capsys.readouterr().out
+    assert "sums: problems are matched by their text, since their ids differ" in printed
+    assert "sums: 9 of 12 problems were answered by all runs" in printed
+
+
+BASE = {"method": "a", "seed": 0, "problem": "p", "sample": 0, "correct": 1}
+
+
+@pytest.mark.parametrize(
+    ("rows", "flags", "message"),
+    [
+        ([BASE, BASE], (), "sample 0 of problem 'p' appears twice for method a, seed 0"),
+        ([BASE, {**BASE, "problem": "q"}, {**BASE, "sample": 1}], (), "every problem needs the same number"),
+        ([{**BASE, "correct": "maybe"}], (), "r.csv, row 1: the score is 'maybe'; expected true, false"),
+        ([{**BASE, "correct": ""}], (), "r.csv, row 1: the score is missing"),
+        ([{**BASE, "correct": "nan"}], (), "the score is not a number"),
+        ([{**BASE, "seed": "x"}], (), "r.csv, row 1: seed must be a whole number, got 'x'"),
+        ([{**BASE, "seed": ""}], (), "the seed is missing"),
+        ([{**BASE, "method": "a\x1bb"}], (), "printable characters are allowed"),
+        ([{"method": "a", "mean": 0.5, "n": 30}], (), "no column names the problem, among method, mean, n"),
+        ([{"problem": "p", "correct": 1}], (), "--map method=COLUMN, or --method NAME"),
+        ([{**BASE, "id": 1}], (), "problem and id could each be the problem; give --map problem=COLUMN"),
+        ([BASE], ("--map", "score=nope"), "--map score=nope: the columns are method, seed"),
+        ([BASE], ("--map", "size=seed"), "size is no role; they are method"),
+        ([BASE], ("--map", "nowhere.yaml"), "write ROLE=COLUMN, or the name of a YAML file"),
+        ([BASE], ("--experiment", "../out"), "experiment_name is '../out'"),
+        ([BASE], ("--experiment", "sweeps"), "experiment_name=sweeps"),
+    ],
+)  # fmt: skip
+def test_a_wrong_table_is_one_line_and_nothing_is_written(rows, flags, message, tmp_path, imported):
+    write_csv(tmp_path / "r.csv", rows)
+    code, printed = imported("r.csv", *(() if "--experiment" in flags else ("--experiment", "e")), *flags)
+    assert code == 2
+    assert message in printed
+    assert printed.splitlines()[-1].startswith("error: ")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("r.csv", b"", "holds no rows"),
+        ("r.csv", b"method,problem,correct\na,p,1\na,q", "2 values, expected 3; the file may be cut off"),
+        ("r.csv", b"method,problem,correct\na,\xff\xfe,1\n", "is damaged"),
+        ("r.csv", b"method,method,correct\na,b,1\n", "a column name appears twice"),
+        ("r.jsonl", b'{"method": "a", "problem": "p", "correct": 1}\n{"m', "row 2: is not valid JSON; the"),
+        ("r.jsonl", b"[1]\n", "must be a JSON object"),
+        ("r.jsonl", b"[" * 100_000 + b"\n", "is not valid JSON"),
+        ("r.parquet", b"PAR1 no parquet", "is damaged"),
+        ("r.pkl", b"\x80\x04K\x01.", "expected a file that ends in .csv, .jsonl, .parquet"),
+    ],
+)  # fmt: skip
+def test_a_damaged_file_is_one_line_and_nothing_is_written(name, content, message, tmp_path, imported):
+    (tmp_path / name).write_bytes(content)
+    code, printed = imported(name, "--experiment", "e")
+    assert (code, message in printed) == (2, True), printed
+    assert printed.splitlines()[-1].startswith("error: ")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_hostile_benchmark_and_method_stay_inside_the_experiment(tmp_path, imported):
+    rows = [{"method": "../../out", "problem": "../p", "correct": True, "benchmark": "../../../etc"}]
+    write_jsonl(tmp_path / "r.jsonl", rows)
+    assert imported("r.jsonl", "--experiment", "e")[0] == 0
+    (run,) = list_runs("runs")
+    assert run.path.parent == (tmp_path / "runs" / "e").relative_to(tmp_path)
+    assert list(read_evaluated(run)) == ["etc"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r.jsonl", "runs"]
