@@ -13,6 +13,7 @@ from atrium.sweep.study import stages_of
 
 SHIPPED = {
     "delta",
+    "cppo",
     "cppo_paper_1_7b",
     "cppo_rates",
     "clip_range",
