@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import metadata, util
+from importlib import util
 from pathlib import Path
 
 from atrium.base.errors import AtriumError, ConfigError, PluginError
@@ -159,6 +159,8 @@ def _run(plugin: Plugin, said: str) -> None:
 
 def _installed() -> dict[str, list[str]]:
     """The modules that installed distributions name as plugins, by distribution."""
+    from importlib import metadata  # only where a command runs: `atrium --help` answers without it
+
     found: dict[str, list[str]] = {}
     for point in metadata.entry_points(group=GROUP):
         found.setdefault(point.dist.name if point.dist else point.name, []).append(point.module)
@@ -166,6 +168,8 @@ def _installed() -> dict[str, list[str]]:
 
 
 def _load_installed(name: str, modules: Sequence[str]) -> Plugin:
+    from importlib import metadata
+
     _check_in_time(name)
     digest = hashlib.sha256()
     for wanted in sorted(modules):

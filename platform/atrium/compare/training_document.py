@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,8 +24,10 @@ from atrium.compare.curves import Axis, Band, GroupCurve, axis_values, curve, gr
 from atrium.document.document import Cell, Column, Estimate, Row, Table, Unit, Value
 from atrium.runs.curve_outcomes import Area, CurveOutcome
 from atrium.runs.run_folder import RunFolder
-from atrium.stats.ceilings import CeilingFit, fit_ceiling
 from atrium.stats.crossed import Values
+
+if TYPE_CHECKING:
+    from atrium.stats.ceilings import CeilingFit
 
 _AGE: tuple[tuple[Quantity, str, Unit], ...] = (
     (STALENESS_STEPS, "age of a batch, steps", ""),
@@ -198,6 +201,8 @@ def _known_fit(run: RunFolder, metric: str) -> CeilingFit | None:
     tokens_N, score_N = axis_values(columns, Axis.TOKENS), columns.get(metric)
     if tokens_N is None or score_N is None or not len(score_N):
         return None
+    from atrium.stats.ceilings import fit_ceiling  # scipy.optimize
+
     fit = fit_ceiling(np.concatenate([[0.0], tokens_N[:-1]]), score_N, start=float(score_N[0]))
     return fit if fit is not None and fit.is_known else None
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from atrium.document.document import Unit
+if TYPE_CHECKING:
+    from atrium.document.document import Unit
 
 DASH = "–"
 """What is shown for an unknown value."""
