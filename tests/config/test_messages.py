@@ -31,6 +31,17 @@ WRONG = [
     ),
     ({"divergence": {"kind": "none", "delta": 1}}, "divergence=OPTION exchanges the whole part"),
     ({"algorithm.surrogate.cap": 3.0}, "allowed in algorithm.surrogate of kind clip: gradient, kind"),
+    # Keys of a list's only section, and of one of several.
+    (
+        {"algorithm.correction": [{"kind": "truncated_importance", "cap": 2.0, "lowr": 0.5}]},
+        "algorithm.correction.0.lowr=0.5: unknown key; did you mean algorithm.correction.0.lower? ",
+    ),
+    ({"algorithm.correction": [{"kind": "mask"}]}, "algorithm.correction.0.kind=mask: allowed is none, "),
+    ({"algorithm.correction": [{"kind": "truncated_importance"}]}, "algorithm.correction.0.cap is missing"),
+    (
+        {"algorithm.correction": [{"kind": "masked_importance"}, {"kind": "masked_importance", "upr": 2.0}]},
+        "algorithm.correction.1.upr=2.0: unknown key; did you mean algorithm.correction.1.upper? ",
+    ),
     # Missing.
     (
         {"reward.overlong": {"buffer_tokens": 5}},

@@ -277,3 +277,20 @@ def test_null_is_a_value_of_a_setting():
     assert (
         atrium.load_method("grpo", "algorithm.log_ratio_limit=null").method.algorithm.log_ratio_limit is None
     )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "algorithm.correction={kind:masked_importance,lower:0.5,upper:2}",
+        "algorithm.correction=[{kind:truncated_importance,cap:null},{kind: sequence_rejection,estimator:k3,bound:1e-2}]",
+        "algorithm.surrogate={kind:by_sign,positive:{kind:reinforce},negative:{kind:clip}}",
+        "algorithm.advantage={baseline:group_mean,per_reward:true,'scale':\"none\"}",
+        "algorithm.log_ratio_limit=1e1",
+        "algorithm.log_ratio_limit=null",
+    ],
+)
+def test_typed_values_are_those_of_a_command_line(line):
+    typed = load_method("grpo", line).method
+    composed = compose(["algorithm=grpo", line])
+    assert typed.algorithm == composed.algorithm

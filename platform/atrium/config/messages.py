@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -140,6 +140,9 @@ def _path(detail: Details, data: object) -> Iterator[str]:
     """The keys of an error's location, without the tags that pydantic adds for members of a union."""
     location = detail["loc"]
     for index, part in enumerate(location):
+        if _is_alone(data) and not isinstance(part, int):  # a list of one is read as that one
+            data = data[0]
+            yield "0"
         # What a validator of a whole section says stands at the section's tag, which is no key.
         is_last = index == len(location) - 1 and detail["type"] != "value_error"
         if isinstance(data, Mapping):
@@ -151,6 +154,13 @@ def _path(detail: Details, data: object) -> Iterator[str]:
         elif isinstance(data, list) and isinstance(part, int) and part < len(data):
             data = data[part]
             yield str(part)
+    if _is_alone(data) and detail["type"].startswith("union_tag"):
+        yield "0"
+
+
+def _is_alone(data: object) -> TypeGuard[list[Any]]:
+    """Whether data is a list of one section."""
+    return isinstance(data, list) and len(data) == 1 and isinstance(data[0], Mapping)
 
 
 def _value_at(key: str, data: object) -> object:
@@ -225,7 +235,7 @@ def _sections(annotation: object) -> Iterator[type[BaseModel]]:
         yield from annotation.values()
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
-    elif get_origin(annotation) in (Annotated, Union, UnionType, dict):
+    elif get_origin(annotation) in (Annotated, Union, UnionType, dict, list):
         for part in get_args(annotation):
             yield from _sections(part)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from atrium.method.method import SECTIONS, Method
 from atrium.method.regularizers import Regularizer
 
 _ANY_METHOD = "grpo"
+_COLON = re.compile(r"""(?P<quoted>'[^']*'|"[^"]*")|:(?=\S)""")
 MAX_NEW_TOKENS = "rollout.max_new_tokens"
 """The one setting of a run that methods refer to: the largest length of a completion."""
 
@@ -143,10 +145,17 @@ def _split(lines: Sequence[str]) -> tuple[dict[str, str], dict[str, object]]:
             choices[key] = text
             continue
         try:
-            typed[key] = parse_value(text)
+            typed[key] = parse_value(_spaced(text)) if text else text
         except (YAMLError, ValueError) as error:
             raise ConfigError(f"{shown(line)}: {key}'s value cannot be read") from error
     return choices, typed
+
+
+def _spaced(text: str) -> str:
+    """The text as a command line reads it: `{kind:clip}` is `{kind: clip}`, which YAML takes for one key."""
+    if not text.startswith(("{", "[")):
+        return text
+    return _COLON.sub(lambda found: found["quoted"] or ": ", text)
 
 
 def _max_new_tokens(source: str, key: str, given: int | None) -> float:
