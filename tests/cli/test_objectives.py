@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from atrium.catalog.axes import axes
 from atrium.catalog.methods import side_by_side
-from atrium.catalog.page import deviation, methods_page, papers, places
+from atrium.catalog.page import as_of, deviation, methods_page, papers, places
 from atrium.cli import main, objectives
 from atrium.config.presets import names, read_presets
 
@@ -126,6 +127,14 @@ def test_papers_places_and_deviations_come_from_the_header():
     assert places(header) == ["eq. 10", "eq. 12"]
     assert deviation(header) == ("DAPO. arXiv 2503.14476. Eq. 10 (clip-higher), eq. 12.", "no penalty.")
     assert deviation("Plain.") == ("Plain.", "")
+    assert deviation(f"{header}\nAs of: verl 0.9.1.") == deviation(header)
+    assert as_of(f"{header}\nAs of: verl 0.9.1.") == "verl 0.9.1"
+
+
+def test_every_method_says_of_when_its_source_is():
+    dated = re.compile(r"\b(19|20)\d\d\b|\d+\.\d+\.\d+|pull request \d+|\bat [0-9a-f]{7,8}\b")
+    undated = [one.name for one in read_presets() if not dated.search(as_of(one.file.header))]
+    assert not undated, f"end the header of {undated} with a line `# As of: DATE, VERSION or COMMIT.`"
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from atrium.config.compose import compose, to_json, validated
 GREEDY = {"evaluation.temperature": 0.0, "evaluation.num_samples": 1}
 OVERLONG = {"reward.overlong": {"buffer_tokens": 65, "factor": 1.0}}
 
+BAND = {"kind": "masked_importance", "lower": 0.5, "upper": 2.0}
+
 WRONG = [
     # Keys that are not there.
     (
@@ -39,7 +41,7 @@ WRONG = [
     ({"algorithm.correction": [{"kind": "mask"}]}, "algorithm.correction.0.kind=mask: allowed is none, "),
     ({"algorithm.correction": [{"kind": "truncated_importance"}]}, "algorithm.correction.0.cap is missing"),
     (
-        {"algorithm.correction": [{"kind": "masked_importance"}, {"kind": "masked_importance", "upr": 2.0}]},
+        {"algorithm.correction": [BAND, {**BAND, "upr": 2.0}]},
         "algorithm.correction.1.upr=2.0: unknown key; did you mean algorithm.correction.1.upper? ",
     ),
     # Missing.

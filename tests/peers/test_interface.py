@@ -15,6 +15,7 @@ import torch
 
 import atrium
 from atrium.base.errors import ConfigError
+from atrium.config.compose import compose
 from atrium.config.presets import read_preset
 from atrium.method.objective import Objective
 from atrium.method.reductions import Totals, count_totals
@@ -283,9 +284,9 @@ def test_null_is_a_value_of_a_setting():
     "line",
     [
         "algorithm.correction={kind:masked_importance,lower:0.5,upper:2}",
-        "algorithm.correction=[{kind:truncated_importance,cap:null},{kind: sequence_rejection,estimator:k3,bound:1e-2}]",
+        "algorithm.correction=[{kind:truncated_importance,cap:null},{kind: masked_importance,lower: .1,upper:2}]",
         "algorithm.surrogate={kind:by_sign,positive:{kind:reinforce},negative:{kind:clip}}",
-        "algorithm.advantage={baseline:group_mean,per_reward:true,'scale':\"none\"}",
+        'algorithm.advantage={baseline:group_mean,per_reward:true,scale:"none"}',
         "algorithm.log_ratio_limit=1e1",
         "algorithm.log_ratio_limit=null",
     ],

@@ -19,6 +19,7 @@ _PLACE = re.compile(
     r"|\bsection \d+(?:\.\d+)*|\bTheorem \d+(?:\.\d+)?"
 )
 _DEVIATION = "Differs:"
+_AS_OF = "As of:"
 _INTRODUCTION = """\
 # Methods
 
@@ -81,6 +82,11 @@ the table says what lacks. Where a trainer's name has an asterisk, that is read 
 none of its code has run beside Atrium's."""
 
 
+_OVERVIEW = """\
+*As of* is the month of a paper's first arXiv version, and the version or commit of the code that the file
+follows."""
+
+
 def methods_page(presets: Sequence[Preset]) -> str:
     """The whole page as Markdown."""
     lines = [_INTRODUCTION, "## What all methods share", ""]
@@ -88,7 +94,7 @@ def methods_page(presets: Sequence[Preset]) -> str:
     lines += [*_table(("point", "here", "elsewhere"), _SHARED), ""]
     lines += ["## In other trainers", "", _IN_TRAINERS, "", *_in_trainers(presets), ""]
     lines += [*(f"- {_wish(key)}: {meaning}." for key, meaning in WANTS.items()), ""]
-    lines += ["## All methods", "", *_overview(presets), ""]
+    lines += ["## All methods", "", _OVERVIEW, "", *_overview(presets), ""]
     for preset in presets:
         lines += _section(preset)
     for group, title in (("divergence", "Divergences"), ("regularizer", "Regularizers")):
@@ -109,9 +115,16 @@ def places(header: str) -> list[str]:
 
 def deviation(header: str) -> tuple[str, str]:
     """A header's text before its `Differs:`, and what comes after it (empty where there is none)."""
-    text = " ".join(header.split())
+    lines = (line for line in header.splitlines() if not line.startswith(_AS_OF))
+    text = " ".join(" ".join(lines).split())
     before, _, after = text.partition(_DEVIATION)
     return before.strip(), after.strip()
+
+
+def as_of(header: str) -> str:
+    """The date, version or commit of the source, from the header's line `As of:`; empty without one."""
+    lines = (line.removeprefix(_AS_OF) for line in header.splitlines() if line.startswith(_AS_OF))
+    return next(lines, "").strip().removesuffix(".")
 
 
 def _overview(presets: Sequence[Preset]) -> list[str]:
@@ -120,8 +133,9 @@ def _overview(presets: Sequence[Preset]) -> list[str]:
         chosen = axes(preset)
         link = f"[{preset.name}](#{preset.name})"
         cited = ", ".join(map(_link, papers(preset.file.header)))
-        rows.append((link, cited, chosen["surrogate"], chosen["divergence"], chosen["window [l, u]"]))
-    return _table(("method", "paper", "surrogate", "divergence", "window [l, u]"), rows)
+        source = (cited, as_of(preset.file.header))
+        rows.append((link, *source, chosen["surrogate"], chosen["divergence"], chosen["window [l, u]"]))
+    return _table(("method", "paper", "as of", "surrogate", "divergence", "window [l, u]"), rows)
 
 
 def _in_trainers(presets: Sequence[Preset]) -> list[str]:
@@ -149,6 +163,8 @@ def _section(preset: Preset) -> list[str]:
         facts.append(f"- **Paper**: {', '.join(f'arXiv {_link(identifier)}' for identifier in found)}")
     if cited := places(header):
         facts.append(f"- **Where in the paper**: {', '.join(cited)}")
+    if source := as_of(header):
+        facts.append(f"- **As of**: {source}")
     own = [f"`{group}={option}`" for group, option in own_overrides(preset.file).items()]
     built = f"`{preset.parent}`" if preset.parent else "nothing"
     chosen = f", with {', '.join(own)}" if own else ""
