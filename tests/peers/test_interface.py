@@ -284,7 +284,7 @@ def test_null_is_a_value_of_a_setting():
     "line",
     [
         "algorithm.correction={kind:masked_importance,lower:0.5,upper:2}",
-        "algorithm.correction=[{kind:truncated_importance,cap:null},{kind: masked_importance,lower: .1,upper:2}]",
+        "algorithm.correction=[{kind:truncated_importance,cap:null},{kind: truncated_importance,cap: 2e0}]",
         "algorithm.surrogate={kind:by_sign,positive:{kind:reinforce},negative:{kind:clip}}",
         'algorithm.advantage={baseline:group_mean,per_reward:true,scale:"none"}',
         "algorithm.log_ratio_limit=1e1",
