@@ -135,7 +135,7 @@ def test_nothing_is_established_without_seeds_spread_or_the_number_of_evaluation
 def test_a_plan_without_a_spread_names_problems_alone_and_they_suffice():
     arms = [StatedScore(score=score, num_problems=90, num_samples=16) for score in (0.36, 0.28)]
     plan = stated_plan(arms[:1], arms[1:], 0.08)
-    assert plan.seeds is None
+    assert (plan.has_seeds, plan.num_seeds) == (False, None)
     assert plan.num_problems_with == {}
     # Problems always or never solved, methods independent: the bound that the plan assumes.
     generator, num = np.random.default_rng(3), plan.num_problems
@@ -148,8 +148,7 @@ def test_a_plan_with_a_spread_names_seeds_and_fewer_problems_with_more_seeds():
     exact = {"num_problems": 90, "num_samples": 16, "seed_sd": 0.015}
     arms = [StatedScore(score=score, **exact) for score in (0.3188, 0.2819)]
     plan = stated_plan(arms[:1], arms[1:], 0.0369)
-    assert plan.seeds.seeds_words("this") == "5"
-    assert plan.seeds.seeds_words("another") == "more problems"
+    assert plan.num_seeds == 5
     with_seeds = [num for num in plan.num_problems_with.values() if num is not None]
     assert plan.num_problems_with[3] is None
     assert with_seeds == sorted(with_seeds, reverse=True)
@@ -159,7 +158,7 @@ def test_a_plan_with_a_spread_names_seeds_and_fewer_problems_with_more_seeds():
     errors = score_SN.mean(axis=0) / (score_SN.std(axis=0, ddof=1) / 5**0.5)
     assert np.mean(errors > 2.776) >= 0.8
     few = [StatedScore(score=score, num_seeds=3, **exact) for score in (0.3188, 0.2819)]
-    assert stated_plan(few[:1], few[1:], 0.0369).seeds.num_seeds["this"] > 5
+    assert stated_plan(few[:1], few[1:], 0.0369).num_seeds > 5
 
 
 def test_a_score_that_no_count_of_answers_gives_is_recognized():

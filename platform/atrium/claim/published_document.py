@@ -33,7 +33,7 @@ _SCORES_NOTE = (
     "95 % intervals. Sampled again: binomial over all answers. Other problems: binomial over problems, "
     "whatever the number of samples. Both are the widest that a score allows; lower ends count what choosing "
     "may have added. Best of M adds, at most: M evaluations that are independent given the stated accuracy; "
-    "checkpoints of one run are correlated, so it adds less. Chosen on the test set adds, at most: the same "
+    "checkpoints of one run are correlated, so it adds less. Choice on the test set adds, at most: the same "
     "for other problems, as if every evaluation had problems of its own."
 )
 _DIFFERENCES_NOTE = (
@@ -100,8 +100,13 @@ def audited_pairs(rows: Sequence[Published], baseline: str, effect: float | None
     return pairs
 
 
-def audit_document(rows: Sequence[Published], pairs: Sequence[AuditedPair], title: str) -> Document:
-    """The whole audit: what each pair establishes, what weakens the table, and three tables."""
+def audit_document(
+    rows: Sequence[Published], pairs: Sequence[AuditedPair], title: str, *, assumed: Sequence[str] = ()
+) -> Document:
+    """The whole audit: what each pair establishes, what weakens the table, and three tables.
+
+    `assumed` are values that the user put in place of what the table does not state.
+    """
     sections = [Section(title="Scores", tables=(_scores_table(rows),))]
     if pairs:
         sections.append(Section(title="Differences", tables=(_differences_table(pairs),)))
@@ -116,7 +121,13 @@ def audit_document(rows: Sequence[Published], pairs: Sequence[AuditedPair], titl
             Sentence(_answer(pair), "plain", f"audit/{pair.method}/{pair.benchmark}") for pair in pairs
         ),
         sections=tuple(sections),
-        notes=tuple(Sentence(f"source: {source}", "warning") for source in sources),
+        notes=tuple(
+            Sentence(text, "warning")
+            for text in (
+                *(f"assumed where not stated: {one}" for one in assumed),
+                *(f"source: {source}" for source in sources),
+            )
+        ),
     )
 
 
@@ -186,10 +197,10 @@ def _methods(rows: Sequence[Published], has: Callable[[StatedScore], bool]) -> s
 
 def _scores_table(rows: Sequence[Published]) -> Table:
     titles = ("method", "benchmark", "problems", "samples", "seeds", "evaluations")
-    more = ("score, sampled again", "other problems", "best of M adds", "chosen on the test set adds")
+    more = ("score, sampled again", "other problems", "best of M adds", "choice on the test set adds")
     return Table(
         title="Stated scores in percent, and the intervals that they allow",
-        columns=tuple(Column(title, is_text=title == "benchmark") for title in (*titles, *more)),
+        columns=_columns((*titles, *more)),
         rows=tuple(Row(_score_cells(row)) for row in rows),
         note=_SCORES_NOTE,
     )
@@ -213,16 +224,15 @@ def _score_cells(row: Published) -> tuple[Cell, ...]:
 
 def _differences_table(pairs: Sequence[AuditedPair]) -> Table:
     questions = (title for title, _ in _QUESTIONS.values())
-    titles = ("method", "against", "benchmark", "stated", "choosing adds", *questions)
+    titles = ("method", "benchmark", "stated", "choosing adds", *questions)
     several = " and benchmarks" if len({pair.benchmark for pair in pairs}) > 1 else ""
     return Table(
-        title="Differences in points, and the intervals that the table allows",
-        columns=tuple(Column(title, is_text=title in ("against", "benchmark")) for title in titles),
+        title=f"Differences from {pairs[0].baseline} in points, and the intervals that the table allows",
+        columns=_columns(titles),
         rows=tuple(
             Row(
                 (
                     pair.method,
-                    pair.baseline,
                     pair.benchmark,
                     Value(pair.difference.value, "points", is_signed=True),
                     _interval(pair.difference.choosing),
@@ -241,26 +251,34 @@ def _interval(ends: tuple[float, float] | None) -> Cell:
 
 def _plan_table(pairs: Sequence[AuditedPair]) -> Table:
     planned = [(pair, pair.plan) for pair in pairs if pair.plan is not None]
-    has_seeds = any(plan.seeds is not None for _, plan in planned)
-    titles = ["method", "against", "benchmark", "difference", "problems, if seeds do not vary"]
+    has_seeds = any(plan.has_seeds for _, plan in planned)
+    titles = ["method", "benchmark", "points", "problems, if seeds do not vary"]
     if has_seeds:
-        titles += ["seeds, these problems", "seeds, as many other problems"]
-        titles += [f"problems with {num} seeds" for num in PLANNED_SEEDS]
+        titles += ["seeds, these problems", *(f"problems with {num} seeds" for num in PLANNED_SEEDS)]
     return Table(
-        title="Problems and seeds per method that a difference of this size, in points, needs",
-        columns=tuple(Column(title, is_text=title in ("against", "benchmark")) for title in titles),
-        rows=tuple(Row(_plan_cells(pair, plan, has_seeds=has_seeds)) for pair, plan in planned),
+        title=f"Problems and seeds per method that such a difference from {pairs[0].baseline} needs",
+        columns=_columns(titles),
+        rows=tuple(Row(_plan_cells(pair, plan)[: len(titles)]) for pair, plan in planned),
         note=_PLAN_NOTE + (_SEEDS_NOTE if has_seeds else _NO_SEEDS_NOTE),
     )
 
 
-def _plan_cells(pair: AuditedPair, plan: StatedPlan, *, has_seeds: bool) -> tuple[Cell, ...]:
-    cells: list[Cell] = [pair.method, pair.baseline, pair.benchmark, Value(plan.effect, "points")]
-    cells.append("over 10,000,000" if plan.num_problems is None else Value(plan.num_problems, "count"))
-    if has_seeds and plan.seeds is None:
-        cells += [None] * (2 + len(PLANNED_SEEDS))
-    elif has_seeds and plan.seeds is not None:
-        cells += [plan.seeds.seeds_words("this"), plan.seeds.seeds_words("another")]
+def _plan_cells(pair: AuditedPair, plan: StatedPlan) -> tuple[Cell, ...]:
+    counts: list[Cell] = [None] * (1 + len(PLANNED_SEEDS))
+    if plan.has_seeds:
         found = (plan.num_problems_with[num] for num in PLANNED_SEEDS)
-        cells += ["more seeds" if num is None else Value(num, "count") for num in found]
-    return tuple(cells)
+        counts = [_count(plan.num_seeds, "over 1,000"), *(_count(num, "more seeds") for num in found)]
+    problems = _count(plan.num_problems, "over 10,000,000")
+    return (pair.method, pair.benchmark, Value(plan.effect, "points"), problems, *counts)
+
+
+def _count(num: int | None, otherwise: str) -> Cell:
+    return otherwise if num is None else Value(num, "count")
+
+
+def _columns(titles: Sequence[str]) -> tuple[Column, ...]:
+    """Columns of numbers but for the benchmark; what the table states is left out where there is no room."""
+    given = ("problems", "samples", "seeds", "evaluations")
+    return tuple(
+        Column(title, is_text=title == "benchmark", priority=int(title in given)) for title in titles
+    )

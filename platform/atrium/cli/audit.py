@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from atrium.base.errors import ConfigError
 from atrium.cli.parser import CommandParser, points, print_or_write, whole
 from atrium.config.nearest import suggestion
+from atrium.document.formatting import counted, value_text
 
 _EXAMPLES = """\
 TABLE is a CSV file with the columns method, benchmark, problems, samples, score, and seeds, evaluations,
@@ -25,6 +25,38 @@ examples:
 
 def main(argv: Sequence[str]) -> int:
     """Print the audit of a table, or raise `ConfigError` for what is none."""
+    parser = _parser()
+    arguments = parser.parse(argv)
+    if arguments.out and not arguments.markdown:
+        parser.error("--out goes with --markdown")
+    from atrium.claim.published import read_published  # numpy
+    from atrium.claim.published_document import audit_document, audited_pairs
+
+    rows = read_published(arguments.table, num_evaluations=arguments.evaluations, seed_sd=arguments.seed_sd)
+    methods = list(dict.fromkeys(row.method for row in rows))
+    baseline = arguments.baseline or methods[0]
+    if baseline not in methods:
+        near = suggestion(baseline, methods) or f"; methods are {', '.join(methods)}"
+        raise ConfigError(f"--baseline {baseline}: the table has no such method{near}")
+    pairs = audited_pairs(rows, baseline, arguments.effect)
+    assumed = []
+    if arguments.evaluations is not None:
+        assumed.append(f"best of {counted(arguments.evaluations, 'evaluation')}")
+    if arguments.seed_sd is not None:
+        assumed.append(f"a standard deviation over seeds of {value_text(arguments.seed_sd, 'points')} points")
+    document = audit_document(rows, pairs, f"What {arguments.table.name} cannot establish", assumed=assumed)
+    if arguments.markdown:
+        from atrium.views.markdown import markdown
+
+        print_or_write(markdown(document), arguments.out)
+        return 0
+    from atrium.views.terminal import print_document, standard_output
+
+    print_document(standard_output(), document)
+    return 0
+
+
+def _parser() -> CommandParser:
     parser = CommandParser("audit", "Say what a published comparison cannot establish, and why.", _EXAMPLES)
     parser.add_argument("table", type=Path, metavar="TABLE", help="a CSV file of stated scores")
     parser.add_argument("--baseline", metavar="METHOD", help="compared with it (default: the first method)")
@@ -42,27 +74,4 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--markdown", action="store_true", help="Markdown instead of tables for a terminal")
     parser.add_argument("--out", metavar="FILE", help="with --markdown: write it there")
-    arguments = parser.parse(argv)
-    if arguments.out and not arguments.markdown:
-        parser.error("--out goes with --markdown")
-    from atrium.claim.published import read_published  # numpy
-    from atrium.claim.published_document import audit_document, audited_pairs
-
-    rows = read_published(arguments.table, num_evaluations=arguments.evaluations, seed_sd=arguments.seed_sd)
-    methods = list(dict.fromkeys(row.method for row in rows))
-    baseline = arguments.baseline or methods[0]
-    if baseline not in methods:
-        near = suggestion(baseline, methods) or f"; methods are {', '.join(methods)}"
-        raise ConfigError(f"--baseline {baseline}: the table has no such method{near}")
-    pairs = audited_pairs(rows, baseline, arguments.effect)
-    document = audit_document(rows, pairs, f"What {arguments.table.name} cannot establish")
-    if arguments.markdown:
-        from atrium.views.markdown import markdown
-
-        print_or_write(markdown(document), arguments.out)
-        return 0
-    from atrium.views.terminal import print_document, standard_output
-
-    print_document(standard_output(), document)
-    sys.stdout.flush()
-    return 0
+    return parser

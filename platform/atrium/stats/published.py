@@ -29,7 +29,7 @@ from scipy.special import bdtr
 from atrium.stats.crossed import DIFFERENCES, VarianceComponents
 from atrium.stats.estimates import Interval
 from atrium.stats.failures import exact_interval
-from atrium.stats.power import PLANNED_SEEDS, POWER, Exam, Plan, assured_error, num_seeds_needed, power
+from atrium.stats.power import PLANNED_SEEDS, POWER, assured_error, num_seeds_needed, power
 from atrium.stats.simultaneous import CONFIDENCE, SINGLE, Family
 
 BinomialQuestion = Literal["sampling", "problems"]
@@ -171,15 +171,17 @@ def stated_difference(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedPlan:
-    """What finds a difference of size `effect` with power 0.8; `seeds` is None for an unknown spread.
+    """What finds a difference of size `effect` with power 0.8, in a study that chooses no evaluation.
 
-    `num_problems` is if seeds did not vary, `num_problems_with` by number of seeds per method; None where
-    10,000,000 problems are too few. The study that is planned chooses no evaluation.
+    `num_problems` is if seeds did not vary; None where 10,000,000 are too few. `has_seeds` says that the
+    spread over seeds is known: `num_seeds` per method then find the effect on these problems (None for over
+    1,000), and `num_problems_with` so many seeds find it on others (None where more seeds are needed).
     """
 
     effect: float
     num_problems: int | None
-    seeds: Plan | None
+    has_seeds: bool
+    num_seeds: int | None
     num_problems_with: Mapping[int, int | None]
 
 
@@ -212,13 +214,13 @@ def stated_plan(
         )
         return error == 0.0 or power(effect, error, degrees) >= POWER
 
-    exams: tuple[Exam, ...] = ("this", "another")
-    seeds = {} if spreads is None else {exam: num_seeds_needed(known, effect, exam) for exam in exams}
+    has_seeds = spreads is not None
     return StatedPlan(
         effect=effect,
         num_problems=_fewest(partial(finds, None)),
-        seeds=Plan(effect=effect, detectable={}, num_seeds=seeds) if seeds else None,
-        num_problems_with={num: _fewest(partial(finds, num)) for num in PLANNED_SEEDS if seeds},
+        has_seeds=has_seeds,
+        num_seeds=num_seeds_needed(known, effect, "this") if has_seeds else None,
+        num_problems_with={num: _fewest(partial(finds, num)) for num in PLANNED_SEEDS if has_seeds},
     )
 
 
