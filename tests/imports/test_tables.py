@@ -23,12 +23,6 @@ from atrium.runs.sample_files import read_evaluated
 from atrium.runs.status import RunState
 
 
-@pytest.fixture(autouse=True)
-def place(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
 def answers(methods=("grpo", "ours"), seeds=(0, 1), num_problems=12, num_samples=2):
     """Rows of a results table; later methods are right more often."""
     draws = random.Random(0)
@@ -63,19 +57,6 @@ def write_parquet(path, rows):
     pq.write_table(pa.Table.from_pylist(rows), path)
 
 
-@pytest.fixture
-def imported(capsys):
-    """Run `atrium import` with arguments; the exit code, and what it printed."""
-
-    def run(*arguments):
-        capsys.readouterr()
-        code = main(["import", *map(str, arguments)])
-        printed = capsys.readouterr()
-        return code, printed.out + printed.err
-
-    return run
-
-
 @pytest.mark.parametrize(
     ("ending", "write"), [("csv", write_csv), ("jsonl", write_jsonl), ("parquet", write_parquet)]
 )
@@ -104,6 +85,7 @@ def test_an_import_is_listed_shown_and_compared_with_its_unknown_settings(tmp_pa
     assert "unknown for grpo and ours: training problems, optimizer" in printed
     assert ", with unknown settings of ours and grpo," in printed
     assert "random draws" not in printed
+    assert "Whether runs of ours and grpo diverged is not known." in printed
 
 
 def test_the_same_import_twice_writes_nothing_and_another_mapping_is_refused(tmp_path, imported):
@@ -115,6 +97,14 @@ def test_the_same_import_twice_writes_nothing_and_another_mapping_is_refused(tmp
     code, printed = imported("r.csv", "--experiment", "others", "--benchmark", "aime24")
     assert (code, "is in others/" in printed) == (2, True)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_two_sources_of_the_same_content_are_refused(tmp_path, imported):
+    for name in ("a.csv", "b.csv"):
+        write_csv(tmp_path / name, answers())
+    code, printed = imported("a.csv", "b.csv", "--experiment", "others")
+    assert (code, "a.csv and b.csv have the same content" in printed) == (2, True)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_dry_run_shows_the_runs_and_writes_nothing(tmp_path, imported):
@@ -131,7 +121,9 @@ def test_files_without_seeds_count_as_one_seed_each(tmp_path, imported, capsys):
     code, printed = imported("a.csv", "b.csv", "--experiment", "others")
     assert (code, "1 (not stated)" in printed) == (0, True)
     assert main(["compare", "others", "--no-files"]) == 0
-    assert "seeds (a file counts as one)" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "seeds (a file counts as one)" in printed
+    assert "unpaired: seeds 1, 3 against 0, 2" in printed
     code, _ = imported("a.csv", "--experiment", "single")
     pairs = compare_runs(find_runs("runs", ["single"]), at=At.LAST).pairs
     assert {pair.verdict.kind for pair in pairs} == {"one_seed"}
@@ -196,7 +188,9 @@ BASE = {"method": "a", "seed": 0, "problem": "p", "sample": 0, "correct": 1}
         ([{**BASE, "correct": "maybe"}], (), "r.csv, row 1: the score is 'maybe'; expected true, false"),
         ([{**BASE, "correct": ""}], (), "r.csv, row 1: the score is missing"),
         ([{**BASE, "correct": "nan"}], (), "the score is not a number"),
-        ([{**BASE, "seed": "x"}], (), "r.csv, row 1: seed must be a whole number, got 'x'"),
+        ([{**BASE, "seed": "x"}], (), "row 1: seed must be a whole number from 0 to 2147483647, got 'x'"),
+        ([{**BASE, "seed": -1}], (), "seed must be a whole number from 0"),
+        ([{**BASE, "num_tokens": 2**40}], (), "tokens must be a whole number from 0"),
         ([{**BASE, "seed": ""}], (), "the seed is missing"),
         ([{**BASE, "method": "a\x1bb"}], (), "printable characters are allowed"),
         ([{"method": "a", "mean": 0.5, "n": 30}], (), "no column names the problem, among method, mean, n"),
@@ -229,7 +223,7 @@ def test_a_wrong_table_is_one_line_and_nothing_is_written(rows, flags, message, 
         ("r.jsonl", b"[1]\n", "must be a JSON object"),
         ("r.jsonl", b"[" * 100_000 + b"\n", "is not valid JSON"),
         ("r.parquet", b"PAR1 no parquet", "is damaged"),
-        ("r.pkl", b"\x80\x04K\x01.", "expected a file that ends in .csv, .jsonl, .parquet"),
+        ("r.pkl", b"\x80\x04K\x01.", "a file that ends in .csv, .jsonl, .parquet"),
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_one_line_and_nothing_is_written(name, content, message, tmp_path, imported):
@@ -238,6 +232,18 @@ def test_a_damaged_file_is_one_line_and_nothing_is_written(name, content, messag
     assert (code, message in printed) == (2, True), printed
     assert printed.splitlines()[-1].startswith("error: ")
     assert not (tmp_path / "runs").exists()
+
+
+def test_halves_of_surrogates_and_semicolons_are_read(tmp_path, imported):
+    (tmp_path / "r.jsonl").write_text(
+        r'{"method": "a", "problem": "p\ud800", "question": "\ud800", "sample": "\ud800", "correct": 1}'
+    )
+    (tmp_path / "r.csv").write_text("method;problem;correct\nb;p;1\n")
+    assert imported("r.jsonl", "r.csv", "--experiment", "e")[0] == 0
+    assert [list(read_answers(run, "imported", 0).num_correct) for run in list_runs("runs")] == [
+        ["p?"],
+        ["p"],
+    ]
 
 
 def test_a_hostile_benchmark_and_method_stay_inside_the_experiment(tmp_path, imported):

@@ -29,7 +29,9 @@ def difference_sentences(comparison: RunsComparison) -> list[str]:
 
 
 def _rates(one: ArmScores, other: ArmScores) -> str:
-    """How many runs of each arm diverged and collapsed."""
+    """How many runs of each arm diverged and collapsed; nothing of imported runs."""
+    if imported := [arm.arm.name for arm in (one, other) if arm.is_imported]:
+        return f" Whether runs of {' and '.join(imported)} diverged is not known."
     first, second = (
         " and ".join(f"{rate} {what}" for what, rate in arm.rates.items()) for arm in (one, other)
     )

@@ -32,6 +32,7 @@ from atrium.compare.planned_seeds import PlannedArms, planned_arms
 from atrium.document.formatting import counted
 from atrium.document.palette import places
 from atrium.runs.find import started
+from atrium.runs.layout import IMPORTED
 from atrium.runs.run_folder import RunFolder
 from atrium.stats.arm_pairs import MEAN, PASS, Pair
 from atrium.stats.clusters import MIN_CLUSTERS, clusters_words, num_clusters
@@ -67,10 +68,16 @@ class ArmScores:
     unknown: tuple[str, ...]
 
     @property
+    def is_imported(self) -> bool:
+        """Whether another program made the runs, so that nobody knows which diverged."""
+        return any(settings.get("kind") == IMPORTED for settings in self.arm.all_settings)
+
+    @property
     def rates(self) -> dict[str, str]:
         """How many runs diverged and collapsed, in words, with exact intervals."""
         collapsed = "not known" if self.collapsed is None else self.collapsed.short
-        return {"diverged": self.diverged.short, "collapsed": collapsed}
+        diverged = "not known" if self.is_imported else self.diverged.short
+        return {"diverged": diverged, "collapsed": collapsed}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,6 +73,7 @@ class Source:
     differences: tuple[str, ...] = ()
 
 
+_LARGEST = 2**31 - 1
 _WORDS = {"true": 1.0, "false": 0.0}
 
 
@@ -103,8 +104,8 @@ def whole_number(value: object, name: str, place: str) -> int:
     """A whole number of a row; `DataError` for anything else."""
     try:
         number = float(str(value))
-        if number.is_integer() and abs(number) < 1e12:
+        if number.is_integer() and 0 <= number <= _LARGEST:
             return int(number)
     except ValueError:
         pass
-    raise DataError(f"{place}: {name} must be a whole number, got {str(value)[:40]!r}")
+    raise DataError(f"{place}: {name} must be a whole number from 0 to {_LARGEST}, got {str(value)[:40]!r}")

@@ -68,7 +68,9 @@ def json_object(path: Path) -> Mapping[str, object]:
 def _csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
     csv.field_size_limit(_MAX_LINE_BYTES)
     with open_plain(path) as plain, io.TextIOWrapper(plain, encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, strict=True)
+        line = file.readline(_MAX_LINE_BYTES)
+        file.seek(0)
+        reader = csv.reader(file, strict=True, delimiter=max(",;\t", key=line.count))
         names = next(reader, [])
         if len(set(names)) != len(names):
             raise DataError(f"{path}: a column name appears twice in the first line")
@@ -119,6 +121,6 @@ def files_of(source: Path) -> list[Path]:
         Path(folder) / name
         for folder, _, names in os.walk(source)
         for name in names
-        if Path(name).suffix.lower() in (".csv", ".jsonl", ".parquet", ".json") and not name.startswith(".")
+        if not name.startswith(".")
     ]
     return sorted(found, key=lambda path: (str(path.parent), path.stem.rjust(20, "0"), path.name))

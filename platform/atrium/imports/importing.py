@@ -26,8 +26,9 @@ from atrium.base.nested import mapping_at, put, setting
 from atrium.base.recorded import read_object
 from atrium.imports.answers import Curve, Source, Stated
 from atrium.imports.files import digest, files_of
-from atrium.imports.recognize import read_source
+from atrium.imports.recognize import is_source, read_source
 from atrium.imports.spool import Part, RunKey, Spool
+from atrium.imports.trainers import printed_by_verl
 from atrium.runs.find import list_runs
 from atrium.runs.layout import IMPORTED, check_experiment
 from atrium.runs.run_folder import RunFolder
@@ -63,6 +64,7 @@ class PlannedRun:
     is_seed_stated: bool
     parts: tuple[PlannedPart, ...]
     curve: Curve | None
+    sources: tuple[Source, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,39 +90,64 @@ def import_files(
 ) -> Imported:
     """Read the files, and write their runs into the experiment unless `is_dry`.
 
-    `on_source` is called with each recognized file before its rows are read. Raises `DataError` for damaged
-    files, duplicates and names that no directory can have, `RunFolderError` where nothing can be written.
+    `on_source` is called with each recognized file before its rows are read, once for files that are read
+    alike. Raises `DataError` for damaged files, duplicates and names that no directory can have,
+    `RunFolderError` where nothing can be written.
     """
     check_experiment(experiment)
-    files = [(file, str(path if path.is_dir() else path.parent)) for path in paths for file in files_of(path)]
+    files = [(file, str(path if path.is_dir() else path.parent)) for path in paths for file in _files(path)]
     digests = {str(file): digest(file) for file, _ in files}
     identity = _identity(sorted(set(digests.values())), stated, settings)
     existing = _imports(runs_dir, experiment)
     if known := [name for name, record in existing.items() if record.get("identity") == identity]:
         return Imported(sources=(), runs=(), known=tuple(known))
     _check_new(existing, digests, experiment)
+    _check_different(paths, files, digests)
     with _staging(runs_dir) as staging:
         spool = Spool(path=staging / "rows.sqlite")
         sources = _spooled(spool, files, stated, on_source)
         runs = _planned(spool, sources, runs_dir / experiment)
         folders: list[Path] = []
         if not is_dry:
-            record = {
-                "identity": identity,
-                "files": digests,
-                "formats": sorted({source.format for source in sources}),
-                "mapping": sorted({line for source in sources for line in source.mapping}),
-                "differences": sorted({line for source in sources for line in source.differences}),
-            }
-            recorded: dict[str, Any] = {}
-            for key, value in [*((k, v) for s in sources for k, v in s.settings.items()), *settings.items()]:
-                put(recorded, key, value)
-            written = [_write(spool, run, staging, recorded, record, place) for place, run in enumerate(runs)]
+            written = [
+                _write(spool, run, staging, _settings(run, settings), _record(run, identity, digests), place)
+                for place, run in enumerate(runs)
+            ]
             spool.close()
             folders = _moved(written, runs_dir / experiment)
         else:
             spool.close()
     return Imported(sources=tuple(sources), runs=tuple(runs), folders=tuple(folders))
+
+
+def _files(path: Path) -> list[Path]:
+    """The file, or the files of a directory that are read by themselves."""
+    found = [one for one in files_of(path) if one == path or is_source(one)]
+    if not found:
+        raise DataError(f"{path}: holds no file of a known format")
+    return found
+
+
+def _record(run: PlannedRun, identity: str, digests: Mapping[str, str]) -> dict[str, object]:
+    """Where a run comes from, for `provenance.json`."""
+    return {
+        "atrium": __version__,
+        "identity": identity,
+        "files": {str(one.path): digests[str(one.path)] for one in run.sources},
+        "formats": sorted({source.format for source in run.sources}),
+        "mapping": sorted({line for source in run.sources for line in source.mapping}),
+        "differences": sorted({line for source in run.sources for line in source.differences}),
+        "is_seed_stated": run.is_seed_stated,
+    }
+
+
+def _settings(run: PlannedRun, stated: Mapping[str, str]) -> dict[str, Any]:
+    """The nested settings of a run: those that its files record, then those that the user states."""
+    found: dict[str, Any] = {}
+    recorded = [pair for source in run.sources for pair in source.settings.items()]
+    for key, value in [*recorded, *stated.items()]:
+        put(found, key, value)
+    return found
 
 
 def _identity(digests: Sequence[str], stated: Stated, settings: Mapping[str, str]) -> str:
@@ -142,17 +169,29 @@ def _imports(runs_dir: Path, experiment: str) -> dict[str, Mapping[str, Any]]:
 def _check_new(
     existing: Mapping[str, Mapping[str, Any]], digests: Mapping[str, str], experiment: str
 ) -> None:
+    """Raise `DataError` if a run of the experiment has its content from these files alone.
+
+    Runs may share some files: two methods answer alike before the first update.
+    """
+    new = set(digests.values())
     for name, record in existing.items():
         known = set(mapping_at(record, "files").values())
-        for path, found in digests.items():
-            if found in known:
-                raise DataError(
-                    f"{path}: is in {name} already, with another mapping or other files beside it; delete "
-                    f"those runs, or choose another --experiment than {experiment}"
-                )
-    twice = [path for path, found in digests.items() if list(digests.values()).count(found) > 1]
-    if twice:
-        raise DataError(f"{' and '.join(twice[:2])} have the same content; name each file once")
+        if known and known <= new:
+            raise DataError(
+                f"{next(iter(digests))}: is in {name} already, with another mapping; delete that run, or "
+                f"choose another --experiment than {experiment}"
+            )
+
+
+def _check_different(
+    paths: Sequence[Path], files: Sequence[tuple[Path, str]], digests: Mapping[str, str]
+) -> None:
+    """Raise `DataError` if two of the sources have the same content."""
+    found: dict[tuple[str, ...], Path] = {}
+    for path in paths:
+        own = sorted(digests[str(file)] for file, _ in files if file == path or path in file.parents)
+        if (other := found.setdefault(tuple(own), path)) is not path:
+            raise DataError(f"{other} and {path} have the same content; name each source once")
 
 
 @contextmanager
@@ -173,14 +212,17 @@ def _staging(runs_dir: Path) -> Iterator[Path]:
 def _spooled(
     spool: Spool, files: Sequence[tuple[Path, str]], stated: Stated, on_source: Callable[[Source], None]
 ) -> list[Source]:
-    sources = []
+    sources: list[Source] = []
+    said: set[tuple[str, tuple[str, ...]]] = set()
     for number, (path, unit) in enumerate(files):
         source = read_source(path, stated)
-        on_source(source)
+        if (source.format, source.mapping) not in said:
+            on_source(source)
+            said.add((source.format, source.mapping))
         for answer in source.answers:
             spool.add(answer, file=number, unit=unit)
         for curve in source.curves:
-            spool.add_curve(curve, unit=unit)
+            spool.add_curve(curve, file=number, unit=unit)
         sources.append(source)
     if not spool.parts and not spool.curves:
         raise DataError("the sources hold no rows and no curves")
@@ -189,7 +231,6 @@ def _spooled(
 
 def _planned(spool: Spool, sources: Sequence[Source], parent: Path) -> list[PlannedRun]:
     """The runs, with numbers for seeds that no file states; `DataError` where a run exists already."""
-    printed = {name: value for source in sources for name, value in source.printed.items()}
     runs = spool.runs()
     taken = {(run.method, run.seed) for run in runs}
     for folder in sorted(parent.iterdir()) if parent.is_dir() else ():
@@ -205,33 +246,38 @@ def _planned(spool: Spool, sources: Sequence[Source], parent: Path) -> list[Plan
     for run in runs:
         seed = run.seed
         if seed is None:
-            seed = next(number for number in range(len(taken) + 1) if (run.method, number) not in taken)
+            used = {number for _, number in taken}  # of all methods: equal numbers would pair their seeds
+            seed = next(number for number in range(len(used) + 1) if number not in used)
             taken.add((run.method, seed))
-        parts = _planned_parts(spool, run, printed)
         planned.append(
             PlannedRun(
                 method=run.method,
                 seed=seed,
                 is_seed_stated=run.seed is not None,
-                parts=parts,
+                parts=_planned_parts(spool, run, sources),
                 curve=spool.curves.get(run),
+                sources=tuple(sources[number] for number in spool.files_of(run)),
             )
         )
     return planned
 
 
-def _planned_parts(spool: Spool, run: RunKey, printed: Mapping[str, float]) -> tuple[PlannedPart, ...]:
+def _planned_parts(spool: Spool, run: RunKey, sources: Sequence[Source]) -> tuple[PlannedPart, ...]:
     parts = []
     for part in spool.parts.values():
         if part.run == run:
             counts, num_samples = spool.num_correct(part)
+            files = [sources[number] for number in spool.files[part]]
+            printed = files[0].printed.get(part.benchmark) if len(files) == 1 else None
+            if printed is None and run in spool.curves:
+                printed = printed_by_verl(spool.curves[run], part.step, num_samples)
             parts.append(
                 PlannedPart(
                     part=part,
                     benchmark=folder_name(part.benchmark, "benchmark"),
                     num_samples=num_samples,
                     num_correct_P=counts,
-                    printed=printed.get(f"{run.method}/{part.benchmark}"),
+                    printed=printed,
                 )
             )
     return tuple(parts)
@@ -261,9 +307,7 @@ def _write(
         algorithm = {**settings.get("algorithm", {}), "name": run.method}
         folder.write_config({**settings, "kind": IMPORTED, "seed": run.seed, "algorithm": algorithm})
         folder.write_method({"key": {IMPORTED: run.method}})
-        folder.write_provenance(
-            {"import": {"atrium": __version__, **record, "is_seed_stated": run.is_seed_stated}}
-        )
+        folder.write_provenance({"import": record})
         _write_content(spool, run, folder, now)
         status = RunStatus(state=RunState.FINISHED, step=last, num_steps=last, started=now, updated=now)
         write_json(folder.status_file, asdict(status))

@@ -51,6 +51,18 @@ class Part:
     step: int
 
 
+@dataclass(slots=True)
+class _Problem:
+    """A problem of a part: its text, the file that first had it, and the number of its samples so far."""
+
+    part: int
+    name: str
+    number: int
+    question: str
+    file: int
+    num: int
+
+
 @dataclass(kw_only=True, eq=False)
 class Spool:
     """The rows of an import, in the database file at `path`."""
@@ -63,26 +75,26 @@ class Spool:
         self._database = sqlite3.connect(self.path, isolation_level=None)
         self._database.executescript(_TABLES)
         self._database.execute("BEGIN")
-        self._files: dict[Part, set[int]] = {}
+        self._latest: _Problem | None = None
+        self.files: dict[Part, set[int]] = {}
+        """The numbers of the files that gave a part."""
+        self.curve_files: dict[RunKey, set[int]] = {}
         self._known: dict[tuple[int, str, int | None, str, int], Part] = {}
 
     def add(self, answer: Answer, *, file: int, unit: str) -> None:
         """Take in a row of the `file`-th file. Raises `DataError` for a duplicate or a wrong name."""
         part = self._part(answer, file, unit)
         name = answer.problem or f"{TEXT_ID}{text_key(answer.question)}"
-        insert = "INSERT OR IGNORE INTO problems (part, name, question, gold, file, num) VALUES (?,?,?,?,?,0)"
-        values = (part.number, name, _encodable(answer.question), _encodable(answer.gold), file)
-        self._database.execute(insert, values)
-        find = "SELECT id, question, file, num FROM problems WHERE part = ? AND name = ?"
-        number, question, first_file, num = self._database.execute(find, values[:2]).fetchone()
-        if question != values[2]:
+        problem = self._problem(part, name, answer, file)
+        if problem.question != _encodable(answer.question):
             raise DataError(
                 f"{answer.place}: problem {name[:60]!r} has another text than before; give a column that "
                 "tells the problems apart"
             )
-        if answer.sample is None and first_file != file:
+        if answer.sample is None and problem.file != file:
             raise DataError(f"{answer.place}: {_words(part)} has problem {name[:60]!r} in another file, too")
-        row = (number, answer.sample or str(num), answer.is_correct, _encodable(answer.text),
+        sample = _encodable(answer.sample) or str(problem.num)
+        row = (problem.number, sample, answer.is_correct, _encodable(answer.text),
                _encodable(answer.extracted), answer.num_tokens, answer.is_truncated)  # fmt: skip
         try:
             self._database.execute(
@@ -92,14 +104,15 @@ class Spool:
             )
         except sqlite3.IntegrityError:
             raise DataError(
-                f"{answer.place}: sample {row[1]} of problem {name[:60]!r} appears twice for {_words(part)}; "
+                f"{answer.place}: sample {sample} of problem {name[:60]!r} appears twice for {_words(part)}; "
                 "remove the duplicate, or map the columns that tell them apart"
             ) from None
-        self._database.execute("UPDATE problems SET num = num + 1 WHERE id = ?", (number,))
+        problem.num += 1
 
-    def add_curve(self, curve: Curve, *, unit: str) -> None:
+    def add_curve(self, curve: Curve, *, file: int, unit: str) -> None:
         """Take in the curves of a run, joined with those of the same run; of two values the first counts."""
         run = RunKey(curve.method, curve.seed, ("", 0) if curve.seed is not None else (unit, 0))
+        self.curve_files.setdefault(run, set()).add(file)
         known = self.curves.get(run)
         steps = dict(known.steps) if known else {}
         for step, values in curve.steps.items():
@@ -111,6 +124,7 @@ class Spool:
 
         Raises `DataError` where problems have different numbers of samples.
         """
+        self._save_latest()
         fewest, most = (
             self._database.execute(
                 f"SELECT num, name FROM problems WHERE part = ? ORDER BY num {order}, id LIMIT 1",
@@ -158,6 +172,11 @@ class Spool:
                     "num_tokens": num_tokens,
                 }
 
+    def files_of(self, run: RunKey) -> list[int]:
+        """The numbers of the files that gave a run."""
+        parts = [self.files[part] for part in self.parts.values() if part.run == run]
+        return sorted(set().union(*parts, self.curve_files.get(run, set())))
+
     def runs(self) -> list[RunKey]:
         """All runs, in the order in which they appear."""
         return list(dict.fromkeys([*(part.run for part in self.parts.values()), *self.curves]))
@@ -165,6 +184,24 @@ class Spool:
     def close(self) -> None:
         """Close the database; its file stays."""
         self._database.close()
+
+    def _problem(self, part: Part, name: str, answer: Answer, file: int) -> _Problem:
+        """The problem of a row; the latest one is kept, since rows of a problem often follow each other."""
+        if self._latest is not None and (self._latest.part, self._latest.name) == (part.number, name):
+            return self._latest
+        self._save_latest()
+        insert = "INSERT OR IGNORE INTO problems (part, name, question, gold, file, num) VALUES (?,?,?,?,?,0)"
+        values = (part.number, _encodable(name), _encodable(answer.question), _encodable(answer.gold), file)
+        self._database.execute(insert, values)
+        find = "SELECT id, question, file, num FROM problems WHERE part = ? AND name = ?"
+        self._latest = _Problem(part.number, name, *self._database.execute(find, values[:2]).fetchone())
+        return self._latest
+
+    def _save_latest(self) -> None:
+        if self._latest is not None:
+            update = "UPDATE problems SET num = ? WHERE id = ?"
+            self._database.execute(update, (self._latest.num, self._latest.number))
+            self._latest = None
 
     def _part(self, answer: Answer, file: int, unit: str) -> Part:
         key = (file, answer.method, answer.seed, answer.benchmark, answer.step)
@@ -187,7 +224,7 @@ class Spool:
                 )
             part = Part(number=len(self.parts), run=run, benchmark=answer.benchmark, step=answer.step)
             self.parts[run, answer.benchmark, answer.step] = part
-        self._files.setdefault(part, set()).add(file)
+        self.files.setdefault(part, set()).add(file)
         self._known[key] = part
         return part
 
@@ -197,7 +234,7 @@ class Spool:
         while True:
             run = RunKey(answer.method, None, (unit, number))
             part = self.parts.get((run, answer.benchmark, answer.step))
-            if part is None or self._files[part] == {file}:
+            if part is None or self.files[part] == {file}:
                 return run
             number += 1
 

@@ -1,0 +1,266 @@
+"""Samples of lm-evaluation-harness and details of lighteval.
+
+Sources: lm-eval 0.4.13 (`samples_<task>_<date>.jsonl` and `results_<date>.json`) and lighteval 0.13
+(`details_<task>_<date>.parquet`), as the programs and `atrium samples` write them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+
+from atrium.base.errors import ConfigError, DataError
+from atrium.base.nested import mapping_at, setting
+from atrium.imports.answers import Answer, Source, Stated, correctness
+from atrium.imports.files import Row, json_object, rows
+from atrium.imports.tables import conversation_text
+
+_DATED = re.compile(r"(?:samples|details)_(.+)_(\d{4}-\d\d-\d\dT[\d.:-]+)")
+_METRICS = ("exact_match", "acc", "extractive_match", "pass@1", "pass_at_1", "math_pass@1", "em")
+"""Metrics that mean correctness, the preferred ones first."""
+_IDS = ("problem_id", "unique_id", "question_id", "task_id", "id", "ID")
+_QUESTIONS = ("question", "problem", "query", "prompt", "Question", "Problem")
+
+
+def is_lm_eval(path: Path, row: Row) -> bool:
+    """Whether lm-eval wrote the samples."""
+    return path.suffix == ".jsonl" and {"doc_id", "doc", "resps"} <= row.keys()
+
+
+def read_lm_eval(path: Path, stated: Stated) -> Source:
+    """Samples of one task. Each filter after the first is a benchmark of its own."""
+    found = rows(path)
+    first = next(found)
+    task, date = _task_and_date(path)
+    results_file = path.with_name(f"results_{date}.json")
+    results = json_object(results_file) if date and results_file.is_file() else {}
+    reader = _LmEval(
+        task=task,
+        method=stated.method or _lm_eval_model(results, path),
+        metric=_metric(path, _names(first[1].get("metrics")), stated),
+        plain=str(first[1].get("filter") or "none"),
+        stated=stated,
+    )
+    printed = {
+        reader.benchmark(key.partition(",")[2]): float(value)
+        for key, value in mapping_at(results, "results").get(task, {}).items()
+        if key.partition(",")[0] == reader.metric and isinstance(value, int | float)
+    }
+    has_filters = reader.plain != "none"
+    return Source(
+        path=path,
+        format=f"lm-eval samples of {task}",
+        mapping=(
+            f"method is {reader.method}",
+            f"score is {reader.metric}" + (f" after the filter {reader.plain}" if has_filters else ""),
+            *(["a filter after the first is a benchmark of its own"] if has_filters else []),
+            f"mean and settings from {results_file.name}" if results else "no results file beside it",
+        ),
+        answers=(answer for place, row in chain([first], found) for answer in reader.answers(place, row)),
+        settings=_lm_eval_settings(results, first[1]),
+        printed=printed,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LmEval:
+    """How samples of a task are read; `plain` is the filter whose benchmark has the task's own name."""
+
+    task: str
+    method: str
+    metric: str
+    plain: str
+    stated: Stated
+
+    def benchmark(self, name: str) -> str:
+        """The benchmark of a filter."""
+        benchmark = self.stated.benchmark or self.task
+        return benchmark if name == self.plain else f"{benchmark}.{name}"
+
+    def answers(self, place: str, row: Row) -> Iterator[Answer]:
+        """The answers to the problem of a row."""
+        doc = mapping_at(row, "doc")
+        given = _listed(row.get("filtered_resps"))
+        kept = _listed(given[0]) if given and isinstance(given[0], list) else given[:1]
+        return _of_problem(
+            place,
+            row.get(self.metric),
+            self.stated,
+            num_samples=max(len(kept), 1),
+            texts=_texts(row.get("resps")),
+            extracted=[str(one) for one in kept],
+            common=Answer(
+                method=self.method,
+                is_correct=False,
+                place=place,
+                seed=self.stated.seed,
+                benchmark=self.benchmark(str(row.get("filter") or "none")),
+                step=self.stated.step or 0,
+                problem=_id(doc) or f"{self.task}/{row.get('doc_id')}",
+                question=_question(doc) or conversation_text(setting(row, "arguments.gen_args_0.arg_0")),
+                gold=str(row.get("target", "")),
+            ),
+        )
+
+
+def is_lighteval(path: Path, row: Row) -> bool:
+    """Whether lighteval wrote the details."""
+    names = {"doc", "model_response"}
+    return path.suffix == ".parquet" and names <= row.keys() and bool({"metric", "metrics"} & row.keys())
+
+
+def read_lighteval(path: Path, stated: Stated) -> Source:
+    """Details of one task."""
+    found = rows(path)
+    first = next(found)
+    column = "metric" if "metric" in first[1] else "metrics"
+    metric = _metric(path, list(mapping_at(first[1], column)), stated)
+    task = str(setting(first[1], "doc.task_name") or _task_and_date(path)[0])
+    method = stated.method or _parent_name(path)
+
+    def answers() -> Iterator[Answer]:
+        for number, (place, row) in enumerate(chain([first], found)):
+            doc, response = mapping_at(row, "doc"), mapping_at(row, "model_response")
+            texts = [str(one) for one in _listed(response.get("text") or response.get("final_text"))]
+            score = mapping_at(row, column).get(metric)
+            yield from _of_problem(
+                place,
+                score,
+                stated,
+                num_samples=max(len(texts), 1),
+                texts=texts,
+                extracted=(),
+                common=Answer(
+                    method=method,
+                    is_correct=False,
+                    place=place,
+                    seed=stated.seed,
+                    benchmark=stated.benchmark or task,
+                    step=stated.step or 0,
+                    problem=f"{task}#{doc.get('id') or number}",
+                    question=conversation_text(doc.get("query")),
+                    gold=_gold(doc),
+                ),
+            )
+
+    return Source(
+        path=path,
+        format=f"lighteval details of {task}",
+        mapping=(f"method is {method}", f"score is {metric}"),
+        answers=answers(),
+    )
+
+
+def _of_problem(
+    place: str,
+    score: object,
+    stated: Stated,
+    *,
+    num_samples: int,
+    texts: Sequence[str],
+    extracted: Sequence[str],
+    common: Answer,
+) -> Iterator[Answer]:
+    """One answer per sample of a problem whose file gives a mean over its samples.
+
+    A mean says how many answers are correct, not which; their number is exact.
+    """
+    correct = [False] * num_samples
+    if num_samples > 1 and stated.correct_at is None:
+        total = float(score) * num_samples if isinstance(score, int | float) else float("nan")
+        if not abs(total - round(total)) < 1e-6:
+            raise DataError(f"{place}: the score {score} is no mean of {num_samples} answers, right or wrong")
+        correct = [index < round(total) for index in range(num_samples)]
+    else:
+        correct = [correctness(score, stated, place)] * num_samples
+    for index, is_correct in enumerate(correct):
+        yield replace(
+            common,
+            is_correct=is_correct,
+            sample=str(index),
+            text=texts[index] if index < len(texts) else "",
+            extracted=extracted[index] if index < len(extracted) else None,
+        )
+
+
+def _metric(path: Path, names: Sequence[str], stated: Stated) -> str:
+    """The metric that is read: the one of --map score=NAME, the known one, or the only one."""
+    if wanted := stated.columns.get("score"):
+        if wanted in names:
+            return wanted
+        raise ConfigError(f"{path}: --map score={wanted}: the metrics are {', '.join(names)}")
+    known = [name for metric in _METRICS for name in names if name.partition(":")[0] == metric]
+    if known or len(names) == 1:
+        return (known or list(names))[0]
+    raise ConfigError(f"{path}: give --map score=METRIC; the metrics are {', '.join(names)}")
+
+
+def _task_and_date(path: Path) -> tuple[str, str]:
+    found = _DATED.fullmatch(path.stem)
+    return (found[1], found[2]) if found else (path.stem, "")
+
+
+def _lm_eval_model(results: Mapping[str, object], path: Path) -> str:
+    arguments = setting(results, "config.model_args")
+    if isinstance(arguments, Mapping):
+        source = str(arguments.get("pretrained") or arguments.get("model") or "")
+    else:
+        pairs = dict(part.partition("=")[::2] for part in str(arguments or "").split(","))
+        source = pairs.get("pretrained") or pairs.get("model") or ""
+    return source.rstrip("/").rpartition("/")[2] or _parent_name(path)
+
+
+def _parent_name(path: Path) -> str:
+    """The directory that both programs name after the model."""
+    name = path.absolute().parent.name
+    is_date = re.match(r"\d{4}-\d\d-\d\dT", name)
+    return path.absolute().parent.parent.name if is_date else name
+
+
+def _lm_eval_settings(results: Mapping[str, object], row: Row) -> dict[str, object]:
+    """The recorded settings under Atrium's names."""
+    sampling = mapping_at(row, "arguments.gen_args_0.arg_1")
+    source = setting(results, "config.model_args")
+    if isinstance(source, str):
+        source = dict(part.partition("=")[::2] for part in source.split(",")).get("pretrained")
+    elif isinstance(source, Mapping):
+        source = source.get("pretrained")
+    temperature = 0.0 if sampling.get("do_sample") is False else sampling.get("temperature")
+    found = {
+        "model.source": source,
+        "evaluation.temperature": temperature,
+        "evaluation.top_p": sampling.get("top_p"),
+        "evaluation.max_new_tokens": sampling.get("max_gen_toks"),
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _id(doc: Mapping[str, object]) -> str:
+    return next((str(doc[name]) for name in _IDS if doc.get(name) not in (None, "")), "")
+
+
+def _question(doc: Mapping[str, object]) -> str:
+    return next((conversation_text(doc[name]) for name in _QUESTIONS if doc.get(name)), "")
+
+
+def _gold(doc: Mapping[str, object]) -> str:
+    choices, index = _listed(doc.get("choices")), doc.get("gold_index")
+    places = [place for place in _listed(index) if isinstance(place, int) and 0 <= place < len(choices)]
+    return str(choices[places[0]]) if places else ""
+
+
+def _texts(value: object) -> list[str]:
+    found = _listed(value)
+    inner = _listed(found[0]) if found and isinstance(found[0], list) else found
+    return [str(one) for one in inner]
+
+
+def _listed(value: object) -> list[object]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _names(value: object) -> list[str]:
+    return [str(one) for one in _listed(value)]

@@ -1,0 +1,70 @@
+"""Names of training metrics in TRL and verl, mapped to Atrium's where they mean the same quantity.
+
+Sources: TRL 1.16 (`GRPOTrainer.log`), verl 0.9 (`compute_data_metrics`, `core_algos`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from atrium.base import metrics
+from atrium.base.metrics import Quantity
+
+TRL: Mapping[str, Quantity] = {
+    "reward": metrics.REWARD,
+    "completions/mean_length": metrics.LENGTH_MEAN,
+    "completions/max_length": metrics.LENGTH_MAX,
+    "completions/clipped_ratio": metrics.TRUNCATED_FRAC,
+    "frac_reward_zero_std": metrics.NO_SIGNAL_FRAC,
+    "clip_ratio/high_mean": metrics.CLIP_HIGH_FRAC,
+    "clip_ratio/low_mean": metrics.CLIP_LOW_FRAC,
+    "entropy": metrics.ENTROPY,
+    "kl": metrics.REFERENCE_KL,
+    "grad_norm": metrics.GRAD_NORM,
+    "learning_rate": metrics.LEARNING_RATE,
+    "step_time": metrics.STEP_S,
+}
+VERL: Mapping[str, Quantity] = {
+    "critic/score/mean": metrics.REWARD,
+    "response_length/mean": metrics.LENGTH_MEAN,
+    "response_length/max": metrics.LENGTH_MAX,
+    "response_length/clip_ratio": metrics.TRUNCATED_FRAC,
+    "actor/pg_clipfrac_lower": metrics.CLIP_RUNAWAY_FRAC,
+    "actor/entropy": metrics.ENTROPY,
+    "actor/kl_loss": metrics.REFERENCE_KL,
+    "actor/grad_norm": metrics.GRAD_NORM,
+    "actor/lr": metrics.LEARNING_RATE,
+    "timing_s/step": metrics.STEP_S,
+    "timing_s/gen": metrics.ROLLOUT_S,
+}
+PG_CLIPFRAC = "actor/pg_clipfrac"
+"""verl's share of tokens cut on either side: the sum of Atrium's `clip_high_frac` and `clip_low_frac`."""
+CLIP_FRAC = "objective/clip_frac"
+"""That sum, which imported curves hold under this name."""
+_ALL = {name: quantity.name for name, quantity in (*TRL.items(), *VERL.items())} | {
+    PG_CLIPFRAC: CLIP_FRAC,
+    "clip_ratio/region_mean": CLIP_FRAC,
+}
+_BESIDE = ("train/", "train_", "")
+"""Prefixes that trackers put before the names of TRL."""
+
+
+def mapped(values: Mapping[str, object]) -> dict[str, float]:
+    """The finite numbers of one step under Atrium's names; others keep their own."""
+    found: dict[str, float] = {}
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            continue
+        plain = next(
+            (_ALL[name[len(p) :]] for p in _BESIDE if name.startswith(p) and name[len(p) :] in _ALL), name
+        )
+        if plain not in ("step", "time"):
+            found.setdefault(plain, float(value))
+    return found
+
+
+def known_words(names: list[str]) -> str:
+    """How many of the names are Atrium's after mapping, for the lines that show a mapping."""
+    num = sum(any(name == f"{p}{one}" for p in _BESIDE for one in _ALL) for name in names)
+    return f"{num} of {len(names)} metrics have Atrium's names"
