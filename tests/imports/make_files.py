@@ -1,8 +1,8 @@
 """Make the files of tests/imports/files with the programs themselves, on a CPU and without network.
 
-    python tests/imports/make_files.py OUT trl lm_eval verl lighteval
+    python tests/imports/make_files.py OUT trl lm_eval verl
 
-Needs trl 1.16, lm-eval 0.4.13, verl 0.9.1 (its source alone) and lighteval 0.13 beside Atrium's packages.
+Needs trl 1.16, lm-eval 0.4.13 and verl 0.9.1 (its source alone) beside Atrium's packages.
 """
 
 from __future__ import annotations
@@ -198,13 +198,6 @@ def make_verl(out: Path) -> None:
             step,
         )
     logger.finish()
-
-
-def make_lighteval(out: Path) -> None:
-    """A local task whose answers are the greedy ones of the model; details in Parquet."""
-    import lighteval_task
-
-    lighteval_task.make(out)
 
 
 if __name__ == "__main__":
