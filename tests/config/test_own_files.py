@@ -124,3 +124,11 @@ def test_a_folder_in_place_of_a_model_is_the_language_model_in_it(folder):
 def test_a_hub_name_in_place_of_a_model_is_refused_with_the_settings_to_type():
     with pytest.raises(ConfigError, match=r"did you mean model=hub model\.source=org/Name-1\.5B\?"):
         check_overrides(["model=org/Name-1.5B"])
+
+
+def test_a_list_may_stand_where_a_file_has_a_mapping(own):
+    steps = "[{kind: masked_importance, lower: 0.5, upper: 5.0}, {kind: truncated_importance, cap: 2.0}]"
+    typed = compose(["algorithm=icepop", f"algorithm.correction={steps}"]).algorithm
+    assert [step.kind for step in typed.correction.steps] == ["masked_importance", "truncated_importance"]
+    path = own(f"defaults: [icepop]\nname: mine\ncorrection: {steps}\nreduction: {{counts: kept}}\n")
+    assert compose([f"algorithm={path}"]).algorithm.correction == typed.correction

@@ -189,7 +189,7 @@ def _hydra_lines(overrides: Sequence[str]) -> list[str]:
     ]
     lines = [
         *(f"{group}={option}" for group, option in options.items()),
-        *(for_hydra(override, groups) for override in kept),
+        *(line for override in kept for line in for_hydra(override, groups)),
     ]
     if os.environ.get("ATRIUM_NO_LOCAL") and (conf_folder() / LOCAL / "default.yaml").is_file():
         lines.append(f"~{LOCAL}@_global_")

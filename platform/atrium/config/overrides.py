@@ -60,15 +60,18 @@ def calls_something(text: str) -> bool:
     return "${" in _PLAIN_INTERPOLATION.sub("", text)
 
 
-def for_hydra(override: Override, groups: Groups) -> str:
+def for_hydra(override: Override, groups: Groups) -> list[str]:
     """The override as Hydra gets it: a setting may be given whether or not a file lists it.
 
     Sections have defaults, so the files need not name every setting; Hydra alone would refuse the others
-    without a `+`. What does not exist at all is refused when the whole is validated.
+    without a `+`. What does not exist at all is refused when the whole is validated. A list may stand where
+    a file has a mapping, with which Hydra would merge it, so that another value takes its place before.
     """
-    line = override.input_line or ""
-    is_setting = override.type is OverrideType.CHANGE and override.key_or_group not in groups
-    return f"++{line}" if is_setting else line
+    line, key = override.input_line or "", override.key_or_group
+    if override.type is not OverrideType.CHANGE or key in groups:
+        return [line]
+    is_list = not override.is_sweep_override() and isinstance(override.value(), list)
+    return [*([f"++{key}=0"] if is_list else []), f"++{line}"]
 
 
 def is_null_group(override: Override, groups: Groups) -> bool:
