@@ -61,6 +61,14 @@ def override_text(value: object) -> str:
     """A value as Hydra's grammar reads it back."""
     if isinstance(value, str) and _PLAIN_TEXT.fullmatch(value):
         return value
+    return _nested_text(value)
+
+
+def _nested_text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {_nested_text(one)}' for key, one in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_nested_text, value))}]"
     return repr(value) if isinstance(value, float) else json.dumps(value)
 
 
