@@ -39,12 +39,6 @@ CASES = [
         ["algorithm.surrogate.kind=weight_clip", "divergence.kind=state_kl"],
     ),
     (
-        "grpo",
-        ["divergence=sequence_mean"],
-        {},
-        ["divergence.kind=sequence_mean", "algorithm.ratio.gate.level=token"],
-    ),
-    (
         "gspo",
         ["divergence=binary_kl"],
         {},

@@ -7,9 +7,11 @@ import math
 import pytest
 import torch
 
+from atrium import load_method
 from atrium.method import windows
-from atrium.method.divergences import BudgetDivergence, Divergence, SequenceMean
+from atrium.method.divergences import BinaryKL, BudgetDivergence, Divergence, SequenceMean
 from atrium.method.minibatch_windows import BalancedWindow
+from atrium.method.objective import Objective
 from atrium.method.regions import RegionInputs
 from atrium.method.state_divergences import (
     STATE_DIVERGENCES,
@@ -164,6 +166,50 @@ def test_a_sequence_mean_judges_whole_rows_by_unmasked_tokens(estimator):
         region = region_of(SequenceMean(estimator=estimator, delta=delta), ratio_BT, mask_BT=mask_BT)
         assert region.feasible_BT[0].tolist() == [kept] * 3
         assert region.feasible_BT[1].all()
+
+
+@pytest.mark.parametrize("over", ["mean", "sum", "maximum"])
+def test_a_sequence_is_judged_by_a_statistic_of_its_total_variation(over):
+    ratio_BT = torch.tensor([[0.5, 1.2, 9.0], [0.9, 1.1, 1.0]], dtype=torch.float64)
+    mask_BT = torch.tensor([[True, True, False], [True, True, True]])
+    first = {"mean": 0.35, "sum": 0.7, "maximum": 0.5}[over]
+    for delta, kept in ((first * 1.01, True), (first * 0.99, False)):
+        chosen = SequenceMean(estimator="total_variation", over=over, delta=delta)
+        region = region_of(chosen, ratio_BT, mask_BT=mask_BT)
+        assert region.feasible_BT[0].tolist() == [kept] * 3
+        assert region.feasible_BT[1].all()
+
+
+@pytest.mark.parametrize("over", ["mean", "sum", "maximum"])
+def test_clip_by_the_total_variation_of_completions_of_one_token_is_that_of_tokens(over, make_case, step):
+    settings = ("kind=sequence_mean", "estimator=total_variation", f"over={over}", "delta=0.2")
+    gate = load_method("grpo", *(f"divergence.{setting}" for setting in settings)).method
+    case = make_case(0, num_tokens=1)
+    results = [step(Objective(method), case) for method in (gate, load_method("grpo").method)]
+    assert torch.equal(results[0].gradient_BT, results[1].gradient_BT)
+    assert (results[0].gradient_BT == 0.0).any()
+
+
+@pytest.mark.parametrize("direction", ["forward", "both"])
+def test_binary_kl_has_a_budget_for_each_side(direction):
+    log_ratio_BT = torch.linspace(-0.9, 0.9, 41, dtype=torch.float64)[None]
+    anchor_BT = torch.full_like(log_ratio_BT, 0.4)
+    found = {}
+    for low, high in ((None, 0.05), (0.05, 0.05), (0.02, 0.05), (None, 0.02)):
+        chosen = BinaryKL(delta=high, delta_low=low, direction=direction)
+        found[low, high] = region_of(chosen, log_ratio_BT.exp(), anchor_BT=anchor_BT).feasible_BT[0]
+    assert torch.equal(found[None, 0.05], found[0.05, 0.05])
+    assert torch.equal(found[0.02, 0.05][:20], found[None, 0.02][:20])
+    assert torch.equal(found[0.02, 0.05][20:], found[None, 0.05][20:])
+    assert found[None, 0.02].sum() < found[0.02, 0.05].sum() < found[None, 0.05].sum()
+
+
+def test_window_of_binary_kl_by_probability_has_both_budgets():
+    two, small, large = (
+        BinaryKL(delta=high, delta_low=low).window_at(0.3)
+        for low, high in ((0.01, 0.1), (None, 0.01), (None, 0.1))
+    )
+    assert (two.lower, two.upper) == (small.lower, large.upper)
 
 
 # BAPO: a search over windows, against the loop of the recipe for verl.

@@ -29,6 +29,7 @@ REJECTION = "{kind: sequence_rejection, estimator: k2, bound: 0.0015}"
 KEPT = "algorithm.reduction.counts=kept"
 KL = "{estimator: k3, anchor: reference, placement: loss, coefficient: 0.1"
 WEIGHTED = "correction: weight, correction_level: sequence"
+SEQUENCE_GATE = ("kind=sequence_mean", "estimator=total_variation", "over=sum", "delta=0.6")
 VARIANTS = {
     "kept": ("grpo_kl", f"algorithm.correction={MASK}", KEPT),
     "kept_rows_of_sequence_ratios": ("gspo", f"algorithm.correction={REJECTION}", KEPT),
@@ -42,6 +43,8 @@ VARIANTS = {
     "shuffled_prefix": ("cppo", "divergence.order=shuffled"),
     "fixed_prefix": ("cppo", "divergence.quantile=null"),
     "both_directions": ("dppo_binary_kl", "divergence.direction=both"),
+    "two_budgets": ("dppo_binary_kl", "divergence.delta_low=0.02"),
+    "sequence_gate": ("grpo", *(f"divergence.{one}" for one in SEQUENCE_GATE)),
     "by_sign_of_the_reward": ("up_grpo", "algorithm.surrogate.of=reward"),
 }
 

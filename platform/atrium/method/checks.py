@@ -142,11 +142,6 @@ def _check_gate(algorithm: Algorithm, divergence: Divergence) -> None:
             f"divergence.kind={divergence.kind} judges the probabilities of single tokens and cannot use "
             f"algorithm.ratio.gate.level={level}; choose algorithm.ratio.gate.level=token or divergence=kl3"
         )
-    if divergence.kind == "sequence_mean" and level == "token" and surrogate.kind != "mask":
-        raise ConfigError(
-            "divergence.kind=sequence_mean judges whole completions and algorithm.ratio.gate.level=token "
-            "single tokens; choose algorithm.ratio.gate.level=sequence_mean or algorithm.surrogate.kind=mask"
-        )
 
 
 def _check_window(algorithm: Algorithm, divergence: Divergence) -> None:

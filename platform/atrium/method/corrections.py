@@ -14,7 +14,7 @@ from pydantic import model_validator
 
 from atrium.base.section import NonNegative, Positive
 from atrium.method.batch import Batch, Sum, neutral, row_mean, row_sum
-from atrium.method.divergences import estimate_divergence
+from atrium.method.divergences import RowStatistic, TokenEstimator, estimate_divergence, rows_within
 from atrium.method.needs import NOTHING, Anchor, Needs, Part, Policy
 from atrium.method.ratios import Level, anchor_logprob, at_level
 
@@ -187,11 +187,11 @@ class SequenceRejection(RatioCorrection):
     """
 
     kind: Literal["sequence_rejection"] = "sequence_rejection"
-    estimator: Literal["k1", "k2", "k3", "total_variation"]
+    estimator: TokenEstimator
     """The mismatch of a token with ratio x: -log x, (log x)^2 / 2, x - 1 - log x, or |x - 1|."""
     bound: Positive
     """The largest mean, sum or maximum over a completion's tokens that is kept."""
-    over: Literal["mean", "sum", "maximum"] = "mean"
+    over: RowStatistic = "mean"
     """The statistic over a completion's tokens."""
     direction: Literal["both", "outward"] = "both"
     """`both` drops all tokens of a completion beyond the bound. `outward` drops those whose advantage would
@@ -200,17 +200,8 @@ class SequenceRejection(RatioCorrection):
     def factor(self, log_mismatch_BT: Tensor, batch: Batch) -> Tensor:
         """1 at tokens that are kept, 0 at others."""
         mask_BT, log_mismatch_BT = batch.mask_BT, neutral(log_mismatch_BT, batch.mask_BT)
-        if self.estimator == "total_variation":
-            estimate_BT = log_mismatch_BT.expm1().abs()
-        else:
-            estimate_BT = estimate_divergence(self.estimator, log_mismatch_BT)
-        match self.over:
-            case "mean":
-                kept_B = row_mean(estimate_BT, mask_BT) <= self.bound
-            case "sum":
-                kept_B = row_sum(estimate_BT, mask_BT) <= self.bound
-            case "maximum":
-                kept_B = (neutral(estimate_BT, mask_BT) <= self.bound).all(dim=1)
+        estimate_BT = estimate_divergence(self.estimator, log_mismatch_BT)
+        kept_B = rows_within(self.over, estimate_BT, mask_BT, self.bound)
         kept_BT = kept_B[:, None].expand_as(log_mismatch_BT)
         if self.direction == "outward":
             assert batch.advantage_BT is not None, "`with_advantages` comes first"

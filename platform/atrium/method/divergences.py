@@ -18,14 +18,19 @@ from pydantic import Field
 
 from atrium.base.section import AboveOne, Count
 from atrium.method import windows
-from atrium.method.batch import Sum, row_mean
+from atrium.method.batch import Sum, neutral, row_mean, row_sum
 from atrium.method.needs import Needs, Part
 from atrium.method.regions import Region, RegionInputs
+from atrium.method.terms import choose
 from atrium.method.windows import RatioDivergence, Window, find_root
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+TokenEstimator = Literal["k1", "k2", "k3", "total_variation"]
+"""Divergences of a token that need its ratio alone."""
+RowStatistic = Literal["mean", "sum", "maximum"]
+"""Statistics over a completion's tokens."""
 Budget = Annotated[float, Field(ge=1e-12, le=100.0)]
 _LEAST_LOG_ODDS = -750.0
 _LEAST_PROBABILITY = 1e-6
@@ -101,7 +106,8 @@ class Divergence(Part, axis=True):
         A clip range is not a budget: `asymmetric_ratio` and DCPO's have none.
         """
         settings = self.model_dump()
-        sides = [key for key in settings if key in ("delta", "delta_low", "delta_high")]
+        names = ("delta", "delta_low", "delta_high")
+        sides = [key for key, value in settings.items() if key in names and value is not None]
         return {**settings, **dict.fromkeys(sides, budget)} if sides else None
 
     def region(self, x: RegionInputs) -> Region:
@@ -255,6 +261,8 @@ class BinaryKL(Divergence):
     kind: Literal["binary_kl"] = "binary_kl"
     delta: Budget
     """The budget: a token is feasible while its divergence is at most delta."""
+    delta_low: Budget | None = None
+    """The budget of tokens that have become less likely, if it is another one (verl, SkyRL); null: delta."""
     direction: Literal["forward", "both"] = "forward"
     """`forward`: KL(q || p). `both`: the larger of KL(q || p) and KL(p || q), with probabilities held within
     [1e-6, 1 - 1e-6] (KPop, prime-rl's pull request 3283); it gives no bounds on the ratio."""
@@ -265,6 +273,11 @@ class BinaryKL(Divergence):
     def has_window(self) -> bool:  # type: ignore[override]
         """Whether bounds on the ratio stand for the divergence."""
         return self.direction == "forward"
+
+    @property
+    def budgets(self) -> tuple[float, float]:
+        """The budgets below and above the anchor's probability."""
+        return self.delta if self.delta_low is None else self.delta_low, self.delta
 
     def token_divergence(self, x: RegionInputs) -> Tensor:
         """KL(q || p) of the two outcomes, or the larger of both divergences."""
@@ -281,14 +294,14 @@ class BinaryKL(Divergence):
             return None
         # In the policy's log-odds z the divergence is softplus(z) - q z up to a constant, and convex.
         odds = math.log(probability) - math.log1p(-probability)
-        level = self.delta + _softplus(odds) - probability * odds
+        level_low, level_high = (delta + _softplus(odds) - probability * odds for delta in self.budgets)
 
         def excess(z: float) -> float:
-            return _softplus(z) - probability * z - level
+            return _softplus(z) - probability * z - (level_low if z < odds else level_high)
 
         # Beyond these log-odds one of the two terms alone exceeds the level.
-        below = max(-level / probability - 1.0, _LEAST_LOG_ODDS)
-        above = min(level / (1.0 - probability) + 1.0, -_LEAST_LOG_ODDS)
+        below = max(-level_low / probability - 1.0, _LEAST_LOG_ODDS)
+        above = min(level_high / (1.0 - probability) + 1.0, -_LEAST_LOG_ODDS)
         low = find_root(excess, below, odds, xtol=1e-14) if excess(below) > 0.0 else -math.inf
         high = find_root(excess, odds, above, xtol=1e-14) if excess(above) > 0.0 else math.inf
         lower, upper = (math.exp(-_softplus(-z)) / probability for z in (low, high))
@@ -297,7 +310,8 @@ class BinaryKL(Divergence):
     def region(self, x: RegionInputs) -> Region:
         """By the log-ratio, because the ratio is bounded for its exponential's sake."""
         if self.direction == "both":
-            return Region(feasible_BT=self.token_divergence(x) <= self.delta)
+            delta_BT = choose(x.token_log_ratio_BT < 0.0, *self.budgets, x.ratio_BT)
+            return Region(feasible_BT=self.token_divergence(x) <= delta_BT)
         import torch
         from torch.nn.functional import logsigmoid, softplus
 
@@ -307,10 +321,12 @@ class BinaryKL(Divergence):
         anchor_BT, rest_BT = anchor_logprob_BT.exp(), -anchor_logprob_BT.expm1()
         odds_BT = anchor_logprob_BT - rest_BT.log()
         # softplus(z) - q z at the anchor is its entropy; the budget comes on top.
-        level_BT = self.delta + softplus(odds_BT) - anchor_BT * odds_BT
-        below_BT = -(level_BT / anchor_BT).minimum(_outer_odds(self.delta, rest_BT))
-        above_BT = (level_BT / rest_BT).minimum(_outer_odds(self.delta, anchor_BT))
-        below_BT, above_BT = (_log_odds_at(anchor_BT, level_BT, z_BT) for z_BT in (below_BT, above_BT))
+        (low, high), entropy_BT = self.budgets, softplus(odds_BT) - anchor_BT * odds_BT
+        low_BT, high_BT = low + entropy_BT, high + entropy_BT
+        below_BT = -(low_BT / anchor_BT).minimum(_outer_odds(low, rest_BT))
+        above_BT = (high_BT / rest_BT).minimum(_outer_odds(high, anchor_BT))
+        below_BT = _log_odds_at(anchor_BT, low_BT, below_BT)
+        above_BT = _log_odds_at(anchor_BT, high_BT, above_BT)
         lower_BT = (logsigmoid(below_BT) - anchor_logprob_BT).clamp(max=0.0)
         upper_BT = (logsigmoid(above_BT) - anchor_logprob_BT).clamp(min=0.0)
         feasible_BT = (x.token_log_ratio_BT >= lower_BT) & (x.token_log_ratio_BT <= upper_BT)
@@ -347,23 +363,26 @@ class DynamicClip(Divergence):
 
 
 class SequenceMean(Divergence):
-    """A completion is feasible where its mean over tokens of k1, k2 or k3 is within the budget.
+    """A completion is feasible where its mean, sum or maximum over tokens is within the budget.
 
     k1 = -log w (DeepSeek-V3.2's off-policy mask, arXiv 2512.02556), k2 = (log w)^2 / 2, k3 = w - 1 - log w
-    (verl's sequence masks; arXiv 2512.23075 takes the maximum instead of the mean).
+    (verl's sequence masks), total_variation = |w - 1|. arXiv 2512.23075 takes the maximum. With a gate of
+    single tokens, `clip` drops those tokens of an infeasible completion that move away.
     """
 
     kind: Literal["sequence_mean"] = "sequence_mean"
-    estimator: Literal["k1", "k2", "k3"]
+    estimator: TokenEstimator
     """How a token's divergence is measured."""
     delta: Budget
-    """The budget: a token is feasible while its divergence is at most delta."""
+    """The budget: a completion is feasible while its divergence is at most delta."""
+    over: RowStatistic = "mean"
+    """The statistic over a completion's tokens."""
     has_window: ClassVar[bool] = False
 
     def region(self, x: RegionInputs) -> Region:
         """All tokens of the completions within the budget."""
         value_BT = estimate_divergence(self.estimator, x.token_log_ratio_BT)
-        feasible_B = row_mean(value_BT, x.mask_BT) <= self.delta
+        feasible_B = rows_within(self.over, value_BT, x.mask_BT, self.delta)
         return Region(feasible_BT=feasible_B[:, None].expand_as(value_BT))
 
 
@@ -439,8 +458,19 @@ def two_outcome_kl(first_BT: Tensor, second_BT: Tensor) -> Tensor:
     return first_BT.exp() * (first_BT - second_BT) + rest_BT * (rest_BT.log() - other_BT.log())
 
 
-def estimate_divergence(estimator: Literal["k1", "k2", "k3"], log_ratio_BT: Tensor) -> Tensor:
-    """k1, k2 or k3 of KL(anchor || policy) at each token, from log w."""
+def rows_within(over: RowStatistic, value_BT: Tensor, mask_BT: Tensor, bound: float) -> Tensor:
+    """Whether [B] a statistic over each row's unmasked tokens is at most a bound above 0."""
+    match over:
+        case "mean":
+            return row_mean(value_BT, mask_BT) <= bound
+        case "sum":
+            return row_sum(value_BT, mask_BT) <= bound
+        case "maximum":
+            return (neutral(value_BT, mask_BT) <= bound).all(dim=1)
+
+
+def estimate_divergence(estimator: TokenEstimator, log_ratio_BT: Tensor) -> Tensor:
+    """k1, k2 or k3 of KL(anchor || policy), or |w - 1|, at each token, from log w."""
     match estimator:
         case "k1":
             return -log_ratio_BT
@@ -448,6 +478,8 @@ def estimate_divergence(estimator: Literal["k1", "k2", "k3"], log_ratio_BT: Tens
             return 0.5 * log_ratio_BT**2
         case "k3":
             return log_ratio_BT.expm1() - log_ratio_BT
+        case "total_variation":
+            return log_ratio_BT.expm1().abs()
 
 
 def _probability_change(x: RegionInputs) -> Tensor:
