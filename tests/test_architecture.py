@@ -125,7 +125,7 @@ WITH_TORCH = {
 
 MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 45
-LONGER_MODULES = {"atrium.method.divergences": 480, "atrium.method.surrogates": 410}  # an axis is one file
+LONGER_MODULES = {"atrium.method.divergences": 510, "atrium.method.surrogates": 410}  # an axis is one file
 LONGER_FUNCTIONS: dict[str, int] = {}
 """Exceptions, each with its own limit; the reason stands beside the entry."""
 
@@ -145,7 +145,7 @@ MAX_CODE_LINES: dict[str, int] = {
     "grading": 3_710,
     "imports": 1_260,
     "launch": 655,
-    "method": 2_575,
+    "method": 2_585,
     "models": 1_019,
     "peers": 630,
     "planning": 334,

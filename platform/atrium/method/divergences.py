@@ -321,8 +321,8 @@ class BinaryKL(Divergence):
         anchor_BT, rest_BT = anchor_logprob_BT.exp(), -anchor_logprob_BT.expm1()
         odds_BT = anchor_logprob_BT - rest_BT.log()
         # softplus(z) - q z at the anchor is its entropy; the budget comes on top.
-        (low, high), entropy_BT = self.budgets, softplus(odds_BT) - anchor_BT * odds_BT
-        low_BT, high_BT = low + entropy_BT, high + entropy_BT
+        low, high = self.budgets
+        low_BT, high_BT = (delta + softplus(odds_BT) - anchor_BT * odds_BT for delta in (low, high))
         below_BT = -(low_BT / anchor_BT).minimum(_outer_odds(low, rest_BT))
         above_BT = (high_BT / rest_BT).minimum(_outer_odds(high, anchor_BT))
         below_BT = _log_odds_at(anchor_BT, low_BT, below_BT)
