@@ -41,7 +41,7 @@ def test_with_six_clusters_intervals_are_for_new_clusters(make_clustered):
     assert difference.another_exam.degrees_of_freedom <= 5
     assert answer_of(comparison)[0].endswith("(paired seeds 0–2; 6 clusters)")
     assert any(
-        "24 problems in 6 clusters; another exam means new clusters" in note for note in comparison.notes
+        "24 problems in 6 clusters; intervals are for new clusters" in note for note in comparison.notes
     )
 
 

@@ -43,7 +43,7 @@ def test_it_says_what_was_learned_with_intervals_test_problems_first(finished):
     assert "40.0 [20.0, 50.0]  100.0 [80.0, 100.0]" in passed
     assert text.index("test") < text.index("validation")
     assert all(len(line) <= 80 for line in lines_with(text, "@8"))
-    assert "what another exam of such problems would say" in text
+    assert "95 % intervals for new problems" in text
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

@@ -89,7 +89,7 @@ def test_values_that_are_no_crossed_table_are_refused(tables):
 
 
 def coverages(num_seeds, num_problems, seed_share, *, num_repeats, seed):
-    """Coverage of no difference: for another exam, and with problems clustered and seeds as strata.
+    """Coverage of no difference: for new problems, and with problems clustered and seeds as strata.
 
     Outcomes are shares of eight samples; arms have ability that varies by seed, by problem, and by both.
     `seed_share` is the variance that seeds give the mean, over what everything else gives.

@@ -20,7 +20,7 @@ LONG = [
 def table(width, *, is_terminal=True, rows=LONG, priorities=(0, 0, 0, 0)):
     file = io.StringIO()
     console = Console(file=file, width=width, force_terminal=is_terminal, color_system=None)
-    titles = ("arm", "difference", "another exam", "p")
+    titles = ("arm", "difference", "new problems", "p")
     columns = tuple(Column(title, priority=num) for title, num in zip(titles, priorities, strict=True))
     rows = tuple(Row(tuple(row)) for row in rows)
     print_table(console, Table(title="", columns=columns, rows=rows))
@@ -30,7 +30,7 @@ def table(width, *, is_terminal=True, rows=LONG, priorities=(0, 0, 0, 0)):
 @pytest.mark.parametrize(("width", "gone"), [(80, []), (63, ["p"]), (50, ["p", "difference"])])
 def test_narrow_terminal_leaves_out_columns_by_priority_and_says_which(width, gone):
     titles, *_, last = table(width, rows=[LONG[0]], priorities=(0, 1, 0, 2))
-    assert titles.split() == [one for one in ("arm", "difference", "another", "exam", "p") if one not in gone]
+    assert titles.split() == [one for one in ("arm", "difference", "new", "problems", "p") if one not in gone]
     assert last.endswith(f"a wider terminal also shows: {', '.join(gone)}" if gone else "0.001")
 
 
@@ -57,7 +57,7 @@ def test_no_cell_of_a_table_is_split_or_lost_at_any_width(width):
     lines = table(width)
     assert all(any(cell in line for line in lines) for row in LONG for cell in row[1:])
     words = {
-        word for row in (*LONG, ["arm difference another exam p"]) for cell in row for word in cell.split()
+        word for row in (*LONG, ["arm difference new problems p"]) for cell in row for word in cell.split()
     }
     assert {word for line in lines for word in line.split()} <= words
 

@@ -128,7 +128,7 @@ def last_answers(run: RunFolder) -> list[Answers]:
 
 
 def _score(wanted: Design, answers: ArmAnswers) -> Evidence:
-    """The difference of two arms' scores, for another exam of such problems and seeds."""
+    """The difference of two arms' scores, for new problems of the same kind, and new seeds."""
     outcome, seeds = wanted.claim.outcome, wanted.sweep.seeds
     assert isinstance(outcome, ScoreOutcome)
     if outcome.measure == "pass" and outcome.k > wanted.num_samples:

@@ -1,6 +1,6 @@
 """A comparison as a document: verdicts, what may be written, tables and figures for every medium.
 
-Scores and differences are in points (percent); an interval of a score is that for another exam.
+Scores and differences are in points (percent); an interval of a score is that for new problems.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from atrium.stats.wording import same_method_words
 WRITTEN = "written"
 """The key of the section with the sentences and the table for a paper."""
 _INTERVALS = (
-    "Intervals are 95 %. Another exam: new seeds and new problems of the same kind; seeds are a random "
-    "factor crossed with problems. This exam: new seeds, the same problems.",
+    "Intervals are 95 %. New problems: new seeds and new problems of the same kind; seeds are a random "
+    "factor crossed with problems. Same problems: new seeds only.",
 )
 _READING = (
-    "A verdict is read off the interval for another exam: it names a difference where 0 lies outside. "
+    "A verdict is read off the interval for new problems: it names a difference where 0 lies outside. "
     "Arms with one or two seeds are not judged. If several arms or benchmarks are compared, intervals hold "
     "together; the method is stated above each table.",
     "Seeds are paired by number if at least three, and two thirds of each arm, are common; otherwise all "
@@ -56,7 +56,7 @@ _READING = (
     "P(better): the probability that a run of the arm scores higher than one of the baseline; from 10 seeds.",
     "Over seeds alone: interquartile means (IQM) need 4 seeds, sign permutations 6, bootstraps 10. Of 4 to 7 "
     "seeds an IQM leaves out the best and the worst, and so a single collapse.",
-    "p: the least alpha at which the interval for another exam leaves out 0.",
+    "p: the least alpha at which the interval for new problems leaves out 0.",
     "Planning: what other runs would show, from how seeds and problems vary here (not from the difference), "
     "with power 0.8 and assurance 0.8 at alpha 0.05. Seeds added to these after a look need fresh data, or a "
     "sequential bound.",

@@ -29,10 +29,10 @@ STEPS = Axis(title="training step", unit="count")
 
 
 def difference_figure(comparison: RunsComparison, measure: str = MEAN) -> Intervals:
-    """Each arm's difference from the baseline: thick for this exam, thin for another exam."""
+    """Each arm's difference from the baseline: thick for the same problems, thin for new problems."""
     pairs = [comparison.pair(arm.arm.name, measure, comparison.headline) for arm in comparison.arms[1:]]
     title = comparison.title(measure)
-    meaning = "Thin: interval for another exam. Thick: for this exam, over seeds."
+    meaning = "Thin: interval for new problems. Thick: for the same problems, over seeds."
     return Intervals(
         key="difference",
         title=f"Difference in {title}, {comparison.headline}",
@@ -53,10 +53,10 @@ def difference_figure(comparison: RunsComparison, measure: str = MEAN) -> Interv
 
 
 def score_figure(comparison: RunsComparison, measures: tuple[str, ...] = MEASURES) -> Intervals:
-    """Each arm's scores, every seed a dot: Mean@K filled, Pass@K open, with the interval for another exam."""
+    """Each arm's scores, every seed a dot: Mean@K filled, Pass@K open, with the interval for new problems."""
     shown = [(arm, m) for arm in comparison.arms for m in measures if m == MEAN or comparison.k > 1]
     kinds = " (Mean@K filled, Pass@K open)" if len(measures) > 1 else ""
-    lines = "; the line is the interval for another exam" if comparison.has_intervals else ""
+    lines = "; the line is the interval for new problems" if comparison.has_intervals else ""
     return Intervals(
         key="scores",
         title="Scores of every seed",
@@ -81,7 +81,7 @@ def score_figure(comparison: RunsComparison, measures: tuple[str, ...] = MEASURE
 def pass_at_k_figure(comparison: RunsComparison, benchmark: str | None = None) -> Lines | None:
     """Pass@k against k, a curve per arm, on a benchmark or on what verdicts rest on; None for one sample.
 
-    Bands are intervals for another exam. Mean@K, which more samples only make surer, is dotted.
+    Bands are intervals for new problems. Mean@K, which more samples only make surer, is dotted.
     """
     if comparison.k < 2:
         return None
@@ -99,7 +99,7 @@ def pass_at_k_figure(comparison: RunsComparison, benchmark: str | None = None) -
         y = tuple(pass_k.tolist())
         series.append(Series(name=arm.arm.name, place=place, x=x, y=y, low=low, high=high, has_points=True))
         marks.append(Mark(y=arm.scores[MEAN][benchmark or comparison.headline].value, place=place))
-    shaded = " Shaded: interval for another exam." if comparison.has_intervals else ""
+    shaded = " Shaded: interval for new problems." if comparison.has_intervals else ""
     return Lines(
         key=f"over_k/{benchmark}" if benchmark else "over_k",
         title=f"Pass@k against k, {benchmark or comparison.headline}",

@@ -12,7 +12,7 @@ from atrium.stats.wording import for_paper
 
 
 def paper_sentences(comparison: RunsComparison) -> list[str]:
-    """One sentence per candidate, for another exam: new seeds and new problems of the same kind."""
+    """One sentence per candidate, for new problems: new seeds and new problems of the same kind."""
     found = []
     for arm, pair in zip(comparison.arms[1:], comparison.headline_pairs, strict=True):
         sentence = _sentence(comparison, pair)

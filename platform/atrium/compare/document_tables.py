@@ -1,6 +1,6 @@
 """The tables of a comparison: scores, arms, differences, planning, Pass@k, who solves what.
 
-Scores and differences are in points (percent); an interval of a score is that for another exam.
+Scores and differences are in points (percent); an interval of a score is that for new problems.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _differences_by(comparison: RunsComparison, measure: str, benchmark: str) ->
     family = pairs[0].comparison.family
     together = f"; 95 % over {family.words}" if family.words else ""
     num_problems = comparison.num_problems.get(benchmark, sum(comparison.num_problems.values()))
-    titles = ("arm", "difference", "seeds", "another exam", "this exam", "p", "P(better)", "rho")
+    titles = ("arm", "difference", "seeds", "new problems", "same problems", "p", "P(better)", "rho")
     return Table(
         key=f"differences/{measure}/{benchmark}",
         title=(
@@ -256,7 +256,7 @@ def planning_table(comparison: RunsComparison) -> Table | None:
         rows=tuple(
             Row(
                 (
-                    f"{exam} exam",
+                    "new problems" if exam == "another" else "same problems",
                     *(Value(rounded_up(plan.detectable[exam][num]), "points") for num in PLANNED_SEEDS),
                     plan.seeds_words(exam),
                 )

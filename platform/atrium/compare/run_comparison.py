@@ -349,7 +349,7 @@ def _clusters_notes(benchmark: str, table: OutcomeTable) -> list[str]:
     about = clusters_words(num) if num < MIN_CLUSTERS else f"new clusters ({num} here)"
     why = f", since fewer than {MIN_CLUSTERS} say nothing about new sources" if num < MIN_CLUSTERS else ""
     problems = counted(len(table.problem_ids), "problem")
-    return [f"{benchmark}: {problems} in {counted(num, 'cluster')}; another exam means {about}{why}"]
+    return [f"{benchmark}: {problems} in {counted(num, 'cluster')}; intervals are for {about}{why}"]
 
 
 def _cost_notes(runs: Sequence[EvaluatedRun], steps: Mapping[str, Mapping[str, int]], at: At) -> list[str]:

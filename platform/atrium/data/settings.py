@@ -86,7 +86,7 @@ class Fields(Section):
     """What results are broken down by, such as level and subject, each with its field."""
     cluster: FieldPaths = ()
     """The contest, source, template or paraphrase that problems share: comparisons count the problems of one
-    as dependent. Not a subject, which recurs in the next exam."""
+    as dependent. Not a subject, which recurs in the next competition."""
     verifier: NamedPaths = Field(default_factory=dict)
     """Values that the grader alone gets, unchanged, by name: a tolerance, the tests of a puzzle. With them a
     reference that is JSON stays text, and a row may do without a reference."""

@@ -23,11 +23,11 @@ from atrium.runs.find import name_to_type
 from atrium.runs.reader import EvaluationPoint, read_evaluations
 from atrium.runs.run_folder import RunFolder
 
-_INTERVALS = "95 % intervals over problems: what another exam of such problems would say"
+_INTERVALS = "95 % intervals for new problems of the same kind"
 _SCORE_COLUMNS = (Column(""), Column("score, % [over problems]"), Column("sampling"))
 _NOTES = (
-    "95 % intervals. Over problems: what another exam of such problems would say.",
-    "Sampling: what this exam would say, sampled again; of Pass@k and Pass^k it takes 2k samples to tell.",
+    "95 % intervals. Over problems: for new problems of the same kind.",
+    "Sampling: for new samples of the same problems; of Pass@k and Pass^k it takes 2k samples to tell.",
 )
 
 
@@ -81,7 +81,7 @@ def _course_table(points: Sequence[EvaluationPoint]) -> Table:
     first, last = points[0], points[-1]
     titles = ("step", f"Mean@{_k(last)}, %", "sampling noise", f"Pass@{_k(last)}, %")
     rows = [(str(one.step), _mean(one), _interval(one.interval_sampling), _passed(one)) for one in points]
-    noise = "sampling noise: the same exam sampled again"
+    noise = "sampling noise: the same problems sampled again"
     return Table(
         title=f"evaluation: {_described_benchmark(last)}",
         columns=tuple(map(Column, titles)),

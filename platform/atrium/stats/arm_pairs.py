@@ -82,7 +82,7 @@ class Pair:
 
     @property
     def p_value(self) -> float | None:
-        """The p value of no difference in another exam; with two readings, the larger one."""
+        """The p value of no difference with new problems; with two readings, the larger one."""
         known = [one.difference.another_exam for one in self._readings]
         return max((one.p_value for one in known if one is not None), default=None)
 

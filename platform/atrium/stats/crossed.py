@@ -5,10 +5,10 @@ arms' shares on paired seeds (`unpaired` has the difference of arms without comm
 every problem, so seeds are a random factor *crossed* with problems. They are never a stratum: with seeds held
 fixed, an interval says what these very checkpoints would do, and a claim about methods needs more.
 
-*Another exam*: new seeds and new problems of the same kind. With the mean squares of the two-way table,
+*New problems*: new seeds and new problems of the same kind. With the mean squares of the two-way table,
 SE^2 = max(MS_seed + MS_problem - MS_resid, MS_seed, MS_problem) / (S P), and Satterthwaite's degrees of
-freedom. *This exam*: new seeds, the same problems: t over the means of the seeds, S - 1 degrees of freedom.
-Of the two, another exam is never the narrower: where Satterthwaite's t would make it so, it takes the other's
+freedom. *Same problems*: new seeds only: t over the means of the seeds, S - 1 degrees of freedom. The first
+interval is never narrower than the second: where Satterthwaite's t would make it so, it takes the other's
 standard error and degrees of freedom. With that, 95 % intervals cover 94.2 to 97.8 % from 3 seeds on where
 seeds vary (up to 98.7 % where they do not); without it, 3 seeds cover as little as 92 %.
 One seed has neither interval: it says nothing about other seeds. `new_problems`, t over problems, is then the
@@ -75,11 +75,11 @@ def interval_of(known: Uncertainty | None) -> Interval | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VarianceComponents:
-    """What a mean over S seeds on an exam of this size varies by: seed / S + problem + residual / S.
+    """What a mean over S seeds on a benchmark of this size varies by: seed / S + problem + residual / S.
 
-    `seed` is the variance of one seed's mean that all problems share, `problem` that of the exam's mean
+    `seed` is the variance of one seed's mean that all problems share, `problem` that of the benchmark's mean
     over the choice of its problems, `residual` what seeds and problems (and sampling) do together, on an
-    exam of this size. None is negative. `seed_degrees_of_freedom` is S - 1 for one table;
+    benchmark of this size. None is negative. `seed_degrees_of_freedom` is S - 1 for one table;
     `problem_degrees_of_freedom` is Satterthwaite's over benchmarks, P - 1 for one.
     """
 
@@ -95,9 +95,9 @@ class CrossedMean:
     """A mean over benchmarks of means over seeds and problems.
 
     `value_S` are the seeds' means, of a difference only if seeds are paired. An uncertainty is None where it
-    cannot be estimated: with fewer than two problems in some benchmark; for this exam where the seeds' means
-    do not vary, from which t would claim certainty. With one seed only `new_problems` is known, which is
-    about this checkpoint. `components` is None for one seed or fewer than two problems.
+    cannot be estimated: with fewer than two problems in some benchmark; for the same problems
+    where the seeds' means do not vary, from which t would claim certainty. With one seed only `new_problems`
+    is known, which is about this checkpoint. `components` is None for one seed or fewer than two problems.
     """
 
     value: float
@@ -217,7 +217,7 @@ def mean_from_squares(
     limits: Interval = DIFFERENCES,
     family: Family = SINGLE,
 ) -> CrossedMean:
-    """A mean with the intervals that its squares give; with `value_S`, another exam's is the wider one."""
+    """A mean with the intervals that its squares give; with `value_S`, new problems have the wider one."""
     this_exam = another_exam = new_problems = None
     if squares.by_seed and squares.by_seed.variance > _NO_SPREAD:
         this_exam = _Known(*squares.by_seed, 0.0)

@@ -3,11 +3,11 @@
 Pure functions of counts: `num_correct_P[p]` of the `num_samples` independent samples of problem p were
 correct. Nothing here draws, reads or writes.
 
-Two questions have two intervals, and neither answers the other. *Over problems*: what would another exam
-of such problems say? The problems are the sample, so the spread of the problems' values decides. *Sampling
-noise*: what would the same exam say, sampled again? The problems are fixed and the completions are the
-sample. A binomial over problems times samples answers neither, because the samples of one problem share
-its difficulty.
+Two questions have two intervals, and neither answers the other. *Over problems*: what would other problems
+of this kind say? The problems are the sample, so the spread of the problems' values decides. *Sampling
+noise*: what would other completions say? The problems are fixed and the completions are the sample. A
+binomial over problems times samples answers neither, because the samples of one problem share its
+difficulty.
 
 Both are t intervals of which each end is drawn as if one more outcome had been seen, the one that pulls it
 outwards: a problem (or, for sampling noise, k samples) with nothing correct for the lower end, with all
@@ -75,7 +75,7 @@ def pass_hat_k(num_correct_P: ArrayLike, num_samples: int) -> Values:
 
 
 def interval_over_problems(value_P: ArrayLike, confidence: float = 0.95) -> Interval | None:
-    """What another exam of such problems would say: t on the problems' values with one more problem.
+    """Interval for new problems of the same kind: t on the problems' values with one more problem.
 
     The lower end is that of t where the further problem's value is 0, the upper where it is 1, both cut to
     [0, 1]. None for fewer than two problems. Never of zero width, not even where all values are equal.
@@ -87,7 +87,7 @@ def interval_over_problems(value_P: ArrayLike, confidence: float = 0.95) -> Inte
 def sampling_interval(
     num_correct_P: ArrayLike, num_samples: int, k: int = 1, confidence: float = 0.95
 ) -> Interval | None:
-    """What the same exam would say, sampled again: the noise of Pass@k; with k = 1, of Mean@K.
+    """Interval for new samples of the same problems: the noise of Pass@k; with k = 1, of Mean@K.
 
     None ("not estimable") unless n >= 2k. The variance of a problem's estimate is estimated without
     bias by f_k^2 - f_2k, where f_j = C(n-c, j) / C(n, j) is the share of j-subsets with nothing correct:

@@ -32,7 +32,7 @@ _NEVER_BELOW = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What another study of two arms would show, on another exam and on this one.
+    """What another study of two arms would show, with new problems and with the same ones.
 
     `detectable` is the smallest difference that so many seeds per arm find, `num_seeds` the fewest that find
     `effect`, None where 1,000 are too few.
@@ -43,7 +43,7 @@ class Plan:
     num_seeds: Mapping[Exam, int | None]
 
     def seeds_words(self, exam: Exam) -> str:
-        """The seeds that the effect needs; where seeds find it on this exam only, problems are too few."""
+        """The seeds that the effect needs; "more problems" where only the same problems show it."""
         needed = self.num_seeds[exam]
         if needed is not None:
             return str(needed)
@@ -88,9 +88,9 @@ def standard_error(
 ) -> tuple[float, float]:
     """The standard error that `num_seeds` >= 2 seeds would have, and its degrees of freedom.
 
-    On another exam: seed / S + problem + residual / S, with Satterthwaite's degrees of freedom of the
-    mean squares expected; on this one (seed + residual) / S with S - 1. As in `crossed`, another exam takes
-    those of this one where they make the wider interval.
+    With new problems: seed / S + problem + residual / S, with Satterthwaite's degrees of freedom of the
+    mean squares expected; with the same problems (seed + residual) / S with S - 1. As in `crossed`, new
+    problems take the latter where it makes the wider interval.
     """
     if num_seeds < 2:
         raise ValueError("one seed cannot show how seeds vary; num_seeds is at least 2")
@@ -148,7 +148,7 @@ def detectable_difference(components: VarianceComponents, num_seeds: int, exam: 
 def num_seeds_needed(components: VarianceComponents, effect: float, exam: Exam = "another") -> int | None:
     """The fewest seeds (2 or more) per arm with which `effect` is found: power and assurance 0.8.
 
-    None where 1000 are too few: for another exam the problems' own variance remains whatever the number of
+    None where 1000 are too few: for new problems the problems' own variance remains whatever the number of
     seeds, and only more problems help.
     """
 

@@ -290,8 +290,8 @@ function rowsOf(record) {
             const row = rows[dataIndex];
             return tip(row.name, [
               ...(row.value === null ? [] : [[null, x.title, shown(row.value, x)]]),
-              [null, row.inner ? "another exam" : "interval", between(row.outer, x)],
-              ...(row.inner ? [[null, "this exam", between(row.inner, x)]] : []),
+              [null, row.inner ? "new problems" : "interval", between(row.outer, x)],
+              ...(row.inner ? [[null, "same problems", between(row.inner, x)]] : []),
             ]);
           },
         },
