@@ -136,10 +136,10 @@ MAX_CODE_LINES: dict[str, int] = {
     "catalog": 535,
     "claim": 1_031,
     "cli": 1_525,
-    "compare": 2_830,
+    "compare": 2_873,
     "config": 2_103,
     "data": 1_538,
-    "document": 267,
+    "document": 268,
     "engines": 2_920,
     "evaluation": 407,
     "grading": 3_710,
@@ -154,7 +154,7 @@ MAX_CODE_LINES: dict[str, int] = {
     "sweep": 2_901,
     "theory": 1_124,
     "train": 3_508,
-    "views": 2_580,
+    "views": 2_612,
 }
 """Code lines of each package, without blanks, comments, docstrings and imports.
 

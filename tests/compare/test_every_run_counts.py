@@ -88,14 +88,14 @@ def test_diverged_runs_count_with_their_score_and_as_always_wrong(study):
     [sentence] = paper_sentences(comparison)
     wide = -pair.if_wrong.difference.another_exam.interval.low
     assert f"no difference of more than {points(rounded_up(wide))}" in sentence
-    assert f"[-{100 * wide:.1f}, " in results_latex(comparison)
+    assert f"[$-${100 * wide:.1f}, " in results_latex(comparison)
     assert (
         "Of the runs of atr, 2 of 5 (5.3 to 85.3 %) diverged and 0 of 5 (0.0 to 52.2 %) collapsed; "
         in sentence
     )
     tables = tables_of(comparison)
     (differences,) = [rows for title, rows in tables.items() if title.startswith("Mean@4 on exam")]
-    assert any(f"[-{100 * wide:.1f}, " in cell for cell in differences[0])
+    assert any(f"[−{100 * wide:.1f}, " in cell for cell in differences[0])
     scores = tables["Scores in percent, at each run's last evaluation"]
     assert scores[1][-2:] == ["2 of 5 (5.3 to 85.3 %)", "0 of 5 (0.0 to 52.2 %)"]
 

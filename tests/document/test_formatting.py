@@ -47,7 +47,7 @@ def test_numbers_fit_in_nine_characters():
     ("value", "unit", "text"),
     [
         (0.8125, "share", "81.2"),
-        (-0.0312, "points", "-3.1"),
+        (-0.0312, "points", "−3.1"),
         (-0.0001, "points", "0.0"),
         (0.0004, "p", "<0.001"),
         (0.25, "p", "0.250"),
@@ -68,7 +68,7 @@ def test_unit_of_a_number_decides_its_digits(value, unit, text):
 
 def test_only_differences_above_zero_get_a_plus_sign():
     texts = [value_text(value, "points", is_signed=True) for value in (0.021, 0.0, -0.021)]
-    assert texts == ["+2.1", "0.0", "-2.1"]
+    assert texts == ["+2.1", "0.0", "−2.1"]
 
 
 def test_shares_and_intervals_are_in_percent():

@@ -78,7 +78,7 @@ def test_a_verdict_that_other_runs_may_change_gives_an_estimate_and_no_sentence(
     assert early.words == "preliminary: study/atr-1 still runs; estimated difference +3.1 points"
     planned = before_plan(-0.02, 3, 5)
     assert planned.label == "3 of 5 planned seeds"
-    assert planned.words == "3 of 5 planned seeds: no verdict yet; estimated difference -2.0 points"
+    assert planned.words == "3 of 5 planned seeds: no verdict yet; estimated difference −2.0 points"
     assert all(one.withheld and not one.names_difference for one in (early, planned))
 
 

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 from scipy.special import stdtrit
 
 from atrium.stats.crossed import crossed_mean
-from atrium.stats.simultaneous import SINGLE, Family, moderated_spreads, shown_best
+from atrium.stats.simultaneous import SINGLE, Family, moderated_spreads
 
 
 def test_a_single_difference_has_students_point_and_several_have_bonferronis():
@@ -53,14 +53,6 @@ def test_moderated_intervals_of_four_candidates_at_three_seeds_are_a_quarter_nar
         found = moderated_spreads(score_AS)[0]
         ratios.append(family.quantile(3.0) * found.variance**0.5 / (family.quantile(2.0) * own**0.5))
     assert np.median(ratios) < 0.75
-
-
-def test_only_the_highest_arm_that_is_better_than_every_other_is_shown_best():
-    above = {(1, 0), (1, 2), (0, 2)}
-    assert shown_best([0.5, 0.6, 0.4], lambda one, other: (one, other) in above) == 1
-    assert shown_best([0.5, 0.6, 0.4], lambda one, other: (one, other) in above - {(1, 2)}) is None
-    assert shown_best([0.7, 0.6, 0.4], lambda one, other: (one, other) in above) is None
-    assert shown_best([0.5], lambda one, other: True) is None
 
 
 @pytest.mark.parametrize(("num_seeds", "collapse"), [(3, 0.0), (5, 0.0), (5, 0.3), (10, 0.3)])

@@ -82,7 +82,7 @@ def printed(given, *, is_terminal=False):
         (Estimate(0.5, None, "share"), "50.0"),
         (Estimate(None, (0.8, float("inf")), "ratio"), "[0.800, ∞]"),
         (Estimate(None, None), "–"),
-        (Estimate(-0.01, (-0.03, 0.01), "points", is_signed=True), "-1.0 [-3.0, +1.0]"),
+        (Estimate(-0.01, (-0.03, 0.01), "points", is_signed=True), "−1.0 [−3.0, +1.0]"),
         (Span(100, 1200, "count"), "100 to 1,200"),
         (Span(4.0, 4.0, "count"), "4"),
         (Trend((0.0, 1.0)), "▁█"),

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from atrium.compare.confounds import unknown_words, with_words, withheld_words
 from atrium.compare.counted_runs import left_out_words
 from atrium.compare.judged_pairs import MACRO
 from atrium.compare.run_comparison import ArmScores, RunsComparison
+from atrium.document.document import Sentence
 from atrium.document.formatting import counted
 from atrium.stats.arm_pairs import MEAN, Pair
-from atrium.stats.wording import for_paper
+from atrium.stats.wording import for_paper, headline
+
+_MOST_NAMED = 4
+"""Leaders that a headline names."""
+_MOST_PAIRS = 2
+"""Pairs with a sentence each."""
 
 
 def paper_sentences(comparison: RunsComparison) -> list[str]:
@@ -21,6 +29,54 @@ def paper_sentences(comparison: RunsComparison) -> list[str]:
             sentence += _requested(comparison) + _planned(comparison)
         found.append(sentence)
     return found
+
+
+def headline_sentences(comparison: RunsComparison) -> list[Sentence]:
+    """What the comparison shows in one sentence; of three methods, what each pair shows, too."""
+    pairs = comparison.headline_pairs
+    each = [
+        Sentence(
+            headline(
+                pair.verdict,
+                pair.comparison.difference.value,
+                names=(pair.baseline, pair.candidate),
+                interval=pair.another_exam,
+            ),
+            pair.verdict.tone,
+            f"verdict/{pair.candidate}",
+        )
+        for pair in pairs
+    ]
+    if len(pairs) == 1:
+        return each
+    parts = (_leaders_words(comparison), *_counts(pairs))
+    return [Sentence("; ".join(parts), key="headline"), *(each if len(pairs) == _MOST_PAIRS else ())]
+
+
+def _leaders_words(comparison: RunsComparison) -> str:
+    """`dapo is highest; not shown to differ from sapo`."""
+    leaders = comparison.leaders[MEAN, comparison.headline]
+    if not leaders:
+        scores = {one.arm.name: one.scores[MEAN][comparison.headline].value for one in comparison.arms}
+        return f"{max(scores, key=lambda name: scores[name])} is highest"
+    highest, *others = leaders
+    if not others:
+        return f"{highest} is shown to be the best"
+    *first, last = others if len(others) <= _MOST_NAMED else [f"{len(others)} others"]
+    named = f"{', '.join(first)} and {last}" if first else last
+    return f"{highest} is highest; not shown to differ from {named}"
+
+
+def _counts(pairs: Sequence[Pair]) -> list[str]:
+    """`9 of 11 beat grpo`, or why none is judged; of two pairs nothing that their sentences say."""
+    told = [pair.verdict for pair in pairs if pair.verdict.kind != "same_method"]
+    if told and all(verdict.withheld for verdict in told):
+        return [" or ".join(dict.fromkeys(verdict.label for verdict in told))]
+    if len(pairs) == _MOST_PAIRS or not told:
+        return []
+    better, worse = (sum(verdict.kind == kind for verdict in told) for kind in ("better", "worse"))
+    beat = f"{better or 'none'} of {len(told)} {'beats' if better == 1 else 'beat'} {pairs[0].baseline}"
+    return [f"{beat}, {worse} {'is' if worse == 1 else 'are'} worse" if worse else beat]
 
 
 def difference_sentences(comparison: RunsComparison) -> list[str]:

@@ -1,4 +1,4 @@
-"""The pairs of a comparison of runs, by measure and benchmark, and the arms shown to be the best."""
+"""The pairs of a comparison of runs, by measure and benchmark, and the arms that may be the best."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MACRO = "macro average"
 
 def judge_pairs(
     planned: PlannedArms, tables: Tables, diverged: Mapping[str, Sequence[int]], *, k: int
-) -> tuple[list[Pair], dict[tuple[str, str], str | None]]:
-    """Compare all arms with the first one, by Mean@K and Pass@k; and the best arm by measure and benchmark.
+) -> tuple[list[Pair], dict[tuple[str, str], tuple[str, ...]]]:
+    """Compare all arms with the first one, by Mean@K and Pass@k; and the leaders by measure and benchmark.
 
     `tables` holds the outcomes of all planned runs; verdicts are over those of the latest look. `diverged`
     are the seeds that diverged, by arm.
@@ -31,24 +31,24 @@ def judge_pairs(
     tables = _tables_of(arms, planned.arms, tables)
     same = {arm.name for arm in arms[1:] if are_same_method(baseline, arm)}
     pairs: list[Pair] = []
-    best = {}
+    leaders = {}
     for measure in (MEAN, PASS) if k > 1 else (MEAN,):
         for scores in scored_arms(arms, tables, measure, k=k, num_looks=planned.num_looks):
             found = scores.pairs(baseline.name, diverged, missing=looked.missing, same_methods=same)
             if planned.plan is not None and planned.is_early:
                 found = [_before_plan(pair, planned.num_in, planned.plan.num_seeds) for pair in found]
             is_withheld = any(pair.verdict.withheld for pair in found)
-            best[measure, scores.benchmark] = None if is_withheld else _best(arms, scores.best(diverged))
+            own = () if is_withheld else _leaders(arms, scores.leaders(diverged))
+            leaders[measure, scores.benchmark] = own
             pairs += found
-    return pairs, best
+    return pairs, leaders
 
 
-def _best(arms: Sequence[Arm], name: str | None) -> str | None:
-    """The arm of this name, unless another arm is one method with it."""
-    best = next((arm for arm in arms if arm.name == name), None)
-    if best is None or any(are_same_method(best, arm) for arm in arms if arm is not best):
-        return None
-    return best.name
+def _leaders(arms: Sequence[Arm], names: tuple[str, ...]) -> tuple[str, ...]:
+    """The arms of these names, and those that are one method with the first."""
+    first = next(arm for arm in arms if arm.name == names[0])
+    same = [arm.name for arm in arms if arm is not first and are_same_method(first, arm)]
+    return tuple(dict.fromkeys((*names, *same)))
 
 
 def _tables_of(some: Sequence[Arm], arms: Sequence[Arm], tables: Tables) -> Tables:

@@ -85,16 +85,17 @@ class RunsComparison:
     """Everything that `atrium compare` shows. `k` is that of Pass@k; `mean_k` None where runs differ in K.
 
     `benchmarks` lists those compared, without the macro average, which exists for two or more. `outcomes` by
-    benchmark and arm are on the problems that all runs answered, seeds ascending. `best` is the arm shown to
-    be the best by measure and benchmark, or None. `confounds` are what else differs between arms,
-    `environment` versions and machines; `left_out` are the runs that do not count; `planned` says at how many
+    benchmark and arm are on the problems that all runs answered, seeds ascending. `leaders` are
+    by measure and benchmark the arms that may be the best, the highest first; none where verdicts are
+    withheld. `confounds` are what else differs between arms, `environment` versions and machines; `left_out`
+    are the runs that do not count; `planned` says at how many
     planned seeds the verdicts are given.
     """
 
     arms: tuple[ArmScores, ...]
     benchmarks: tuple[str, ...]
     pairs: tuple[Pair, ...]
-    best: Mapping[tuple[str, str], str | None]
+    leaders: Mapping[tuple[str, str], tuple[str, ...]]
     same_methods: tuple[tuple[str, ...], ...]
     at: At
     k: int
@@ -116,6 +117,11 @@ class RunsComparison:
     def unknown(self) -> dict[str, tuple[str, ...]]:
         """What imported runs do not record, by the names of their arms."""
         return {one.arm.name: one.unknown for one in self.arms if one.unknown}
+
+    @property
+    def best(self) -> dict[tuple[str, str], str | None]:
+        """The arm that is shown to be the best, by measure and benchmark; None where several may be."""
+        return {key: names[0] if len(names) == 1 else None for key, names in self.leaders.items()}
 
     @property
     def headline(self) -> str:
@@ -186,7 +192,7 @@ def compare_runs(
     tables = {name: _tables(planned.arms, steps[name], name, notes) for name in names}
     all_k = {num for by_arm in tables.values() for table in by_arm.values() for num in table.num_samples_S}
     k = min(all_k)
-    pairs, best = judge_pairs(planned, tables, diverged_seeds(planned.arms, runs), k=k)
+    pairs, leaders = judge_pairs(planned, tables, diverged_seeds(planned.arms, runs), k=k)
     notes += [*_problem_notes(names, all_k), *_cost_notes(list(runs.values()), steps, at)]
     notes += [*draws_notes(planned.arms, runs, steps), *left_out_of_pairs(pairs)]
     confounds, environment = read_confounds(planned.arms, by)
@@ -194,7 +200,7 @@ def compare_runs(
         arms=tuple(_arm_scores(arm, tables, k, runs, steps) for arm in planned.arms),
         benchmarks=names,
         pairs=tuple(pairs),
-        best=best,
+        leaders=leaders,
         same_methods=_same_methods(planned.arms),
         at=at,
         k=k,

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 DASH = "–"
 """What is shown for an unknown value."""
+MINUS = "\N{MINUS SIGN}"
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -52,7 +53,7 @@ def value_text(value: float | None, unit: Unit = "", *, is_signed: bool = False)
     text = "∞" if math.isinf(value) else _magnitude(abs(value), unit)
     if not text.strip("0."):
         return text
-    return ("-" if value < 0 else "+" if is_signed else "") + text
+    return (MINUS if value < 0 else "+" if is_signed else "") + text
 
 
 def _magnitude(value: float, unit: Unit) -> str:

@@ -22,7 +22,7 @@ from atrium.stats.estimates import Interval
 from atrium.stats.pairing import SeedPairing, pair_seeds
 from atrium.stats.readings import as_always_wrong
 from atrium.stats.robust import mean_scores
-from atrium.stats.simultaneous import Family, SeedSpread, moderated_spreads, shown_best
+from atrium.stats.simultaneous import Family, SeedSpread, moderated_spreads
 from atrium.stats.wording import Verdict, under_both_readings, unfinished
 
 MEAN = "mean"
@@ -173,16 +173,22 @@ class ScoredArms:
 
     def best(self, diverged: Mapping[str, Collection[int]]) -> str | None:
         """The arm that is shown to be the best in both readings: every other arm is worse than it."""
-        readings = (self, self.as_always_wrong(diverged)) if any(diverged.values()) else (self,)
-        names = {one._best() for one in readings}
-        return names.pop() if len(names) == 1 else None
+        leaders = self.leaders(diverged)
+        return leaders[0] if len(leaders) == 1 else None
 
-    def _best(self) -> str | None:
-        names = list(self.values)
-        means = [float(np.mean([value_SP.mean() for value_SP in self.values[name]])) for name in names]
-        against = self.verdicts(names[int(np.argmax(means))])
-        best = shown_best(means, lambda _, other: against[names[other]].kind == "worse")
-        return None if best is None else names[best]
+    def leaders(self, diverged: Mapping[str, Collection[int]]) -> tuple[str, ...]:
+        """The highest arm and those that are not shown to be worse than it in one of both readings.
+
+        A comparison with the best after Hsu: these arms may be the best. The highest comes first.
+        """
+        readings = (self, self.as_always_wrong(diverged)) if any(diverged.values()) else (self,)
+        return tuple(dict.fromkeys(name for one in readings for name in one._leaders()))
+
+    def _leaders(self) -> list[str]:
+        means = {name: np.mean([one_SP.mean() for one_SP in own]) for name, own in self.values.items()}
+        names = sorted(means, key=lambda name: -means[name])
+        against = self.verdicts(names[0])
+        return [name for name in names if name == names[0] or against[name].kind != "worse"]
 
     def _against(
         self, baseline: str, compare: Callable[..., Found]

@@ -145,8 +145,9 @@ def verdict(
 ) -> Verdict:
     """What may be claimed about new seeds and new problems."""
     names = baseline_name, candidate_name
-    found = verdict_on(comparison.difference, comparison.num_seeds, names=names)
-    return wording.same_method(found) if same_method else found
+    if same_method:
+        return wording.same_method()
+    return verdict_on(comparison.difference, comparison.num_seeds, names=names)
 
 
 def verdict_on(difference: CrossedMean, num_seeds: tuple[int, int], *, names: tuple[str, str]) -> Verdict:

@@ -14,14 +14,13 @@ seeds. Dunnett's intervals with one pooled variance are narrower from 5 seeds on
 where one arm varies three times as much, even if they are used only where Cochran's test finds no
 disagreement.
 
-Sources: moderated variances, Smyth 2004; comparisons with the best, Hsu 1984.
+Sources: moderated variances, Smyth 2004; comparisons with the best (`ScoredArms.leaders`), Hsu 1984.
 
 Axes: A arms (the baseline first), S seeds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -92,16 +91,3 @@ def moderated_spreads(score_AS: ArrayLike) -> list[SeedSpread] | None:
     own_A = (score[1:] - score[0]).var(axis=1, ddof=1)
     moderated_A = np.maximum(own_A, (2.0 * shared + (num_seeds - 1) * own_A) / num_seeds)
     return [SeedSpread(variance / num_seeds, float(num_seeds)) for variance in moderated_A.tolist()]
-
-
-def shown_best(values: Sequence[float], is_better: Callable[[int, int], bool]) -> int | None:
-    """The arm that is shown to be the best, or None: a comparison with the best after Hsu.
-
-    `values` are the arms' means; `is_better(one, other)` says whether the simultaneous interval of arm `one`
-    against arm `other`, in a family of all other arms, lies above 0. Only the highest mean can be the best.
-    """
-    if len(values) < 2:
-        return None
-    best = int(np.argmax(values))
-    others = (place for place in range(len(values)) if place != best)
-    return best if all(is_better(best, other) for other in others) else None

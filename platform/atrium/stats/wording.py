@@ -147,9 +147,9 @@ def ruled_out(largest: str) -> str:
     return f"differences larger than {largest} are ruled out"
 
 
-def same_method(verdict: Verdict) -> Verdict:
+def same_method() -> Verdict:
     """The verdict on two names for one method."""
-    return worded("same_method", f"the same method (equal windows): any difference is noise; {verdict.words}")
+    return worded("same_method", "the same method (equal windows): any difference is noise")
 
 
 def same_method_words(names: Sequence[str]) -> str:
@@ -235,7 +235,9 @@ def headline(
     verdict: Verdict, value: float, *, names: tuple[str, str], interval: tuple[float, float] | None
 ) -> str:
     """A verdict that is understood by itself: who, whether, by how much; `names` baseline first."""
-    difference, *ends = (signed(share).replace("-", "\N{MINUS SIGN}") for share in (value, *(interval or ())))
+    if verdict.kind == "same_method":
+        return f"{names[1]} is the same method as {names[0]}: any difference is noise"
+    difference, *ends = (signed(share) for share in (value, *(interval or ())))
     text = f"{names[1]} {PHRASES[verdict.kind].verb} {names[0]}: {difference} points"
     if verdict.withheld:
         return f"{text} ({verdict.label})"
@@ -256,7 +258,7 @@ def points(share: float) -> str:
 def signed(share: float) -> str:
     """A difference in points with its sign, such as `+2.1`; `0.0` has none."""
     text = f"{100.0 * share:+.1f}"
-    return "0.0" if text in ("+0.0", "-0.0") else text
+    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "\N{MINUS SIGN}")
 
 
 def rounded_up(share: float) -> float:

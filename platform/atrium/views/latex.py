@@ -11,6 +11,7 @@ _ESCAPES = str.maketrans(
     {
         "\\": r"\textbackslash{}",
         "–": "--",
+        "−": "$-$",
         "·": r"$\cdot$",
         "∞": r"$\infty$",
         "\n": " ",
@@ -65,7 +66,7 @@ def _cell(cell: Cell) -> str:
     if not isinstance(cell, Estimate) or cell.value is None:
         return _text(cell_text(cell))
     value, *interval = estimate_parts(cell)
-    value = f"${value}$" if cell.is_signed else _text(value)
+    value = _text(value)
     value = rf"\textbf{{{value}}}" if cell.is_strong else value
     return value + "".join(rf" {{\small {_text(one)}}}" for one in interval)
 

@@ -47,21 +47,37 @@ def test_the_usual_baseline_is_taken_and_the_verdict_is_understood_by_itself(cli
     assert answer["baseline"] == "grpo"
     found = rows(answer)
     assert list(found) == ["atr", "grpo"], "the best is first"
-    assert found["atr"]["verdict"]["lead"].startswith("atr against grpo: +")
-    assert found["atr"]["verdict"]["lead"].endswith("points (two seeds: not judged)")
-    assert found["grpo"]["verdict"] is None
+    [sentence] = answer["document"]["answer"]
+    assert sentence["text"].startswith("atr against grpo: +")
+    assert sentence["text"].endswith("points (two seeds: not judged)")
+    assert found["atr"]["cells"][4] == "2 two seeds: not judged"
+    assert found["grpo"]["cells"][4] == "baseline"
     outcome = found["atr"]["cells"][2]
     assert outcome["interval"][0] < outcome["value"] < outcome["interval"][1]
-    assert [run["is_counted"] for run in found["atr"]["runs"]] == [True, True]
+    assert found["atr"]["states"] == {"finished": 2}
+    assert found["atr"]["runs"] == [], "runs are listed where the row is opened"
+    opened = rows(overview(client, opened="atr"))["atr"]["runs"]
+    assert [run["is_counted"] for run in opened] == [True, True]
 
 
 def test_another_baseline_can_be_pinned_and_colours_stay(client):
-    before = overview(client)
-    run = rows(before)["atr"]["runs"][0]["name"]
+    run = rows(overview(client, opened="atr"))["atr"]["runs"][0]["name"]
     after = overview(client, base=run)
     assert after["baseline"] == "atr"
-    assert rows(after)["grpo"]["verdict"]["lead"].startswith("grpo against ")
+    assert after["document"]["answer"][0]["text"].startswith("grpo against ")
     assert {name: row["place"] for name, row in rows(after).items()} == {"atr": 0, "grpo": 1}
+
+
+def test_equal_methods_are_said_to_be_equal_and_nothing_else(client, runs_dir, make_run):
+    for seed in range(3):
+        make_run(runs_dir, "clip", seed)
+    make_run(runs_dir, "grpo", 2, ability=0.4)
+    answer = eventually(client, lambda found: len(found["rows"]) == 3 and found.get("document"))
+    texts = [sentence["text"] for sentence in answer["document"]["answer"]]
+    assert [text for text in texts if "clip" in text and "grpo" in text][-1] == (
+        "clip is the same method as grpo: any difference is noise"
+    )
+    assert rows(answer)["clip"]["cells"][4] == "= the same method"
 
 
 def test_no_unrelated_run_and_no_damage_is_an_error(client, runs_dir, make_run, make_sweep):
@@ -78,17 +94,17 @@ def test_no_unrelated_run_and_no_damage_is_an_error(client, runs_dir, make_run, 
     answer = eventually(
         client,
         lambda found: (
-            sum(len(row["runs"]) for row in found["rows"]) == 7
+            sum(sum(row["states"].values()) for row in found["rows"]) == 7
             and {one["name"] for one in found["experiments"]} == {"other", "study"}
         ),
     )
     assert answer["experiment"] == "study", "one method alone answers nothing"
-    found = rows(answer)
-    assert len(found["runs without settings"]["runs"]) == 2
-    assert found["atr"]["verdict"] is not None
+    found = rows(overview(client, opened="atr"))
+    assert sum(found["runs without settings"]["states"].values()) == 2
+    assert found["atr"]["cells"][4] != "baseline"
     failed = next(run for run in found["atr"]["runs"] if run["state"] == "failed")
     assert not failed["is_counted"]
-    assert any("(failed at" in note["text"] for note in answer["document"]["notes"])
+    assert any("(failed at" in alert["text"] for alert in answer["document"]["alerts"])
     assert overview(client, experiment="other")["reason"].startswith("One method was run so far")
     assert overview(client, experiment="nonsense", base="nonsense")["experiment"] == "study"
 
@@ -100,7 +116,7 @@ def test_runs_that_train_are_shown_with_the_time_left_and_count_when_they_are_ov
         make_run(runs_dir, algorithm, 0, experiment="live", state=RunState.RUNNING, until=4)
     answer = eventually(client, lambda found: found["experiment"] == "live")
     assert answer["reason"] == "No verdict yet: 2 of 2 runs still train."
-    [run] = rows(answer)["atr"]["runs"]
+    [run] = rows(overview(client, opened="atr"))["atr"]["runs"]
     assert (run["step"], run["num_steps"]) == (4, 8)
     assert run["left_s"] is None or run["left_s"] >= 0.0
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from atrium.compare.counted_runs import VALIDATION
 from atrium.compare.default_choice import num_methods
 from atrium.compare.document import comparison_summary
 from atrium.compare.document_figures import difference_figure
+from atrium.compare.document_sentences import headline_sentences
 from atrium.compare.run_comparison import ArmScores, RunsComparison
 from atrium.document.document import Cell, Column, Document, Estimate, Row, Section, Sentence, Table
 from atrium.document.formatting import counted
@@ -20,7 +22,7 @@ from atrium.runs.status import RunState
 from atrium.stats.arm_pairs import MEAN, Pair
 from atrium.stats.crossed import interval_of
 from atrium.stats.seeds import score_over_seeds
-from atrium.stats.wording import headline
+from atrium.stats.wording import same_method_words
 from atrium.views.dashboard.compare_queries import ComparisonRequest, compared_runs
 from atrium.views.dashboard.curve_queries import METHODS, groups_of, method_arms, places_of
 from atrium.views.dashboard.run_queries import default_of, trainings_by_experiment
@@ -30,15 +32,18 @@ from atrium.views.dashboard.watcher import Watcher
 Answer = dict[str, Any]
 
 
-def overview_answer(watcher: Watcher, wanted: str | None, baseline: str | None) -> Answer:
+def overview_answer(
+    watcher: Watcher, wanted: str | None, baseline: str | None, opened: Collection[str] = ()
+) -> Answer:
     """An experiment's methods; without a name, those of the default experiment.
 
-    `baseline` names the arm, or a run of it, that the others are compared with. Runs of sweeps and
+    `baseline` names the arm, or a run of it, that the others are compared with; `opened` are the methods
+    whose runs are listed. Runs of sweeps and
     evaluations are not here, and no run is an error: what cannot be compared is shown with the reason.
     """
     experiments = trainings_by_experiment(watcher)
     chosen = wanted if wanted in experiments else default_of(experiments)
-    found = {} if chosen is None else _methods(watcher, experiments[chosen], baseline)
+    found = {} if chosen is None else _methods(watcher, experiments[chosen], baseline, opened)
     about = [{"name": name, **_about(entries)} for name, entries in experiments.items()]
     return {"experiments": about, "experiment": chosen, **found}
 
@@ -52,7 +57,9 @@ def _about(entries: Sequence[RunEntry]) -> Answer:
     }
 
 
-def _methods(watcher: Watcher, entries: Sequence[RunEntry], baseline: str | None) -> Answer:
+def _methods(
+    watcher: Watcher, entries: Sequence[RunEntry], baseline: str | None, opened: Collection[str]
+) -> Answer:
     """The methods as a table, the answer of their comparison or why there is none, and each method's runs."""
     named = method_arms(entries)
     compared, reason = _compared(watcher, entries, named, baseline)
@@ -63,22 +70,32 @@ def _methods(watcher: Watcher, entries: Sequence[RunEntry], baseline: str | None
     by_name = {entry.name: entry for entry in entries}
     arms = {one.arm.name: one for one in compared.arms} if compared else {}
     pairs = {pair.candidate: pair for pair in compared.headline_pairs} if compared else {}
+    leaders = compared.leaders[MEAN, compared.headline] if compared else ()
     rows = []
     for name, members in groups.items():
         counted = {run.name for run in arms[name].arm.runs.values()} if name in arms else set()
         runs = [_run(by_name[member], benchmark, is_counted=member in counted) for member in members]
         row = _row(name, runs, arms.get(name), pairs.get(name), benchmark)
-        rows.append((replace(row, place=place[name]), runs, pairs.get(name), name in others))
-    rows.sort(key=lambda one: (one[3], -(getattr(one[0].cells[2], "value", None) or -1.0)))
+        tone = pairs[name].verdict.tone if name in pairs else "plain"
+        row = replace(row, place=place[name], is_strong=name in leaders, tone=tone)
+        rows.append((row, runs, name in others))
+    rows.sort(key=lambda one: (one[2], -(getattr(one[0].cells[2], "value", None) or -1.0)))
     document = _document(compared, benchmark, [row for row, *_ in rows])
-    alerts = [
+    collapses = [
         Sentence(line, "warning", "collapse") for row, runs, *_ in rows for line in _collapses(row, runs)
     ]
     return {
-        **to_json(replace(document, alerts=(*document.alerts, *alerts))),
+        **to_json(replace(document, alerts=(*document.alerts, *collapses))),
         "rows": [
-            {"name": row.cells[0], "runs": runs, "verdict": pair and _verdict(pair), "is_other": is_other}
-            for row, runs, pair, is_other in rows
+            {
+                "name": row.cells[0],
+                "is_other": is_other,
+                "is_counted": any(run["is_counted"] for run in runs),
+                "states": Counter(run["state"] for run in runs),
+                "left_s": max((run["left_s"] or 0.0 for run in runs), default=0.0),
+                "runs": runs if row.cells[0] in opened else [],
+            }
+            for row, runs, is_other in rows
         ],
         "benchmark": benchmark,
         "baseline": compared and compared.arms[0].arm.name,
@@ -87,21 +104,46 @@ def _methods(watcher: Watcher, entries: Sequence[RunEntry], baseline: str | None
 
 
 def _document(compared: RunsComparison | None, benchmark: str | None, rows: Sequence[Row]) -> Document:
-    """What the page says of the methods: the comparison's answer and differences, and the table."""
+    """What the page says of the methods: the comparison's answer, what endangers it, and the table."""
     score = compared.title(MEAN) if compared else "Mean@k"
     against = f"Difference to {compared.arms[0].arm.name}" if compared else "Difference"
-    titles = ("Method", "Seeds", f"{score}, %", f"{against}, points", "Compared", "Diverged", "Collapsed")
-    table = Table(key="methods", title="Methods", columns=tuple(map(Column, titles)), rows=tuple(rows))
+    titles = ("Method", "Seeds", f"{score}, %", f"{against}, points", "Verdict")
+    note = (
+        "★ may be the best: not shown to be worse than the highest" if any(r.is_strong for r in rows) else ""
+    )
+    columns = tuple(map(Column, titles))
+    table = Table(key="methods", title="Methods", columns=columns, rows=tuple(rows), note=note)
     if compared is None:
         return Document(key="overview", title="", sections=(Section(title="Methods", tables=(table,)),))
     num = sum(compared.num_problems.values())
     intervals = " with 95 % intervals for new seeds and new problems" if compared.has_intervals else ""
+    designs = " or ".join(dict.fromkeys(pair.design for pair in compared.headline_pairs))
+    summary = comparison_summary(compared)
+    plan = [replace(one, tone="warning") for one in summary.answer if one.key == "plan"]
+    base = compared.arms[0].arm.name
+    is_said = len(compared.arms) <= 3  # by a sentence of each pair
+    groups = [names for names in compared.same_methods if not (is_said and base in names)]
+    same = [Sentence(same_method_words(names), "warning", "same_method") for names in groups]
+    told = [one for one in summary.notes if one.tone == "warning"]
     return replace(
-        comparison_summary(compared),
+        summary,
         key="overview",
-        subtitle=f"{score} on {benchmark}, {counted(num, 'problem')}; points{intervals}",
+        subtitle=f"{score} on {benchmark}, {counted(num, 'problem')}, {designs}; points{intervals}",
+        answer=tuple(headline_sentences(compared)),
+        alerts=(*summary.alerts, *same, *plan, *told, *_failures(compared)),
+        notes=tuple(one for one in summary.notes if one.tone == "muted"),
         sections=(Section(title="Methods", figures=(difference_figure(compared),), tables=(table,)),),
     )
+
+
+def _failures(compared: RunsComparison) -> list[Sentence]:
+    """The arms some of whose runs diverged or collapsed, with exact intervals of the rates."""
+    return [
+        Sentence(f"{one.arm.name}: {what} in {rate.words}", "warning")
+        for one in compared.arms
+        for what, rate in (("diverged", one.diverged), ("collapsed", one.collapsed))
+        if rate is not None and rate.seeds
+    ]
 
 
 def _compared(
@@ -122,19 +164,6 @@ def _compared(
     return None, reason
 
 
-def _verdict(pair: Pair) -> Answer:
-    """A pair's verdict: its kind, sign and label for the table, and two sentences."""
-    verdict, difference = pair.verdict, pair.comparison.difference.value
-    lead = headline(verdict, difference, names=(pair.baseline, pair.candidate), interval=pair.another_exam)
-    return {
-        "kind": verdict.kind,
-        "sign": verdict.sign,
-        "label": verdict.label,
-        "lead": lead,
-        "words": f"{pair.design}: {verdict.words}",
-    }
-
-
 def _benchmark(entries: Sequence[RunEntry]) -> str | None:
     """The test problems that most of the runs were scored on, else validation problems."""
     scored = [name for entry in entries for name in entry.overview.scores]
@@ -149,14 +178,15 @@ def _row(
         scores = [run["score"] for run in runs if run["state"] == RunState.FINISHED]
         found = score_over_seeds(scores)
         outcome = None if found.value is None else Estimate(found.value, found.interval, "share")
-        return Row((name, len({run["seed"] for run in runs}), outcome, *(None,) * 4))
+        return Row((name, len({run["seed"] for run in runs}), outcome, None, None))
     score = arm.scores[MEAN][benchmark]
     outcome = Estimate(score.value, interval_of(score.another_exam), "share")
-    compared: tuple[Cell, Cell] = (None, None)
+    compared: tuple[Cell, Cell] = (None, "baseline")
     if pair is not None:
         difference = pair.comparison.difference.value
-        compared = (Estimate(difference, pair.another_exam, "points", is_signed=True), pair.design)
-    return Row((name, len(arm.arm.seeds), outcome, *compared, *arm.rates.values()))
+        label = f"{pair.verdict.sign} {pair.verdict.label}"
+        compared = (Estimate(difference, pair.another_exam, "points", is_signed=True), label)
+    return Row((name, len(arm.arm.seeds), outcome, *compared))
 
 
 def _collapses(row: Row, runs: Sequence[Answer]) -> list[str]:

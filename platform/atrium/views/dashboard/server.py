@@ -132,10 +132,14 @@ def _add_queries(app: FastAPI, watcher: Watcher) -> None:
         return _json(table.answer(since))
 
     @app.get("/api/overview")
-    def overview(experiment: str | None = None, base: str | None = None) -> Response:
+    def overview(
+        experiment: str | None = None,
+        base: str | None = None,
+        opened: Names = [],  # noqa: B006 - FastAPI copies it
+    ) -> Response:
         from atrium.views.dashboard.overview_queries import overview_answer
 
-        return _json(overview_answer(watcher, experiment, base))
+        return _json(overview_answer(watcher, experiment, base, opened))
 
     @app.get("/api/lasts")
     def lasts(metric: Names = [], since: int = -1) -> Response:  # noqa: B006 - FastAPI copies it

@@ -95,8 +95,12 @@ export function tableCard(table, { titles = [], cells = () => [], rows = (tr) =>
           return rows(
             el(
               "tr",
-              { "data-row": first },
-              el("td.first", row.place !== null && [swatch(row.place), " "], el("b", first)),
+              { "data-row": first, class: row.tone },
+              el("td.first", [
+                row.place !== null && [swatch(row.place), " "],
+                el("b", first),
+                row.is_strong && " ★",
+              ]),
               rest.map((cell, at) => el("td", { class: kind(at + 1) }, cellContent(cell))),
               cells(row, place),
             ),

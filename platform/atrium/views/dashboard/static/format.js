@@ -1,13 +1,15 @@
 // Numbers, times and shares as people read them.
 
 export const DASH = "–";
+const MINUS = "−";
 const GROUPED = new Intl.NumberFormat("en-US"); // toLocaleString would make one for every number
 
 /** Three significant digits; a dash for what is unknown. */
 export function number(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return DASH;
-  if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
-  const size = Math.abs(value);
+  if (value < 0) return MINUS + number(-value);
+  if (!Number.isFinite(value)) return "∞";
+  const size = value;
   if (size !== 0 && (size < 0.001 || size >= 1e7)) return value.toExponential(2).replace("e", " e");
   if (Number.isInteger(value)) return GROUPED.format(value);
   if (size >= 1000) return GROUPED.format(Math.round(value));
@@ -83,7 +85,7 @@ export function valueText(given, unit, isSigned = false) {
   if (value === null || Number.isNaN(value)) return DASH;
   const text = Number.isFinite(value) ? BY_UNIT[unit](Math.abs(value)) : "∞";
   if (/^[0.]+$/.test(text)) return text;
-  return (value < 0 ? "-" : isSigned ? "+" : "") + text;
+  return (value < 0 ? MINUS : isSigned ? "+" : "") + text;
 }
 
 const AGES = [

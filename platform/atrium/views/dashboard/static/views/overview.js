@@ -2,10 +2,9 @@
 
 import { ask } from "../api.js";
 import { alertLines, confoundsBox, foldedList, notesOf, tableCard } from "../document.js";
-import { drawRecord } from "../document_figures.js";
 import { button, el, empty, field, fill, oneAtATime, select } from "../dom.js";
 import { Figure } from "../figure.js";
-import { duration, number, percent, plural } from "../format.js";
+import { duration, number, percent, plural, valueText } from "../format.js";
 import { reportButtons } from "../report.js";
 import { addressOf, get, set } from "../url.js";
 import { curveOption, meanTable, titleOf } from "./curves.js";
@@ -17,23 +16,15 @@ export async function show(root, context) {
   const bar = el("div.toolbar");
   const said = el("section.card.pad.answer", { "aria-label": "Answer", "aria-live": "polite" });
   const rows = el("div");
-  const forest = new Figure({ title: "Differences", height: 120 });
   const curves = [REWARD, "score"].map((key) => new Figure({ title: key, linked: "overview" }));
   const curveGrid = el(
     "div.figures.two",
     curves.map(({ element }) => element),
   );
-  const body = el(
-    "div.stack",
-    { style: { paddingBottom: "40px" } },
-    el("div.answers", said, forest.element),
-    rows,
-    curveGrid,
-  );
+  const body = el("div.stack", { style: { paddingBottom: "40px" } }, said, rows, curveGrid);
   root.append(bar, body);
   const opened = new Set();
   const drawer = runDrawer(root, () => refresh());
-  let drawn = "";
   let known = "";
 
   function pin(baseline) {
@@ -45,6 +36,7 @@ export async function show(root, context) {
     const answer = await ask("overview", {
       experiment: get("exp") === "*" ? null : get("exp"),
       base: get("base"),
+      opened: [...opened],
     });
     const content = JSON.stringify(answer);
     if (content === known) return drawer.refresh();
@@ -70,13 +62,11 @@ export async function show(root, context) {
           ".",
         ),
       );
-      drawn = "";
       return;
     }
-    if (!body.contains(rows)) fill(body, el("div.answers", said, forest.element), rows, curveGrid);
+    if (!body.contains(rows)) fill(body, said, rows, curveGrid);
     drawBar(answer);
     drawAnswer(answer);
-    drawForest(answer);
     drawRows(answer);
     await drawCurves(answer);
   }
@@ -90,7 +80,7 @@ export async function show(root, context) {
     const label = (one) =>
       `${one.name} · ${plural(one.num_methods, "method")}, ${plural(one.num_runs, "run")}${one.num_running ? `, ${one.num_running} training` : ""}`;
     const experiments = answer.experiments.map((one) => [one.name, label(one)]);
-    const arms = answer.rows.filter((row) => row.runs.some((run) => run.is_counted)).map(({ name }) => name);
+    const arms = answer.rows.filter((row) => row.is_counted).map(({ name }) => name);
     const elsewhere = answer.experiments.find((one) => one.num_running && one.name !== answer.experiment);
     const training = elsewhere && `${elsewhere.num_running} training in ${elsewhere.name}`;
     fill(
@@ -105,50 +95,29 @@ export async function show(root, context) {
     );
   }
 
-  function drawAnswer({ document, experiment, reason, rows: methods }) {
-    const verdicts = methods.map(({ verdict }) => verdict).filter(Boolean);
+  function drawAnswer({ document, experiment, reason }) {
     const { warnings, muted } = notesOf(document);
+    const [first, ...others] = document.answer;
     fill(
       said,
-      confoundsBox(document),
       el("p.muted", document.subtitle ? `${experiment}: ${document.subtitle}` : experiment),
-      verdicts.map(({ kind, sign, label, lead, words }) =>
-        el(
-          "div",
-          { class: `lead ${kind}` },
-          el("span.sign", { role: "img", "aria-label": label }, sign),
-          el("div", el("p", lead), el("p.sub", words)),
-        ),
-      ),
-      document.answer.filter(({ key }) => !key.startsWith("verdict/")).map(({ text }) => el("p.sub", text)),
-      !verdicts.length && el("p.lead.none", reason),
+      el("h2.lead", first?.text ?? reason),
+      others.map(({ text }) => el("p", text)),
+      confoundsBox(document),
       alertLines(document),
-      foldedList(warnings.length === 1 ? "1 note" : `${warnings.length} notes`, warnings),
-      foldedList("How to read this", muted),
+      foldedList("How to read this", [...warnings, ...muted]),
     );
-  }
-
-  function drawForest({ document, experiment, baseline }) {
-    const [record] = document.sections[0].figures;
-    forest.element.hidden = !record;
-    if (!record) return;
-    forest.place.style.height = `${76 + 34 * record.rows.length}px`;
-    forest.resize();
-    const content = JSON.stringify(record);
-    if (content === drawn) return;
-    drawn = content;
-    drawRecord(forest, record);
-    forest.savedFrom("figure/comparison", { exp: experiment, base: baseline, figure: record.key });
   }
 
   function drawRows(answer) {
     const focused = document.activeElement?.getAttribute?.("data-toggle");
     const methods = answer.rows;
+    const forest = forestOf(answer.document.sections[0].figures[0]);
     fill(
       rows,
       tableCard(answer.document.sections[0].tables[0], {
-        titles: ["Verdict", "Runs"],
-        cells: (_, at) => [verdictCell(methods[at], answer), runsCell(methods[at], answer)],
+        titles: [forest.axis, "Runs"],
+        cells: (_, at) => [forest.cell(methods[at].name), runsCell(methods[at])],
         rows: (tr, at) => [
           methods[at].is_other && !methods[at - 1]?.is_other && el("tr.group", otherRuns()),
           tr,
@@ -166,30 +135,16 @@ export async function show(root, context) {
       "Other runs: single runs with other settings than their method's other runs",
     );
 
-  function verdictCell({ name, verdict, runs }, { baseline }) {
-    if (name === baseline) return el("td", "baseline");
-    const isCounted = runs.some((run) => run.is_counted);
-    return el(
-      "td",
-      verdict
-        ? el("span.kind", { class: verdict.kind }, `${verdict.sign} ${verdict.label}`)
-        : el("span.muted", baseline ? "not counted" : "–"),
-      isCounted &&
-        el(
-          "div",
-          button("make it the baseline", { class: "link sub" }, () => pin(name)),
-        ),
-    );
-  }
-
-  function runsCell({ name, runs }, answer) {
+  function runsCell({ name, states, left_s: left }) {
     const isOpen = opened.has(name);
     const toggle = () => {
       opened[isOpen ? "delete" : "add"](name);
-      drawRows(answer);
+      void refresh();
     };
     const attributes = { class: "link", "data-toggle": name, "aria-expanded": String(isOpen) };
-    return el("td", button(`${isOpen ? "▾" : "▸"} ${statesOf(runs)}`, attributes, toggle));
+    const counts = Object.entries(states).map(([state, num]) => `${num} ${state}`);
+    const text = [...counts, ...(left ? [`${duration(left)} left`] : [])].join(", ");
+    return el("td", button(`${isOpen ? "▾" : "▸"} ${text}`, attributes, toggle));
   }
 
   function runRow({ runs }) {
@@ -252,17 +207,27 @@ export async function show(root, context) {
     refresh,
     dispose: () => {
       drawer.dispose();
-      for (const figure of [forest, ...curves]) figure.dispose();
+      for (const figure of curves) figure.dispose();
     },
   };
 }
 
-/** `2 finished, 1 running (4/6, 12 s left)`. */
-function statesOf(runs) {
-  const counts = new Map();
-  for (const run of runs) counts.set(run.state, (counts.get(run.state) ?? 0) + 1);
-  const left = Math.max(...runs.map((run) => run.left_s ?? 0));
-  return (
-    [...counts].map(([state, num]) => `${num} ${state}`).join(", ") + (left ? `, ${duration(left)} left` : "")
-  );
+/** Differences with their intervals, a cell for each method, and their common axis. */
+function forestOf(figure) {
+  const rows = new Map((figure?.rows ?? []).map((row) => [row.name, row]));
+  const ends = [...rows.values()].flatMap(({ value, outer }) => [value, ...(outer ?? [])]);
+  const [low, high] = [Math.min(0, ...ends), Math.max(0, ...ends)];
+  const at = (value) => `${4 + (92 * (value - low)) / (high - low || 1)}%`;
+  const span = (kind, [start, end]) =>
+    el(`i.${kind}`, { style: { left: at(start), width: `calc(${at(end)} - ${at(start)})` } });
+  const tick = (value) => el("small", { style: { left: at(value) } }, valueText(value, "points", true));
+  const shownTicks = [low, 0, high].filter((value, place) => place === 1 || value !== 0);
+  const cell = (name) => {
+    const row = rows.get(name);
+    const style = { color: `var(--series-${(row?.place ?? 0) % 8})` };
+    const parts = row && [row.outer && span("outer", row.outer), row.inner && span("inner", row.inner)];
+    const dot = row && el("i.dot", { style: { left: at(row.value) } });
+    return el("td", el("div.forest", { style }, el("i.zero", { style: { left: at(0) } }), parts, dot));
+  };
+  return { cell, axis: el("div.forest", { title: figure?.caption }, figure && shownTicks.map(tick)) };
 }
