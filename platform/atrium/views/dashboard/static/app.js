@@ -72,7 +72,9 @@ async function open() {
   const mine = ++turn;
   const began = known;
   const { view } = here();
-  document.title = `${view in MODULES ? titleOf(view) : "Atrium"} · Atrium`;
+  const name = view in MODULES ? titleOf(view) : "Atrium";
+  document.title = `${name} · Atrium`;
+  fill(document.getElementById("title"), name);
   drawTabs();
   shown?.dispose?.();
   shown = null;

@@ -84,7 +84,7 @@ export function tableCard(table, { titles = [], cells = () => [], rows = (tr) =>
         "thead",
         el(
           "tr",
-          table.columns.map(({ title }, at) => el("th", { class: kind(at) }, title)),
+          table.columns.map(({ title }, at) => el(title ? "th" : "td", { class: kind(at) }, title)),
           titles.map((title) => el("th", title)),
         ),
       ),

@@ -14,7 +14,7 @@ export const THEMES = {
     high: "#d55e00",
     low: "#0072b2",
     runaway: "#8a4b2a",
-    good: "#16855b",
+    good: "#0f7a51",
     bad: "#c8372d",
     positive: "#009e73",
     negative: "#c2528b",

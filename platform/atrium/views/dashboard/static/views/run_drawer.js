@@ -24,7 +24,7 @@ export function runDrawer(root, changed) {
     dispose();
     set({ open: name });
     before = document.activeElement;
-    panel = el("aside.drawer", { tabindex: "-1", role: "dialog", "aria-label": name });
+    panel = el("div.drawer", { tabindex: "-1", role: "dialog", "aria-label": name });
     document.addEventListener("keydown", onkey);
     root.append(panel);
     panel.focus({ preventScroll: true });

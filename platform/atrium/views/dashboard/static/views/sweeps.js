@@ -56,7 +56,7 @@ export async function show(root) {
 
   function drawBody({ document, name, runs }) {
     const cells = (_, at) => el("td", runs[at].length > 0 && curvesOf(runs[at]));
-    const curves = { titles: [""], cells };
+    const curves = { titles: ["Curves"], cells };
     fill(
       body,
       el(
