@@ -54,6 +54,7 @@ def test_the_first_page_answers(page, size, scheme):
     assert rows.count() == 2
     assert rows.first.inner_text().strip().startswith("atr")
     page.locator("[data-toggle=atr]").click()
+    page.locator("tr.inside tr").nth(1).wait_for()
     assert page.locator("tr.inside tr").count() == 2
 
 
