@@ -265,7 +265,7 @@ def test_an_odd_run_stands_apart_in_every_view_and_can_be_drawn(page, runs_dir, 
     make_run(runs_dir, "atr", 7, num_steps=3)
     show(page, "/overview")
     page.get_by_text("Other runs: single runs").wait_for()
-    assert page.locator("tr[data-row=atr] .kind").count() == 1
+    assert page.locator("tr[data-row=atr] .forest").count() == 1
     show(page, "/curves")
     odd = page.locator(".side .series", has_text="num_steps 3")
     odd.wait_for()
