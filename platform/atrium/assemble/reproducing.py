@@ -18,7 +18,7 @@ import psutil
 from atrium.assemble.memory import PROMPT_TOKENS, judge
 from atrium.assemble.outlook import outlook
 from atrium.assemble.shapes import exact_shape
-from atrium.assemble.sweep_workers import run_sweep
+from atrium.assemble.sweep_workers import predictions_commit, run_sweep
 from atrium.base.atomic import explained, write_json, write_text
 from atrium.base.errors import ConfigError
 from atrium.base.recorded import read_object
@@ -71,7 +71,7 @@ def reproduce(
     computed = [claim for claim in claims if isinstance(claim.outcome, Computation)]
     _store(out, claims[0].paper, COMPUTED, {claim.name: _computed(claim, out) for claim in computed})
     for sweep in _sweeps(claims, scale) if trains else []:
-        run_sweep(sweep, None, num_workers)
+        run_sweep(sweep, None, num_workers, predictions_commit(sweep.name, sweep))
         runs = arm_runs(sweep, list_runs(Path(sweep.runs_dir) / sweep.name))
         judged = [c for c in claims if scale in c.designs and sweep_of(c, scale).name == sweep.name]
         _store(out, claims[0].paper, scale, {c.name: _judged(c, scale, runs, out) for c in judged})
