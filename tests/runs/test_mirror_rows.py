@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from atrium.base.json_lines import encode_line
+from atrium.base.metric_names import mapped
 from atrium.base.metrics import evaluation_name
 from atrium.evaluation.results import summarize
 from atrium.runs.mirrors.names import evaluation_numbers, mlflow_name
@@ -51,6 +54,29 @@ def test_rows_count_the_tokens_of_all_steps_and_each_step_once(tmp_path):
     assert [(row.step, row.num_tokens) for row in rows] == [(1, 100), (2, 200), (3, 300), (4, 400)]
     [later] = RowReader(folder, delivered_step=3).read(is_over=True)
     assert (later.step, later.num_tokens) == (4, 400)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ("trl", ("reward", "clip_ratio/high_mean", "clip_ratio/low_mean", "clip_ratio/region_mean")),
+        (
+            "verl",
+            ("critic/score/mean", "objective/clip_high_frac", "objective/clip_low_frac", "actor/pg_clipfrac"),
+        ),
+    ],
+)
+def test_training_metrics_have_the_chosen_names_and_evaluations_keep_theirs(tmp_path, names, expected):
+    folder = RunFolder(tmp_path)
+    values = {"rollout/reward": 0.5, "objective/clip_high_frac": 0.02, "objective/clip_low_frac": 0.01}
+    append(folder.metrics_file, {"step": 1, "time": 1.0, "own": 7.0, **values})
+    append(folder.evaluations_file, evaluation(1))
+    [row] = RowReader(folder, names=names).read(is_over=True)
+    expected = dict(zip(expected, (0.5, 0.02, 0.01, 0.03), strict=True))
+    assert row.values == pytest.approx({**expected, "own": 7.0, "evaluation/exam/mean_at_8": 0.5})
+    assert mapped(row.values) == pytest.approx(
+        {**values, "own": 7.0, "objective/clip_frac": 0.03, "evaluation/exam/mean_at_8": 0.5}
+    )
 
 
 def test_a_half_written_line_waits_and_numbers_that_are_not_finite_arrive(tmp_path):

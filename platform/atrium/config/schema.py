@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from atrium.base.metric_names import MetricNames
 from atrium.base.section import Count, FolderName, Section, Seed, Text
 from atrium.config.compute import ComputeConfig
 from atrium.config.tasks import BenchmarkConfig, DatasetConfig
@@ -99,6 +100,9 @@ class TrackingConfig(Section):
     """Whether figures are drawn at the end."""
     progress: Literal["auto", "on", "off"] = "auto"
     """The live display in the terminal; auto shows it only there."""
+    names: MetricNames = "atrium"
+    """Whose names training metrics have in mirrors. Metrics without a name in TRL or verl keep Atrium's; the
+    run directory always has Atrium's."""
     mlflow: MLflowConfig | None = None
     """The mirror in MLflow; null for none."""
     wandb: WandbConfig | None = None

@@ -11,9 +11,9 @@ from itertools import chain
 from pathlib import Path
 
 from atrium.base.errors import DataError, MissingDependencyError, install_command
+from atrium.base.metric_names import known_words, mapped
 from atrium.imports.answers import Curve, Source, Stated, whole_number
 from atrium.imports.files import Row, read_errors, rows
-from atrium.imports.metric_names import known_words, mapped
 
 _SIDES = ("__MIN", "__MAX")
 """Endings of W&B's columns for the spread over a group of runs."""

@@ -12,9 +12,9 @@ from itertools import chain
 from pathlib import Path
 
 from atrium.base.errors import ConfigError, DataError
+from atrium.base.metric_names import known_words, mapped
 from atrium.imports.answers import Answer, Curve, Source, Stated, correctness, whole_number
 from atrium.imports.files import Row, json_object, rows
-from atrium.imports.metric_names import known_words, mapped
 from atrium.imports.tables import conversation_text
 
 _TRL_COLUMNS = ("step", "prompt", "completion", "advantage")

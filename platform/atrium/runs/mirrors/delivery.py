@@ -21,6 +21,7 @@ from typing import Protocol
 
 from atrium.base.atomic import write_json
 from atrium.base.errors import AtriumError
+from atrium.base.metric_names import MetricNames
 from atrium.base.recorded import read_object
 from atrium.document.formatting import shortened
 from atrium.runs.listener import Listener
@@ -92,6 +93,7 @@ class Delivery:
     folder: RunFolder
     kind: str
     destination: Destination
+    names: MetricNames = "atrium"
     delivered: Delivered = field(init=False)
     _reader: RowReader = field(init=False)
     _lock: RunLock | None = None
@@ -178,7 +180,10 @@ class Delivery:
     def _begin(self, delivered: Delivered) -> None:
         self.delivered = delivered
         self._reader = RowReader(
-            self.folder, delivered_step=delivered.step, delivered_evaluations=set(delivered.evaluations)
+            self.folder,
+            delivered_step=delivered.step,
+            delivered_evaluations=set(delivered.evaluations),
+            names=self.names,
         )
 
     def _remember(self, rows: Sequence[Row]) -> None:

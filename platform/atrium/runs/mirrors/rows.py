@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from atrium.base.json_lines import Record, read_json_lines
+from atrium.base.metric_names import MetricNames, renamed
 from atrium.base.metrics import NUM_TOKENS
 from atrium.base.recorded import as_integer, as_number
 from atrium.runs.mirrors.names import evaluation_numbers
@@ -59,12 +60,13 @@ class RowReader:
 
     `delivered_step` and `delivered_evaluations` (`benchmark@step`) say what a tracker already has: steps up
     to it are not made again, whatever happens to the files. After a run was resumed, steps that it repeats
-    stay as they were first delivered.
+    stay as they were first delivered. `names` says whose names metrics have.
     """
 
     folder: RunFolder
     delivered_step: int = -1
     delivered_evaluations: set[str] = field(default_factory=set)
+    names: MetricNames = "atrium"
     _metrics: _Tail = field(init=False)
     _evaluations: _Tail = field(init=False)
     _waiting: dict[int, Row] = field(default_factory=dict)
@@ -88,7 +90,8 @@ class RowReader:
                 values = {
                     name: as_number(value) for name, value in record.items() if name not in ("step", "time")
                 }
-                self._add(step, record, {name: v for name, v in values.items() if v is not None})
+                numbers = {name: value for name, value in values.items() if value is not None}
+                self._add(step, record, renamed(numbers, self.names))
         for record in self._evaluations.read():
             step, key = as_integer(record.get("step")), f"{record.get('benchmark')}@{record.get('step')}"
             scores = evaluation_numbers(record)

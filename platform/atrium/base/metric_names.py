@@ -1,4 +1,4 @@
-"""Names of training metrics in TRL and verl, mapped to Atrium's where they mean the same quantity.
+"""Names of training metrics in TRL and verl, where they mean the same quantity as one of Atrium's.
 
 Sources: TRL 1.16 (`GRPOTrainer.log`), verl 0.9 (`compute_data_metrics`, `core_algos`).
 """
@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Literal
 
 from atrium.base import metrics
 from atrium.base.metrics import Quantity
 
+MetricNames = Literal["atrium", "trl", "verl"]
 TRL: Mapping[str, Quantity] = {
     "reward": metrics.REWARD,
     "completions/mean_length": metrics.LENGTH_MEAN,
@@ -42,9 +44,10 @@ PG_CLIPFRAC = "actor/pg_clipfrac"
 """verl's share of tokens cut on either side: the sum of Atrium's `clip_high_frac` and `clip_low_frac`."""
 CLIP_FRAC = "objective/clip_frac"
 """That sum, which imported curves hold under this name."""
-_ALL = {name: quantity.name for name, quantity in (*TRL.items(), *VERL.items())} | {
-    PG_CLIPFRAC: CLIP_FRAC,
-    "clip_ratio/region_mean": CLIP_FRAC,
+CLIP_FRAC_NAMES = {"trl": "clip_ratio/region_mean", "verl": PG_CLIPFRAC}
+_ALL = {
+    **{name: quantity.name for name, quantity in (*TRL.items(), *VERL.items())},
+    **dict.fromkeys(CLIP_FRAC_NAMES.values(), CLIP_FRAC),
 }
 _BESIDE = ("train/", "train_", "")
 """Prefixes that trackers put before the names of TRL."""
@@ -61,6 +64,21 @@ def mapped(values: Mapping[str, object]) -> dict[str, float]:
         )
         if plain not in ("step", "time"):
             found.setdefault(plain, float(value))
+    return found
+
+
+def renamed(values: Mapping[str, float], names: MetricNames) -> dict[str, float]:
+    """The numbers of one step under the names of TRL or verl; what has no name there keeps Atrium's.
+
+    The share of tokens cut on either side is added, which both have and Atrium records by side.
+    """
+    if names == "atrium":
+        return dict(values)
+    theirs = {quantity.name: name for name, quantity in (TRL if names == "trl" else VERL).items()}
+    found = {theirs.get(name, name): value for name, value in values.items()}
+    sides = [values.get(one.name) for one in (metrics.CLIP_HIGH_FRAC, metrics.CLIP_LOW_FRAC)]
+    if None not in sides:
+        found[CLIP_FRAC_NAMES[names]] = sum(side for side in sides if side is not None)
     return found
 
 
