@@ -51,7 +51,7 @@ def test_an_arm_that_is_not_judged_has_an_estimate_by_each_reading():
     assert under_both_readings(both[0], both[0], ["seed 1 of atr"]).words == said
     found = under_both_readings(*both, ["seed 1 of atr"])
     assert found.kind == "two_seeds"
-    other = "with the runs that diverged (seed 1 of atr) as always wrong: estimated difference -10.0 points"
+    other = "with the runs that diverged (seed 1 of atr) as always wrong: estimated difference −10.0 points"
     assert found.words == f"{said}; {other}"
 
 
