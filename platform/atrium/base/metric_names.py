@@ -67,12 +67,12 @@ def mapped(values: Mapping[str, object]) -> dict[str, float]:
     return found
 
 
-def renamed(values: Mapping[str, float], names: MetricNames) -> dict[str, float]:
+def renamed(values: Mapping[str, float], names: str) -> dict[str, float]:
     """The numbers of one step under the names of TRL or verl; what has no name there keeps Atrium's.
 
     The share of tokens cut on either side is added, which both have and Atrium records by side.
     """
-    if names == "atrium":
+    if names not in CLIP_FRAC_NAMES:
         return dict(values)
     theirs = {quantity.name: name for name, quantity in (TRL if names == "trl" else VERL).items()}
     found = {theirs.get(name, name): value for name, value in values.items()}

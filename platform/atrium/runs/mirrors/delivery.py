@@ -21,7 +21,6 @@ from typing import Protocol
 
 from atrium.base.atomic import write_json
 from atrium.base.errors import AtriumError
-from atrium.base.metric_names import MetricNames
 from atrium.base.recorded import read_object
 from atrium.document.formatting import shortened
 from atrium.runs.listener import Listener
@@ -93,7 +92,7 @@ class Delivery:
     folder: RunFolder
     kind: str
     destination: Destination
-    names: MetricNames = "atrium"
+    names: str = "atrium"
     delivered: Delivered = field(init=False)
     _reader: RowReader = field(init=False)
     _lock: RunLock | None = None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from atrium.base.json_lines import Record, read_json_lines
-from atrium.base.metric_names import MetricNames, renamed
+from atrium.base.metric_names import renamed
 from atrium.base.metrics import NUM_TOKENS
 from atrium.base.recorded import as_integer, as_number
 from atrium.runs.mirrors.names import evaluation_numbers
@@ -66,7 +66,7 @@ class RowReader:
     folder: RunFolder
     delivered_step: int = -1
     delivered_evaluations: set[str] = field(default_factory=set)
-    names: MetricNames = "atrium"
+    names: str = "atrium"
     _metrics: _Tail = field(init=False)
     _evaluations: _Tail = field(init=False)
     _waiting: dict[int, Row] = field(default_factory=dict)

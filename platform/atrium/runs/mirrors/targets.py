@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import get_args
 
 from atrium.base.errors import ConfigError
-from atrium.base.metric_names import MetricNames
 from atrium.base.nested import setting
 from atrium.base.recorded import read_object
 from atrium.runs.find import started
@@ -54,8 +52,7 @@ def delivery_of(
         destination = TrackioDestination(run, project=project)
     else:
         raise ConfigError(f"{kind!r} is no tracker; allowed are {', '.join(KINDS)}")
-    wanted = _text(config, "tracking.names")
-    names = next((one for one in get_args(MetricNames) if one == wanted), "atrium")
+    names = _text(config, "tracking.names") or "atrium"
     return Delivery(folder=folder, kind=kind, destination=destination, names=names)
 
 
