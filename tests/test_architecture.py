@@ -132,7 +132,7 @@ LONGER_FUNCTIONS: dict[str, int] = {}
 MAX_CODE_LINES: dict[str, int] = {
     "assemble": 4_181,
     "atrium": 8,
-    "base": 930,
+    "base": 983,
     "catalog": 535,
     "claim": 1_031,
     "cli": 1_525,
