@@ -84,6 +84,22 @@ def test_gradients_with_rewards_that_abstain_are_trls(method, accumulation):
     assert max(far_apart(found, expected)) < 2e-5
 
 
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_gradients_of_gdpo_with_two_weighted_rewards_are_trls(accumulation):
+    rewards = [tiny_trl.reward, tiny_trl.vowels]
+    changes = {"loss_type": "grpo", "reward_weights": [1.0, 0.25]}
+    summed = gradients(accumulation, reward_funcs=rewards, **changes)
+    expected = gradients(
+        accumulation,
+        reward_funcs=rewards,
+        multi_objective_aggregation="normalize_then_sum",
+        **changes,
+    )
+    assert max(far_apart(expected, summed)) > 1e-2
+    found = gradients(accumulation, "gdpo", (), rewards, reward_weights=[1.0, 0.25])
+    assert max(far_apart(found, expected)) < 2e-5
+
+
 def test_rows_without_reward_have_no_advantage_and_leave_the_batch_mean_alone():
     settings = ["algorithm.advantage.baseline=batch_mean"]
     trainer = tiny_trl.build(

@@ -65,6 +65,11 @@ def reward(completions, **_):
     return [sum(letter < "n" for letter in text if letter.isalpha()) / 8 for text in completions]
 
 
+def vowels(completions, **_):
+    """The number of vowels, on another scale than `reward`."""
+    return [float(sum(letter in "aeiou" for letter in text)) for text in completions]
+
+
 def abstaining_reward(completions, **_):
     """The same reward, and None for a text that begins late in the alphabet."""
     return [
