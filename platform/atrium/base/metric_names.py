@@ -1,4 +1,4 @@
-"""Names of training metrics in TRL and verl, where they mean the same quantity as one of Atrium's.
+"""Names that TRL and verl give to training metrics of Atrium, where both mean the same quantity.
 
 Sources: TRL 1.16 (`GRPOTrainer.log`), verl 0.9 (`compute_data_metrics`, `core_algos`).
 """
@@ -68,7 +68,7 @@ def mapped(values: Mapping[str, object]) -> dict[str, float]:
 
 
 def renamed(values: Mapping[str, float], names: str) -> dict[str, float]:
-    """The numbers of one step under the names of TRL or verl; what has no name there keeps Atrium's.
+    """The numbers of one step under the names of TRL or verl; other metrics keep their names.
 
     The share of tokens cut on either side is added, which both have and Atrium records by side.
     """

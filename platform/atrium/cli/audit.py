@@ -24,7 +24,7 @@ examples:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the audit of a table, or raise `ConfigError` for what is none."""
+    """Print the audit of a table, or raise `ConfigError` for an invalid table."""
     parser = _parser()
     arguments = parser.parse(argv)
     if arguments.out and not arguments.markdown:
