@@ -90,6 +90,7 @@ def written_run(
     state=None,
     until=None,
     benchmark="sums",
+    rewards=(),
 ):
     """One run with metrics at every step, rollouts at 1 and every 4, evaluations at both ends.
 
@@ -126,7 +127,7 @@ def written_run(
         folder,
         num_steps=num_steps,
         last=until,
-        metrics=lambda step: metrics_of(rng, step),
+        metrics=lambda step: metrics_of(rng, step) | {f"rollout/reward/{name}": 0.5 for name in rewards},
         evaluations=evaluations,
         rollouts=rollouts,
         rollouts_every_num_steps=4,

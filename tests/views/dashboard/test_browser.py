@@ -118,6 +118,13 @@ def test_curves_are_drawn_grouped_and_exported(page):
     until(page, "!document.querySelector(\"section.figure[aria-label='objective/kl_k3']\")")
 
 
+def test_each_of_several_rewards_has_a_panel_of_curves(page, runs_dir, make_run):
+    make_run(runs_dir, experiment="rewards", rewards=("correct", "length"))
+    show(page, "/curves?exp=rewards")
+    titles = page.locator("section.figure h3").all_inner_texts()
+    assert titles[:3] == ["rollout/reward", "rollout/reward/correct", "rollout/reward/length"]
+
+
 @pytest.mark.parametrize(
     ("path", "choose", "chosen"),
     [

@@ -24,6 +24,7 @@ import { get, getAll, set } from "../url.js";
 
 const USUAL = [
   "rollout/reward",
+  "rollout/reward/*",
   "evaluation/*/mean_at_k",
   "objective/entropy",
   "rollout/completion_length",
