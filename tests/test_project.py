@@ -83,7 +83,19 @@ def test_each_target_installs_before_it_runs_anything(target):
 
 
 FOR_DEVELOPERS = {
-    *("install-dev", "test", "test-full", "test-peers", "test-gpu", "check", "ci", "lint", "format", "types"),
+    *(
+        "install-dev",
+        "test",
+        "test-full",
+        "test-peers",
+        "test-release",
+        "test-gpu",
+        "check",
+        "ci",
+        "lint",
+        "format",
+        "types",
+    ),
     *("hooks", "docs", "same", "attack", "gpu-report"),
     *(target for target in TARGETS if target.startswith("bench")),
 }
@@ -479,6 +491,7 @@ def test_tested_versions_and_vllm_exclude_each_other_in_one_line(bare_project):
 
 
 @pytest.mark.full
+@pytest.mark.release
 def test_installing_happens_once_and_again_only_for_what_changed(bare_project):
     venv = bare_project / ".venv"
     assert install(bare_project, PYTHON=sys.executable).returncode == 0

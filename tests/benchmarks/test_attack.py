@@ -25,14 +25,14 @@ def fallen(attempts):
 @pytest.mark.full
 @pytest.mark.timeout(900)
 def test_many_wrong_command_lines_hold_or_are_refused():
-    lines = itertools.islice(mutations.command_lines(SEED + 1), 100)
+    lines = itertools.islice(mutations.command_lines(SEED + 1), 60)
     assert fallen(map(mutations.tried, lines)) == []
 
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
 def test_a_few_damaged_files_are_shown_or_refused(tmp_path):
-    assert fallen(damage.attempts(20, SEED, tmp_path)) == []
+    assert fallen(damage.attempts(8, SEED, tmp_path)) == []
 
 
 @pytest.mark.full
@@ -44,7 +44,7 @@ def test_a_few_hostile_files_are_taken_or_refused(tmp_path):
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 def test_settings_that_are_accepted_show_in_two_steps(tmp_path):
-    assert fallen(effects.attempts(40, SEED, tmp_path)) == []
+    assert fallen(effects.attempts(12, SEED, tmp_path)) == []
 
 
 @pytest.mark.full

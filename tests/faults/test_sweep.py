@@ -22,7 +22,7 @@ import pytest
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1200)]
 
-NUM_TRIALS, NUM_KILLS = 16, 6
+NUM_TRIALS, NUM_KILLS = 10, 4
 DEFINITION = """\
 question: Does every trial end once?
 base:

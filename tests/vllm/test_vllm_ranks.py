@@ -70,7 +70,7 @@ def train(tmp_path_factory):
     return trained
 
 
-@pytest.mark.parametrize("tensor_parallel", [1, 2])
+@pytest.mark.parametrize("tensor_parallel", [pytest.param(1, marks=pytest.mark.release), 2])
 def test_two_ranks_learn_the_task(train, tensor_parallel):
     folder, steps = train(tensor_parallel)
     assert read_status(folder.status_file).state == RunState.FINISHED
@@ -80,6 +80,7 @@ def test_two_ranks_learn_the_task(train, tensor_parallel):
     assert steps[-1][REWARD.name] > steps[0][REWARD.name] + 0.4
 
 
+@pytest.mark.release
 def test_one_vllm_of_two_ranks_samples_what_two_of_one_rank_sample(train):
     (apart, _), (shared, steps) = train(1), train(2)
     for step in steps:  # one engine, whose tokens count once

@@ -39,6 +39,7 @@ def train_pretrained(runs_dir, *overrides):
     return train(runs_dir, *lines, *overrides, base=(*ENGINE, *BARE))
 
 
+@pytest.mark.release
 def test_pretrained_model_sampled_by_a_server_passes_the_checks_in_bfloat16(tmp_path):
     steps, folder = train_pretrained(tmp_path, "compute.dtype=bfloat16")
     assert all(EXACT < step[MISMATCH_MEAN.name] < 0.05 for step in steps)
@@ -87,6 +88,7 @@ def test_weights_change_within_completions_at_the_tokens_that_are_recorded(tmp_p
     assert max(num_spans) > 1
 
 
+@pytest.mark.release
 def test_checkpoint_is_evaluated_alike_inside_and_by_a_server(tmp_path, capsys):
     _, folder = train(tmp_path, "num_steps=2")
     arguments = ["evaluate", "--run", folder.path.name, f"runs_dir={tmp_path}", "evaluation.num_samples=2"]

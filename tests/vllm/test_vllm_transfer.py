@@ -25,6 +25,7 @@ from atrium.runs.run_folder import RunFolder
 
 pytestmark = [
     pytest.mark.vllm,
+    pytest.mark.release,
     pytest.mark.timeout(600),
     pytest.mark.skipif(torch.cuda.is_available(), reason="NCCL itself is tested in tests/gpu"),
 ]
