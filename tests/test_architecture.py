@@ -139,7 +139,7 @@ MAX_CODE_LINES: dict[str, int] = {
     "compare": 2_873,
     "config": 2_103,
     "data": 1_538,
-    "document": 268,
+    "document": 269,
     "engines": 2_920,
     "evaluation": 407,
     "grading": 3_710,
@@ -154,7 +154,7 @@ MAX_CODE_LINES: dict[str, int] = {
     "sweep": 2_901,
     "theory": 1_124,
     "train": 3_508,
-    "views": 2_612,
+    "views": 2_790,
 }
 """Code lines of each package, without blanks, comments, docstrings and imports.
 

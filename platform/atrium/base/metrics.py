@@ -146,8 +146,8 @@ RUNAWAY_SLOPE_FRAC = Quantity(
     "share of the sum of |slope| on tokens with A < 0 and a ratio above the window, which a clip keeps",
 )
 KL_K1 = Quantity("objective/kl_k1", "KL(behavior || policy) per token by k1 = -log w", "nats")
-KL_K2 = Quantity("objective/kl_k2", "the same by k2 = (log w)^2 / 2, biased", "nats")
-KL_K3 = Quantity("objective/kl_k3", "the same by k3 = w - 1 - log w, unbiased", "nats")
+KL_K2 = Quantity("objective/kl_k2", "KL(behavior || policy) by k2 = (log w)^2 / 2, biased", "nats")
+KL_K3 = Quantity("objective/kl_k3", "KL(behavior || policy) by k3 = w - 1 - log w, unbiased", "nats")
 # What staleness alone does: on the minibatch of the step's first update, which no weight has moved for yet.
 KL_BEFORE_UPDATE = Quantity(
     "objective/kl_before_update",

@@ -151,7 +151,8 @@ class Mark:
 class Series:
     """A curve, or points. `place` is its color; None in `y` is a gap.
 
-    `low` and `high` are the ends of a band, or of whiskers. `dash` is that of the place unless given.
+    `low` and `high` are the ends of a band, or of whiskers. `dash` is that of the place unless given. With
+    `is_step` a value holds until the next x, as in a histogram.
     """
 
     name: str
@@ -165,6 +166,7 @@ class Series:
     is_line: bool = True
     has_points: bool = False
     has_whiskers: bool = False
+    is_step: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

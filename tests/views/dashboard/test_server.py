@@ -228,8 +228,9 @@ def test_a_run_of_an_unknown_kind_is_shown_and_compared_by_its_text(runs_dir, cl
     eventually(lambda: len(names(client)) == 6)
     assert run_of(client, unknown[0])["problems"] == []
     region = ask(client, "trust-region", run=unknown[0])
-    assert (region["window"], region["window_reason"]) == (None, "the divergence of_a_plugin is unknown here")
-    assert region["histogram"]["counts"]
+    title = "of_a_plugin (delta 0.1): the divergence of_a_plugin is unknown here"
+    assert region["document"]["title"] == title
+    assert num_tokens(region) > 0
     answer = ask(client, "compare", run=indexed(client))
     assert {name: cells[1] is None for name, cells in tables(answer)["arms"].items()} == {
         "atr": False,
@@ -239,26 +240,34 @@ def test_a_run_of_an_unknown_kind_is_shown_and_compared_by_its_text(runs_dir, cl
     assert not any(one["key"] == "same_method" for one in answer["document"]["answer"])
 
 
+def num_tokens(answer):
+    """The tokens in the bins of the histogram of ratios; the last value ends the last bin."""
+    [histogram] = [one for one in answer["document"]["sections"][0]["figures"] if one["key"] == "ratios"]
+    return sum(count or 0.0 for one in histogram["series"] for count in one["y"][:-1])
+
+
 def test_the_trust_region_counts_all_tokens_and_what_was_cut(client):
     name = next(name for name in names(client) if "atr" in name)
     answer = ask(client, "trust-region", run=name)
-    assert answer["window"] == pytest.approx([0.80, 1.23], abs=0.01)
     assert answer["steps"] == [1, 4, 8]
-    assert answer["is_of_all_tokens"]
-    assert sum(map(sum, answer["histogram"]["counts"].values())) == pytest.approx(8 * 28, abs=1)
-    assert answer["num_tokens"] == {"positive": 54, "negative": 54, "zero": 0}
-    assert answer["cut"]["positive"] == {"low": 0, "high": 9}
-    assert answer["cut"]["negative"] == {"low": 9, "high": 0}
+    assert num_tokens(answer) == pytest.approx(8 * 28, abs=1)
+    document = answer["document"]
+    assert document["title"] == "kl3 (delta 0.0231): window [l, u] = [0.800, 1.231]"
+    assert [one["text"] for one in document["answer"]] == [
+        "108 tokens in 3 files of rollouts. A > 0, cut above u: 8.3 %; A < 0, cut below l: 8.3 %; "
+        "A < 0, cut above u: 0.0 %"
+    ]
+    titles = [figure["title"] for figure in document["sections"][0]["figures"]]
+    assert titles[:2] == ["Ratios against the window", "Shares of tokens cut and outside"]
     one = ask(client, "trust-region", run=name, step=4)
-    assert sum(map(sum, one["histogram"]["counts"].values())) == pytest.approx(28, abs=1)
+    assert num_tokens(one) == pytest.approx(28, abs=1)
 
 
 def test_without_recorded_distributions_the_rollouts_are_counted(runs_dir, client):
     name = names(client)[0]
     (runs_dir / name / "ratios.jsonl").unlink()
     answer = ask(client, "trust-region", run=name)
-    assert not answer["is_of_all_tokens"]
-    assert sum(map(sum, answer["histogram"]["counts"].values())) == 108
+    assert num_tokens(answer) == 108
 
 
 def test_completions_are_listed_and_filtered(client):

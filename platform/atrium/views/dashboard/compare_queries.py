@@ -12,7 +12,7 @@ from atrium.compare.document import comparison_document
 from atrium.compare.outcomes import At
 from atrium.compare.run_comparison import MEASURES, RunsComparison, compare_runs
 from atrium.compare.training_document import Training, read_training
-from atrium.document.document import Figure
+from atrium.document.document import Document, Figure
 from atrium.document.json import to_json
 from atrium.stats.arm_pairs import MEAN
 from atrium.views.dashboard.watcher import Watcher
@@ -59,10 +59,14 @@ def compare_answer(watcher: Watcher, request: ComparisonRequest, measure: str = 
 def comparison_figure(watcher: Watcher, request: ComparisonRequest, key: str, measure: str) -> Figure:
     """The figure of a comparison's document that has the key. Raises `ConfigError` where none has."""
     training = training_of(watcher, request)
-    document = comparison_document(compared_runs(watcher, request), training, measure=measure)
+    return figure_of(comparison_document(compared_runs(watcher, request), training, measure=measure), key)
+
+
+def figure_of(document: Document, key: str) -> Figure:
+    """The figure of a document that has the key. Raises `ConfigError` where none has."""
     figures = {figure.key: figure for section in document.sections for figure in section.figures}
     if key not in figures:
-        raise ConfigError(f"the figures of this comparison are {', '.join(figures)}, not {key[:40]!r}")
+        raise ConfigError(f"figures here are {', '.join(figures)}, not {key[:40]!r}")
     return figures[key]
 
 

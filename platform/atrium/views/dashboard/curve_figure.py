@@ -13,6 +13,8 @@ _X_LABELS = {"step": "training step", "tokens": "generated tokens", "wall_clock"
 _BANDS = {"range": "from least to greatest run", "deviation": "one standard deviation over runs"}
 _FEW = 12
 """Points of a curve below which each is marked."""
+MOST_BANDS = 4
+"""Curves of a panel that have bands; bands of more hide each other."""
 
 
 def curves_figure(
@@ -23,6 +25,7 @@ def curves_figure(
     is_log: bool = False,
     title: str = "",
     labels: Mapping[str, str] | None = None,
+    key: str = "curves",
 ) -> Lines:
     """The curves of a query's answer (`curve_queries.curves_answer`), those of several quantities together.
 
@@ -35,7 +38,7 @@ def curves_figure(
     first, known = panels[0], labels or {}
     unit = "%" if first["is_share"] else first["unit"]
     is_single = len(panels) == 1
-    has_band = any(one.get("low") for _, one in shown) and not is_log
+    has_band = any(one.get("low") for _, one in shown) and not is_log and len(shown) <= MOST_BANDS
     meaning = first["meaning"] if is_single else "share" if first["is_share"] else "value"
     value_unit: Unit = "share" if first["is_share"] else ""
     series: list[Series] = []
@@ -43,7 +46,7 @@ def curves_figure(
         name = _label(one, "" if is_single else known.get(panel["name"], panel["name"]), panels)
         series += _series(one, name, one["place"] if is_single else number, has_band=has_band)
     return Lines(
-        key="curves",
+        key=key,
         title=title or " and ".join(panel["name"].removeprefix("evaluation/") for panel in panels),
         caption=f"(band: {_BANDS[band]})" if has_band and band in _BANDS else "",
         x=Axis(title=_X_LABELS[axis], unit="count" if axis == "step" else ""),

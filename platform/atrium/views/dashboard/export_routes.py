@@ -121,6 +121,7 @@ def add_exports(app: FastAPI, watcher: Watcher, said_of: Callable[[Sequence[RunF
 
     _add_curves(app, watcher)
     _add_comparisons(app, watcher)
+    _add_regions(app, watcher)
 
 
 def _add_curves(app: FastAPI, watcher: Watcher) -> None:
@@ -158,6 +159,27 @@ def _add_comparisons(app: FastAPI, watcher: Watcher) -> None:
 
         name = f"{figure}-{report_name(compared_runs(watcher, asked))}"
         return _drawn(comparison_figure(watcher, asked, figure, measure), name, suffix, columns)
+
+
+def _add_regions(app: FastAPI, watcher: Watcher) -> None:
+    @app.get("/api/figure/trust-region")
+    def region(
+        run: AskedRuns,
+        figure: str,
+        is_arms: bool = False,
+        step: int | None = None,
+        picked: bool = False,
+        suffix: FileKind = "svg",
+        columns: Columns = 1,
+    ) -> Response:
+        from atrium.views.dashboard.compare_queries import figure_of
+        from atrium.views.dashboard.run_view_queries import region_of_methods, region_of_run
+
+        if is_arms:
+            document = region_of_methods(watcher, run, is_chosen=picked)
+        else:
+            _, document = region_of_run(watcher, run[0] if run else "", step)
+        return _drawn(figure_of(document, figure), f"trust-region-{figure}", suffix, columns)
 
 
 def _drawn(figure: Figure, name: str, kind: FileKind, columns: int) -> Response:

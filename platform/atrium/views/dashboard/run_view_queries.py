@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from atrium.base.errors import RunFolderError
 from atrium.base.nested import setting
 from atrium.base.records import VerdictKind
 from atrium.compare.ratio_records import ratios_of
 from atrium.compare.trust_region import (
-    SIGNS,
     RatioCounts,
     bin_edges,
-    binned,
     count_ratios,
     evenly_chosen,
     no_counts,
     window_of_run,
 )
-from atrium.views.dashboard.curve_queries import METHODS, groups_of, method_arms, places_of
+from atrium.document.document import Document, Sentence
+from atrium.document.json import to_json
+from atrium.runs.status import RunState
+from atrium.views.dashboard.curve_queries import (
+    EACH,
+    METHODS,
+    CurveRequest,
+    curves_answer,
+    groups_of,
+    method_arms,
+    places_of,
+)
+from atrium.views.dashboard.region_document import (
+    CUTS,
+    ESTIMATES,
+    OF_METHODS,
+    QUANTILES,
+    Counted,
+    methods_document,
+    run_document,
+)
+from atrium.views.dashboard.runs_scan import RunEntry
 from atrium.views.dashboard.samples import (
     TRAINING,
     Filter,
@@ -41,53 +58,72 @@ Answer = dict[str, Any]
 
 _MAX_LISTED = 500
 _MAX_FILES = 400
+_NUM_POINTS = 300
 
 
 def trust_region_answer(watcher: Watcher, name: str, step: int | None) -> Answer:
-    """The ratios of the rollouts recorded at a step, or at all steps, and the run's window.
+    """One run's trust region (`region_of_run`), and the steps whose rollouts are recorded."""
+    steps, document = region_of_run(watcher, name, step)
+    return {"run": name, "steps": steps, **to_json(document)}
+
+
+def region_of_run(watcher: Watcher, name: str, step: int | None) -> tuple[list[int], Document]:
+    """The steps with recorded rollouts, and the ratios of one of them, or of all, against the run's window.
 
     Raises `RunFolderError` for an unknown run.
     """
     entry = watcher.scan.entry(name)
     steps = sources(entry.folder, watcher.scan.runs_dir).get(TRAINING, [])
     chosen = evenly_chosen(steps, _MAX_FILES) if step is None else [step]
-    counts, problems = no_counts(), []
+    recorded, problems = no_counts(), []
     for one_step in chosen:
         try:
             path = sample_path(entry.folder, TRAINING, one_step, watcher.scan.runs_dir)
-            counts = counts + _counts_of(path)
+            recorded = recorded + _counts_of(path)
         except (RunFolderError, OSError) as error:
             problems.append(str(error))
-    counted, of_all = ratios_of(entry.folder.ratios_file, step), True
-    if counted is None:
-        counted, of_all = counts, False
+    counts = ratios_of(entry.folder.ratios_file, step) or recorded
     divergence = setting(entry.overview.config, "divergence")
     window, reason = window_of_run(entry.folder, divergence)
-    edges = bin_edges(counted, window)
-    return {
-        "run": name,
-        "steps": steps,
-        "num_files": len(chosen) - len(problems),
-        "problems": problems,
-        "divergence": divergence,
-        "window": window and [window.lower, window.upper],
-        "window_reason": reason,
-        "is_of_all_tokens": of_all,
-        "histogram": None
-        if edges is None
-        else {
-            "edges": edges.tolist(),
-            "counts": dict(zip(SIGNS, binned(counted, edges).round(2).tolist(), strict=True)),
-        },
-        "num_tokens": dict(zip(SIGNS, counts.count_SB.sum(axis=1).astype(int).tolist(), strict=True)),
-        "cut": {
-            sign: {"low": low, "high": high}
-            for sign, (low, high) in zip(SIGNS, counts.cut_S2.astype(int).tolist(), strict=True)
-        },
-    }
+    metrics = (*CUTS, *ESTIMATES, *QUANTILES)
+    request = CurveRequest(runs=(name,), metrics=metrics, group_by=EACH, num_points=_NUM_POINTS, is_even=True)
+    panels = {one["name"]: one for one in curves_answer(watcher, request)["panels"] if one["series"]}
+    region = Counted(name=name, window=window, reason=reason, counts=counts)
+    num_files = len(chosen) - len(problems)
+    edges, why = bin_edges(counts, window), _why_none(entry)
+    made = run_document(
+        _words(divergence), region, recorded, edges, panels, num_files=num_files, why_none=why
+    )
+    told = tuple(Sentence(problem, "warning") for problem in problems[:3])
+    return steps, replace(made, alerts=(*made.alerts, *told))
+
+
+def _words(divergence: object) -> str:
+    """A divergence with its settings, such as `kl3 (delta 0.0231)`."""
+    if not isinstance(divergence, Mapping):
+        return "unknown divergence"
+    budgets = ", ".join(f"{key} {value}" for key, value in divergence.items() if key != "kind")
+    return f"{divergence.get('kind')} ({budgets})" if budgets else str(divergence.get("kind"))
+
+
+def _why_none(entry: RunEntry) -> str:
+    """Why a run has no ratios to show."""
+    status = entry.overview.status
+    if entry.overview.state is RunState.FAILED:
+        why = status.error or "it does not say why"
+        return f"This run failed at step {status.step}, before ratios were recorded: {why}"
+    return (
+        "No recorded rollout of this run has ratios. A run with one update per batch has ratios of exactly "
+        "1; rollouts are recorded every tracking.rollouts_every_num_steps"
+    )
 
 
 def arms_answer(watcher: Watcher, names: Sequence[str], *, is_chosen: bool = False) -> Answer:
+    """The methods of runs side by side (`region_of_methods`)."""
+    return {**to_json(region_of_methods(watcher, names, is_chosen=is_chosen))}
+
+
+def region_of_methods(watcher: Watcher, names: Sequence[str], *, is_chosen: bool = False) -> Document:
     """The ratios of the runs' methods side by side: seeds pooled, up to the last step that all methods made.
 
     Other runs and runs that ended early shorten no method. Shares are of the tokens with that sign of the
@@ -95,51 +131,35 @@ def arms_answer(watcher: Watcher, names: Sequence[str], *, is_chosen: bool = Fal
     """
     entries = [watcher.scan.entry(name) for name in dict.fromkeys(names)]
     arms = method_arms(entries, is_chosen=is_chosen)
-    others = [arm for arm in arms if arm.is_other]
-    trained = [entry for entry in entries if entry.overview.status.step > 0]
-    by_name = {entry.name: entry for entry in trained}
+    others = [arm.name for arm in arms if arm.is_other]
+    by_name = {entry.name: entry for entry in entries if entry.overview.status.step > 0}
     groups = groups_of(entries, METHODS, [arm for arm in arms if not arm.is_other])
     groups = {label: own for label, names in groups.items() if (own := [n for n in names if n in by_name])}
     until = min(
         (max(by_name[name].overview.status.step for name in own) for own in groups.values()), default=0
     )
-    place = places_of(trained, groups)
-    counted, windows = {}, {}
+    place = places_of(list(by_name.values()), groups)
+    methods = []
     for label, members in groups.items():
         found = [ratios_of(by_name[name].folder.ratios_file, until=until) for name in members]
         first = by_name[members[0]]
-        counted[label] = sum((one for one in found if one is not None), no_counts())
-        windows[label] = window_of_run(first.folder, setting(first.overview.config, "divergence"))
-    bounded = [window for window, _ in windows.values() if window is not None and window.upper < math.inf]
+        window, reason = window_of_run(first.folder, setting(first.overview.config, "divergence"))
+        counts = sum((one for one in found if one is not None), no_counts())
+        about = Counted(name=label, window=window, reason=reason, counts=counts, place=place[label])
+        methods.append(replace(about, num_seeds=len(members)))
+    bounded = [one.window for one in methods if one.window is not None and one.window.upper < math.inf]
     widest = max(bounded, key=lambda window: window.upper, default=None)
-    edges = bin_edges(sum(counted.values(), no_counts()), widest)
-    return {
-        "until": until,
-        "edges": None if edges is None else edges.tolist(),
-        "arms": [
-            {
-                "name": label,
-                "place": place[label],
-                "runs": members,
-                "window": window and [window.lower, window.upper],
-                "window_reason": reason,
-                "shares": _shares(counted[label], edges),
-            }
-            for label, members in groups.items()
-            for window, reason in [windows[label]]
-        ],
-        "others": [{"name": arm.name, "runs": list(arm.runs)} for arm in others],
-        "left_out": [entry.name for entry in entries if entry.overview.status.step <= 0],
-    }
-
-
-def _shares(counts: RatioCounts, edges: NDArray[np.float64] | None) -> Answer | None:
-    """By sign, the share of its tokens in each bin; None where nothing was counted."""
-    if edges is None or not counts.count_SB.sum():
-        return None
-    count_SB = binned(counts, edges)
-    share_SB = count_SB / np.maximum(count_SB.sum(axis=1, keepdims=True), 1.0)
-    return dict(zip(SIGNS, share_SB.round(7).tolist(), strict=True))
+    request = CurveRequest(
+        runs=tuple(by_name), metrics=tuple(OF_METHODS), is_chosen=is_chosen, num_points=_NUM_POINTS
+    )
+    return methods_document(
+        methods,
+        bin_edges(sum((one.counts for one in methods), no_counts()), widest),
+        curves_answer(watcher, request)["panels"] if methods else [],
+        until=until,
+        others=others,
+        num_left_out=len(entries) - len(by_name),
+    )
 
 
 def samples_answer(watcher: Watcher, name: str, source: str, step: int | None, wanted: Filter) -> Answer:

@@ -2,12 +2,11 @@
 
 import { tableCard } from "./document.js";
 import { el } from "./dom.js";
-import { axis, bandSeries, Figure, tip } from "./figure.js";
+import { axis, bandSeries, Figure, logAxis, tip } from "./figure.js";
 import { known, number, valueText } from "./format.js";
 import { seriesStyle } from "./palette.js";
 
 const DASHES = { solid: "solid", dashed: [6, 4], dotted: [2, 3] };
-const ROOM = 1.4; // around the values of a logarithmic axis
 const MOST_BORDERED = 250;
 
 /**
@@ -19,7 +18,7 @@ const MOST_BORDERED = 250;
  */
 export function drawSections(sections, made, more = {}) {
   return sections.map(({ title, sentences, figures, tables }) => [
-    el("h2", title),
+    title && el("h2", title),
     sentences.map(({ text }) => el("blockquote", text)),
     figures.length > 0 && figuresOf(figures, made),
     // Those with a caption are for papers, and saved as LaTeX.
@@ -64,29 +63,21 @@ function scaled(given, { unit }) {
 }
 
 function scaleOf(record, colours, values = []) {
-  const { title, unit, scale, labels } = record;
-  const [least, greatest] = [Math.min(...values), Math.max(...values)];
-  const room = scale === "log" ? ROOM : 1;
-  const ends = scale === "linear" ? {} : { min: least / room, max: greatest * room };
-  const given = Object.fromEntries(
-    [
-      ["min", record.low],
-      ["max", record.high],
-    ]
-      .filter(([, end]) => end !== null)
-      .map(([name, end]) => [name, scaled(end, record)]),
-  );
-  return axis(colours, {
-    name: title,
-    type: scale === "linear" ? "value" : "log",
-    logBase: scale === "log2" ? 2 : 10,
-    minInterval: unit === "count" || labels.length ? 1 : undefined,
-    ...(labels.length && {
-      axisLabel: { color: colours.muted, fontSize: 11, formatter: (place) => labels[place] ?? "" },
-    }),
-    ...ends,
-    ...given,
-  });
+  const { title, unit, scale, labels, low, high } = record;
+  const named = labels.length && {
+    axisLabel: { color: colours.muted, fontSize: 11, formatter: (place) => labels[place] ?? "" },
+  };
+  const ends = Object.entries({ min: low, max: high }).filter(([, end]) => end !== null);
+  const given = Object.fromEntries(ends.map(([name, end]) => [name, scaled(end, record)]));
+  if (scale === "linear")
+    return axis(colours, {
+      name: title,
+      minInterval: unit === "count" || labels.length ? 1 : undefined,
+      ...named,
+      ...given,
+    });
+  const shown = values.map((value) => scaled(value, record));
+  return logAxis(colours, shown, { name: title, logBase: scale === "log2" ? 2 : 10, ...named, ...given });
 }
 
 const below = { nameLocation: "middle", nameGap: 26, splitLine: { show: false } };
@@ -113,7 +104,12 @@ function marksOf({ marks, x, y }, colours) {
     ...at,
     name: mark.name,
     lineStyle: { color: mark.place === null ? colours.text : seriesStyle(mark.place, colours).color },
-    label: { show: Boolean(mark.name), formatter: mark.name, color: colours.muted },
+    label: {
+      show: Boolean(mark.name),
+      formatter: mark.name,
+      color: colours.muted,
+      ...(mark.y !== null && { position: "insideEndTop" }),
+    },
   });
   const lines = marks.filter(({ end }) => end === null);
   const ranges = marks.filter(({ end }) => end !== null);
@@ -149,6 +145,7 @@ function curveOf(one, { x, y }, colours) {
     {
       type: one.is_line ? "line" : "scatter",
       name: one.name,
+      step: one.is_step && "end",
       data: points,
       symbol: one.has_points || !one.is_line ? "circle" : "none",
       symbolSize: one.is_line ? 5 : 9,
@@ -190,7 +187,7 @@ function linesOf(record) {
     const interval = one.low.length
       ? ` [${[one.low, one.high].map((end) => shown(end[place], y)).join(", ")}]`
       : "";
-    return `${shown(one.y[place], y)}${interval}`;
+    return one.y[place] === null && interval ? interval : `${shown(one.y[place], y)}${interval}`;
   };
   const isLine = series.every(({ is_line: is }) => is);
   const byName = new Map(series.map((one) => [one.name, one]));

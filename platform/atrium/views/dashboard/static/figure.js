@@ -1,8 +1,7 @@
 // A figure: a chart in a card with its title, and its exports as PNG, SVG, PDF and CSV.
 
-import { add, el, fill } from "./dom.js";
+import { el, fill } from "./dom.js";
 import { csv, download, saveFromServer } from "./export.js";
-import { number } from "./format.js";
 import { THEMES, theme } from "./palette.js";
 import * as echarts from "./vendor/echarts/echarts.esm.min.js";
 
@@ -398,7 +397,7 @@ export function axis(colours, more = {}) {
     nameTextStyle: { color: colours.muted, fontSize: 11 },
     axisLine: { show: true, onZero: false, lineStyle: { color: colours.axis } },
     axisTick: { show: false },
-    axisLabel: { color: colours.muted, fontSize: 11, formatter: (value) => number(value), hideOverlap: true },
+    axisLabel: { color: colours.muted, fontSize: 11, formatter: tickText, hideOverlap: true },
     splitLine: { lineStyle: { color: colours.line } },
     ...rest,
   };
@@ -488,40 +487,44 @@ function complete(option, colours) {
   };
 }
 
-/** Put figures in a grid. */
-export function figureGrid(...figures) {
-  return add(
-    el("div.figures"),
-    figures.flat().map((figure) => figure.element),
+const ROOM = 1.05; // around the values of a logarithmic axis
+
+/** A logarithmic axis of these values: ticks at powers of ten, or between them where there are few. */
+export function logAxis(colours, values, more = {}) {
+  const known = values.filter((value) => value > 0);
+  const [min, max] = [Math.min(...known) / ROOM, Math.max(...known) * ROOM];
+  const customValues = more.logBase === 2 ? undefined : logTicks(min, max);
+  const label = { color: colours.muted, fontSize: 11, customValues, formatter: tickText };
+  return axis(colours, {
+    type: "log",
+    min,
+    max,
+    axisTick: { show: false, customValues },
+    axisLabel: label,
+    ...more,
+  });
+}
+
+function logTicks(min, max) {
+  const [from, to] = [Math.ceil(Math.log10(min)), Math.floor(Math.log10(max))];
+  const every = Math.max(Math.ceil((to - from + 1) / 6), 1);
+  const powers = Array.from({ length: to - from + 1 }, (_, i) => 10 ** (from + i)).filter(
+    (_, i) => i % every === 0,
   );
+  if (powers.length >= 2) return powers;
+  const rough = (max - min) / 8;
+  const size = 10 ** Math.floor(Math.log10(rough));
+  const step = size * [1, 2, 5, 10].find((one) => one * size >= rough);
+  const first = Math.ceil(min / step);
+  return Array.from({ length: Math.floor(max / step) - first + 1 }, (_, i) => (first + i) * step);
 }
 
-/** Dispose of figures by name. */
-export function disposeAll(figures) {
-  for (const figure of Object.values(figures)) figure.dispose();
+/** A tick with all its digits, so that no two are alike: ticks are at round numbers. */
+function tickText(value) {
+  const size = Math.abs(value);
+  const isPlain = size === 0 || (size >= 1e-4 && size < 1e7);
+  return isPlain
+    ? EXACT.format(value).replace("-", "−")
+    : value.toExponential().replace(/(\.\d{1,6})\d*/, "$1");
 }
-
-const RATIOS = [
-  0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1, 1.01, 1.02, 1.05, 1.1, 1.2, 1.4,
-  2, 3, 5, 10, 20, 50, 100,
-];
-
-/** Ticks at ratios that people say, on an axis of their logarithms: of those too close together, the ones nearest to 1. */
-export function ratioTicks(edges, colours) {
-  const kept = [];
-  const least = (edges.at(-1) - edges[0]) / 14;
-  for (const log of RATIOS.map(Math.log).sort((a, b) => Math.abs(a) - Math.abs(b))) {
-    if (log > edges[0] && log < edges.at(-1) && kept.every((other) => Math.abs(other - log) >= least))
-      kept.push(log);
-  }
-  const customValues = kept.sort((a, b) => a - b);
-  return {
-    axisTick: { show: true, customValues, lineStyle: { color: colours.axis } },
-    axisLabel: {
-      color: colours.muted,
-      fontSize: 11,
-      customValues,
-      formatter: (log) => number(Number(Math.exp(log).toPrecision(4))),
-    },
-  };
-}
+const EXACT = new Intl.NumberFormat("en-US", { maximumSignificantDigits: 8 });

@@ -1,7 +1,6 @@
 // Curves of any metric: grouped by any setting with a band over seeds, against steps, tokens or time.
 
 import { ask } from "../api.js";
-import { curveAxis, drawNothing } from "../charts.js";
 import {
   button,
   checkbox,
@@ -214,7 +213,8 @@ export async function show(root, context) {
     const shownUnit = isShare ? "%" : unit;
     const titles = { title: titleOf(name), subtitle: `${meaning}${shownUnit ? `, ${shownUnit}` : ""}` };
     if (!series.length) {
-      drawNothing(figure, "None of the shown runs has recorded it.", titles);
+      figure.draw({ option: () => ({}), table: () => ({ columns: [], rows: [] }), ...titles });
+      figure.drawNothing("None of the shown runs has recorded it.");
       return;
     }
     const parameters = { ...query, metric: name, ...asking() };
@@ -378,7 +378,11 @@ export function curveOption(series, { axis: x = "step", log = false, isShare = f
   };
   return zoomable({
     grid: { left: 6, right: 18, top: 14, bottom: 6, containLabel: true },
-    xAxis: curveAxis(colours, {
+    xAxis: axis(colours, {
+      scale: false,
+      min: "dataMin",
+      max: "dataMax",
+      splitLine: { show: false },
       minInterval: x === "wall_clock" ? 0 : 1,
       axisLabel: {
         color: colours.muted,
