@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +26,6 @@ from atrium.grading.verifiers import Verifier
 from atrium.models.digests import architecture, tokenizer_digest
 from atrium.models.policy import Policy
 from atrium.models.settings import TinySettings
-from atrium.runs.provenance import package_versions
 
 if TYPE_CHECKING:
     from atrium.evaluation.evaluator import Benchmark
@@ -88,9 +89,11 @@ def evaluation_key(
 
 def _versions(engine: EngineSettings) -> list[str]:
     """The versions of the libraries that compute and decode answers."""
-    installed = package_versions()
-    engines = [name for name in engine.packages if name in installed]
-    return [f"{name} {installed[name]}" for name in (*_PACKAGES, *engines)]
+    found = []
+    for name in (*_PACKAGES, *engine.packages):
+        with suppress(PackageNotFoundError):
+            found.append(f"{name} {version(name)}")
+    return found
 
 
 @cache

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator, Set
+from functools import lru_cache
 from itertools import accumulate, islice, pairwise
 
 from atrium.base.errors import ConfigError
@@ -28,6 +29,7 @@ _MAX_REDRAWS = 2_000
 """Draws in a row that may hit a question already taken before the level counts as exhausted."""
 
 
+@lru_cache(maxsize=2)  # runs of one sweep share a process and a task
 def arithmetic_splits(settings: ArithmeticSettings) -> Splits:
     """Draw the three splits; no question of one split occurs in another.
 
