@@ -1,9 +1,11 @@
-"""The examples in docstrings, which print what they say, and the programs in examples/, which learn."""
+"""The examples in docstrings, which print what they say, and the programs and the notebook in examples/."""
 
 from __future__ import annotations
 
 import doctest
 import importlib
+import json
+import os
 import re
 import subprocess
 import sys
@@ -38,3 +40,19 @@ def test_minimal_loop_learns_to_repeat_its_prompt(method):
     rewards = [float(reward) for reward in re.findall(r"reward (\S+)", done.stdout)]
     assert len(rewards) == 4
     assert max(rewards) > 0.5 > rewards[0]
+
+
+@pytest.mark.full
+def test_tutorial_notebook_runs_from_its_first_to_its_last_cell(tmp_path):
+    notebook = json.loads((SOURCE_ROOT.parent / "examples" / "tutorial.ipynb").read_text(encoding="utf-8"))
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    short = "seed=0 experiment=stress debug=tiny_steps experiment_name=stress num_steps=1 tracking=none"
+    short += " tracking.figures=false"
+    environment = os.environ | {"TUTORIAL_RUNS": short}
+    program = [sys.executable, "-c", "\n\n".join(cells)]
+    done = subprocess.run(
+        program, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "one seed: not judged" in done.stdout
+    assert (tmp_path / "comparison.png").exists()
