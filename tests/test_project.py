@@ -441,6 +441,7 @@ def test_machine_without_driver_gets_a_cpu_build_or_is_told_what_it_gets(bare_pr
 
 
 @pytest.mark.full
+@pytest.mark.release
 def test_development_tools_are_added_once_and_stay(bare_project):
     (bare_project / "backend.py").write_text(BACKEND)
     (bare_project / "pyproject.toml").write_text(

@@ -49,6 +49,7 @@ def plain(tmp_path_factory):
 
 
 @pytest.mark.full
+@pytest.mark.release
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["adamw_8bit", "adamw_bf16"])
 def test_the_reward_rises_as_with_adamw(plain, kind):

@@ -93,6 +93,7 @@ def test_a_killed_rank_is_named_and_the_run_goes_on_by_itself(tmp_path):
     assert {path.name for path in (run.folder.path / "ranks").glob("*.log")} == {"rank-0.log", "rank-1.log"}
 
 
+@pytest.mark.release
 def test_a_rank_that_hangs_ends_the_run_in_time_and_another_number_of_ranks_goes_on(tmp_path):
     run = Launched(tmp_path, f"compute.timeout_s={TIMEOUT_S}")
     run.until_step(2)

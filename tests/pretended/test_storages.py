@@ -160,7 +160,7 @@ def _tracked(config):
 
 @pytest.mark.parametrize(
     ("shape", "overrides"),
-    [*CASES, *(pytest.param(*case, marks=pytest.mark.full) for case in MORE)],
+    [*CASES, *(pytest.param(*case, marks=[pytest.mark.full, pytest.mark.release]) for case in MORE)],
 )
 def test_every_phase_holds_what_is_planned_to_a_twentieth(shape, overrides):
     config = _composed(shape, overrides)

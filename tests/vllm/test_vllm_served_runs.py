@@ -61,7 +61,7 @@ def test_weights_change_within_completions_at_the_tokens_that_are_recorded(tmp_p
     steps, folder = train(
         tmp_path,
         *line,
-        "num_steps=4",
+        "num_steps=3",
         "rollout.num_prompts=8",
         "checkpoint.every_num_steps=1",
         "checkpoint.keep_last=9",

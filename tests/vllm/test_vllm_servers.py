@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="bitwise equality is promised on a CPU"),
 ]
 
-LAGGED = ("num_steps=4", "rollout.lag=1", "rollout.num_prompts=8", "compute.num_threads=1")
+LAGGED = ("num_steps=3", "rollout.lag=1", "rollout.num_prompts=8", "compute.num_threads=1")
 
 
 def of_no_time(steps):
@@ -58,7 +58,7 @@ def same_run(one, other):
     (steps, folder), (other_steps, other_folder) = one, other
     assert of_no_time(steps) == of_no_time(other_steps)
     ours, theirs = (
-        load_file(one.checkpoint_path(4) / "policy" / "model.safetensors") for one in (folder, other_folder)
+        load_file(one.checkpoint_path(3) / "policy" / "model.safetensors") for one in (folder, other_folder)
     )
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
