@@ -96,7 +96,7 @@ def test_a_program_that_takes_too_long_or_fails_is_a_reason(report, tmp_path):
 
 
 def test_packages_that_lack_are_named(report, monkeypatch):
-    monkeypatch.setattr("atrium.assemble.doctor.metadata.version", lambda name: "0.0.1")
+    monkeypatch.setattr("atrium.assemble.doctor.installed_version", lambda name: "0.0.1")
     lacking = [reason.partition(" ")[0] for reason in report.missing_packages()]
     assert {"torch", "transformers", "hydra-core", "pytest"} <= set(lacking)
     assert not report.UNUSED & set(lacking)

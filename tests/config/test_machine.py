@@ -118,7 +118,7 @@ def test_a_gpu_that_is_hidden_is_none(monkeypatch, tmp_path):
     ("version", "expected"), [("2.13.0", True), ("2.13.0+cu128", True), ("2.13.0+cpu", False)]
 )
 def test_a_build_of_torch_says_whether_it_can_use_a_gpu(monkeypatch, version, expected):
-    monkeypatch.setattr(machine.metadata, "version", lambda name: version)
+    monkeypatch.setattr(machine, "installed_version", lambda name: version)
     monkeypatch.setattr(machine.sys, "platform", "linux")
     assert machine.torch_has_cuda() is expected
 

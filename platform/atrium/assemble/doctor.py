@@ -22,6 +22,7 @@ from pathlib import Path
 
 import atrium
 from atrium.base.errors import MissingDependencyError
+from atrium.base.loading import installed_version
 
 MIN_PYTHON, BELOW_PYTHON = (3, 11), (3, 14)
 MIN_MEMORY_MB, MIN_FREE_MB = 2000, 500
@@ -85,9 +86,8 @@ def requirement_name(requirement: str) -> str:
 def unmet(requirement: str) -> str | None:
     """Why an installed package does not meet a requirement, or None where one does."""
     name = requirement_name(requirement)
-    try:
-        version = metadata.version(name)
-    except metadata.PackageNotFoundError:
+    version = installed_version(name)
+    if version is None:
         return f"{name} is not installed (needed: {requirement})"
     try:
         from packaging.requirements import Requirement

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from contextlib import suppress
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import atrium
 from atrium.assemble.graders import grader_version
 from atrium.base import plugins
+from atrium.base.loading import installed_version
 from atrium.config.evaluation import ONLY_TRAINING_READS
 from atrium.config.schema import RunConfig
 from atrium.data.prompts import PromptEncoder
@@ -89,11 +88,8 @@ def evaluation_key(
 
 def _versions(engine: EngineSettings) -> list[str]:
     """The versions of the libraries that compute and decode answers."""
-    found = []
-    for name in (*_PACKAGES, *engine.packages):
-        with suppress(PackageNotFoundError):
-            found.append(f"{name} {version(name)}")
-    return found
+    versions = {name: installed_version(name) for name in (*_PACKAGES, *engine.packages)}
+    return [f"{name} {version}" for name, version in versions.items() if version is not None]
 
 
 @cache

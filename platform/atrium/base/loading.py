@@ -1,4 +1,4 @@
-"""Importing large libraries without the garbage collector."""
+"""Libraries: which version is installed, and importing large ones without the garbage collector."""
 
 from __future__ import annotations
 
@@ -6,6 +6,15 @@ import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
+
+
+def installed_version(distribution: str) -> str | None:
+    """The version of an installed distribution; None where it is not installed."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 @contextmanager

@@ -14,11 +14,11 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from atrium.base.errors import install_command
+from atrium.base.loading import installed_version
 
 _CGROUP = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
@@ -162,11 +162,8 @@ def _has_cuda() -> bool:
 
 def torch_has_cuda() -> bool:
     """Whether the installed build of torch may have CUDA, by its version: `2.13.0+cpu` has not."""
-    try:
-        version = metadata.version("torch")
-    except metadata.PackageNotFoundError:
-        return False
-    return not version.endswith("+cpu") and sys.platform != "darwin"
+    version = installed_version("torch")
+    return version is not None and not version.endswith("+cpu") and sys.platform != "darwin"
 
 
 def _usable_cpus() -> set[int]:

