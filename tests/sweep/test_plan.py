@@ -15,6 +15,7 @@ SHIPPED = {
     "delta",
     "cppo",
     "cppo_paper_1_7b",
+    "same_class",
     "cppo_rates",
     "clip_range",
     "window",
