@@ -32,7 +32,7 @@ sys.path[:0] = [str(REPOSITORY / "platform")]  # where nothing is installed
 import suite  # noqa: E402
 import tables  # noqa: E402
 
-UNUSED = {"mlflow", "wandb", "optuna", "fastapi", "uvicorn", "tsdownsample"}
+UNUSED = {"mlflow", "wandb", "optuna", "fastapi", "uvicorn"}
 """Packages of the base install that nothing here imports: trackers, sweeps and the dashboard."""
 _PEER = "trl_step.py"
 LEFT_OUT = {

@@ -154,7 +154,7 @@ MAX_CODE_LINES: dict[str, int] = {
     "sweep": 2_901,
     "theory": 1_124,
     "train": 3_508,
-    "views": 2_790,
+    "views": 2_850,
 }
 """Code lines of each package, without blanks, comments, docstrings and imports.
 

@@ -9,7 +9,6 @@ from atrium.compare.curves import (
     Curve,
     at_steps,
     axis_values,
-    chosen_points,
     curve,
     group_curve,
     moving_mean,
@@ -87,20 +86,6 @@ def test_a_group_without_points_is_none_and_one_run_has_no_band():
     assert group_curve([Curve(x=np.zeros(0), y=np.zeros(0))], Band.RANGE) is None
     alone = group_curve([Curve(x=np.arange(2.0), y=np.ones(2))], Band.RANGE)
     assert alone.low is None
-
-
-def test_few_points_keep_the_ends_and_the_extremes():
-    x = np.arange(10_000.0)
-    y = np.sin(x / 300.0)
-    y[4321] = 50.0
-    kept = chosen_points(x, y, 200)
-    assert len(kept) <= 200
-    assert kept[0] == 0
-    assert kept[-1] == 9_999
-    assert 4321 in kept
-    assert (np.diff(kept) > 0).all()
-    assert chosen_points(x[:50], y[:50], 200).tolist() == list(range(50))
-    assert len(chosen_points(x, y, 0)) == len(x)
 
 
 def test_a_window_longer_than_the_run_does_not_flatten_it():

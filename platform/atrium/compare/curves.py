@@ -89,6 +89,15 @@ def at_steps(steps: Column, columns: Mapping[str, Column], axis: Axis) -> Column
     return reached
 
 
+def at_exact(steps: Column, x: Column, y: Column) -> Column:
+    """The values y of x at steps [N] that are among x, NaN at others."""
+    found = np.full(len(steps), np.nan)
+    place = np.minimum(np.searchsorted(x, steps), len(x) - 1)
+    known = x[place] == steps
+    found[known] = y[place[known]]
+    return found
+
+
 def curve(x: Column, y: Column, *, smoothing: int = 1) -> Curve:
     """The finite points, each the mean of the `smoothing` values around it, at most a quarter of them all."""
     known = np.isfinite(y) & np.isfinite(x)
@@ -181,14 +190,3 @@ def _at_evaluated_steps(curves: Sequence[Curve]) -> tuple[Column, Column]:
     grid: Column = np.nanmean(x_SG, axis=0)
     order = np.argsort(grid, kind="stable")
     return grid[order], value_SG[:, order]
-
-
-def chosen_points(x: Column, y: Column, num_points: int) -> NDArray[np.int64]:
-    """The places of at most about `num_points` points that look like all of them, the ends among them."""
-    if num_points <= 2 or len(x) <= num_points:
-        return np.arange(len(x))
-    from tsdownsample import MinMaxLTTBDownsampler  # costs 0.1 s at start, which short runs never need
-
-    downsampler = MinMaxLTTBDownsampler()  # type: ignore[no-untyped-call]
-    chosen = downsampler.downsample(np.ascontiguousarray(x), np.ascontiguousarray(y), n_out=num_points)
-    return np.unique(chosen.astype(np.int64))

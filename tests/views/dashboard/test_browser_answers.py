@@ -7,7 +7,7 @@ import json
 from typing import get_args
 
 import pytest
-from tests.dashboard_pages import VIEWS, drawn, show, until
+from tests.dashboard_pages import REWARD, VIEWS, drawn, show, until
 from tests.documents import decoded
 
 from atrium.document.document import Unit
@@ -167,7 +167,7 @@ def test_an_address_opens_the_completion_of_its_step_where_all_steps_are_listed(
 
 def test_runs_are_filtered_by_the_last_value_of_a_metric(page):
     show(page, "/curves")
-    drawn(page, "rollout/reward")  # now all of it is indexed
+    drawn(page, REWARD)  # now all of it is indexed
     for bound, num in ((0.1, 4), (0.95, 0)):
         show(page, f"/runs?q=rollout%2Freward%3E{bound}")
         until(page, f"document.querySelectorAll('tr[data-run]').length === {num}")
@@ -211,7 +211,7 @@ def test_what_is_chosen_while_an_answer_is_awaited_is_what_is_shown(page):
 
 def test_a_filter_by_a_metric_waits_for_the_metric(page):
     show(page, "/curves")
-    drawn(page, "rollout/reward")
+    drawn(page, REWARD)
     page.add_init_script("delete globalThis.SharedWorker")  # whose requests cannot be held back
     hold_back(page, "**/api/events*")
     view, lasts = hold_back(page, "**/static/views/runs.js"), hold_back(page, "**/api/lasts?*")

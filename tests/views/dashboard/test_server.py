@@ -126,9 +126,37 @@ def test_curves_follow_the_axis_the_group_and_the_smoothing(client):
     rough = ask(client, "curves", **shown, group="run")["panels"][0]["series"][0]
     smooth = ask(client, "curves", **shown, smooth=99, group="run")["panels"][0]["series"][0]
     assert "raw" not in rough
-    assert smooth["raw"] == {"x": rough["x"], "y": rough["y"]}
+    assert smooth["raw"] == rough["y"]
     assert smooth["y"] != rough["y"]
     assert smooth["y"][-1] - smooth["y"][0] > 0.5, "a window longer than the run leaves its course"
+
+
+def test_curves_of_a_panel_have_points_at_the_same_steps_and_more_of_them_in_a_zoom(
+    client, make_run, runs_dir
+):
+    for seed, num_steps in enumerate((300, 260)):
+        make_run(runs_dir, "atr", seed, experiment="long", num_steps=num_steps)
+    eventually(lambda: len(indexed(client)) == 6)
+    shown = {"exp": "long", "metric": "rollout/reward", "group": "run", "points": 20}
+    answer = ask(client, "curves", **shown)
+    longer, shorter = sorted(answer["panels"][0]["series"], key=lambda one: -one["x"][-1])
+    assert longer["x"][: len(shorter["x"])] == shorter["x"]
+    assert (longer["x"][0], longer["x"][-1]) == (1, 300)
+    assert len(longer["x"]) <= 22
+    assert answer["smoothing"] == 7
+    assert len(longer["raw"]) == len(longer["y"])
+    zoomed = ask(client, "curves", **shown, zoom="101_120")["panels"][0]["series"][0]["x"]
+    assert set(range(101, 121)) <= set(zoomed)
+
+
+def test_a_metric_on_the_x_axis_gives_a_point_per_step(client):
+    shown = {"exp": "study", "metric": ["rollout/reward", "evaluation/sums/mean_at_k"]}
+    reward, score = ask(client, "curves", **shown, x="objective/entropy")["panels"]
+    assert [len(one["x"]) for one in reward["series"]] == [16, 16]
+    assert sorted(set(reward["series"][0]["x"]))[-1] == 1.0
+    assert [len(one["y"]) for one in score["series"]] == [2, 2], "the last step of two runs was evaluated"
+    saved = client.get("/api/figure/curves", params={**shown, "x": "objective/entropy", "suffix": "svg"})
+    assert saved.content.startswith(b"<?xml")
 
 
 def test_quantities_come_with_unit_and_meaning(client):
@@ -136,21 +164,6 @@ def test_quantities_come_with_unit_and_meaning(client):
     assert found["objective/entropy"]["unit"] == "nats"
     assert found["evaluation/sums/mean_at_k"]["is_share"]
     assert "step" not in found
-
-
-def test_evenly_spread_points_are_the_same_steps_of_every_quantity(client, runs_dir, make_run):
-    make_run(runs_dir, "clip", 3, num_steps=60)
-    eventually(lambda: len(names(client)) == 5)
-    [run] = [name for name in indexed(client) if "clip" in name]
-    wanted = {"run": run, "group": "run", "metric": ["objective/entropy", "objective/kl_k3"], "points": 9}
-    panels = ask(client, "curves", **wanted, even=True)["panels"]
-    entropy, kl = (panel["series"][0] for panel in panels)
-    assert entropy["x"] == kl["x"]
-    assert len(kl["x"]) == 9
-    assert (kl["x"][0], kl["x"][-1]) == (1, 60)
-    assert [round(y / x, 6) for x, y in zip(kl["x"], kl["y"], strict=True)] == [0.001] * 9
-    lookalike = ask(client, "curves", **wanted)["panels"]
-    assert lookalike[0]["series"][0]["x"] != entropy["x"], "the points of the first look like all of them"
 
 
 def test_the_page_loads_the_charting_library_first_only_where_there_are_figures(client):

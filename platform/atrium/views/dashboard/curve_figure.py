@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 from atrium.base.errors import ConfigError
 from atrium.document.document import Axis, Lines, Series, Unit
+from atrium.views.dashboard.curve_queries import MOST_BANDS
 
 _X_LABELS = {"step": "training step", "tokens": "generated tokens", "wall_clock": "training time (s)"}
 _BANDS = {"range": "from least to greatest run", "deviation": "one standard deviation over runs"}
 _FEW = 12
 """Points of a curve below which each is marked."""
-MOST_BANDS = 4
-"""Curves of a panel that have bands; bands of more hide each other."""
 
 
 def curves_figure(
@@ -44,12 +44,13 @@ def curves_figure(
     series: list[Series] = []
     for number, (panel, one) in zip(count(), shown):
         name = _label(one, "" if is_single else known.get(panel["name"], panel["name"]), panels)
-        series += _series(one, name, one["place"] if is_single else number, has_band=has_band)
+        own = _series(one, name, one["place"] if is_single else number, has_band=has_band)
+        series += own if axis in _X_LABELS else [replace(own[-1], is_line=False)]
     return Lines(
         key=key,
         title=title or " and ".join(panel["name"].removeprefix("evaluation/") for panel in panels),
         caption=f"(band: {_BANDS[band]})" if has_band and band in _BANDS else "",
-        x=Axis(title=_X_LABELS[axis], unit="count" if axis == "step" else ""),
+        x=Axis(title=_X_LABELS.get(axis, axis), unit="count" if axis == "step" else ""),
         y=Axis(
             title=f"{meaning} ({unit})" if unit else meaning,
             unit=value_unit,

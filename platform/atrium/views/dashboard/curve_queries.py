@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -19,9 +19,10 @@ from atrium.compare.curves import (
     Band,
     Column,
     Curve,
+    GroupCurve,
+    at_exact,
     at_steps,
     axis_values,
-    chosen_points,
     curve,
     group_curve,
 )
@@ -36,6 +37,12 @@ WITHOUT_SETTINGS = "runs without settings"
 EACH, METHODS = "run", "method"
 """Groups that are not settings: every run by itself, and runs that differ in seed only."""
 _EVALUATION = "evaluation/"
+_AXES = tuple(map(str, Axis))
+_MOST_NAMED = 8
+_MOST_SEARCHED = 60
+"""Curves of a panel whose extremes are searched for, so that no peak is left out."""
+MOST_BANDS = 4
+"""Curves of a panel that have bands, and lines of what they were before smoothing; more hide each other."""
 _MEAN, _PASS, _LENGTH, _TRUNCATED = "mean_at_k", "pass_at_k", "completion_length", "truncated_frac"
 _MEANINGS = {
     _MEAN: "mean over problems of the share of correct answers",
@@ -49,18 +56,19 @@ _MEANINGS = {
 class CurveRequest:
     """Curves to draw. `group_by` is `EACH`, `METHODS` or settings joined by commas; 0 points are all.
 
-    With `is_even` the points of a run are evenly spread steps, the same for all metrics, so that these can be
-    set against each other; otherwise each curve's points are those that look like all of them.
+    `axis` is an `Axis` or a quantity, which gives points instead of curves. The curves of a panel have their
+    points at the same x; within `zoom` these are as many as in the whole panel without it.
     """
 
     runs: tuple[str, ...]
     metrics: tuple[str, ...]
-    axis: Axis = Axis.STEP
+    axis: str = Axis.STEP
     group_by: str = METHODS
     band: Band = Band.RANGE
-    smoothing: int = 1
+    smoothing: int | None = None
+    """Steps that a value is the mean of; None are a fiftieth of the longest run."""
     num_points: int = 400
-    is_even: bool = False
+    zoom: tuple[float, float] | None = None
     is_chosen: bool = False
     """Whether the user named the runs one by one, so that none of them is one of the other runs."""
 
@@ -99,31 +107,67 @@ def _drawn(watcher: Watcher, request: CurveRequest, _state: tuple[object, ...]) 
     groups = groups_of(entries, request.group_by, arms)
     place = places_of(entries, groups)
     recorded = {entry.name: _recorded(watcher, entry, request) for entry in entries}
+    longest = max((len(one.x) for one in recorded.values() if one.x is not None), default=0)
+    width = request.smoothing or max(longest // 50, 1) | 1
+    request = replace(request, smoothing=width)
     panels = []
     for metric in request.metrics:
+        members = {label: [recorded[name] for name in names] for label, names in groups.items()}
+        found = {label: made for label, own in members.items() if (made := _group(request, metric, own))}
+        grid = _grid(tuple(found.values()), request)
         series = [
-            {**made, "place": place[label], **_unsmoothed(request, metric, label, own)}
-            for label, members in groups.items()
-            for own in [{name: recorded[name] for name in members}]
-            if (made := _series(request, metric, label, own))
+            {"label": label, "place": place[label], **_sampled(made, grid)} for label, made in found.items()
         ]
+        if len(series) <= MOST_BANDS and width > 1 and not metric.startswith(_EVALUATION):
+            rough = replace(request, smoothing=1, band=Band.NONE)
+            for one in series:
+                raw = _group(rough, metric, members[one["label"]])
+                one["raw"] = _sampled(raw, grid)["y"] if raw else []
         panels.append({**_about(metric), "series": series})
+    others = [arm.name for arm in arms if arm.is_other]
     return {
         "panels": panels,
         "pending": pending,
-        "groups": groups,
-        "others": [arm.name for arm in arms if arm.is_other],
-        "places": place,
+        "groups": _about_groups(entries, groups, place, others),
         "axis": str(request.axis),
+        "smoothing": width,
     }
+
+
+def _about_groups(
+    entries: Sequence[RunEntry],
+    groups: Mapping[str, Sequence[str]],
+    place: Mapping[str, int],
+    others: Collection[str],
+) -> list[Answer]:
+    """The groups by their last score, the best first, and the other runs after them."""
+    members = {entry.name: entry for entry in entries}
+    own = {label: [members[name] for name in names] for label, names in groups.items()}
+    return [
+        {
+            "label": label,
+            "num": len(groups[label]),
+            "runs": groups[label][:_MOST_NAMED],
+            "place": place[label],
+            "is_other": label in others,
+            "is_live": any(entry.overview.state.is_live for entry in own[label]),
+        }
+        for label in sorted(own, key=lambda label: (label in others, -_last_score(own[label])))
+    ]
+
+
+def _last_score(entries: Iterable[RunEntry]) -> float:
+    """The mean of the last scores of runs, -1 where none has one."""
+    scores = [one.last.mean_at_k for entry in entries for one in entry.overview.scores.values() if one.last]
+    known = [score for score in scores if score is not None]
+    return sum(known) / len(known) if known else -1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Recorded:
-    """The numbers behind one run's curves: columns [N], rows of them [M], the x-axis [M], evaluations."""
+    """The numbers behind one run's curves: columns [N], the x-axis [N], evaluations."""
 
     columns: Mapping[str, Column]
-    rows: NDArray[np.int64] | slice
     x: Column | None
     evaluations: Mapping[str, Sequence[EvaluationPoint]]
 
@@ -131,71 +175,96 @@ class _Recorded:
 def _recorded(watcher: Watcher, entry: RunEntry, request: CurveRequest) -> _Recorded:
     table = watcher.index.read(entry.folder)
     columns = {} if table is None else table.columns
-    x = axis_values(columns, request.axis)
-    rows: NDArray[np.int64] | slice = slice(None)
-    if request.is_even and x is not None and len(x) > request.num_points > 1:
-        rows = np.linspace(0, len(x) - 1, request.num_points).round().astype(np.int64)
-    return _Recorded(
-        columns=columns,
-        rows=rows,
-        x=None if x is None else x[rows],
-        evaluations=watcher.scan.evaluations(entry),
-    )
+    x = axis_values(columns, Axis(request.axis)) if request.axis in _AXES else columns.get(request.axis)
+    return _Recorded(columns=columns, x=x, evaluations=watcher.scan.evaluations(entry))
 
 
-def _curve(recorded: _Recorded, metric: str, axis: Axis, smoothing: int) -> Curve | None:
+def _curve(recorded: _Recorded, metric: str, request: CurveRequest) -> Curve | None:
     """One quantity of one run, or None where it has none (yet)."""
+    if request.axis not in _AXES:
+        return _points(recorded, metric, request.num_points)
     if metric.startswith(_EVALUATION):
-        return _evaluation_curve(recorded.evaluations, metric, recorded.columns, axis)
+        return _evaluation_curve(recorded.evaluations, metric, recorded.columns, Axis(request.axis))
     values = recorded.columns.get(metric)
     if values is None or recorded.x is None:
         return None
-    made = curve(recorded.x, values[recorded.rows], smoothing=smoothing)
+    made = curve(recorded.x, values, smoothing=request.smoothing or 1)
     return made if len(made.x) else None
 
 
-def _series(
-    request: CurveRequest, metric: str, label: str, members: Mapping[str, _Recorded]
-) -> Answer | None:
-    found = [
-        made
-        for recorded in members.values()
-        if (made := _curve(recorded, metric, request.axis, request.smoothing))
-    ]
+def _points(recorded: _Recorded, metric: str, num_points: int) -> Curve | None:
+    """A quantity against another one at evenly spread steps; x [N] does not increase."""
+    steps, x, y = recorded.columns.get("step"), recorded.x, recorded.columns.get(metric)
+    if steps is None or x is None:
+        return None
+    if metric.startswith(_EVALUATION):
+        found = _evaluation_curve(recorded.evaluations, metric, recorded.columns, Axis.STEP)
+        y = None if found is None else at_exact(steps, found.x, found.y)
+    if y is None:
+        return None
+    known = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
+    kept = known[_even(len(known), num_points)]
+    return Curve(x=x[kept], y=y[kept]) if len(kept) else None
+
+
+def _group(request: CurveRequest, metric: str, members: Sequence[_Recorded]) -> GroupCurve | None:
+    """The curve of one run, or the mean over several with a band; of points those of all runs."""
+    found = [made for one in members if (made := _curve(one, metric, request))]
     if not found:
         return None
-    about = {"label": label, "runs": list(members)}
-    if len(found) == 1:
-        single = found[0]
-        kept = chosen_points(single.x, single.y, request.num_points)
-        return {**about, **_points(kept, x=single.x, y=single.y, low=single.low, high=single.high), "num": 1}
-    mean = group_curve(found, request.band)
-    if mean is None:
+    if request.axis not in _AXES:
+        x, y = (np.concatenate([getattr(one, name) for one in found]) for name in ("x", "y"))
+        return GroupCurve(x=x, mean=y, low=None, high=None, num_runs=np.ones(len(x), dtype=np.int64))
+    if len(found) > 1:
+        return group_curve(found, request.band)
+    [one] = found
+    num_runs = np.ones(len(one.x), dtype=np.int64)
+    return GroupCurve(x=one.x, mean=one.y, low=one.low, high=one.high, num_runs=num_runs)
+
+
+def _grid(found: Collection[GroupCurve], request: CurveRequest) -> Column | None:
+    """The x of a panel's points; None where each curve keeps its own, which are few or no curves."""
+    if request.axis not in _AXES or not found:
         return None
-    kept = chosen_points(mean.x, mean.mean, request.num_points)
-    num = mean.num_runs[kept]
-    points = _points(kept, x=mean.x, y=mean.mean, low=mean.low, high=mean.high)
-    return {**about, **points, "num": int(num[0]) if (num == num[0]).all() else num.tolist()}
+    x, num = np.unique(np.concatenate([made.x for made in found])), request.num_points
+    if num <= 2 or len(x) <= num:
+        return None
+    low, high = (x[0], x[-1]) if request.zoom is None else request.zoom
+    is_inside = (x >= low) & (x <= high)
+    inside, outside = x[is_inside], x[~is_inside]
+    kept = (_extremes(inside, found, num), outside[_even(len(outside), num // 4)], x[[0, -1]])
+    return np.unique(np.concatenate(kept))
 
 
-def _unsmoothed(request: CurveRequest, metric: str, label: str, members: Mapping[str, _Recorded]) -> Answer:
-    """The curve before smoothing, which stays in sight behind the smoothed one."""
-    if request.smoothing == 1 or metric.startswith(_EVALUATION):
-        return {}
-    raw = _series(replace(request, smoothing=1, band=Band.NONE), metric, label, members)
-    return {"raw": {"x": raw["x"], "y": raw["y"]}} if raw else {}
+def _extremes(x: Column, found: Collection[GroupCurve], num: int) -> Column:
+    """At most `num` of x: of each part of equal length those of the highest and the lowest value."""
+    if len(x) <= num or len(found) > _MOST_SEARCHED:
+        return x[_even(len(x), num)]
+    y_SN = np.stack([np.interp(x, made.x, made.mean, left=np.nan, right=np.nan) for made in found])
+    upper, lower = np.fmax.reduce(y_SN, axis=0), np.fmin.reduce(y_SN, axis=0)
+    parts = np.array_split(np.arange(len(x)), num // 2)
+    kept = [place for part in parts for place in (part[upper[part].argmax()], part[lower[part].argmin()])]
+    return np.unique(x[kept])
 
 
-def _points(
-    kept: NDArray[np.int64],
-    *,
-    x: Column,
-    y: Column,
-    low: Column | None,
-    high: Column | None,
-) -> Answer:
-    columns = {"x": x, "y": y, "low": low, "high": high}
-    return {name: _numbers(column[kept]) for name, column in columns.items() if column is not None}
+def _even(num: int, most: int) -> NDArray[np.int64]:
+    """At most `most` evenly spread places of `num`, both ends among them."""
+    return np.unique(np.linspace(0, max(num - 1, 0), min(num, max(most, 2))).round().astype(np.int64))[:num]
+
+
+def _sampled(made: GroupCurve, grid: Column | None) -> Answer:
+    """A curve at the points of its panel's grid, within its own first and last one."""
+    columns = {"x": made.x, "y": made.mean, "low": made.low, "high": made.high}
+    num_runs = made.num_runs
+    if grid is not None:
+        x = grid[(grid >= made.x[0]) & (grid <= made.x[-1])]
+        num_runs = num_runs[np.searchsorted(made.x, x)]
+        columns = {
+            name: None if column is None else np.interp(x, made.x, column) for name, column in columns.items()
+        }
+    numbers = {name: _numbers(column) for name, column in columns.items() if column is not None}
+    is_same = len(num_runs) > 0 and bool((num_runs == num_runs[0]).all())
+    return {**numbers, "num": int(num_runs[0]) if is_same else num_runs.tolist()}
 
 
 def _evaluation_curve(
@@ -278,8 +347,5 @@ def _about(name: str) -> Answer:
 
 
 def _numbers(values: Column) -> list[float | None]:
-    """Plain numbers for JSON, None where a value is not finite."""
-    if np.isfinite(values).all():
-        plain: list[float | None] = values.tolist()
-        return plain
-    return [value if math.isfinite(value) else None for value in values.tolist()]
+    """Numbers for JSON with six digits, None where a value is not finite."""
+    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values.tolist()]

@@ -74,12 +74,12 @@ def _asked(
 def _asked_curves(
     run: AskedRuns,
     metric: Names = [],  # noqa: B006
-    x: Axis = Axis.STEP,
+    x: str = Axis.STEP,
     group: str = METHODS,
     band: Band = Band.RANGE,
-    smooth: Annotated[int, Query(ge=1, le=10_000)] = 1,
+    smooth: Annotated[int | None, Query(ge=1, le=10_000)] = None,
     points: Annotated[int, Query(ge=0, le=5_000)] = 400,
-    even: bool = False,
+    zoom: Annotated[str | None, Query(pattern=r"^[0-9.e+]+_[0-9.e+]+$")] = None,
     picked: bool = False,
 ) -> CurveRequest:
     return CurveRequest(
@@ -90,9 +90,18 @@ def _asked_curves(
         band=band,
         smoothing=smooth,
         num_points=points,
-        is_even=even,
+        zoom=_range(zoom),
         is_chosen=picked,
     )
+
+
+def _range(text: str | None) -> tuple[float, float] | None:
+    """The ends of a range such as `10_200`; None for anything else."""
+    try:
+        low, high = map(float, (text or "").split("_"))
+    except ValueError:
+        return None
+    return low, high
 
 
 AskedCurves = Annotated[CurveRequest, Depends(_asked_curves)]
@@ -141,8 +150,20 @@ def _add_curves(app: FastAPI, watcher: Watcher) -> None:
         ]
         labels = dict(zip(asked.metrics, label, strict=False))
         axis, band = str(asked.axis), str(asked.band)
+        if asked.zoom:
+            panels = [{**panel, "series": _within(panel["series"], *asked.zoom)} for panel in panels]
         figure = curves_figure(panels, axis=axis, band=band, is_log=log, title=title, labels=labels)
         return _drawn(figure, title or "-".join(asked.metrics), suffix, columns)
+
+
+def _within(series: Sequence[dict[str, Any]], low: float, high: float) -> list[dict[str, Any]]:
+    """The parts of curves in a range of x."""
+    found = []
+    for one in series:
+        kept = [at for at, x in enumerate(one["x"]) if low <= x <= high]
+        cut = {name: [value[at] for at in kept] for name, value in one.items() if isinstance(value, list)}
+        found.append({**one, **cut} if kept else one)
+    return found
 
 
 def _add_comparisons(app: FastAPI, watcher: Watcher) -> None:

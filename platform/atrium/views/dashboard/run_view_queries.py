@@ -86,7 +86,7 @@ def region_of_run(watcher: Watcher, name: str, step: int | None) -> tuple[list[i
     divergence = setting(entry.overview.config, "divergence")
     window, reason = window_of_run(entry.folder, divergence)
     metrics = (*CUTS, *ESTIMATES, *QUANTILES)
-    request = CurveRequest(runs=(name,), metrics=metrics, group_by=EACH, num_points=_NUM_POINTS, is_even=True)
+    request = CurveRequest(runs=(name,), metrics=metrics, group_by=EACH, num_points=_NUM_POINTS)
     panels = {one["name"]: one for one in curves_answer(watcher, request)["panels"] if one["series"]}
     region = Counted(name=name, window=window, reason=reason, counts=counts)
     num_files = len(chosen) - len(problems)

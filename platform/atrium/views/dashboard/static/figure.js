@@ -59,9 +59,10 @@ document.addEventListener("atrium-theme", () => {
 });
 
 export class Figure {
-  /** `linked` figures share their hover and zoom. */
-  constructor({ title, subtitle = "", height = 260, linked = null, wide = false }) {
+  /** `linked` figures share their hover and zoom; `onzoom` is called with the range of x, or null for all of it. */
+  constructor({ title, subtitle = "", height = 260, linked = null, wide = false, onzoom = null }) {
     this.title = title;
+    this.onzoom = onzoom;
     this.linked = linked;
     this.drawn = null;
     this.chart = null;
@@ -185,6 +186,8 @@ export class Figure {
         shareOnlyX(this.chart);
       }
       this.chart.on("datazoom", () => {
+        const { startValue, endValue, start, end } = this.chart.getOption().dataZoom[0];
+        this.onzoom?.(end - start < 100 ? [startValue, endValue] : null);
         this.keepHeight();
         this.showHint();
       });
@@ -196,7 +199,8 @@ export class Figure {
     option.tooltip.position = (point, _data, _box, _item, { contentSize }) =>
       besidePoint(point, contentSize, this.place);
     if (option.zooms && zoom) {
-      for (const [at, part] of zoom.entries()) Object.assign(option.dataZoom?.[at] ?? {}, part);
+      for (const [at, part] of zoom.entries())
+        if (at || !this.onzoom) Object.assign(option.dataZoom[at], part);
     }
     this.zooms = Boolean(option.zooms);
     this.chart.setOption(option, { notMerge: true, lazyUpdate: false });
@@ -379,7 +383,7 @@ export function tip(heading, lines) {
     lines.map(([colour, label, value]) =>
       el(
         "div.tip-line",
-        colour && el("i", { style: { background: colour } }),
+        colour && (colour instanceof Node ? colour : el("i", { style: { background: colour } })),
         el("span", label),
         el("em", value),
       ),
@@ -403,8 +407,8 @@ export function axis(colours, more = {}) {
   };
 }
 
-/** A shaded region between two curves; `points` are [x, low, high]. */
-export function bandSeries(name, points, colour) {
+/** A shaded region between two curves; `points` are [x, low, high]. With `isHidden` it is seen while hovered. */
+export function bandSeries(name, points, colour, isHidden = false) {
   const known = points.filter(([, low, high]) => Number.isFinite(low) && Number.isFinite(high));
   const least = Math.min(...known.map(([, low]) => low));
   const greatest = Math.max(...known.map(([, , high]) => high));
@@ -426,7 +430,8 @@ export function bandSeries(name, points, colour) {
       return {
         type: "polygon",
         shape: { points: [...upper, ...lower] },
-        style: { fill: colour, opacity: 0.16 },
+        style: { fill: colour, opacity: isHidden ? 0 : 0.16 },
+        ...(isHidden && { emphasis: { style: { opacity: 0.24 } } }),
       };
     },
   };

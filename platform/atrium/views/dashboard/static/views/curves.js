@@ -4,7 +4,6 @@ import { ask } from "../api.js";
 import {
   button,
   checkbox,
-  choice,
   el,
   empty,
   field,
@@ -15,7 +14,7 @@ import {
   searchInput,
   select,
 } from "../dom.js";
-import { axis, bandSeries, Figure, tip, zoomable } from "../figure.js";
+import { axis, bandSeries, Figure, logAxis, tip, zoomable } from "../figure.js";
 import { count, duration, number, percent, plural, shortName } from "../format.js";
 import { seriesStyle, swatch } from "../palette.js";
 import { differingKeys, latestOnly, noRuns, runsPanel, selected } from "../selection.js";
@@ -56,6 +55,7 @@ const WIDTHS = [1, 3, 5, 9, 15, 25, 51, 101, 201, 501, 1001];
 export async function show(root, context) {
   let table = await context.runs();
   let quantities = [];
+  let smoothed = 1;
   let figures = new Map();
   let asked = null;
   /** Groups of other runs: listed apart, and drawn where the address says so. */
@@ -71,7 +71,8 @@ export async function show(root, context) {
   root.append(el("div.split", panel.element, el("div.content", bar, banner, grid)));
 
   /** What the server draws curves from, as the address says. */
-  const asking = () => ({ x: get("x"), group: get("group"), band: get("band"), smooth: get("smooth") });
+  const asking = () =>
+    Object.fromEntries(["x", "group", "band", "smooth", "zoom"].map((name) => [name, get(name)]));
   const hidden = () => [...getAll("hide"), ...others.filter((label) => !getAll("show").includes(label))];
   const isLog = () => get("log") === "1";
 
@@ -98,9 +99,11 @@ export async function show(root, context) {
       change({ group, hide: null }),
     );
     const logBox = checkbox(isLog(), (on) => change({ log: on ? "1" : null }));
+    const chooseX = (x) => change({ x, zoom: null });
+    const others = quantities.map(({ name }) => name).filter((name) => !name.startsWith("evaluation/"));
     refill(
       bar,
-      choice("X axis", AXES, get("x"), (x) => change({ x })),
+      field("x axis", select("X axis", [...AXES, ...others], get("x"), chooseX)),
       field("group by", groups),
       get("group") !== "run" && field("band", bands),
       smoothing(),
@@ -110,18 +113,18 @@ export async function show(root, context) {
   }
 
   function smoothing() {
-    const width = Number(get("smooth")) || 1;
+    const width = Number(get("smooth")) || smoothed;
     const at = WIDTHS.filter((one) => one > 1 && one <= width).length;
-    const said = (place) => (place > 0 ? `${WIDTHS[place]} steps` : "off");
-    const shown = el("span", width === 1 ? "off" : `${width} steps`);
+    const said = (steps) => (steps > 1 ? `${steps} steps` : "off");
+    const shown = el("span", said(width));
     const slider = el("input", {
       type: "range",
       min: "0",
       max: String(WIDTHS.length - 1),
       value: String(at),
       "aria-label": "Smoothing",
-      oninput: () => fill(shown, said(slider.value)),
-      onchange: () => change({ smooth: slider.value > 0 ? WIDTHS[slider.value] : null }),
+      oninput: () => fill(shown, said(WIDTHS[slider.value])),
+      onchange: () => change({ smooth: WIDTHS[slider.value] }),
     });
     const title = "The mean of so many steps around each";
     return el("label.field", { title }, el("span", "smoothing"), slider, shown);
@@ -176,7 +179,9 @@ export async function show(root, context) {
       quantities = (await ask("quantities", query, signal)).quantities;
       const points = pointsFor(runs.length, grid.clientWidth);
       const answer = await ask("curves", { ...query, metric: metricNames(), ...asking(), points }, signal);
-      others = answer.others;
+      others = answer.groups.filter(({ is_other: isOther }) => isOther).map(({ label }) => label);
+      smoothed = answer.smoothing;
+      if (!bar.contains(document.activeElement)) drawBar();
       draw(answer, query);
     } catch (error) {
       if (error.name !== "AbortError") fill(banner, el("p.banner", error.message));
@@ -199,7 +204,7 @@ export async function show(root, context) {
     const kept = [...figures.values()].map(({ element }) => element);
     for (const child of [...grid.children]) if (!kept.includes(child)) child.remove();
     for (const [place, one] of answer.panels.entries()) {
-      const figure = figures.get(one.name) ?? new Figure({ title: one.name, linked: "curves" });
+      const figure = figures.get(one.name) ?? new Figure({ title: one.name, linked: "curves", onzoom: zoom });
       figures.set(one.name, figure);
       // Only what is not in its place moves: moving loses the focus.
       if (grid.children[place] !== figure.element)
@@ -208,10 +213,18 @@ export async function show(root, context) {
     }
   }
 
-  function drawPanel(figure, { name, meaning, unit, is_share: isShare, ...drawn }, query) {
-    const series = drawn.series.filter(({ label }) => !hidden().includes(label));
-    const shownUnit = isShare ? "%" : unit;
-    const titles = { title: titleOf(name), subtitle: `${meaning}${shownUnit ? `, ${shownUnit}` : ""}` };
+  /** Keep the range of x in the address, and ask for more of its points. */
+  function zoom(range) {
+    const wanted = range?.map((end) => Number(end.toPrecision(6))).join("_") ?? "";
+    if (wanted === get("zoom")) return;
+    set({ zoom: wanted });
+    void redraw();
+  }
+
+  function drawPanel(figure, panel, query) {
+    const { name, is_share: isShare } = panel;
+    const series = panel.series.filter(({ label }) => !hidden().includes(label));
+    const titles = { title: titleOf(panel), subtitle: name };
     if (!series.length) {
       figure.draw({ option: () => ({}), table: () => ({ columns: [], rows: [] }), ...titles });
       figure.drawNothing("None of the shown runs has recorded it.");
@@ -222,7 +235,7 @@ export async function show(root, context) {
     figure.savedFrom("figure/curves", { ...parameters, log, hide: hidden() });
     figure.draw({
       ...titles,
-      option: (colours) => curveOption(series, { axis: x, log, isShare, colours }),
+      option: (colours) => curveOption(series, { axis: x, log, isShare, zoom: get("zoom"), colours }),
       table: async () => {
         const full = await ask("curves", { ...parameters, points: 0 });
         return curveTable(full.panels[0].series, x);
@@ -230,11 +243,9 @@ export async function show(root, context) {
     });
   }
 
-  function drawGroups({ groups, places }) {
+  function drawGroups({ groups }) {
     const [isPerRun, hide] = [get("group") === "run", hidden()];
-    const active = table.runs.filter(({ state }) => ["running", "starting"].includes(state));
-    const live = new Set(active.map(({ name }) => name));
-    const shown = ([label, members]) => {
+    const shown = ({ label, num, runs, place, is_live: isLive }) => {
       const name = others.includes(label) ? "show" : "hide";
       const toggle = () => {
         const chosen = new Set(getAll(name));
@@ -244,26 +255,25 @@ export async function show(root, context) {
       };
       const attributes = {
         class: "series",
-        title: members.join("\n"),
+        title: [...runs, ...(num > runs.length ? [`and ${num - runs.length} more`] : [])].join("\n"),
         "aria-pressed": String(!hide.includes(label)),
         onmouseenter: () => highlight(label, "highlight"),
         onmouseleave: () => highlight(label, "downplay"),
       };
       const marks = [
-        members.some((member) => live.has(member)) && el("span.state.running", { title: "training" }),
-        !isPerRun && plural(members.length, "run"),
+        isLive && el("span.state.running", { title: "training" }),
+        !isPerRun && plural(num, "run"),
       ];
       const text = isPerRun ? shortName(label) : label;
-      return button([swatch(places[label]), el("span", text), el("small", marks)], attributes, toggle);
+      return button([swatch(place), el("span", text), el("small", marks)], attributes, toggle);
     };
-    const entries = Object.entries(groups);
     const title = "Single runs with other settings than their method's other runs";
     fill(
       panel.list,
       el("h3", isPerRun ? "Runs" : "Groups"),
-      entries.filter(([label]) => !others.includes(label)).map(shown),
+      groups.filter((one) => !one.is_other).map(shown),
       others.length > 0 && el("h3", { title }, "Other runs"),
-      entries.filter(([label]) => others.includes(label)).map(shown),
+      groups.filter((one) => one.is_other).map(shown),
     );
   }
 
@@ -307,31 +317,37 @@ const KINDS = {
   truncated_frac: "truncated",
 };
 
-/** `objective/entropy` as people say it. */
-export function titleOf(name) {
+/** What the curves of a panel are of, with the unit. */
+export function titleOf({ name, meaning, unit, is_share: isShare }) {
   const [, benchmark, kind] = /^evaluation\/(.+)\/([^/]+)$/.exec(name) ?? [];
-  return benchmark ? `${KINDS[kind] ?? kind}, ${benchmark}` : name;
+  const words = benchmark
+    ? `${KINDS[kind] ?? kind}, ${benchmark}`
+    : meaning[0].toUpperCase() + meaning.slice(1);
+  const shown = isShare ? "%" : unit;
+  return shown ? `${words}, ${shown}` : words;
 }
 
 const X_NAMES = { step: "step", tokens: "tokens", wall_clock: "after" };
-const MOST_BANDS = 12;
+const X_TITLES = { step: "training step", tokens: "generated tokens", wall_clock: "training time" };
+const MOST_BANDS = 4;
 const MOST_SAID = 16;
 
 /**
  * The option of one panel of curves, which have the colour of their place, or one that they name. Where a seed has ended
  * the mean is of fewer: it goes on dotted and apart, and does not jump.
  */
-export function curveOption(series, { axis: x = "step", log = false, isShare = false, colours }) {
+export function curveOption(series, { axis: x = "step", log = false, isShare = false, zoom = "", colours }) {
   const scale = isShare ? 100 : 1;
+  const isPoints = !(x in X_TITLES);
   const value = (raw) => (raw === null || (log && raw <= 0) ? null : raw * scale);
   const isCrowded = series.length > 20;
-  const styleOf = ({ place, colour, dash }) =>
-    colour ? { color: colours[colour], dash } : seriesStyle(place, colours);
+  const styleOf = ({ place }) => seriesStyle(place, colours);
   const bandOf = (one) =>
     bandSeries(
       one.label,
       one.x.map((at, i) => [at, one.low[i] * scale, one.high[i] * scale]),
       styleOf(one).color,
+      series.length > MOST_BANDS,
     );
   const lineOf = (one, { lineStyle, ...more }) => {
     const { color } = styleOf(one);
@@ -347,7 +363,7 @@ export function curveOption(series, { axis: x = "step", log = false, isShare = f
   const rawOf = (one) =>
     lineOf(one, {
       id: `raw ${one.label}`,
-      data: one.raw.x.map((at, i) => [at, value(one.raw.y[i])]),
+      data: one.x.map((at, i) => [at, value(one.raw[i])]),
       lineStyle: { width: 1, opacity: 0.28 },
       symbol: "none",
       silent: true,
@@ -363,6 +379,7 @@ export function curveOption(series, { axis: x = "step", log = false, isShare = f
     });
   const wholeOf = (one) =>
     lineOf(one, {
+      ...(isPoints && { type: "scatter", symbolSize: 5 }),
       ...pointsOf(one, false),
       lineStyle: { width: isCrowded ? 1 : 1.7, opacity: isCrowded ? 0.7 : 1, type: styleOf(one).dash },
       symbol: "circle",
@@ -370,50 +387,59 @@ export function curveOption(series, { axis: x = "step", log = false, isShare = f
       blur: { lineStyle: { opacity: 0.18 }, itemStyle: { opacity: 0.18 } },
     });
   const said = (raw) => (isShare ? percent(raw) : number(raw));
-  const tipLine = ({ color, seriesName, value: [, , i] }) => {
-    const { y, low, high, ...one } = series.find(({ label }) => label === seriesName);
+  const tipLine = ({ seriesName, value: [, , i] }) => {
+    const { place, y, low, high, ...one } = series.find(({ label }) => label === seriesName);
     const spread = low ? ` [${said(low[i])}, ${said(high[i])}]` : "";
     const num = Array.isArray(one.num) ? one.num[i] : one.num;
-    return [color, shortName(seriesName), `${said(y[i])}${spread}${num > 1 ? `  n=${num}` : ""}`];
+    return [swatch(place), shortName(seriesName), `${said(y[i])}${spread}${num > 1 ? `  n=${num}` : ""}`];
   };
-  return zoomable({
-    grid: { left: 6, right: 18, top: 14, bottom: 6, containLabel: true },
+  const option = zoomable({
+    grid: { left: 6, right: 18, top: 14, bottom: 24, containLabel: true },
     xAxis: axis(colours, {
-      scale: false,
-      min: "dataMin",
-      max: "dataMax",
+      name: X_TITLES[x] ?? x,
+      nameLocation: "middle",
+      nameGap: 24,
+      ...(!isPoints && { scale: false, min: "dataMin", max: "dataMax" }),
       splitLine: { show: false },
-      minInterval: x === "wall_clock" ? 0 : 1,
+      minInterval: x === "wall_clock" || isPoints ? 0 : 1,
       axisLabel: {
         color: colours.muted,
         fontSize: 11,
         hideOverlap: true,
-        formatter: x === "wall_clock" ? clock : count,
+        ...(!isPoints && { formatter: x === "wall_clock" ? clock : count }),
       },
       axisPointer: { show: true, snap: true, lineStyle: { color: colours.axis }, label: { show: false } },
     }),
-    yAxis: axis(colours, log ? { type: "log" } : {}),
+    yAxis: log
+      ? logAxis(
+          colours,
+          series.flatMap(({ y }) => y.map(value)),
+        )
+      : axis(colours),
     tooltip: {
-      trigger: "axis",
+      trigger: isPoints ? "item" : "axis",
       axisPointer: { type: "line" },
-      formatter: (points) => {
-        const isKnown = ({ seriesType, value: point }) =>
-          seriesType === "line" && point[1] !== null && point.length > 2;
-        const known = points.filter(isKnown).sort((a, b) => b.value[1] - a.value[1]);
+      formatter: (found) => {
+        const isKnown = ({ value: point }) => point.length === 3 && point[1] !== null;
+        const known = [found].flat().filter(isKnown);
+        known.sort((a, b) => b.value[1] - a.value[1]);
         if (!known.length) return "";
-        const at = points[0].axisValue;
+        const [at] = known[0].value;
         const lines = known.slice(0, MOST_SAID).map(tipLine);
         if (known.length > MOST_SAID) lines.push([null, `and ${known.length - MOST_SAID} more`, ""]);
-        return tip(`${X_NAMES[x]} ${x === "wall_clock" ? duration(at) : number(at)}`, lines);
+        return tip(`${X_NAMES[x] ?? x} ${x === "wall_clock" ? duration(at) : number(at)}`, lines);
       },
     },
     series: [
-      ...(log || series.length > MOST_BANDS ? [] : series.filter(({ low }) => low).map(bandOf)),
+      ...(log ? [] : series.filter(({ low }) => low).map(bandOf)),
       ...series.filter(({ raw }) => raw).map(rawOf),
       ...series.filter(({ num }) => Array.isArray(num)).map(restOf),
       ...series.map(wholeOf),
     ],
   });
+  const [startValue, endValue] = zoom ? zoom.split("_").map(Number) : [];
+  if (zoom) Object.assign(option.dataZoom[0], { startValue, endValue });
+  return option;
 }
 
 function clock(seconds) {
@@ -430,7 +456,9 @@ export const meanTable = (series) => ({
 
 const curveTable = (series, x) => ({
   columns: ["group", "num_runs", x, "value", "low", "high"],
-  rows: series.flatMap(({ label, ...one }) => rowsOf(one).map((point) => [label, one.runs.length, ...point])),
+  rows: series.flatMap(({ label, ...one }) =>
+    rowsOf(one).map((point, i) => [label, one.num[i] ?? one.num, ...point]),
+  ),
 });
 
 const rowsOf = (one) => one.x.map((at, i) => [at, one.y[i], one.low?.[i] ?? "", one.high?.[i] ?? ""]);

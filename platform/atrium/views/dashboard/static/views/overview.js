@@ -192,7 +192,7 @@ export async function show(root, context) {
         hide,
       });
       figure.draw({
-        title: panel.name === REWARD ? "Training reward" : titleOf(panel.name),
+        title: titleOf(panel),
         subtitle: "mean over seeds by step; band: least to greatest seed",
         option: (colours) =>
           curveOption(series, { axis: "step", log: false, isShare: panel.is_share, colours }),
