@@ -16,7 +16,7 @@ MAX_FILES, MAX_LINES = 12, 3300
 
 
 def rows_of(table):
-    section = PAGE.read_text(encoding="utf-8").split("### A batch, followed")[1].split("\n## ")[0]
+    section = PAGE.read_text(encoding="utf-8").split("### Following one batch")[1].split("\n## ")[0]
     _, _, *rows = next(part for part in section.split("\n\n") if part.startswith(table)).splitlines()
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
 
