@@ -52,10 +52,10 @@ def fitting_changes(config: RunConfig, plan: Plan, num_bytes: float) -> tuple[st
 def _apply(
     config: RunConfig, changes: Sequence[_Change], plan: Plan, num_bytes: float
 ) -> tuple[dict[_Change, str], float]:
-    """Of each change the value that lowers what is too much, until nothing is; and what is left of it."""
+    """Choose values change by change until the plan fits; return them and the remaining excess, in bytes."""
 
     def excess(run: RunConfig) -> float:
-        """The bytes too much of all phases together."""
+        """Return the bytes above the limit, summed over all phases."""
         try:
             peaks = peak_by_phase(plan(run)).values()
         except ConfigError:  # such as a share that does not hold one completion

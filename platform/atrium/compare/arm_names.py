@@ -1,4 +1,4 @@
-"""Arms and their names: the one place where runs become arms, for every view, file, table and command.
+"""Names of arms, the same in every view, file, table and command.
 
 An arm's name is its algorithm's, or the label that its runs record. Settings are appended only where the
 arm shares that name with another arm, and only those that tell it from its namesakes. Runs of a single seed

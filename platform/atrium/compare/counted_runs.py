@@ -172,9 +172,10 @@ def _benchmarks(
 
 
 def set_aside_run(folder: RunFolder, requested: Mapping[str, str]) -> LeftOut | None:
-    """Why a run is none of any arm, so that nothing is missing without it; None for all others.
+    """Return the reason to exclude a run (by request, archived, failed to start), or None.
 
-    `requested` gives the user's reasons by the runs' names.
+    An excluded run belongs to no arm and does not count as missing. `requested` holds the user's reasons by
+    run name.
     """
     if folder.name in requested:
         return LeftOut(name=folder.name, reason=f"by request: {requested[folder.name]}", is_by_request=True)

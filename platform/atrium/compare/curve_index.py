@@ -1,8 +1,8 @@
 """The columnar index of curves: one Arrow file per run in `runs/.cache/`, mapped into memory when read.
 
-It holds what `metrics.jsonl` holds and can be deleted at any time: it is brought up to date from where it
-ends, and rebuilt where the run was cut back. The bytes before its end tell, of which it keeps a checksum: a
-resume rewrites `metrics.jsonl`, and the new file may be longer and have the inode of an earlier one. An
+It holds what `metrics.jsonl` holds and can be deleted at any time. It is extended from its end, and rebuilt
+if the run was cut back. It detects this by a checksum of the last bytes that it has read, since a resume
+rewrites `metrics.jsonl` and the new file may be longer and have the inode of an earlier one. An
 index file is replaced as a whole, so a reader never sees half of one, whoever else writes it.
 """
 

@@ -30,7 +30,7 @@ def steps_used(runs: Sequence[EvaluatedRun], benchmark: str, at: At) -> dict[str
 
 
 def answers_used(folders: Sequence[RunFolder], benchmark: str, used: Mapping[str, int]) -> list[Answers]:
-    """The answers of each run; a run without an entry in `used` gave none that is right."""
+    """Return the answers of each run; a run without an entry in `used` counts as always wrong."""
     read = {run.name: read_answers(run, benchmark, used[run.name]) for run in folders if run.name in used}
     asked = next(iter(read.values()))
     always_wrong = replace(

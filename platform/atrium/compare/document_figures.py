@@ -23,7 +23,7 @@ from atrium.document.document import (
 from atrium.stats.arm_pairs import MEAN, PASS
 from atrium.stats.crossed import interval_of
 
-_MOST_SAID = 2
+_MOST_SENTENCES = 2
 """Sentences above a picture."""
 STEPS = Axis(title="training step", unit="count")
 
@@ -162,7 +162,7 @@ def picture(
 ) -> tuple[str, tuple[Figure, ...]]:
     """A whole comparison in one picture: what may be said, training rewards, every seed's score."""
     sentences = difference_sentences(comparison)
-    if len(sentences) > _MOST_SAID:
+    if len(sentences) > _MOST_SENTENCES:
         sentences = [f"{len(sentences)} methods against {comparison.arms[0].arm.name}"]
     figures = (reward_figure(comparison, rewards), score_figure(comparison, (MEAN,)))
     return "\n".join(sentences), tuple(figure for figure in figures if figure is not None)

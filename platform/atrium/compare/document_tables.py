@@ -23,7 +23,7 @@ from atrium.stats.power import PLANNED_SEEDS
 from atrium.stats.robust import interquartile_of
 from atrium.stats.wording import points, rounded_up
 
-_MOST_SAID = 2
+_MOST_PAIRS = 2
 """Candidates about which a caption holds sentences; of more they would be a page."""
 
 
@@ -111,7 +111,7 @@ def _caption(comparison: RunsComparison) -> str:
         + (". Bold: shown to be the best of its column" if any(comparison.best.values()) else "")
         + "."
     )
-    said = paper_sentences(comparison) if len(pairs) <= _MOST_SAID else []
+    said = paper_sentences(comparison) if len(pairs) <= _MOST_PAIRS else []
     return " ".join([text, *said])
 
 

@@ -53,10 +53,11 @@ class ObjectiveState:
 class MinibatchConstants:
     """The detached constants of a minibatch that its micro-batches share.
 
-    Per row: the reduction's factor, that of the entropy bonus where it has one of its own, the coefficient of
-    right completions' likelihood in units of the first, and the surrogate's constant. Per token: what the
-    token weight chose, and the correction's factor where sums over the minibatch depend on it. For the whole
-    minibatch: the window's bounds [2], where they depend on it, and the entropy bonus's coefficient.
+    Per row: the reduction's factor; the entropy bonus's factor, if it has its own; the coefficient of the
+    likelihood of correct completions, divided by the reduction's factor; and the surrogate's constant.
+    Per token: the token weight's selection; and the correction's factor, if it depends on sums over the
+    minibatch. For the whole minibatch: the window's bounds [2], if they depend on it, and the entropy
+    bonus's coefficient.
 
     Examples
     --------
@@ -333,7 +334,7 @@ class Objective:
     def _surrogate_inputs(
         self, region_inputs: RegionInputs, logprob_BT: Tensor, batch: Batch, prepared: MinibatchConstants
     ) -> SurrogateInputs:
-        """Gate, weight and region, with the advantages as they were scored."""
+        """Collect the surrogate's inputs: gate, weight and region, and the advantages of the whole batch."""
         assert batch.advantage_BT is not None, "`with_advantages` comes before `loss`"
         ratios, gate_BT = self.method.algorithm.ratio, region_inputs.ratio_BT
         region, weight = self.method.divergence.region(region_inputs), ratios.weight

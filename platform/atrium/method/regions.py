@@ -34,8 +34,8 @@ class Region:
 
     `lower` and `upper` are the window's bounds on the ratio, as numbers or per token [B, T]; both are 1
     where there is no window. `feasible_BT` says whether each token satisfies the constraint. `widths` are the
-    distances from 1 at which the constraint binds below and above, if a bound is nearer because no ratio or
-    probability goes further; None where they are 1 - `lower` and `upper` - 1.
+    distances from 1 at which the constraint would bind below and above, before the window is cut to possible
+    ratios and probabilities; None where nothing is cut, so that they are 1 - `lower` and `upper` - 1.
 
     Examples
     --------

@@ -214,7 +214,10 @@ def _follows(steps: Sequence[Step], place: int) -> bool:
 
 
 def _change(now: _Span, start: _Span, quantity: Quantity) -> float:
-    """The change of a mean since the start, in its standard errors; those of the spread of single steps."""
+    """Return the change of a mean since the start, divided by its standard error.
+
+    The standard error is estimated from the single steps of both spans.
+    """
     spans = [now.values(quantity), start.values(quantity)]
     num = [len(values) for values in spans]
     change = now[quantity] - start[quantity]

@@ -125,6 +125,7 @@ class Listeners(Listener):
             self.message(f"{listener.name} {what}")
 
 
+# Every other method of `Listener`, such as `step`: tells each listener, in order.
 for _method in vars(Listener).keys() - vars(Listeners).keys():
     if not _method.startswith("_") and callable(getattr(Listener, _method)):
         setattr(Listeners, _method, partialmethod(Listeners._tell_each, _method))

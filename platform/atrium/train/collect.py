@@ -152,7 +152,7 @@ class RolloutCollector:
                         continue  # what has to be replaced is known when all ranks are done
                     num_wanted = min(self.num_prompts + round_.num_rejected(wait=False), limit)
                     added = round_.extend(num_wanted)
-                    places += added
+                    places += added  # `generate` also samples requests that are appended while it runs
                     requests += [round_.requests[place] for place in added]
                 sample_s += time.perf_counter() - started
                 places = round_.unanswered()

@@ -59,7 +59,7 @@ class LaggedSteps(Steps):
             self.run.enter(step, "rollout")
             with sampling(self.run, measurements):
                 batch = self.run.collector.collect(step, self._cursor(state), measurements)
-                self._ready.append(self._compared(state, step, batch))
+                self._ready.append(self._measured_by_sampling_weights(state, step, batch))
 
     def _next(self, num_before: int) -> Collected:
         """Return the next batch; `num_before` were there when the step began."""
@@ -71,11 +71,11 @@ class LaggedSteps(Steps):
         """Return the position where the stream of problems goes on."""
         return self._ready[-1].cursor if self._ready else state.cursor
 
-    def _compared(self, state: TrainingState, step: int, batch: Collected) -> Collected:
-        """Return the batch of `step`, which the weights of now sampled, with what only they can say of it.
+    def _measured_by_sampling_weights(self, state: TrainingState, step: int, batch: Collected) -> Collected:
+        """Return the batch of `step` with the measurements that need the weights that sampled it.
 
-        Measured are the steps until its own, and how engine and trainer differ by these weights. Where the
-        trainer's numbers anchor a lagged batch, they come with it.
+        Called while the policy has these weights. Measures the batch's staleness in steps and the mismatch of
+        engine and trainer; attaches the trainer's log-probabilities if they anchor a lagged batch.
         """
         measurements, updater = batch.measurements, self.run.updater
         measurements.add(metrics.STALENESS_STEPS, step - 1 - state.step)
@@ -167,7 +167,7 @@ class OverlappedSteps(LaggedSteps):
         pending = self._pending.popleft()
         pending.wait()
         with pending.weights_before():
-            self._ready.append(self._compared(pending.state, pending.step, pending.batch))
+            self._ready.append(self._measured_by_sampling_weights(pending.state, pending.step, pending.batch))
 
 
 @dataclass(eq=False)

@@ -98,7 +98,7 @@ class _Account:
         self._idle_s = run.engine.facts.idle_s or 0.0
 
     def end_step(self, measurements: Measurements) -> float:
-        """Measure what a step took, the record of the one before it included; the time of its end."""
+        """Add the timings of a step, including the time to record the previous one; return its end."""
         now = time.perf_counter()
         step_s, self._ended = now - self._ended, now
         measurements.add(metrics.CHECKPOINT_S, self._checkpoint_s)

@@ -1,9 +1,10 @@
-"""The update of a policy, from top to bottom: what a rollout batch becomes, function by function.
+"""The update of a policy by one rollout batch, in the order of the calls.
 
     with_advantages -> split_minibatches -> for each: prepare -> accumulate -> apply
 
-What stands around it is elsewhere: a `MicroBatchBudget` cuts rows into micro-batches that fit into memory and
-deals them over ranks, a `StepRecord` measures, and `step` decides about updates that cannot be made.
+The code around it is elsewhere: a `MicroBatchBudget` splits rows into micro-batches that fit into memory
+and distributes them over ranks, a `StepRecord` measures, and `PolicyUpdater.step` skips or repeats failed
+updates.
 """
 
 from __future__ import annotations
@@ -196,10 +197,10 @@ class Update:
         return replace(rows.batch, behavior_logprob_BT=anchor_BT, proximal_logprob_BT=anchor_BT)
 
     def _with_stale_anchors(self, rows: RolloutRows, budget: MicroBatchBudget, *, compares: bool) -> Batch:
-        """The same for a batch that other weights sampled: ratios to them are not 1 even at the only update.
+        """Anchor a stale batch, whose ratios differ from 1 even at its first update.
 
-        Their numbers came with it, or the engine's stand for them. Where stored completions have none (NaN),
-        the policy as it is now stands in their place.
+        The log-probabilities under the weights that sampled it come with the batch, or from the engine. Where
+        stored completions have none (NaN), those of the current policy replace them.
         """
         batch = rows.batch
         rollout_BT, behavior_BT, proximal_BT = batch.rollout_logprob_BT, batch.behavior_logprob_BT, None
