@@ -130,12 +130,12 @@ LONGER_FUNCTIONS: dict[str, int] = {}
 """Exceptions, each with its own limit; the reason stands beside the entry."""
 
 MAX_CODE_LINES: dict[str, int] = {
-    "assemble": 4_181,
+    "assemble": 4_182,
     "atrium": 8,
     "base": 988,
     "catalog": 535,
     "claim": 1_031,
-    "cli": 1_525,
+    "cli": 1_532,
     "compare": 2_873,
     "config": 2_100,
     "data": 1_539,
@@ -143,7 +143,7 @@ MAX_CODE_LINES: dict[str, int] = {
     "engines": 2_917,
     "evaluation": 407,
     "grading": 3_710,
-    "imports": 1_205,
+    "imports": 1_612,
     "launch": 655,
     "method": 2_585,
     "models": 1_019,

@@ -1,8 +1,9 @@
 """Make the files of tests/imports/files with the programs themselves, on a CPU and without network.
 
-    python tests/imports/make_files.py OUT trl lm_eval verl
+    python tests/imports/make_files.py OUT trl lm_eval verl lighteval prime_rl wandb mlflow
 
-Needs trl 1.16, lm-eval 0.4.13 and verl 0.9.1 (its source alone) beside Atrium's packages.
+Needs trl 1.16, lm-eval 0.4.13, verl 0.9.1 (its source alone), lighteval 0.13 and verifiers 0.4 beside
+Atrium's packages. prime-rl itself needs GPUs; its files are made by the classes of verifiers that it writes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import random
 import shutil
+import sqlite3
 import string
 import sys
 import tempfile
@@ -198,6 +200,179 @@ def make_verl(out: Path) -> None:
             step,
         )
     logger.finish()
+
+
+def make_lighteval(out: Path) -> None:
+    """A local task with four answers to each problem, some of which repeat the greedy one."""
+    from lighteval.logging.evaluation_tracker import EvaluationTracker
+    from lighteval.models.transformers.transformers_model import TransformersModelConfig
+    from lighteval.pipeline import ParallelismManager, Pipeline, PipelineParameters
+    from lighteval.tasks.registry import Registry
+
+    # Some of the built-in tasks download at import.
+    Registry._load_from_files = Registry._load_from_subdirs = staticmethod(lambda *_: {})
+    tiny_model()
+    sampled = {
+        "do_sample": True,
+        "eos_token_id": 1,
+        "pad_token_id": 0,
+    }  # lighteval leaves the choice to the model
+    Path("tiny/generation_config.json").write_text(json.dumps(sampled))
+    Path("sums").mkdir()
+    rows = [{"question": one["prompt"], "answer": greedy(one["prompt"])[:1]} for one in PROBLEMS]
+    Path("sums/test.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    Path("task.py").write_text(LIGHTEVAL_TASK)
+    tracker = EvaluationTracker(output_dir="lighteval", save_details=True)
+    pipeline = Pipeline(
+        tasks="sums|0",
+        pipeline_parameters=PipelineParameters(
+            launcher_type=ParallelismManager.ACCELERATE, custom_tasks_directory="task.py"
+        ),
+        evaluation_tracker=tracker,
+        model_config=TransformersModelConfig(
+            model_name="tiny",
+            device="cpu",
+            batch_size=6,
+            generation_parameters={"temperature": 0.05, "max_new_tokens": 1, "seed": 0},
+        ),
+    )
+    pipeline.evaluate()
+    pipeline.save_and_push_results()
+    shutil.copytree("lighteval", out / "lighteval", dirs_exist_ok=True)
+    for path in (out / "lighteval").rglob("*|*.parquet"):
+        path.rename(path.with_name(path.name.replace("|", "_")))  # Windows allows no such names
+
+
+def make_prime_rl(out: Path) -> None:
+    """Evaluations at steps 0 and 10, a training step, and metrics, laid out as by prime-rl."""
+    from verifiers.v1 import Episode
+    from verifiers.v1.configs.agent import AgentConfig
+    from verifiers.v1.episode import EvalWorkInfo, GroupInfo, TrainRunInfo, TrainWorkInfo
+    from verifiers.v1.graph import MessageNode
+    from verifiers.v1.task import WireTaskData
+    from verifiers.v1.trace import AgentInfo, ModelCall, Reward, Trace, TraceTask
+    from verifiers.v1.types import AssistantMessage, Usage, UserMessage
+
+    def episode(number: int, sample: int, right: bool, work) -> Episode:
+        one, place = PROBLEMS[number], f"{work.type}{work.step}-{number}"
+        data = WireTaskData(idx=number, prompt=one["prompt"], answer=one["answer"])
+        task = TraceTask(type="Sums", data=data, key=f"sums-{number}")
+        said = AssistantMessage(content=one["answer"] if right else "?")
+        trace = Trace(
+            id=f"{place}-{sample}",
+            task=task,
+            agent=AgentInfo(config=AgentConfig(model="tiny")),
+            nodes=[
+                MessageNode(message=UserMessage(content=one["prompt"])),
+                MessageNode(parent=0, message=said, sampled=True),
+            ],
+            calls=[
+                ModelCall(node=1, finish_reason="stop", usage=Usage(prompt_tokens=4, completion_tokens=2))
+            ],
+            rewards={"correct": Reward(score=float(right))},
+            is_completed=True,
+            ok=True,
+        )
+        run = TrainRunInfo(id="run", name="tiny-grpo", work=work)
+        group = GroupInfo(id=place)
+        return Episode(
+            id=trace.id, env={"id": "sums", "name": "sums"}, task=task, group=group, run=run, ok=True,
+            traces=[trace],
+        )  # fmt: skip
+
+    draws = random.Random(1)
+    logged = []
+    for step, kind, work in (
+        (0, "eval", EvalWorkInfo),
+        (1, "train", TrainWorkInfo),
+        (10, "eval", EvalWorkInfo),
+    ):
+        right = [draws.random() < 0.3 + step / 20 for _ in range(6)]
+        episodes = [episode(n // 2, n % 2, good, work(step=step)) for n, good in enumerate(right)]
+        for subset in ("all", "effective") if kind == "eval" else ("effective",):
+            path = out / f"prime_rl/rollouts/step_{step}/{kind}/{subset}/traces.jsonl"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("".join(f"{json.dumps(one.to_record())}\n" for one in episodes))
+        names = [f"eval/sums/{one}/agent/avg@2" for one in ("all", "effective")]
+        names = names if kind == "eval" else ["train/sums/effective/agent/reward/mean"]
+        logged.append({"step": step, "time": step, **dict.fromkeys(names, sum(right) / len(right))})
+    (out / "prime_rl/metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in logged))
+
+
+def make_wandb(out: Path) -> None:
+    """An offline run with settings, a table and curves of three steps."""
+    import wandb
+
+    quiet = wandb.Settings(
+        x_disable_stats=True, x_disable_meta=True, disable_git=True, console="off", silent=True
+    )
+    config = {"seed": 1, "learning_rate": 1e-3, "algorithm": {"name": "grpo"}, "model_name_or_path": "tiny"}
+    run = wandb.init(mode="offline", project="p", name="grpo-1", id="fixture", config=config, settings=quiet)
+    for step in range(3):
+        run.log({"train/reward": step / 4, "actor/entropy": 1 - step / 10, "text": "x", "nan": float("nan")})
+    run.finish()
+    wandb.teardown()  # waits until the file is whole
+    (source,) = Path("wandb").glob("offline-run-*/run-*.wandb")
+    (out / "wandb").mkdir(parents=True, exist_ok=True)
+    shutil.copy(source, out / "wandb")
+
+
+def make_mlflow(out: Path) -> None:
+    """One run with a seed in a file store and the same run in a database."""
+    import mlflow
+
+    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
+    for name, uri in (("file", "file:mlruns"), ("database", "sqlite:///mlflow.db")):
+        mlflow.set_tracking_uri(uri)
+        mlflow.set_experiment("sums")
+        with mlflow.start_run(run_name=f"grpo-{name}"):
+            mlflow.log_params({"seed": 1, "learning_rate": 1e-3, "model_name_or_path": "tiny"})
+            for step in range(3):
+                mlflow.log_metrics({"train/reward": step / 4, "actor/entropy": 1 - step / 10}, step=step)
+    (out / "mlflow").mkdir(parents=True, exist_ok=True)
+    for source in Path("mlruns").glob("*/*/meta.yaml"):
+        target = out / "mlflow" / source.parent
+        for part in ("metrics", "params"):
+            shutil.copytree(source.parent / part, target / part, dirs_exist_ok=True)
+        (target / source.name).write_text(source.read_text().replace(str(Path.cwd()), ""))
+    database = sqlite3.connect("mlflow.db")
+    database.execute("PRAGMA foreign_keys = OFF")
+    for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+        if name not in ("alembic_version", "experiments", "runs", "metrics", "params"):
+            database.execute(f"DROP TABLE {name}")  # a hundred tables of a megabyte
+    database.execute("UPDATE runs SET artifact_uri = ''")
+    database.execute("UPDATE experiments SET artifact_location = ''")
+    database.commit()
+    database.execute("VACUUM")
+    database.close()
+    shutil.copy("mlflow.db", out / "mlflow")
+
+
+LIGHTEVAL_TASK = """
+from lighteval.metrics.metrics import Metrics
+from lighteval.tasks.lighteval_task import LightevalTaskConfig
+from lighteval.tasks.requests import Doc
+
+TASKS_TABLE = [
+    LightevalTaskConfig(
+        name="sums",
+        prompt_function=lambda line, task_name=None: Doc(
+            task_name=task_name, query=line["question"], choices=[line["answer"]], gold_index=0
+        ),
+        hf_repo="sums",
+        hf_subset="default",
+        hf_avail_splits=["test"],
+        evaluation_splits=["test"],
+        generation_size=1,
+        stop_sequence=["+"],
+        metrics=[
+            Metrics.exact_match,
+            Metrics.avg_at_n(sample_params={"n": 4}),
+            Metrics.pass_at_k(sample_params={"k": 2, "n": 4}),
+        ],
+    )
+]
+"""
 
 
 if __name__ == "__main__":

@@ -78,31 +78,24 @@ def test_validations_of_verl_give_the_logged_mean_and_mapped_curves(imported):
     assert read_evaluated(run)["validation_dump"][0]["question"] == "0+1="
 
 
-def lighteval_row(number, score, texts):
-    doc = {
-        "id": str(number),
-        "task_name": "lighteval|sums|0",
-        "query": f"{number}+1=",
-        "choices": ["2"],
-        "gold_index": [0],
-    }
-    return {
-        "doc": doc,
-        "model_response": {"text": texts},
-        "metric": {"extractive_match": score, "length": 3.0},
-    }
-
-
-def test_details_of_lighteval_give_as_many_correct_answers_as_their_mean(tmp_path, imported):
-    rows = [lighteval_row(0, 0.5, ["2", "3"]), lighteval_row(1, 1.0, ["2", "2"])]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "details_sums_2026-01-01T00-00-00.parquet")
-    code, printed = imported(tmp_path, "--experiment", "e", "--method", "m")
-    assert (code, "score is extractive_match" in printed) == (0, True)
+def test_details_of_lighteval_give_the_printed_mean_over_answers_and_the_settings(imported):
+    code, printed = imported(FILES / "lighteval", "--experiment", "e")
+    assert (code, "score is avg@n:n=4" in printed) == (0, True), printed
     (run,) = list_runs("runs")
-    assert read_answers(run, "lighteval_sums_0", 0).num_correct == {
-        "lighteval|sums|0#0": 1,
-        "lighteval|sums|0#1": 2,
-    }
+    (results,) = (FILES / "lighteval").rglob("results_*.json")
+    scores = json.loads(results.read_text())["results"]["sums|0"]
+    assert mean(run, "sums_0", 0) == pytest.approx(scores["avg@n:n=4"])
+    assert read_evaluations(run)["sums_0"][0].results["printed"] == scores["avg@n:n=4"]
+    config = json.loads(run.config_file.read_text())
+    assert config["model"] == {"source": "tiny"}
+    assert config["evaluation"] == {"temperature": 0.05, "max_new_tokens": 1}
+
+
+def test_a_metric_of_lighteval_that_is_the_best_answer_s_is_one_answer_and_named(imported):
+    code, printed = imported(FILES / "lighteval", "--experiment", "e", "--map", "score=em")
+    assert (code, "em is one score for 4 answers to a problem, not their mean" in printed) == (0, True)
+    (run,) = list_runs("runs")
+    assert read_answers(run, "sums_0", 0).num_samples == 1
 
 
 def test_samples_that_atrium_writes_for_lm_eval_and_lighteval_come_back(tmp_path, imported):

@@ -184,7 +184,7 @@ BASE = {"method": "a", "seed": 0, "problem": "p", "sample": 0, "correct": 1}
     ("rows", "flags", "message"),
     [
         ([BASE, BASE], (), "sample 0 of problem 'p' appears twice for method a, seed 0"),
-        ([BASE, {**BASE, "problem": "q"}, {**BASE, "sample": 1}], (), "every problem needs the same number"),
+        ([BASE, {**BASE, "problem": "q"}, {**BASE, "sample": 1}], (), "--incomplete keeps the first 1"),
         ([{**BASE, "correct": "maybe"}], (), "r.csv, row 1: the score is 'maybe'; expected true, false"),
         ([{**BASE, "correct": ""}], (), "r.csv, row 1: the score is missing"),
         ([{**BASE, "correct": "nan"}], (), "the score is not a number"),
@@ -223,7 +223,7 @@ def test_a_wrong_table_is_one_line_and_nothing_is_written(rows, flags, message, 
         ("r.jsonl", b"[1]\n", "must be a JSON object"),
         ("r.jsonl", b"[" * 100_000 + b"\n", "is not valid JSON"),
         ("r.parquet", b"PAR1 no parquet", "is damaged"),
-        ("r.pkl", b"\x80\x04K\x01.", "a file that ends in .csv, .jsonl, .parquet"),
+        ("r.pkl", b"\x80\x04K\x01.", "is no file of a known format; tables end in .csv, .jsonl, .parquet"),
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_one_line_and_nothing_is_written(name, content, message, tmp_path, imported):
@@ -254,3 +254,27 @@ def test_a_hostile_benchmark_and_method_stay_inside_the_experiment(tmp_path, imp
     assert run.path.parent == (tmp_path / "runs" / "e").relative_to(tmp_path)
     assert list(read_evaluated(run)) == ["etc"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.jsonl", "runs"]
+
+
+def test_incomplete_keeps_the_fewest_samples_of_every_problem(tmp_path, imported):
+    rows = [{**BASE, "sample": k, "correct": int(k == 2)} for k in range(3)]
+    rows += [{**BASE, "problem": "q", "sample": k, "correct": 1} for k in range(2)]
+    (tmp_path / "r.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    code, printed = imported("r.jsonl", "--experiment", "e", "--incomplete")
+    assert (code, "problems have 2 to 3 answers; the first 2 of each are kept" in printed) == (0, True), (
+        printed
+    )
+    (run,) = list_runs("runs")
+    answered = read_answers(run, "imported", 0)
+    assert (answered.num_samples, answered.num_correct) == (2, {"p": 0, "q": 2})
+
+
+def test_curves_that_disagree_are_two_seeds_or_refused(tmp_path, imported):
+    for name, reward in (("a", 0.25), ("b", 0.5)):
+        (tmp_path / "logs" / name).mkdir(parents=True)
+        state = {"log_history": [{"step": 1, "reward": reward}]}
+        (tmp_path / "logs" / name / "trainer_state.json").write_text(json.dumps(state))
+    code, printed = imported("logs", "--experiment", "e", "--method", "m", "--seed", 0)
+    assert (code, "different values of rollout/reward at step 1" in printed) == (2, True), printed
+    assert imported("logs", "--experiment", "e", "--method", "m")[0] == 0
+    assert len(list_runs("runs")) == 2

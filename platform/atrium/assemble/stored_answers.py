@@ -137,7 +137,9 @@ def _of_lighteval(place: str, number: int, row: Mapping[str, Any]) -> Iterator[S
             "probabilities of choices; only completions can be graded again, so give details of a "
             "generative task"
         )
-    values = metric.values() if isinstance(metric, Mapping) else ()
+    # Of several answers, lighteval's other metrics than avg@n give the best one's score.
+    scores = metric.items() if isinstance(metric, Mapping) else ()
+    values = [value for key, value in scores if len(texts) < 2 or str(key).startswith("avg@n")]
     label = next((value for value in values if isinstance(value, int | float)), None)
     return _of_samples(place, str(number if name is None else name)[:80], gold, texts, label)
 

@@ -48,6 +48,7 @@ def main(argv: Sequence[str]) -> int:
         benchmark=arguments.benchmark,
         step=arguments.step,
         correct_at=arguments.correct_at,
+        incomplete=arguments.incomplete,
         columns=_columns(arguments.map),
     )
     with files_explained():
@@ -83,6 +84,12 @@ def _parser() -> CommandParser:
     parser.add_argument("--step", type=whole(0), metavar="N", help="the training step of all rows")
     parser.add_argument(
         "--correct-at", type=float, metavar="X", help="count scores of at least X as correct (default: 1)"
+    )
+    parser.add_argument(
+        "--incomplete",
+        action="store_true",
+        help="keep as many answers to each problem as the one with the fewest has, and read a W&B file whose "
+        "run was killed",
     )
     parser.add_argument(
         "--setting",

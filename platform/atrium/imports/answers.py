@@ -8,6 +8,9 @@ from pathlib import Path
 
 from atrium.base.errors import DataError
 
+TRAINING = "training_rollouts"
+"""The benchmark of completions of training batches."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
@@ -35,22 +38,32 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """The training metrics of one run by step, under Atrium's names where the quantities are the same."""
+    """The training metrics of one run by step, under Atrium's names where the quantities are the same.
+
+    `key` tells runs of one file apart. `settings` are as those of `Source`.
+    """
 
     method: str
     steps: Mapping[int, Mapping[str, float]]
     seed: int | None = None
+    settings: Mapping[str, object] = field(default_factory=dict)
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stated:
-    """What the command line states: constants in place of columns, and from which score an answer counts."""
+    """What the command line states: constants in place of columns, and from which score an answer counts.
+
+    With `incomplete`, problems keep as many samples as the one with the fewest, and curves end where a file
+    is cut off.
+    """
 
     method: str = ""
     seed: int | None = None
     benchmark: str = ""
     step: int | None = None
     correct_at: float | None = None
+    incomplete: bool = False
     columns: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -109,3 +122,11 @@ def whole_number(value: object, name: str, place: str) -> int:
     except ValueError:
         pass
     raise DataError(f"{place}: {name} must be a whole number from 0 to {_LARGEST}, got {str(value)[:40]!r}")
+
+
+def real_number(value: object, place: str) -> float:
+    """A number of a row; `DataError` for anything else."""
+    try:
+        return float(str(value))
+    except ValueError:
+        raise DataError(f"{place}: expected a number, got {str(value)[:40]!r}") from None

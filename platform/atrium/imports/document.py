@@ -69,6 +69,11 @@ def _notes(found: Imported) -> list[str]:
         notes.append("seeds that are not stated are numbered; a file counts as one seed")
     for run in found.runs:
         for part in run.parts:
+            if part.most_samples is not None:
+                notes.append(
+                    f"{run.method} on {part.benchmark}: problems have {part.num_samples} to "
+                    f"{part.most_samples} answers; the first {part.num_samples} of each are kept"
+                )
             if part.printed is not None and abs(part.printed - part.mean_at_k) > _TOLERANCE:
                 ours, theirs = (value_text(value, "share") for value in (part.mean_at_k, part.printed))
                 notes.append(

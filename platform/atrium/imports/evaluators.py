@@ -19,8 +19,10 @@ from atrium.imports.files import Row, json_object, rows
 from atrium.imports.tables import conversation_text
 
 _DATED = re.compile(r"(?:samples|details)_(.+)_(\d{4}-\d\d-\d\dT[\d.:-]+)")
-_METRICS = ("exact_match", "acc", "extractive_match", "pass@1", "pass_at_1", "math_pass@1", "em")
+_METRICS = ("exact_match", "acc", "extractive_match", "pass@1", "pass_at_1", "math_pass@1", "em", "avg@n")
 """Metrics that mean correctness, the preferred ones first."""
+_MEANS = re.compile(r"(?:.+_)?(?:avg@n(?::n=(\d+))?|pass@k:k=1(?:&n=(\d+))?)")
+"""Metrics of lighteval that are means over the answers to a problem."""
 _IDS = ("problem_id", "unique_id", "question_id", "task_id", "id", "ID")
 _QUESTIONS = ("question", "problem", "query", "prompt", "Question", "Problem")
 
@@ -113,45 +115,123 @@ def is_lighteval(path: Path, row: Row) -> bool:
 
 
 def read_lighteval(path: Path, stated: Stated) -> Source:
-    """Details of one task."""
+    """Details of one task, with mean and settings from the results file of the same evaluation."""
     found = rows(path)
     first = next(found)
     column = "metric" if "metric" in first[1] else "metrics"
-    metric = _metric(path, list(mapping_at(first[1], column)), stated)
     task = str(setting(first[1], "doc.task_name") or _task_and_date(path)[0])
-    method = stated.method or _parent_name(path)
-
-    def answers() -> Iterator[Answer]:
-        for number, (place, row) in enumerate(chain([first], found)):
-            doc, response = mapping_at(row, "doc"), mapping_at(row, "model_response")
-            texts = [str(one) for one in _listed(response.get("text") or response.get("final_text"))]
-            score = mapping_at(row, column).get(metric)
-            yield from _of_problem(
-                place,
-                score,
-                stated,
-                num_samples=max(len(texts), 1),
-                texts=texts,
-                extracted=(),
-                common=Answer(
-                    method=method,
-                    is_correct=False,
-                    place=place,
-                    seed=stated.seed,
-                    benchmark=stated.benchmark or task,
-                    step=stated.step or 0,
-                    problem=f"{task}#{doc.get('id') or number}",
-                    question=conversation_text(doc.get("query")),
-                    gold=_gold(doc),
-                ),
-            )
-
+    num_texts = len(_lighteval_texts(mapping_at(first[1], "model_response")))
+    metric, num_samples = _lighteval_metric(path, list(mapping_at(first[1], column)), num_texts, stated)
+    results_file = _lighteval_results(path)
+    results = json_object(results_file) if results_file else {}
+    source = str(setting(results, "config_general.model_name") or "")
+    method = stated.method or source.rstrip("/").rpartition("/")[2] or _parent_name(path)
+    benchmark = stated.benchmark or task
+    common = Answer(
+        method=method,
+        is_correct=False,
+        place=str(path),
+        seed=stated.seed,
+        benchmark=benchmark,
+        step=stated.step or 0,
+    )
+    is_best = num_samples < 2 <= num_texts
+    best = f"{metric} is one score for {num_texts} answers to a problem, not their mean"
     return Source(
         path=path,
         format=f"lighteval details of {task}",
-        mapping=(f"method is {method}", f"score is {metric}"),
-        answers=answers(),
+        mapping=(
+            f"method is {method}",
+            f"score is {metric}",
+            f"mean and settings from {results_file.name}" if results_file else "no results file beside it",
+        ),
+        answers=(
+            answer
+            for number, (place, row) in enumerate(chain([first], found))
+            for answer in _lighteval_answers(
+                row,
+                mapping_at(row, column).get(metric),
+                stated,
+                num_samples=num_samples,
+                common=replace(common, place=place, problem=f"{task}#{setting(row, 'doc.id') or number}"),
+            )
+        ),
+        settings=_lighteval_settings(results),
+        printed=_lighteval_mean(results, task, metric, benchmark),
+        differences=(best,) if is_best else (),
     )
+
+
+def _lighteval_answers(
+    row: Row, score: object, stated: Stated, *, num_samples: int, common: Answer
+) -> Iterator[Answer]:
+    """The answers to the problem of a row; a score for all answers has no text of its own."""
+    doc, texts = mapping_at(row, "doc"), _lighteval_texts(mapping_at(row, "model_response"))
+    return _of_problem(
+        common.place,
+        score,
+        stated,
+        num_samples=num_samples,
+        texts=texts if num_samples > 1 or len(texts) < 2 else (),
+        extracted=(),
+        common=replace(common, question=conversation_text(doc.get("query")), gold=_gold(doc)),
+    )
+
+
+def _lighteval_texts(response: Mapping[str, object]) -> list[str]:
+    return [str(one) for one in _listed(response.get("text") or response.get("final_text"))]
+
+
+def _lighteval_metric(path: Path, names: Sequence[str], num_texts: int, stated: Stated) -> tuple[str, int]:
+    """The metric that is read, and over how many answers to a problem it is a mean.
+
+    Other metrics than `avg@n` and `pass@k:k=1` give one score for all answers, most of them the best one's.
+    """
+    means = {
+        name: int(found[1] or found[2] or num_texts) for name in names if (found := _MEANS.fullmatch(name))
+    }
+    widest = max(means, key=lambda name: means[name], default="")
+    is_mean = num_texts > 1 and widest and "score" not in stated.columns
+    metric = widest if is_mean else _metric(path, names, stated)
+    return metric, max(1, min(means.get(metric, 1), num_texts))
+
+
+def _lighteval_results(path: Path) -> Path | None:
+    """The results file beside `details/<model>/<date>/details_<task>_<date>.parquet`."""
+    place, date = path.absolute(), _task_and_date(path)[1]
+    for folder in place.parents:
+        if folder.name == "details":
+            model = place.parent.parent.relative_to(folder)
+            found = folder.parent / "results" / model / f"results_{date}.json"
+            return found if date and found.is_file() else None
+    return None
+
+
+def _lighteval_mean(
+    results: Mapping[str, object], task: str, metric: str, benchmark: str
+) -> dict[str, float]:
+    found = mapping_at(results, "results").get(task)
+    mean = found.get(metric) if isinstance(found, Mapping) else None
+    return {benchmark: float(mean)} if isinstance(mean, int | float) else {}
+
+
+def _lighteval_settings(results: Mapping[str, object]) -> dict[str, object]:
+    sampling = mapping_at(results, "config_general.model_config.generation_parameters")
+    source = setting(results, "config_general.model_name")
+    return _settings(
+        source, sampling.get("temperature"), sampling.get("top_p"), sampling.get("max_new_tokens")
+    )
+
+
+def _settings(source: object, temperature: object, top_p: object, length: object) -> dict[str, object]:
+    """The recorded settings under Atrium's names."""
+    found = {
+        "model.source": source,
+        "evaluation.temperature": temperature,
+        "evaluation.top_p": top_p,
+        "evaluation.max_new_tokens": length,
+    }
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def _of_problem(
@@ -221,7 +301,6 @@ def _parent_name(path: Path) -> str:
 
 
 def _lm_eval_settings(results: Mapping[str, object], row: Row) -> dict[str, object]:
-    """The recorded settings under Atrium's names."""
     sampling = mapping_at(row, "arguments.gen_args_0.arg_1")
     source = setting(results, "config.model_args")
     if isinstance(source, str):
@@ -229,13 +308,7 @@ def _lm_eval_settings(results: Mapping[str, object], row: Row) -> dict[str, obje
     elif isinstance(source, Mapping):
         source = source.get("pretrained")
     temperature = 0.0 if sampling.get("do_sample") is False else sampling.get("temperature")
-    found = {
-        "model.source": source,
-        "evaluation.temperature": temperature,
-        "evaluation.top_p": sampling.get("top_p"),
-        "evaluation.max_new_tokens": sampling.get("max_gen_toks"),
-    }
-    return {key: value for key, value in found.items() if value is not None}
+    return _settings(source, temperature, sampling.get("top_p"), sampling.get("max_gen_toks"))
 
 
 def _id(doc: Mapping[str, object]) -> str:

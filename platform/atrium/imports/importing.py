@@ -28,7 +28,7 @@ from atrium.imports.answers import Curve, Source, Stated
 from atrium.imports.files import digest, files_of
 from atrium.imports.recognize import is_source, read_source
 from atrium.imports.spool import Part, RunKey, Spool
-from atrium.imports.trainers import printed_by_verl
+from atrium.imports.trainers import printed_in_curve
 from atrium.runs.find import list_runs
 from atrium.runs.layout import IMPORTED, check_experiment
 from atrium.runs.run_folder import RunFolder
@@ -48,6 +48,8 @@ class PlannedPart:
     num_samples: int
     num_correct_P: NDArray[np.int64]
     printed: float | None = None
+    most_samples: int | None = None
+    """Of a problem in the source, where problems have different numbers and K is the fewest."""
 
     @property
     def mean_at_k(self) -> float:
@@ -106,7 +108,7 @@ def import_files(
     with _staging(runs_dir) as staging:
         spool = Spool(path=staging / "rows.sqlite")
         sources = _spooled(spool, files, stated, on_source)
-        runs = _planned(spool, sources, runs_dir / experiment)
+        runs = _planned(spool, sources, runs_dir / experiment, incomplete=stated.incomplete)
         folders: list[Path] = []
         if not is_dry:
             written = [
@@ -145,6 +147,7 @@ def _settings(run: PlannedRun, stated: Mapping[str, str]) -> dict[str, Any]:
     """The nested settings of a run: those that its files record, then those that the user states."""
     found: dict[str, Any] = {}
     recorded = [pair for source in run.sources for pair in source.settings.items()]
+    recorded += run.curve.settings.items() if run.curve else ()
     for key, value in [*recorded, *stated.items()]:
         put(found, key, value)
     return found
@@ -229,7 +232,7 @@ def _spooled(
     return sources
 
 
-def _planned(spool: Spool, sources: Sequence[Source], parent: Path) -> list[PlannedRun]:
+def _planned(spool: Spool, sources: Sequence[Source], parent: Path, *, incomplete: bool) -> list[PlannedRun]:
     """The runs, with numbers for seeds that no file states; `DataError` where a run exists already."""
     runs = spool.runs()
     taken = {(run.method, run.seed) for run in runs}
@@ -254,7 +257,7 @@ def _planned(spool: Spool, sources: Sequence[Source], parent: Path) -> list[Plan
                 method=run.method,
                 seed=seed,
                 is_seed_stated=run.seed is not None,
-                parts=_planned_parts(spool, run, sources),
+                parts=_planned_parts(spool, run, sources, incomplete=incomplete),
                 curve=spool.curves.get(run),
                 sources=tuple(sources[number] for number in spool.files_of(run)),
             )
@@ -262,15 +265,17 @@ def _planned(spool: Spool, sources: Sequence[Source], parent: Path) -> list[Plan
     return planned
 
 
-def _planned_parts(spool: Spool, run: RunKey, sources: Sequence[Source]) -> tuple[PlannedPart, ...]:
+def _planned_parts(
+    spool: Spool, run: RunKey, sources: Sequence[Source], *, incomplete: bool
+) -> tuple[PlannedPart, ...]:
     parts = []
     for part in spool.parts.values():
         if part.run == run:
-            counts, num_samples = spool.num_correct(part)
+            counts, num_samples = spool.num_correct(part, incomplete=incomplete)
             files = [sources[number] for number in spool.files[part]]
             printed = files[0].printed.get(part.benchmark) if len(files) == 1 else None
             if printed is None and run in spool.curves:
-                printed = printed_by_verl(spool.curves[run], part.step, num_samples)
+                printed = printed_in_curve(spool.curves[run], part.benchmark, part.step, num_samples)
             parts.append(
                 PlannedPart(
                     part=part,
@@ -278,6 +283,7 @@ def _planned_parts(spool: Spool, run: RunKey, sources: Sequence[Source]) -> tupl
                     num_samples=num_samples,
                     num_correct_P=counts,
                     printed=printed,
+                    most_samples=spool.cut[part][1] if part in spool.cut else None,
                 )
             )
     return tuple(parts)

@@ -1,4 +1,4 @@
-"""Which program wrote a file, read off its name, columns and keys."""
+"""Which program wrote a file, by its name, columns and keys."""
 
 from __future__ import annotations
 
@@ -9,6 +9,19 @@ from atrium.base.errors import DataError
 from atrium.imports.answers import Source, Stated
 from atrium.imports.evaluators import is_lighteval, is_lm_eval, read_lighteval, read_lm_eval
 from atrium.imports.files import Row, rows
+from atrium.imports.mlflow_runs import (
+    is_mlflow_database,
+    is_mlflow_run,
+    read_mlflow_database,
+    read_mlflow_run,
+)
+from atrium.imports.prime_rl import (
+    is_episodes,
+    is_metrics_log,
+    is_repeated,
+    read_episodes,
+    read_metrics_log,
+)
 from atrium.imports.tables import read_table
 from atrium.imports.trackers import is_tensorboard, is_wandb_csv, read_tensorboard, read_wandb_csv
 from atrium.imports.trainers import (
@@ -21,6 +34,7 @@ from atrium.imports.trainers import (
     read_verl_dump,
     read_verl_log,
 )
+from atrium.imports.wandb_file import is_wandb_file, read_wandb_file
 
 TABLES = (".csv", ".jsonl", ".parquet")
 
@@ -31,25 +45,41 @@ _READERS: tuple[tuple[Callable[[Path, Row], bool], Reader], ...] = (
     (is_trl_completions, read_trl_completions),
     (is_verl_dump, read_verl_dump),
     (is_verl_log, read_verl_log),
+    (is_episodes, read_episodes),
+    (is_metrics_log, read_metrics_log),
     (is_wandb_csv, read_wandb_csv),
 )
 """Formats of programs, told apart by a file's name and first row; any other file of rows is a table."""
 
 
+_WHOLE: tuple[tuple[Callable[[Path], bool], Reader], ...] = (
+    (lambda path: path.name == TRAINER_STATE, read_trainer_state),
+    (is_tensorboard, read_tensorboard),
+    (is_wandb_file, read_wandb_file),
+    (is_mlflow_database, read_mlflow_database),
+    (is_mlflow_run, read_mlflow_run),
+)
+"""Formats that are told apart by the name alone, since their files do not hold rows."""
+
+
 def is_source(path: Path) -> bool:
     """Whether a file of a directory is read by itself; results of lm-eval are read beside their samples."""
-    return path.suffix.lower() in TABLES or path.name == TRAINER_STATE or is_tensorboard(path)
+    if path.suffix.lower() in TABLES:
+        return not is_repeated(path)
+    if is_mlflow_database(path):
+        return path.name.startswith("mlflow")  # others have databases, too
+    return any(fits(path) for fits, _ in _WHOLE)
 
 
 def read_source(path: Path, stated: Stated) -> Source:
     """The content of a file. Raises `DataError` for a file that is none of the known formats."""
-    if path.name == TRAINER_STATE:
-        return read_trainer_state(path, stated)
-    if is_tensorboard(path):
-        return read_tensorboard(path, stated)
+    for fits_name, read in _WHOLE:
+        if fits_name(path):
+            return read(path, stated)
     if path.suffix.lower() not in TABLES:
         raise DataError(
-            f"{path}: expected {TRAINER_STATE}, a file that ends in {', '.join(TABLES)}, or a directory"
+            f"{path}: is no file of a known format; tables end in {', '.join(TABLES)}, and a directory is "
+            "searched for files of programs"
         )
     first = next(rows(path), None)
     if first is None:

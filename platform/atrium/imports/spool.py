@@ -9,9 +9,10 @@ Axes: P problems.
 
 from __future__ import annotations
 
+import math
 import sqlite3
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,11 @@ CREATE TABLE problems (id INTEGER PRIMARY KEY, part INTEGER, name TEXT, question
     file INTEGER, num INTEGER, UNIQUE (part, name));
 CREATE TABLE samples (id INTEGER PRIMARY KEY, problem INTEGER, sample TEXT, correct INTEGER, text TEXT,
     extracted TEXT, num_tokens INTEGER, truncated INTEGER, UNIQUE (problem, sample));
+"""
+_KEEP_FIRST = """
+DELETE FROM samples WHERE id IN (SELECT id FROM (
+    SELECT s.id, ROW_NUMBER() OVER (PARTITION BY s.problem ORDER BY s.id) AS place
+    FROM problems p JOIN samples s ON s.problem = p.id WHERE p.part = ?) WHERE place > ?)
 """
 _MAX_PARTS = 20_000
 _MAX_NAME = 100
@@ -78,6 +84,8 @@ class Spool:
         self._latest: _Problem | None = None
         self.files: dict[Part, set[int]] = {}
         """The numbers of the files that gave a part."""
+        self.cut: dict[Part, tuple[int, int]] = {}
+        """The fewest samples of a problem, which all keep, and the most, where they differ."""
         self.curve_files: dict[RunKey, set[int]] = {}
         self._known: dict[tuple[int, str, int | None, str, int], Part] = {}
 
@@ -110,19 +118,30 @@ class Spool:
         problem.num += 1
 
     def add_curve(self, curve: Curve, *, file: int, unit: str) -> None:
-        """Take in the curves of a run, joined with those of the same run; of two values the first counts."""
-        run = RunKey(curve.method, curve.seed, ("", 0) if curve.seed is not None else (unit, 0))
-        self.curve_files.setdefault(run, set()).add(file)
-        known = self.curves.get(run)
-        steps = dict(known.steps) if known else {}
-        for step, values in curve.steps.items():
-            steps[step] = {**values, **steps.get(step, {})}
-        self.curves[run] = Curve(method=curve.method, steps=steps, seed=curve.seed)
+        """Take in the curves of a run, joined with those of the same run.
 
-    def num_correct(self, part: Part) -> tuple[NDArray[np.int64], int]:
+        Curves that disagree are of two seeds where none is stated, else `DataError` is raised.
+        """
+        number, clash = 0, ""
+        while True:
+            own = (f"{unit}/{curve.key}" if curve.key else unit, number)
+            run = RunKey(curve.method, curve.seed, ("", 0) if curve.seed is not None else own)
+            steps = self.curves[run].steps if run in self.curves else {}
+            clash = _disagreement(steps, curve.steps)
+            if not clash or curve.seed is not None:
+                break
+            number += 1
+        if clash:
+            raise DataError(f"two files give {curve.method}, seed {curve.seed}, different values of {clash}")
+        joined = {step: {**values, **steps.get(step, {})} for step, values in curve.steps.items()}
+        self.curves[run] = replace(curve, steps={**steps, **joined})
+        self.curve_files.setdefault(run, set()).add(file)
+
+    def num_correct(self, part: Part, *, incomplete: bool) -> tuple[NDArray[np.int64], int]:
         """The number of correct answers to each problem [P], and the number of samples K of every problem.
 
-        Raises `DataError` where problems have different numbers of samples.
+        With `incomplete`, each problem keeps its first K samples, K being the fewest of any. Raises
+        `DataError` where problems have different numbers of samples otherwise.
         """
         self._save_latest()
         fewest, most = (
@@ -132,11 +151,14 @@ class Spool:
             ).fetchone()
             for order in ("ASC", "DESC")
         )
-        if fewest[0] != most[0]:
+        if fewest[0] != most[0] and not incomplete:
             raise DataError(
                 f"{_words(part)}: problem {most[1][:60]!r} appears {most[0]} times and {fewest[1][:60]!r} "
-                f"{fewest[0]} times; every problem needs the same number of samples"
+                f"{fewest[0]} times; --incomplete keeps the first {fewest[0]} of each"
             )
+        if fewest[0] != most[0]:
+            self._database.execute(_KEEP_FIRST, (part.number, fewest[0]))
+            self.cut[part] = (fewest[0], most[0])
         counts = self._database.execute(
             "SELECT SUM(s.correct) FROM problems p JOIN samples s ON s.problem = p.id WHERE p.part = ? "
             "GROUP BY p.id ORDER BY p.id",
@@ -237,6 +259,15 @@ class Spool:
             if part is None or self.files[part] == {file}:
                 return run
             number += 1
+
+
+def _disagreement(known: Mapping[int, Mapping[str, float]], new: Mapping[int, Mapping[str, float]]) -> str:
+    """A metric and step that two curves give different values, of which some files keep fewer digits."""
+    for step in known.keys() & new.keys():
+        for name in known[step].keys() & new[step].keys():
+            if not math.isclose(known[step][name], new[step][name], rel_tol=1e-4, abs_tol=1e-6):
+                return f"{name} at step {step}"
+    return ""
 
 
 def _words(part: Part) -> str:

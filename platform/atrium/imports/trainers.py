@@ -13,14 +13,13 @@ from pathlib import Path
 
 from atrium.base.errors import ConfigError, DataError
 from atrium.base.metric_names import known_words, mapped
-from atrium.imports.answers import Answer, Curve, Source, Stated, correctness, whole_number
+from atrium.imports.answers import TRAINING, Answer, Curve, Source, Stated, correctness, whole_number
 from atrium.imports.files import Row, json_object, rows
 from atrium.imports.tables import conversation_text
 
 _TRL_COLUMNS = ("step", "prompt", "completion", "advantage")
 TRAINER_STATE = "trainer_state.json"
 _TURNS = re.compile(r"(?:system\n.*?\n)?user\n(.*?)\n?assistant\s*(?:<think>\s*)?", re.DOTALL)
-_TRAINING = "training_rollouts"
 
 
 def is_trl_completions(path: Path, row: Row) -> bool:
@@ -49,7 +48,7 @@ def read_trl_completions(path: Path, stated: Stated) -> Source:
                 is_correct=correctness(row.get(reward), stated, place),
                 place=place,
                 seed=stated.seed,
-                benchmark=stated.benchmark or _TRAINING,
+                benchmark=stated.benchmark or TRAINING,
                 step=whole_number(row.get("step"), "step", place),
                 question=conversation_text(row.get("prompt")),
                 text=conversation_text(row.get("completion")),
@@ -60,7 +59,7 @@ def read_trl_completions(path: Path, stated: Stated) -> Source:
         format="TRL completions",
         mapping=(f"method is {method}", f"score is the reward {reward}"),
         answers=answers(),
-        printed=_logged_reward(path, first[1], stated.benchmark or _TRAINING) if len(rewards) == 1 else {},
+        printed=_logged_reward(path, first[1], stated.benchmark or TRAINING) if len(rewards) == 1 else {},
         differences=(
             "TRL logs completions of training batches: each step has problems of its own, and the score is a "
             "reward in training, not an evaluation",
@@ -135,14 +134,12 @@ def _asked(prompt: str) -> str:
     return found[1] if found else prompt
 
 
-def printed_by_verl(curve: Curve, step: int, num_samples: int) -> float | None:
-    """The mean over samples that verl's log gives for the validation at a step, if it gives one."""
-    ending = f"/mean@{num_samples}"
-    found = [
-        value
-        for name, value in curve.steps.get(step, {}).items()
-        if name.startswith("val-core/") and name.endswith(ending)
-    ]
+def printed_in_curve(curve: Curve, benchmark: str, step: int, num_samples: int) -> float | None:
+    """The mean over samples that verl's or prime-rl's metrics give for an evaluation, if they give one."""
+    names = re.compile(
+        rf"val-core/.*/mean@{num_samples}|eval/{re.escape(benchmark)}/all/[^/]+/avg@{num_samples}"
+    )
+    found = [value for name, value in curve.steps.get(step, {}).items() if names.fullmatch(name)]
     return found[0] if len(found) == 1 else None
 
 

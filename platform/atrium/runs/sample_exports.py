@@ -93,7 +93,7 @@ def _lighteval(task: str, samples: Sequence[Row]) -> dict[str, Any]:
             "extracted_predictions": [sample["extracted"] or "" for sample in samples],
             "output_lengths": [sample["num_tokens"] for sample in samples],
         },
-        "metric": {_METRIC: sum(bool(sample["is_correct"]) for sample in samples) / len(samples)},
+        "metric": {f"avg@n:n={len(samples)}": sum(bool(one["is_correct"]) for one in samples) / len(samples)},
     }
 
 
