@@ -136,7 +136,7 @@ MAX_CODE_LINES: dict[str, int] = {
     "catalog": 535,
     "claim": 1_031,
     "cli": 1_532,
-    "compare": 2_873,
+    "compare": 2_945,
     "config": 2_100,
     "data": 1_539,
     "document": 269,
@@ -154,7 +154,7 @@ MAX_CODE_LINES: dict[str, int] = {
     "sweep": 2_901,
     "theory": 1_124,
     "train": 3_508,
-    "views": 2_850,
+    "views": 2_875,
 }
 """Code lines of each package, without blanks, comments, docstrings and imports.
 

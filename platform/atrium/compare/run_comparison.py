@@ -85,7 +85,8 @@ class RunsComparison:
     """Everything that `atrium compare` shows. `k` is that of Pass@k; `mean_k` None where runs differ in K.
 
     `benchmarks` lists those compared, without the macro average, which exists for two or more. `outcomes` by
-    benchmark and arm are on the problems that all runs answered, seeds ascending. `leaders` are
+    benchmark and arm are on the problems that all runs answered, seeds ascending; `steps` are the evaluated
+    steps by benchmark and run. `leaders` are
     by measure and benchmark the arms that may be the best, the highest first; none where verdicts are
     withheld. `confounds` are what else differs between arms, `environment` versions and machines; `left_out`
     are the runs that do not count; `planned` says at how many
@@ -101,6 +102,7 @@ class RunsComparison:
     k: int
     mean_k: int | None
     outcomes: Mapping[str, Mapping[str, OutcomeTable]]
+    steps: Mapping[str, Mapping[str, int]]
     plan: Plan | None
     confounds: tuple[Recorded, ...]
     environment: tuple[Recorded, ...]
@@ -206,6 +208,7 @@ def compare_runs(
         k=k,
         mean_k=k if len(all_k) == 1 else None,
         outcomes=tables,
+        steps=steps,
         plan=_plan(pairs, effect),
         confounds=confounds,
         environment=environment,

@@ -315,6 +315,20 @@ def test_a_comparison_says_what_is_known_and_follows_its_controls(page):
     page.get_by_text("These runs cannot be compared").wait_for()
 
 
+def test_a_row_of_differences_leads_to_problems_and_to_both_answers(page):
+    show(page, "/overview")
+    page.locator("tr[data-row=atr]").get_by_role("link", name="problems").click()
+    page.locator("table.deciding").wait_for()
+    assert "cand=atr" in page.url
+    problem = page.locator("table.deciding tbody tr").first.get_attribute("data-row")
+    page.locator("table.deciding").get_by_role("link", name="answers side by side").first.click()
+    page.wait_for_selector("main[data-ready='rollouts']")
+    page.locator(".pane").nth(1).wait_for()
+    runs = [pane.get_attribute("aria-label") for pane in page.locator(".pane").all()]
+    assert ["-atr-" in runs[0], "-grpo-" in runs[1]] == [True, True]
+    assert all(problem in pane.inner_text() for pane in page.locator(".pane").all())
+
+
 def test_many_tabs_load_and_follow_also_when_the_first_is_closed(page, runs_dir, make_run):
     tabs = [page, *(page.context.new_page() for _ in range(8))]
     for tab in tabs:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from atrium.base.errors import ConfigError, RunFolderError
 from atrium.compare.counted_runs import LeftOut
+from atrium.compare.deciding_problems import deciding_answers, deciding_table
 from atrium.compare.document import comparison_document
+from atrium.compare.document_sentences import headline_sentences
 from atrium.compare.outcomes import At
 from atrium.compare.run_comparison import MEASURES, RunsComparison, compare_runs
 from atrium.compare.training_document import Training, read_training
-from atrium.document.document import Document, Figure
+from atrium.document.document import Document, Figure, Section
 from atrium.document.json import to_json
 from atrium.stats.arm_pairs import MEAN
 from atrium.views.dashboard.watcher import Watcher
@@ -34,8 +36,12 @@ class ComparisonRequest:
     """Whether the user named the runs one by one, so that none of them is one of the other runs."""
 
 
-def compare_answer(watcher: Watcher, request: ComparisonRequest, measure: str = MEAN) -> Answer:
+def compare_answer(
+    watcher: Watcher, request: ComparisonRequest, measure: str = MEAN, candidate: str | None = None
+) -> Answer:
     """The document of a comparison, and what the page's controls need: measures, and each arm's runs.
+
+    `candidate` is the arm whose deciding problems are listed, by default the first one.
 
     Raises `AtriumError` where the runs cannot be compared.
     """
@@ -44,6 +50,8 @@ def compare_answer(watcher: Watcher, request: ComparisonRequest, measure: str = 
     training = training_of(watcher, request)
     return {
         **to_json(comparison_document(comparison, training, made=about, measure=measure)),
+        "headline": headline_sentences(comparison)[0].text if measure == MEAN else "",
+        "problems": _problems(comparison, candidate),
         "measures": {one: comparison.title(one) for one in MEASURES},
         "arms": [
             {
@@ -54,6 +62,27 @@ def compare_answer(watcher: Watcher, request: ComparisonRequest, measure: str = 
             for one in comparison.arms
         ],
     }
+
+
+def _problems(comparison: RunsComparison, candidate: str | None) -> list[Answer]:
+    """By benchmark the problems that make the difference, with the place of both arms' answers."""
+    names = [one.arm.name for one in comparison.arms[1:]]
+    name = candidate if candidate in names else names[0]
+    return [
+        {
+            "candidate": name,
+            "benchmark": benchmark,
+            "answers": [asdict(one) for one in deciding_answers(comparison, name, benchmark)],
+            **to_json(
+                Document(
+                    key="deciding",
+                    title="",
+                    sections=(Section(title="", tables=(deciding_table(comparison, name, benchmark),)),),
+                )
+            ),
+        }
+        for benchmark in comparison.benchmarks
+    ]
 
 
 def comparison_figure(watcher: Watcher, request: ComparisonRequest, key: str, measure: str) -> Figure:

@@ -160,11 +160,13 @@ def _add_queries(app: FastAPI, watcher: Watcher) -> None:
 
 def _add_comparison(app: FastAPI, watcher: Watcher) -> None:
     @app.get("/api/compare")
-    def compare(asked: AskedComparison, measure: Literal["mean", "pass"] = "mean") -> Response:
+    def compare(
+        asked: AskedComparison, measure: Literal["mean", "pass"] = "mean", candidate: str | None = None
+    ) -> Response:
         from atrium.views.dashboard.compare_queries import compare_answer
 
         try:
-            return _json(compare_answer(watcher, asked, measure))
+            return _json(compare_answer(watcher, asked, measure, candidate))
         except AtriumError as error:  # usual: one run alone, or none evaluated yet; no failure of the page
             return _json({"reason": " ".join(str(error).split())})
 

@@ -1,9 +1,9 @@
 // Groups of runs compared: the document of their comparison, with the controls of its query.
 
 import { ask } from "../api.js";
-import { answerBoxes, confoundsBox, foldedList, listOf, notesOf } from "../document.js";
+import { answerBoxes, confoundsBox, foldedList, listOf, notesOf, tableCard } from "../document.js";
 import { drawSections } from "../document_figures.js";
-import { choice, el, empty, field, fill, refill, select } from "../dom.js";
+import { button, choice, el, empty, field, fill, refill, select } from "../dom.js";
 import { plural } from "../format.js";
 import { swatch } from "../palette.js";
 import { reportButtons } from "../report.js";
@@ -27,6 +27,7 @@ export async function show(root, context) {
   let table = await context.runs();
   let turn = 0;
   let drawn = "";
+  let reached = "";
   const figures = [];
   const bar = el("div.toolbar");
   const banner = el("div");
@@ -64,7 +65,7 @@ export async function show(root, context) {
       choice("Compare at", AT, get("point"), (point) => change({ point })),
       field(
         "groups",
-        select("Group by", groups, get("by"), (by) => change({ by, base: null })),
+        select("Group by", groups, get("by"), (by) => change({ by, base: null, cand: null })),
       ),
       arms.length > 1 &&
         field(
@@ -105,7 +106,9 @@ export async function show(root, context) {
       effect: String((Number(get("effect", EFFECT)) || Number(EFFECT)) / 100),
     };
     const measure = get("measure");
-    const answer = await ask("compare", { ...query, measure }).catch(({ message }) => ({ reason: message }));
+    const answer = await ask("compare", { ...query, measure, candidate: get("cand") }).catch(
+      ({ message }) => ({ reason: message }),
+    );
     if (mine !== turn) return;
     if (answer.reason) {
       drawBar();
@@ -134,22 +137,62 @@ export async function show(root, context) {
     fill(body, reason);
   }
 
-  function drawAll({ document, arms }, query) {
+  function drawAll({ document, arms, headline, problems }, query) {
     drawArms(arms);
     dispose();
     const { warnings, muted } = notesOf(document);
+    const verdicts = answerBoxes(document);
+    const isLong = headline && arms.length > 3;
+    const [first] = document.sections.filter(({ key }) => key === "differences");
+    const sections = document.sections.filter((one) => one !== first);
+    // From a row of differences to the problems that make it.
+    const why = ({ cells: [name] }) =>
+      el(
+        "td",
+        button("problems", { class: "link" }, () => change({ cand: name })),
+      );
+    const more = first.tables.map(({ key }) => [
+      key,
+      key.startsWith("differences/") ? { titles: ["Why"], cells: why } : {},
+    ]);
+    const made = (figure, { key }) => {
+      figures.push(figure);
+      figure.savedFrom("figure/comparison", { ...query, figure: key });
+    };
     fill(
       body,
       confoundsBox(document),
       el("p.muted", document.subtitle),
-      answerBoxes(document),
+      isLong && el("section.card.verdict-box", el("p.lead", headline)),
+      isLong ? el("details.card.pad", el("summary", `${arms.length - 1} verdicts`), verdicts) : verdicts,
       warnings.length > 0 && el("section.card.pad", el("h3", "To keep in mind"), listOf(warnings)),
-      drawSections(document.sections, (figure, { key }) => {
-        figures.push(figure);
-        figure.savedFrom("figure/comparison", { ...query, figure: key });
-      }),
+      drawSections([first], made, Object.fromEntries(more)),
+      problems.map(drawProblems),
+      drawSections(sections, made),
       el("section.card.pad.sub", foldedList("How to read this", muted)),
     );
+    if (get("cand") === reached) return;
+    reached = get("cand");
+    body.querySelector("table.deciding")?.parentElement.scrollIntoView();
+  }
+
+  function drawProblems({ document, answers, benchmark }) {
+    const cells = (_, at) => {
+      const { problem, run, step, beside, beside_step: bstep } = answers[at];
+      const place = {
+        at: run,
+        step,
+        beside,
+        bstep,
+        source: benchmark,
+        only: problem,
+        problem,
+        run: null,
+        q: null,
+      };
+      return el("td", el("a", { href: addressOf("rollouts", place) }, "answers side by side"));
+    };
+    return tableCard(document.sections[0].tables[0], { titles: ["Answers"], cells });
   }
 
   function drawArms(arms) {

@@ -117,7 +117,10 @@ export async function show(root, context) {
       rows,
       tableCard(answer.document.sections[0].tables[0], {
         titles: [forest.axis, "Runs"],
-        cells: (_, at) => [forest.cell(methods[at].name), runsCell(methods[at])],
+        cells: ({ cells: own }, at) => [
+          forest.cell(methods[at].name),
+          runsCell(methods[at], here(answer), own[3] !== null),
+        ],
         rows: (tr, at) => [
           methods[at].is_other && !methods[at - 1]?.is_other && el("tr.group", otherRuns()),
           tr,
@@ -135,7 +138,7 @@ export async function show(root, context) {
       "Other runs: single runs with other settings than their method's other runs",
     );
 
-  function runsCell({ name, states, left_s: left }) {
+  function runsCell({ name, states, left_s: left }, place, hasProblems) {
     const isOpen = opened.has(name);
     const toggle = () => {
       opened[isOpen ? "delete" : "add"](name);
@@ -144,7 +147,8 @@ export async function show(root, context) {
     const attributes = { class: "link", "data-toggle": name, "aria-expanded": String(isOpen) };
     const counts = Object.entries(states).map(([state, num]) => `${num} ${state}`);
     const text = [...counts, ...(left ? [`${duration(left)} left`] : [])].join(", ");
-    return el("td", button(`${isOpen ? "▾" : "▸"} ${text}`, attributes, toggle));
+    const why = hasProblems && el("a", { href: addressOf("compare", { ...place, cand: name }) }, "problems");
+    return el("td", button(`${isOpen ? "▾" : "▸"} ${text}`, attributes, toggle), " ", why);
   }
 
   function runRow({ runs }) {

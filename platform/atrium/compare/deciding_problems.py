@@ -1,0 +1,103 @@
+"""The problems behind a difference: those that one arm solves more often than the other, across seeds.
+
+They are chosen for their difference, so no test is made of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atrium.compare.arms import Arm
+from atrium.compare.run_comparison import RunsComparison
+from atrium.document.document import Column, Row, Table, Value
+from atrium.document.formatting import counted
+from atrium.runs.run_folder import RunFolder
+
+MOST = 12
+"""Problems that are listed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswersBeside:
+    """The answers of two runs to a problem: a run and a step of the candidate and of the baseline."""
+
+    problem: str
+    run: str
+    step: int
+    beside: str
+    beside_step: int
+
+
+def deciding_table(comparison: RunsComparison, candidate: str, benchmark: str) -> Table:
+    """The problems with the largest differences between a candidate and the baseline, in either direction."""
+    baseline = comparison.arms[0].arm.name
+    tables = [comparison.outcomes[benchmark][name] for name in (candidate, baseline)]
+    share_AP = [table.mean_at_k().mean(axis=0) for table in tables]
+    solved_AP = [(table.num_correct_SP > 0).sum(axis=0) for table in tables]
+    gained, lost = (int(((own > 0) & (other == 0)).sum()) for own, other in (solved_AP, solved_AP[::-1]))
+    rows = []
+    for place in _largest(share_AP[0] - share_AP[1]):
+        shares = [float(share_P[place]) for share_P in share_AP]
+        seeds = [
+            f"{solved_P[place]} of {len(table.num_samples_S)}"
+            for solved_P, table in zip(solved_AP, tables, strict=True)
+        ]
+        difference = Value(shares[0] - shares[1], "points", is_signed=True)
+        values = [Value(share, "share") for share in shares]
+        rows.append(Row((tables[0].problem_ids[place], *values, difference, *seeds)))
+    titles = ("problem", f"{candidate}, %", f"{baseline}, %", "difference, points")
+    return Table(
+        key="deciding",
+        title=f"Problems that make the difference, {candidate} against {baseline}, {benchmark}",
+        columns=(
+            *map(Column, titles),
+            *(Column(f"seeds of {name} that solve it", is_text=True) for name in (candidate, baseline)),
+        ),
+        rows=tuple(rows),
+        note=(
+            f"{candidate} solves {counted(gained, 'problem')} that {baseline} never solves; {baseline} "
+            f"solves {lost} that {candidate} never solves. The table lists the largest differences in the "
+            "share of correct answers; they are chosen for their size, so no test is made."
+        ),
+    )
+
+
+def deciding_answers(comparison: RunsComparison, candidate: str, benchmark: str) -> list[AnswersBeside]:
+    """The runs whose answers differ most, for each row of `deciding_table`, of one seed if several do."""
+    arms = {one.arm.name: one.arm for one in comparison.arms}
+    pair = [arms[candidate], comparison.arms[0].arm]
+    tables = [comparison.outcomes[benchmark][arm.name] for arm in pair]
+    share_ASP = [table.mean_at_k() for table in tables]
+    steps = comparison.steps[benchmark]
+    found = []
+    for place in _largest(share_ASP[0].mean(axis=0) - share_ASP[1].mean(axis=0)):
+        sign = np.sign(share_ASP[0][:, place].mean() - share_ASP[1][:, place].mean()) or 1.0
+        gaps = {
+            (sign * (own[place] - other[place]), a == b): (arm_run.name, other_run.name)
+            for a, own, arm_run in zip(pair[0].seeds, share_ASP[0], _runs(pair[0]), strict=True)
+            for b, other, other_run in zip(pair[1].seeds, share_ASP[1], _runs(pair[1]), strict=True)
+        }
+        run, beside = gaps[max(gaps)]
+        found.append(
+            AnswersBeside(
+                problem=tables[0].problem_ids[place],
+                run=run,
+                step=steps.get(run, 0),
+                beside=beside,
+                beside_step=steps.get(beside, 0),
+            )
+        )
+    return found
+
+
+def _runs(arm: Arm) -> list[RunFolder]:
+    return [arm.runs[seed] for seed in arm.seeds]
+
+
+def _largest(difference_P: NDArray[np.float64]) -> list[int]:
+    """The places of the largest differences in either direction, zeros left out."""
+    order = np.argsort(-np.abs(difference_P), kind="stable")[:MOST]
+    return [int(place) for place in order if difference_P[place] != 0.0]
