@@ -111,7 +111,7 @@ def test_a_model_whose_weights_alone_are_too_large_is_given_no_settings():
 
 def test_decoding_everything_at_once_is_answered_with_a_number_of_tokens(capsys):
     assert main(["memory", "model=qwen3_1_7b", "rollout=transformers", "--gpu-gb", "141"]) == 0
-    verdict = capsys.readouterr().out.splitlines()[-1]
+    verdict = capsys.readouterr().out.splitlines()[-2]
     assert re.search(r"sampling takes \d\d\d\.\d GB; it fits with rollout\.max_batch_tokens=\d+$", verdict)
 
 
@@ -119,6 +119,6 @@ def test_a_gpu_can_be_planned_for_where_there_is_none(capsys):
     assert main(["memory", "--gpu-gb", "80", "model=qwen3_1_7b"]) == 0
     printed = capsys.readouterr().out
     assert "engine's cache" in printed
-    assert printed.endswith("it fits 80.0 GB of GPU memory\n")
+    assert "\nit fits 80.0 GB of GPU memory\nno prediction of time: " in printed
     assert main(["memory", "--gpu-gb", "0"]) == 2
     assert "--gpu-gb: expected a whole number of at least 1, got 0" in capsys.readouterr().err

@@ -29,13 +29,12 @@ def test_a_sweep_of_a_language_model_says_what_it_would_take_on_gpus_that_are_no
     assert main(["sweep", "delta_qwen3_1_7b", "plan=H100", "workers=8"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("34 runs (12 search + 12 baseline + 10 final), before anything is pruned")
-    # 1,024 completions of 2,048 tokens: 2.6e14 bytes of cache at 3.35e12 a second; a pass over 2.1e6 tokens
-    # without a gradient and one with take 8 operations for each of 1.7e9 weights at 3e14 a second.
     assert re.search(
-        r"a run: 1\d\.\d h on one H100; a step samples for 1?\d\d s and updates for 1[012]\d s", said
+        r"a run: predicted, not measured: [67]:\d\d per step \(sampling 4:\d\d, .*update 1:\d\d\)", said
     )
+    hours, all_hours = (float(re.search(rf"{of} ([\d.]+) ", said)[1]) for of in ("predicted:", "the sweep:"))
+    assert abs(34 * hours - all_hours) < 2
     assert "memory: it fits 80.0 GB" in said
-    assert said.rstrip().endswith("not measured")
     assert not list(tmp_path.iterdir())
     assert main(["sweep", "delta_qwen3_1_7b", "plan=RTX 4090"]) == 0
     assert "memory: it does not fit 24.0 GB of GPU memory" in capsys.readouterr().out

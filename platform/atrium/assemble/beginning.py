@@ -21,7 +21,7 @@ from atrium.base.loading import loading
 from atrium.base.plain_files import read_plain
 from atrium.base.processes import END_SIGNALS, stopped_at_once
 from atrium.base.recorded import read_object
-from atrium.config.compose import compose, compose_notes, from_json
+from atrium.config.compose import compose, compose_notes, from_json, leaves_engine_open
 from atrium.config.dates import dated
 from atrium.config.earlier import placement_note
 from atrium.config.evaluation import EvaluationSettings
@@ -81,6 +81,7 @@ def begin(origin: Origin, overrides: Sequence[str], *, prints_job: bool = False)
         config, arguments = _branch(config, origin.branch_step, overrides)
     for note in notes:
         _print_note(note, config.resume)
+    _print_plan(config)
     if is_started_here(config):
         train_here(config, overrides)
     else:
@@ -106,7 +107,20 @@ def _new(overrides: Sequence[str]) -> RunConfig:
     config = compose(overrides)
     if config.resume is not None:
         raise ConfigError(f"resume={config.resume} is no plain setting; allowed is --resume {config.resume}")
-    return config
+    return _split(config, overrides)
+
+
+def _split(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
+    """The settings, with the GPU's memory split by prediction where `rollout=auto` leaves that open."""
+    from atrium.assemble.checks import device_bytes, gpu_of
+    from atrium.assemble.choosing import fastest_split
+    from atrium.assemble.memory import known_shape
+
+    shape = known_shape(config)
+    if config.compute.device == "cpu" or shape is None or not leaves_engine_open(overrides):
+        return config
+    num_bytes = device_bytes(config)
+    return config if num_bytes is None else fastest_split(config, shape, gpu_of(config), num_bytes)
 
 
 def print_notes(config: RunConfig, overrides: Sequence[str]) -> None:
@@ -181,7 +195,7 @@ def begin_many(overrides: Sequence[str]) -> int:
     A defect of the program is raised after the last job.
     """
     began = time.time()
-    jobs = [(lines, dated(config, began)) for lines, config in compose_all(overrides)]
+    jobs = [(lines, _split(dated(config, began), lines)) for lines, config in compose_all(overrides)]
     for _, config in jobs:
         check_run(config)
     if any(config.compute.slurm is not None for _, config in jobs):
@@ -195,6 +209,7 @@ def begin_many(overrides: Sequence[str]) -> int:
         sys.argv = ["atrium", "train", *_with_date(lines, config), *plugins.flags()]
         try:
             print_notes(config, lines)
+            _print_plan(config)
             if is_started_here(config):
                 train_here(config, lines)
             else:
@@ -261,6 +276,28 @@ def begin_evaluation(settings: EvaluationSettings, overrides: Sequence[str], res
         from atrium.assemble.evaluation import run_evaluation
 
     return run_evaluation(settings, overrides, resume=resume)
+
+
+def _print_plan(config: RunConfig) -> None:
+    """Print what a run takes: by its own steps where it has some, else predicted for its GPU."""
+    if is_rank():
+        return
+    from atrium.assemble.checks import device_bytes, gpu_of
+    from atrium.assemble.duration import measured_line, time_lines
+    from atrium.assemble.memory import PROMPT_TOKENS, judge, known_shape, plan_notes
+    from atrium.planning.document import memory_document
+    from atrium.views.terminal import print_document, standard_output
+
+    measured = None
+    if config.resume is not None:
+        measured = measured_line(RunFolder(Path(config.resume)), config.num_steps)
+    shape = known_shape(config)
+    if measured is not None:
+        sys.stdout.write(f"{measured}\n")
+    elif config.compute.device == "cuda" and config.compute.slurm is None and shape is not None:
+        found, plan = judge(config, shape, PROMPT_TOKENS, device_bytes(config))
+        times = time_lines(found, shape, gpu_of(config))
+        print_document(standard_output(), memory_document(plan, plan_notes(found), times))
 
 
 def _print_note(note: str, folder: Path | str | None) -> None:

@@ -169,6 +169,13 @@ def device_bytes(config: RunConfig) -> int | None:
     return min(sizes, default=None)
 
 
+def gpu_of(config: RunConfig) -> str:
+    """The name of the GPU that a run is computed on; empty where there is none or another machine runs it."""
+    if config.compute.device == "cpu" or config.compute.slurm is not None:
+        return ""
+    return next((gpu["name"] for gpu in provenance.gpus()), "")
+
+
 def check_fit(config: RunConfig, num_bytes: int | None) -> None:
     """Raise `ConfigError` where a step of `config` cannot be done in the `num_bytes` that a process has.
 

@@ -161,6 +161,28 @@ def needs_recomputation(
     return peak_by_phase(items)[Phase.UPDATE] > room
 
 
+def settled(config: RunConfig, shape: ModelShape, num_tokens: int, num_bytes: int | None) -> RunConfig:
+    """A configuration without `auto`: recomputation and micro-batches as they are predicted to fit.
+
+    On one GPU a run finds its micro-batches by trying; several processes take them from here. Raises
+    `ConfigError` where the engine cannot hold the model.
+    """
+    compute, of_gpu = config.compute, num_bytes if config.compute.device == "cuda" else None
+    config.rollout.check_model(shape, compute.device)
+    config.rollout.check_cache(shape, compute.dtype, of_gpu)
+    recomputes = needs_recomputation(config, shape, num_prompt_tokens=num_tokens, device_bytes=of_gpu)
+    run = changed(config, compute={"recompute_activations": recomputes})
+    room = math.inf if num_bytes is None else USABLE_FRAC * num_bytes
+    tokens, row = compute.max_micro_batch_tokens, num_tokens + run.rollout.max_new_tokens
+    while compute.micro_batch_tokens == "auto":
+        run = changed(run, compute={"micro_batch_tokens": tokens})
+        items = planned_memory(run, shape, num_prompt_tokens=num_tokens, device_bytes=of_gpu)
+        if tokens <= row or max(peak_by_phase(items).values()) <= room:
+            break
+        tokens = max(row, tokens // 2)
+    return run
+
+
 def judge(
     config: RunConfig, shape: ModelShape, num_tokens: int, num_bytes: int | None
 ) -> tuple[RunConfig, FittedPlan]:
@@ -172,29 +194,14 @@ def judge(
     room = math.inf if num_bytes is None else USABLE_FRAC * num_bytes
 
     def plan(run: RunConfig) -> tuple[MemoryItem, ...]:
+        run = settled(run, shape, num_tokens, num_bytes)
         return planned_memory(run, shape, num_prompt_tokens=num_tokens, device_bytes=of_gpu)
 
-    def settled(run: RunConfig) -> RunConfig:
-        """What `auto` comes to: tokens of micro-batches are found by trying, here by planning."""
-        compute = run.compute
-        run.rollout.check_model(shape, compute.device)
-        run.rollout.check_cache(shape, compute.dtype, of_gpu)
-        recomputes = needs_recomputation(run, shape, num_prompt_tokens=num_tokens, device_bytes=of_gpu)
-        run = changed(run, compute={"recompute_activations": recomputes})
-        tokens, row = compute.max_micro_batch_tokens, num_tokens + run.rollout.max_new_tokens
-        while compute.micro_batch_tokens == "auto":
-            run = changed(run, compute={"micro_batch_tokens": tokens})
-            if tokens <= row or max(peak_by_phase(plan(run)).values()) <= room:
-                break
-            tokens = max(row, tokens // 2)
-        return run
-
-    found = settled(config)
-    return found, FittedPlan(
-        items=plan(found),
-        device=found.compute.device,
+    return settled(config, shape, num_tokens, num_bytes), FittedPlan(
+        items=plan(config),
+        device=config.compute.device,
         device_bytes=num_bytes,
-        changes=None if num_bytes is None else fitting_changes(config, lambda run: plan(settled(run)), room),
+        changes=None if num_bytes is None else fitting_changes(config, plan, room),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from atrium.assemble.duration import planned_run
+from atrium.assemble.duration import planned_run, time_lines
 from atrium.assemble.memory import PROMPT_TOKENS, judge
 from atrium.base.errors import ConfigError
 from atrium.config.compose import compose
@@ -22,16 +22,14 @@ def outlook(definition: SweepDefinition, gpu_name: str, num_workers: int) -> lis
     config = compose(list(definition.base), machine=machine_with_gpu())
     shape = exact_shape(config)
     config, plan = judge(config, shape, PROMPT_TOKENS, gpu.gigabytes * 10**9)
-    duration = planned_run(config, shape, gpu)
+    planned = planned_run(config, shape, gpu_name, PROMPT_TOKENS)
     runs = count_runs(definition)
-    num_runs, hours = sum(runs.values()), duration.run_s / 3600
+    num_runs = sum(runs.values())
     stages = " + ".join(f"{number} {stage}" for stage, number in runs.items())
-    return [
-        f"{num_runs} runs ({stages}), before anything is pruned",
-        f"a run: {hours:.1f} h on one {gpu_name}; a step samples for {duration.sampling_s:.0f} s and updates "
-        f"for {duration.update_s:.0f} s, evaluations take {duration.evaluation_s / 3600:.1f} h",
-        f"the sweep: {num_runs * hours:.0f} GPU hours, {num_runs * hours / num_workers:.0f} h with "
-        f"workers={num_workers}",
-        f"memory: {plan.verdict}",
-        "computed from bandwidth and operations for answers of half their limit, not measured",
-    ]
+    lines = [f"a run: {line}" for line in time_lines(config, shape, gpu_name)]
+    if planned is not None:
+        hours = num_runs * planned.run_s / 3600
+        lines.append(
+            f"the sweep: {hours:.0f} GPU hours, {hours / num_workers:.0f} h with workers={num_workers}"
+        )
+    return [f"{num_runs} runs ({stages}), before anything is pruned", *lines, f"memory: {plan.verdict}"]

@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from atrium.assemble.checks import device_bytes
 from atrium.assemble.fitting import changed
+from atrium.assemble.memory import PROMPT_TOKENS, settled
+from atrium.assemble.shapes import exact_shape
 from atrium.base.atomic import explained
 from atrium.base.errors import AtriumError, CheckpointError, ConfigError, EngineError
 from atrium.config.consistency import check_ranks
@@ -21,9 +24,6 @@ from atrium.runs.status import RunState
 from atrium.train.checkpoint.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
 from atrium.train.checkpoint.checkpoint_files import going_back
 from atrium.train.ranks.ranks import Ranks
-
-_MICRO_BATCH_TOKENS = 16384
-"""Of a rank's micro-batches where the setting is `auto`: a try that lacks memory on one rank stops all."""
 
 
 @contextmanager
@@ -78,10 +78,19 @@ def _check_engines(config: RunConfig, num_started: int) -> None:
 
 
 def fixed_for_ranks(config: RunConfig, ranks: Ranks) -> RunConfig:
-    """The settings, with micro-batches of a fixed size where several ranks cannot find one by trying."""
+    """The settings, with micro-batches of a planned size where several ranks cannot find one by trying."""
     if ranks.is_alone or config.compute.micro_batch_tokens != "auto":
         return config
-    return changed(config, compute={"micro_batch_tokens": _MICRO_BATCH_TOKENS})
+    planned = _planned_tokens(config, ranks.size) if ranks.is_first else None
+    return changed(config, compute={"micro_batch_tokens": ranks.from_first(planned)})
+
+
+def _planned_tokens(config: RunConfig, num_ranks: int) -> int:
+    """Tokens of a rank's micro-batches that are predicted to fit its GPU; on a CPU a rule."""
+    run = changed(config, compute={"num_processes": num_ranks, "num_nodes": 1, "slurm": None})
+    if config.compute.device == "cpu" or (num_bytes := device_bytes(run)) is None:
+        return config.compute.max_micro_batch_tokens
+    return settled(run, exact_shape(run), PROMPT_TOKENS, num_bytes).compute.max_micro_batch_tokens
 
 
 def agreed_folder(folder: RunFolder | None, ranks: Ranks) -> RunFolder:

@@ -261,6 +261,20 @@ class Phase(StrEnum):
     SAVING = "saving"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Concurrency:
+    """How many completions one engine decodes at once.
+
+    At most `num_rows`, and those that a cache of `cache_tokens` tokens holds. Reading a token of it takes
+    `token_bytes` on each of the engine's `num_devices`.
+    """
+
+    num_rows: int
+    cache_tokens: int
+    token_bytes: int
+    num_devices: int = 1
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryItem:
     """One use of a device's memory: its bytes, when it is there, and the settings that lower it."""

@@ -1,13 +1,15 @@
-"""`atrium memory`: what settings need of memory, by item and phase, before anything is loaded."""
+"""`atrium memory`: what settings need of memory and time, by item and phase, before anything is loaded."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from atrium.assemble.memory import PROMPT_TOKENS, judge, plan_notes, plan_record
+from atrium.base.errors import ConfigError
 from atrium.cli.parser import CommandParser, whole
 from atrium.config.compose import compose
 from atrium.config.machine import machine_with_gpu
+from atrium.planning.devices import GPUS, Gpu, find_gpu
 from atrium.planning.document import memory_document
 from atrium.views.terminal import print_document, print_json, standard_output
 
@@ -16,7 +18,7 @@ _EXAMPLES = """\
 examples:
   atrium memory                                              the built-in model
   atrium memory model=qwen3_1_7b                             a model file: nothing is downloaded
-  atrium memory model=qwen3_1_7b --gpu-gb 80                 on a GPU of 80 GB with vLLM, not on this machine
+  atrium memory model=qwen3_1_7b --gpu H100                  on such a GPU with vLLM, not on this machine
   atrium memory model=qwen3_8b compute.num_processes=8       of one of 8 processes that share the policy
   atrium memory model=qwen3_1_7b compute.micro_batch_tokens=8192 rollout.max_new_tokens=4096
 """
@@ -25,25 +27,40 @@ examples:
 def main(argv: Sequence[str]) -> int:
     """Print the plan for the overrides, or raise `ConfigError`."""
     arguments = _parser().parse(argv)
-    machine = None if arguments.gpu_gb is None else machine_with_gpu()
-    config = compose(arguments.overrides, machine=machine)
+    gigabytes, gpu_name = arguments.gpu_gb, arguments.gpu
+    if gpu_name is not None:
+        gigabytes = _known_gpu(gpu_name).gigabytes
+    config = compose(arguments.overrides, machine=None if gigabytes is None else machine_with_gpu())
     # Only now: they load numpy and torch, and most mistakes have been found without them.
-    from atrium.assemble.checks import device_bytes
+    from atrium.assemble.checks import device_bytes, gpu_of
+    from atrium.assemble.duration import planned_run, seconds_record, time_lines
     from atrium.assemble.shapes import exact_shape
 
-    num_bytes = device_bytes(config) if arguments.gpu_gb is None else arguments.gpu_gb * _GB
-    found, plan = judge(config, exact_shape(config), arguments.prompt_tokens, num_bytes)
+    num_bytes = device_bytes(config) if gigabytes is None else gigabytes * _GB
+    if gigabytes is None:
+        gpu_name = gpu_of(config)
+    shape, num_tokens = exact_shape(config), arguments.prompt_tokens
+    found, plan = judge(config, shape, num_tokens, num_bytes)
     if arguments.json:
-        print_json(plan_record(found, plan))
+        planned = planned_run(found, shape, gpu_name or "", num_tokens)
+        print_json(plan_record(found, plan) | {"predicted_seconds": seconds_record(planned)})
     else:
-        print_document(standard_output(), memory_document(plan, plan_notes(found)))
+        times = time_lines(found, shape, gpu_name or "", num_tokens)
+        print_document(standard_output(), memory_document(plan, plan_notes(found), times))
     return 0
+
+
+def _known_gpu(name: str) -> Gpu:
+    """The GPU of this name; `ConfigError` for one that is not known here."""
+    if (gpu := find_gpu(name)) is None:
+        raise ConfigError(f"--gpu {name}: not known here; known are {', '.join(GPUS)}, others by --gpu-gb N")
+    return gpu
 
 
 def _parser() -> CommandParser:
     parser = CommandParser(
         "memory",
-        "Predict the memory of a run from its settings, by phase, before anything is loaded.\n"
+        "Predict the memory and time of a run from its settings, by phase, before anything is loaded.\n"
         "Overrides are those of `atrium train`.",
         _EXAMPLES,
     )
@@ -55,11 +72,18 @@ def _parser() -> CommandParser:
         metavar="N",
         help=f"length of a prompt, which only the data knows (default: {PROMPT_TOKENS})",
     )
-    parser.add_argument(
+    device = parser.add_mutually_exclusive_group()
+    device.add_argument(
+        "--gpu",
+        metavar="NAME",
+        help="plan memory and time for a machine with vLLM and such a GPU instead of this one; known are "
+        + ", ".join(GPUS),
+    )
+    device.add_argument(
         "--gpu-gb",
         type=whole(1),
         metavar="N",
-        help="plan for a machine with vLLM and a GPU of N GB (10^9 bytes) instead of this one",
+        help="plan memory for a machine with vLLM and a GPU of N GB (10^9 bytes) instead of this one",
     )
     parser.add_json("one JSON object, in bytes, instead of a table")
     return parser

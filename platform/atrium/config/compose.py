@@ -87,6 +87,11 @@ def compose_notes(config: RunConfig, overrides: Sequence[str]) -> list[str]:
     return scale_notes(config, check_overrides(overrides), conf_folder())
 
 
+def leaves_engine_open(overrides: Sequence[str]) -> bool:
+    """Whether the files and overrides leave the engine, and with it its memory, to be chosen."""
+    return bool(OmegaConf.select(_compose(overrides), "rollout.engine") == "auto")
+
+
 def check_overrides(lines: Sequence[str], *, allow_sweeps: bool = False) -> list[Override]:
     """Parse overrides and check what can be checked before composition; `ConfigError` otherwise."""
     groups = read_groups(conf_folder())

@@ -133,8 +133,8 @@ def _num_threads(is_tiny: bool, compute: _Resolved, machine: Machine) -> int:
 def _micro_batch_tokens(is_tiny: bool, compute: _Resolved, _machine: Machine) -> int | str:
     is_cuda = compute.get("device") == "cuda"
     is_alone = compute.get("num_processes", 1) == compute.get("num_nodes", 1) == 1
-    if is_alone and (compute.get("memory_limit_mb") is not None or (is_cuda and not is_tiny)):
-        return "auto"  # until the run has tried what fits; several processes would have to try together
+    if (is_cuda and not is_tiny) or (is_alone and compute.get("memory_limit_mb") is not None):
+        return "auto"  # until one process has tried what fits, or it is planned for several
     return LARGE_BATCH_TOKENS if is_tiny or is_cuda else _SMALL_BATCH_TOKENS
 
 

@@ -15,12 +15,15 @@ from hydra.core.override_parser.types import Override
 
 from atrium.base.errors import ConfigError
 from atrium.base.nested import put, setting
-from atrium.config.compose import check_overrides, compose, validated
+from atrium.config.compose import check_overrides, compose, leaves_engine_open, validated
 from atrium.config.machine import AUTO_KEYS
 from atrium.config.nearest import shown
 from atrium.config.schema import BranchConfig, RunConfig
 from atrium.engines.declaration import PLACE_SETTINGS
 from atrium.train.settings import OptimizerSettings, learning_rate_at
+
+_SPLIT = ("gpu_memory_fraction", "sleep_level")
+"""Settings of vLLM that `rollout=auto` has chosen for the GPU of the run's start."""
 
 MAY_CHANGE = (
     "num_steps",
@@ -88,6 +91,8 @@ def resumed(stored: RunConfig, folder: Path, overrides: Sequence[str]) -> RunCon
     for key in ("micro_batch_tokens", "recompute_activations", "packing"):
         if wanted["compute"][key] == "auto":
             wanted["compute"][key] = data["compute"][key]
+    if overrides and leaves_engine_open(overrides):
+        wanted["rollout"] |= {key: data["rollout"][key] for key in _SPLIT if key in data["rollout"]}
     if wanted["model"]["date"] is None:  # the run's start, which was recorded
         wanted["model"]["date"] = data["model"]["date"]
     changed = sorted(_differing(data, wanted))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, field_validator
 
 from atrium.base.errors import ConfigError
-from atrium.base.records import MemoryItem
+from atrium.base.records import Concurrency, MemoryItem
 from atrium.base.section import Axis, Count, CountOrZero, Parallel, Positive, PositiveFrac, Section, Text
 from atrium.models.shape import ModelShape
 
@@ -324,6 +324,10 @@ class EngineSettings(Axis, axis=True, tag="engine"):
     def memory(self, shape: ModelShape, demand: EngineDemand) -> tuple[MemoryItem, ...]:
         """What the engine takes of a device's memory, and when."""
         raise NotImplementedError
+
+    def concurrency(self, shape: ModelShape, dtype: str, device_bytes: int) -> Concurrency | None:
+        """How many completions it decodes at once on such a GPU; None where its speed is not predicted."""
+        return None
 
     def wave_size(self, num_parameters: int) -> WaveSize | None:
         """How much an evaluation gives the engine at a time; None for one that batches by itself.

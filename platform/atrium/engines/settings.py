@@ -12,16 +12,9 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field
 
 from atrium.base.errors import ConfigError
-from atrium.base.records import MemoryItem, Phase
+from atrium.base.records import Concurrency, MemoryItem, Phase
 from atrium.base.section import Count, Parallel, Text, Wait
-from atrium.engines.declaration import (
-    ALONE,
-    NUMBER_BYTES,
-    EngineDemand,
-    EngineSettings,
-    EngineUse,
-    WaveSize,
-)
+from atrium.engines.declaration import ALONE, NUMBER_BYTES, EngineDemand, EngineSettings, EngineUse, WaveSize
 from atrium.engines.vllm_environment import (
     BUILDS,
     CPU_HEAD_SIZES,
@@ -32,13 +25,7 @@ from atrium.engines.vllm_environment import (
 )
 from atrium.models.shape import ModelShape
 
-__all__ = [
-    "BankSettings",
-    "DecoderSettings",
-    "EngineSettings",
-    "TransformersSettings",
-    "VllmSettings",
-]
+__all__ = ["BankSettings", "DecoderSettings", "EngineSettings", "TransformersSettings", "VllmSettings"]
 
 _MEGABYTE, _GB = 1 << 20, 1e9
 _ALONE_FRACTION = 0.9
@@ -308,20 +295,35 @@ class VllmSettings(EngineSettings):
         # Sharded weights are handed over at once, and stay awake until the engine samples.
         of_weights = (*phases, Phase.SAVING) if self.sleeps and demand.num_ranks > 1 else phases
         weights = self._weights_bytes(shape, demand.dtype)
-        if self.kv_cache_mb is not None:
-            cache, lowered_by = self.kv_cache_mb * _MEGABYTE, "rollout.kv_cache_mb"
-        elif demand.device_bytes is not None:
-            cache = max(0, int(self.gpu_memory_fraction * demand.device_bytes) - weights)
-            lowered_by = "rollout.gpu_memory_fraction"
-        else:
+        if (cache := self._cache_bytes(shape, demand.dtype, demand.device_bytes)) is None:
             cache = self._token_bytes(shape, demand.dtype) * self.longest(shape.context_length)
             lowered_by = "rollout.context_length"
+        else:
+            lowered_by = f"rollout.{'gpu_memory_fraction' if self.kv_cache_mb is None else 'kv_cache_mb'}"
         if not self.sleeps:
             lowered_by += ", rollout.sleep_level"
         return (
             MemoryItem("engine's weights", weights, of_weights, "rollout.tensor_parallel"),
             MemoryItem("engine's cache", cache, phases, lowered_by),
         )
+
+    def concurrency(self, shape: ModelShape, dtype: str, device_bytes: int) -> Concurrency:
+        """As many completions as `max_num_seqs` and the cache allow."""
+        token_bytes = self._token_bytes(shape, dtype)
+        return Concurrency(
+            num_rows=self.max_num_seqs,
+            cache_tokens=(self._cache_bytes(shape, dtype, device_bytes) or 0) // token_bytes,
+            token_bytes=token_bytes,
+            num_devices=self.tensor_parallel,
+        )
+
+    def _cache_bytes(self, shape: ModelShape, dtype: str, device_bytes: int | None) -> int | None:
+        """Bytes of the cache on one device; None where a share of unknown memory is asked for."""
+        if self.kv_cache_mb is not None:
+            return self.kv_cache_mb * _MEGABYTE
+        if device_bytes is None:
+            return None
+        return max(0, int(self.gpu_memory_fraction * device_bytes) - self._weights_bytes(shape, dtype))
 
     def _weights_bytes(self, shape: ModelShape, dtype: str) -> int:
         return NUMBER_BYTES[dtype] * shape.num_parameters // self.tensor_parallel

@@ -42,8 +42,11 @@ class FittedPlan:
         return f"{text}; it fits with {' '.join(self.changes)}"
 
 
-def memory_document(plan: FittedPlan, notes: Sequence[str]) -> Document:
-    """The bytes of each item by phase, and whether they fit; `notes` say what the plan is for."""
+def memory_document(plan: FittedPlan, notes: Sequence[str], times: Sequence[str] = ()) -> Document:
+    """The bytes of each item by phase, whether they fit, and lines about the run's time.
+
+    `notes` say what the plan is for.
+    """
     rows = [
         Row((item.name, *_sizes(dict.fromkeys(item.phases, item.num_bytes)), item.lowered_by))
         for item in plan.items
@@ -59,7 +62,7 @@ def memory_document(plan: FittedPlan, notes: Sequence[str]) -> Document:
         rows=(*rows, together),
         note="\n".join(notes),
     )
-    sentences = (Sentence(plan.verdict),) if plan.verdict else ()
+    sentences = tuple(Sentence(line) for line in (plan.verdict, *times) if line)
     sections = (Section(title="Memory", tables=(table,)), Section(title="", sentences=sentences))
     return Document(key="memory", title="Memory", sections=sections)
 
