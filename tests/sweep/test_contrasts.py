@@ -127,6 +127,16 @@ def test_a_report_draws_the_curves_of_its_outcomes_and_each_batch_beside_the_law
     assert "<!-- narrow [0.95, 1.05] -->" in texts["batches"]
 
 
+def test_figures_of_a_report_use_the_display_names_of_the_definition(reported):
+    labels = {"narrow": "Narrow", "rollout/worked_frac": "share of worked answers", "outcomes": "All arms"}
+    _, _, folder = reported(labels=labels)
+    outcomes, batches = ((folder / f"{name}.svg").read_text() for name in ("outcomes", "batches"))
+    assert all(f"<!-- {text} -->" in outcomes for text in ("Narrow", "share of worked answers", "clip"))
+    assert "All arms" in outcomes
+    assert "rollout/worked_frac" not in outcomes
+    assert "<!-- Narrow [0.95, 1.05] -->" in batches
+
+
 FAMILIES = {
     "x": "worked",
     "y": "area",

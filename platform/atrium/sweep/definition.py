@@ -257,6 +257,9 @@ class SweepDefinition(SpaceConfig):
     """What that file holds."""
     families: FamiliesConfig | None = None
     """Arms that belong together, for a comparison of families at equal `x`."""
+    labels: dict[str, Text] = Field(default_factory=dict)
+    """Display names in the figures of the report, by arm, family, outcome, metric or setting; the title of a
+    picture by its name: curve, ranking, outcomes, batches, families."""
     baseline: BaselineConfig | None = None
     final: FinalConfig | None = None
     tiny: TinyConfig = TinyConfig()

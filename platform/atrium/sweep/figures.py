@@ -31,7 +31,7 @@ from atrium.sweep.contrasts import ArmCurve
 from atrium.sweep.families import FamilyCurve
 
 _STEPS = Axis(title="training step", unit="count")
-_VALIDATION = Axis(title="% of validation problems", unit="share")
+_VALIDATION = Axis(title="score on validation problems, %", unit="share")
 _SHARES = tuple(np.linspace(0.0, 1.0, 101).tolist())
 _MAX_RANKED = 20
 _BLUE, _ORANGE, _PURPLE = 0, 1, 3
@@ -55,19 +55,19 @@ def curve_picture(report: SweepReport) -> Picture | None:
     if not any(curve.stage == "search" for curve in curves):
         return None
     start = report.start
-    note = "" if start is None else "dotted: before training"
-    return _picture(report, "curve", note, [_setting_curve(curve, start) for curve in curves])
+    note = "Means with 95 % intervals over seeds" + ("" if start is None else "; dotted: before training")
+    return _picture(report, "curve", note, [_setting_curve(report, curve, start) for curve in curves])
 
 
-def _setting_curve(curve: SettingCurve, start: Start | None) -> Lines:
+def _setting_curve(report: SweepReport, curve: SettingCurve, start: Start | None) -> Lines:
     points = _known(curve.points)
     x = tuple(map(curve.x, points))
     k = points[0].k
     marks = () if start is None else ((start.pass_at_k, _ORANGE), (start.mean_at_k, _BLUE))
     return Lines(
         key=f"curve/{curve.stage}",
-        title="search" if curve.stage == "search" else "the baseline's own search",
-        x=Axis(title=curve.key, scale="log" if curve.log else "linear"),
+        title=_label(report, curve.stage),
+        x=Axis(title=_label(report, curve.key), scale="log" if curve.log else "linear"),
         y=_VALIDATION,
         series=(
             _whiskers(f"Pass@{k}", x, [point.pass_at_k for point in points], _ORANGE),
@@ -98,7 +98,7 @@ def ranking_picture(report: SweepReport) -> Picture | None:
         return None
     rows = tuple(
         Bounds(
-            name=one.name if one.trial.is_complete else f"{one.name} ({one.trial.state_name})",
+            name=_label(report, one.name) + ("" if one.trial.is_complete else f" ({one.trial.state_name})"),
             place=_BLUE if one.trial.is_complete else _PURPLE,
             value=one.mean_at_k.value,
             outer=one.mean_at_k.interval,
@@ -107,7 +107,7 @@ def ranking_picture(report: SweepReport) -> Picture | None:
         for one in settings
     )
     figure = Intervals(key="ranking", title="Settings, best first", x=_mean_axis(settings), rows=rows)
-    return _picture(report, "ranking", "dots: seeds; bars: 95 % over seeds", [figure])
+    return _picture(report, "ranking", "Means with 95 % intervals over seeds; dots: seeds", [figure])
 
 
 def outcome_picture(report: SweepReport) -> Picture | None:
@@ -118,11 +118,12 @@ def outcome_picture(report: SweepReport) -> Picture | None:
         series = []
         for place, arm in enumerate(one for one in arms if one.means):
             x, y, low, high = zip(*arm.means, strict=True)
-            series.append(Series(name=arm.planned.name, x=x, y=y, low=low, high=high, place=place))
+            name = _label(report, arm.planned.name)
+            series.append(Series(name=name, x=x, y=y, low=low, high=high, place=place))
         if series:
-            axis = Axis(title=metric)
-            figures.append(Lines(key=metric, title=metric, x=_STEPS, y=axis, series=tuple(series)))
-    return _picture(report, "outcomes", "mean over seeds, with its 95 % interval", figures)
+            axis = Axis(title=_label(report, metric))
+            figures.append(Lines(key=metric, title="", x=_STEPS, y=axis, series=tuple(series)))
+    return _picture(report, "outcomes", "Means with 95 % intervals over seeds", figures)
 
 
 def batch_picture(report: SweepReport) -> Picture | None:
@@ -132,25 +133,25 @@ def batch_picture(report: SweepReport) -> Picture | None:
     for place, arm in enumerate(one for one in curves.get(WORKED_FRAC.name, ()) if one.means):
         window = arm.planned.bounds
         if window is not None and not window.is_unbounded:
-            figures.append(_batches(arm, window, place))
+            figures.append(_batches(report, arm, window, place))
     return _picture(
         report,
         "batches",
-        "a point for each seed and step; the line is the window's law for one batch",
+        "One point per seed and step; the line is the prediction of the window's law",
         figures,
     )
 
 
-def _batches(arm: ArmCurve, window: Window, place: int) -> Lines:
+def _batches(report: SweepReport, arm: ArmCurve, window: Window, place: int) -> Lines:
     before = [value for points in arm.seeds.values() for _, value in points[:-1]]
     after = [value for points in arm.seeds.values() for _, value in points[1:]]
     law = tuple(share_after_batch(share, window) for share in _SHARES)
     lower, upper = (value_text(bound) for bound in (window.lower, window.upper))
     return Lines(
         key=f"batches/{arm.planned.name}",
-        title=f"{arm.planned.name} [{lower}, {upper}]",
+        title=f"{_label(report, arm.planned.name)} [{lower}, {upper}]",
         x=Axis(title="share of worked answers before a batch"),
-        y=Axis(title="after it"),
+        y=Axis(title="share after the batch"),
         series=(
             Series(name="", x=tuple(before), y=tuple(after), place=place, is_line=False),
             Series(name="", x=_SHARES, y=law, place=place, dash="solid"),
@@ -170,24 +171,19 @@ def family_picture(report: SweepReport) -> Picture | None:
     series: list[Series] = []
     for number, curve in enumerate(found.curves):
         aside = apart * (number - (len(found.curves) - 1) / 2)
-        series += _family(curve, place[curve.family], aside)
-    figure = Lines(
-        key="families",
-        title=f"{found.y} against {found.x}",
-        x=Axis(title=found.x),
-        y=Axis(title=found.y),
-        series=tuple(series),
-    )
-    note = f"mean and 95 % interval over {found.num_seeds} seeds, each seed a dot"
+        series += _family(_label(report, curve.family), curve, place[curve.family], aside)
+    x, y = (Axis(title=_label(report, name)) for name in (found.x, found.y))
+    figure = Lines(key="families", title="", x=x, y=y, series=tuple(series))
+    note = f"Means with 95 % intervals over {found.num_seeds} seeds; pale dots: seeds"
     return _picture(report, "families", note, [figure])
 
 
-def _family(curve: FamilyCurve, place: int, aside: float) -> list[Series]:
+def _family(name: str, curve: FamilyCurve, place: int, aside: float) -> list[Series]:
     x = tuple(value + aside for arm in curve.arms for value in arm.seeds[0])
     y = tuple(value for arm in curve.arms for value in arm.seeds[1])
     return [
         Series(
-            name=curve.family,
+            name=name,
             x=tuple(arm.x + aside for arm in curve.arms),
             y=tuple(arm.y for arm in curve.arms),
             low=tuple(arm.interval[0] for arm in curve.arms),
@@ -202,16 +198,21 @@ def _family(curve: FamilyCurve, place: int, aside: float) -> list[Series]:
 
 def _mean_axis(settings: Sequence[Setting]) -> Axis:
     k = settings[0].k if settings else None
-    return Axis(title=f"Mean@{k}, % of validation problems", unit="share")
+    return Axis(title=f"Mean@{k} on validation problems, %", unit="share")
 
 
 def _known(settings: Sequence[Setting]) -> list[Setting]:
     return [one for one in settings if one.mean_at_k.value is not None]
 
 
+def _label(report: SweepReport, name: str) -> str:
+    """The display name of an arm, family, outcome, metric, setting or stage in figures."""
+    return report.definition.labels.get(name, name)
+
+
 def _picture(report: SweepReport, name: str, note: str, figures: Sequence[Figure]) -> Picture | None:
-    """A picture under the sweep's name with a note; None without figures."""
+    """A picture under its label or the sweep's question, with a note; None without figures."""
     if not figures:
         return None
-    title = f"{report.definition.name} ({note})" if note else report.definition.name
+    title = f"{report.definition.labels.get(name, report.definition.question)}\n{note}"
     return Picture(name=name, title=title, figures=tuple(figures), num_columns=min(len(figures), 4))

@@ -34,7 +34,7 @@ PREDICTED_AT = "predictions_commit"
 """The commit that held the predictions as they were when the sweep began; None where none did."""
 STORAGE_VARIABLE, PARENT_VARIABLE = "ATRIUM_SWEEP_STORAGE", "ATRIUM_SWEEP_PARENT"
 """How a command hands its workers what no list of processes should show, and whom they belong to."""
-_MAY_CHANGE = ("trials", "max_attempts", "tiny")
+_MAY_CHANGE = ("trials", "max_attempts", "tiny", "labels")
 
 
 def prepare(storage: SweepStorage, definition: SweepDefinition, *, predicted_at: str | None = None) -> None:
