@@ -41,6 +41,18 @@ def test_every_link_of_a_page_leads_to_a_file_and_a_heading():
     assert not broken
 
 
+def test_pages_longer_than_a_screen_have_contents_that_link_every_section():
+    generated = {"methods.md", "metrics.md", "settings.md", "reproductions.md", "glossary.md", "README.md"}
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        if page.name in generated or text.count("\n") < 60:
+            continue
+        contents = text.partition("**Contents:** ")[2].partition("\n\n")[0]
+        code = re.compile(r"^```.*?^```", flags=re.MULTILINE | re.DOTALL)
+        sections = re.findall(r"^## (.+)$", code.sub("", text), flags=re.MULTILINE)
+        assert re.findall(r"\[(.+?)\]\(#", contents.replace("\n", " ")) == sections, page.name
+
+
 def test_every_page_is_reached_from_the_readme():
     seen, queue = set(), [REPOSITORY / "README.md"]
     while queue:
