@@ -611,9 +611,9 @@ def test_doctor_looks_for_what_kernels_are_built_with_and_for_a_vllm_that_fits(m
     (tmp_path / "Python.h").touch()
     monkeypatch.setattr(doctor.shutil, "which", lambda name: "/usr/bin/gcc")
     assert [finding.level for finding in doctor._compiler()] == ["ok"]
-    monkeypatch.setattr("atrium.engines.vllm_environment.installed_version", {"vllm": "0.26.0"}.get)
+    monkeypatch.setattr("atrium.engines.vllm_environment.installed_version", {"vllm": "0.24.0"}.get)
     (other,) = doctor._vllm()
-    assert other.text.startswith("vllm 0.26.0 is not supported, expected 0.27 to 0.33")
+    assert other.text.startswith("vllm 0.24.0 is not supported, expected 0.25 to 0.33")
 
 
 def test_doctor_answers_where_packages_are_missing_and_says_which(tmp_path):

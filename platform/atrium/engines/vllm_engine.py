@@ -93,7 +93,7 @@ class VllmEngine:
             self._engine = start_vllm(model, settings, place, cache_dir)
         self._preemptions = Preemptions(self._engine)
         self._described = described(self._engine)
-        # Private, in vLLM 0.27 to 0.32: without a tokenizer of its own, stop strings are looked for in the
+        # Private, in vLLM 0.25 to 0.33: without a tokenizer of its own, stop strings are looked for in the
         # text that this one decodes. It is asked for requests with stop strings only.
         self._engine.output_processor.tokenizer = tokenizer
         self._weights: Mapping[str, Tensor] = merged_weights(model)
@@ -256,7 +256,7 @@ class VllmEngine:
             self._rouse("kv_cache")
 
     def _rouse(self, pool: str) -> None:
-        """Wake one of vLLM's two pools of memory, by its name for it (read in 0.27 to 0.32)."""
+        """Wake one of vLLM's two pools of memory, by its name for it (read in 0.25 to 0.33)."""
         with self._bounded(f"vLLM's {pool} to wake up", self._settings.step_timeout_s):
             self._engine.wake_up(tags=[pool])
         self._asleep.remove(pool)

@@ -13,7 +13,7 @@ from pathlib import Path
 from atrium.base.errors import EngineError, MissingDependencyError, install_command
 from atrium.base.loading import installed_version
 
-OLDEST, NEWEST = (0, 27), (0, 33)
+OLDEST, NEWEST = (0, 25), (0, 33)
 """The first and the last minor version of vLLM that the engine works with, as in pyproject.toml."""
 
 SERVES = ((0, 32), NEWEST)
@@ -96,6 +96,8 @@ def environment(device: str, *, enforce_eager: bool, cache_dir: Path) -> dict[st
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "torchinductor"),
         "TRITON_CACHE_DIR": str(folder / "triton"),
         "TORCH_CPP_LOG_LEVEL": "ERROR",
+        # Otherwise each process takes all cores. A run has set its own number before.
+        "OMP_NUM_THREADS": "1",
     }
     if device == "cpu":
         # The trainer shares the cores: vLLM must neither bind threads to them nor choose their number.

@@ -133,7 +133,7 @@ class Preemptions:
     def __init__(self, engine: Any) -> None:  # noqa: ANN401 - vLLM has no types here
         self.num = 0
         scheduler = engine.engine_core.engine_core.scheduler
-        preempt = scheduler._preempt_request  # private, in vLLM 0.27 to 0.32
+        preempt = scheduler._preempt_request  # private, in vLLM 0.25 to 0.33
 
         @functools.wraps(preempt)
         def counted(*args: object, **kwargs: object) -> object:
