@@ -150,7 +150,7 @@ test-release: TIER := and release
 test-release: test-full test-peers ## Run what takes too long for every change, before a release
 
 test-gpu: install-dev ## Run the tests that need an NVIDIA GPU
-	@$(RUN_PYTHON) -m pytest -q -m gpu tests/gpu $(ARGS)
+	@$(RUN_PYTHON) -m pytest -q -W default -m gpu tests/gpu $(ARGS)
 
 attack: install-dev ## Wrong settings and command lines, damaged files and kills by the hundred; writes docs/guarantees.md
 	@$(TEST_ENVIRONMENT) $(RUN_PYTHON) -m benchmarks.attack --write $(call setting,MUTATIONS,--mutations=) $(call setting,KILLS,--kills=) $(call setting,DAMAGES,--damages=) \

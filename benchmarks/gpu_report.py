@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 HERE = REPOSITORY / "benchmarks"
@@ -35,6 +35,7 @@ import tables  # noqa: E402
 UNUSED = {"mlflow", "wandb", "optuna", "fastapi", "uvicorn"}
 """Packages of the base install that nothing here imports: trackers, sweeps and the dashboard."""
 _PEER = "trl_step.py"
+_TOO_LONG = "took more than"
 LEFT_OUT = {
     "TRL's asynchronous trainer": "it sends weights by NCCL to a vLLM server, which needs a GPU of its own",
     "several GPUs": "one is measured",
@@ -45,14 +46,14 @@ LEFT_OUT = {
 class Measurement:
     """Programs of this folder with their arguments, on a GPU and as small as shows that they work.
 
-    `limit_s` seconds are what all of them have together; `needs` is a package without which there is nothing
-    to measure.
+    `limit_s` seconds are what all of them have together; `needs` is what there is nothing to measure without:
+    `vllm`, or `server`, a vLLM whose server is supported.
     """
 
     programs: tuple[tuple[str, ...], ...]
     small: tuple[tuple[str, ...], ...]
     limit_s: int
-    needs: str | None = None
+    needs: Literal["vllm", "server"] | None = None
 
 
 _UPDATE = ("update_throughput.py", "--dtype", "bfloat16", "--completions", "64", "--repeats", "3")
@@ -63,8 +64,8 @@ _SMALL_UPDATE = (
     "model.architecture.vocab_size=512", "model.architecture.intermediate_size=64",
 )  # fmt: skip
 _RUN = (
-    "gpu_run.py", "--stop-after", "2", "model.weights=random", "rollout=transformers", "debug=tiny_steps",
-    "rollout.max_new_tokens=512", "rollout.group_size=32", "checkpoint.every_num_steps=1000",
+    "gpu_run.py", "model.weights=random", "debug=tiny_steps", "rollout.max_new_tokens=512",
+    "rollout.group_size=32", "checkpoint.every_num_steps=1000",
     "checkpoint.keep_best=false",
 )  # fmt: skip
 _MODELS = ("make_models.py", "{work}")
@@ -78,19 +79,37 @@ def _steps(model: str, *arguments: str) -> tuple[tuple[str, ...], ...]:
 
 MEASUREMENTS = {
     "gpu_correctness": Measurement(
-        programs=(("gpu_tests.py", "test_packed_cuda.py", "test_cuda.py", "test_vllm_gpu.py"),),
+        programs=(("gpu_tests.py", "test_packed_cuda.py", "test_cuda.py"),),
         small=(("gpu_tests.py", "test_packed_cuda.py"),),
-        limit_s=270,
+        limit_s=120,
+    ),
+    "gpu_train": Measurement(
+        programs=((*_RUN, "rollout=vllm", "rollout.context_length=1024", "rollout.gpu_memory_fraction=0.3",
+                   "model=qwen3_0_6b", "--stop-after", "3"),),
+        small=(
+            ("gpu_run.py", "--stop-after", "3", "debug=tiny_steps", "rollout=vllm_cpu", "model.head_dim=32"),
+        ),
+        limit_s=200,
+        needs="vllm",
     ),
     "gpu_update": Measurement(
-        programs=((*_UPDATE, "--model", "qwen3_0_6b"), (*_UPDATE, "--model", "qwen3_1_7b")),
+        programs=((*_UPDATE, "--model", "qwen3_1_7b"), (*_UPDATE, "--model", "qwen3_0_6b")),
         small=(_SMALL_UPDATE,),
-        limit_s=210,
+        limit_s=200,
+    ),
+    "gpu_vllm": Measurement(
+        programs=(("gpu_tests.py", "test_vllm_gpu.py"),),
+        small=(("gpu_tests.py", "test_vllm_gpu.py"),),
+        limit_s=180,
+        needs="vllm",
     ),
     "gpu_memory": Measurement(
-        programs=((*_RUN, "model=qwen3_0_6b"), (*_RUN, "model=qwen3_1_7b")),
+        programs=tuple(
+            (*_RUN, "rollout=transformers", f"model={model}", "--stop-after", "2")
+            for model in ("qwen3_0_6b", "qwen3_1_7b")
+        ),
         small=(("gpu_run.py", "--stop-after", "2", "debug=tiny_steps"),),
-        limit_s=270,
+        limit_s=200,
     ),
     "loss_stage_cuda": Measurement(
         programs=(("loss_stage.py", "--dtype", "bfloat16", "--tokens", "8192", "--width", "2048"),),
@@ -105,13 +124,13 @@ MEASUREMENTS = {
              "--prompts", "32", "--max-new-tokens", "256", "--kv-cache-mb", "16384", "--rounds", "3"),
         ),
         small=(("vllm_rollout.py", "--prompts", "2", "--max-new-tokens", "8", "--rounds", "1"),),
-        limit_s=210,
+        limit_s=160,
         needs="vllm",
     ),
     "gpu_learning": Measurement(
         programs=(("gpu_run.py", "algorithm=atr", "num_steps=40"),),
         small=(("gpu_run.py", "debug=tiny_steps", "num_steps=2"),),
-        limit_s=150,
+        limit_s=120,
     ),
     "gpu_placement": Measurement(
         programs=(
@@ -120,8 +139,8 @@ MEASUREMENTS = {
              "rollout.gpu_memory_fraction=0.3"),
         ),
         small=(("placement.py", "--rounds", "1", "--steps", "4", "debug=tiny_steps"),),
-        limit_s=180,
-        needs="vllm",
+        limit_s=150,
+        needs="server",
     ),
     "gpu_compile": Measurement(
         programs=tuple(
@@ -129,7 +148,7 @@ MEASUREMENTS = {
             for more in ((), ("--compile",))
         ),
         small=((*_SMALL_UPDATE, "--dtype", "bfloat16"), (*_SMALL_UPDATE, "--dtype", "bfloat16", "--compile")),
-        limit_s=180,
+        limit_s=140,
     ),
     "gpu_step": Measurement(
         programs=_steps("30m", "--dtype", "mixed", "--steps", "8", "--max-new-tokens", "128"),
@@ -162,6 +181,12 @@ def parser() -> argparse.ArgumentParser:
 def with_wheels(folder: Path, work: Path) -> Path:
     """The folder in which all wheels of `folder` are unpacked; done once for the same wheels."""
     wheels = sorted(folder.glob("*.whl"))
+    if archives := sorted(folder.glob("*.tar.gz")):
+        names = " ".join(map(str, archives))
+        raise SystemExit(
+            f"error: {len(archives)} of the packages in {folder} are no wheels; build them where setuptools "
+            f"is, then delete the archives: pip wheel --no-deps --wheel-dir {folder} {names}"
+        )
     if not wheels:
         raise SystemExit(f"error: there are no wheels in {folder}")
     name = hashlib.sha256("\n".join(wheel.name for wheel in wheels).encode()).hexdigest()[:12]
@@ -210,7 +235,7 @@ def records_of(
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             output, _ = process.communicate()
-            reason = f"{Path(command[1]).name} took more than {limit_s:.0f} s"
+            reason = f"{Path(command[1]).name} {_TOO_LONG} {limit_s:.0f} s"
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)
             raise
@@ -221,6 +246,26 @@ def records_of(
     return [json.loads(line) for line in complete if line.startswith(b"{")], reason
 
 
+def lacking(needs: str | None) -> str | None:
+    """Why what a measurement needs is not there; None where it is."""
+    from atrium.base.errors import MissingDependencyError
+    from atrium.engines.vllm_environment import check_serving
+
+    if needs is not None and find_spec("vllm") is None:
+        return "vllm is not installed"
+    try:
+        if needs == "server":
+            check_serving()
+    except MissingDependencyError as error:
+        return error.line
+    return None
+
+
+def is_done(result: Mapping[str, Any] | None) -> bool:
+    """Whether a measurement has its result, or a reason why it has none other than a lack of time."""
+    return result is not None and _TOO_LONG not in (result["failed"] or "")
+
+
 def measure(name: str, args: argparse.Namespace, environment: Mapping[str, str]) -> str | None:
     """Make a measurement and write its JSON; why it is not whole, or None."""
     measurement = MEASUREMENTS[name]
@@ -228,10 +273,7 @@ def measure(name: str, args: argparse.Namespace, environment: Mapping[str, str])
     # In small nothing is timed: a machine that is busy may take as long as it likes.
     limit_s = measurement.limit_s if args.device == "cuda" else 3600
     records: list[dict[str, Any]] = []
-    reason = None
-    if measurement.needs is not None and find_spec(measurement.needs) is None:
-        reason = f"{measurement.needs} is not installed"
-    else:
+    if (reason := lacking(measurement.needs)) is None:
         for command in commands(name, args):
             program = Path(command[1])
             if program.name == _PEER and not args.peer.exists() and find_spec("trl") is None:
@@ -258,7 +300,7 @@ def main() -> None:
     if args.wheels is not None:
         paths.insert(0, str(with_wheels(args.wheels, args.work)))
         sys.path.insert(0, paths[0])
-    from atrium.config.machine import this_machine
+    from atrium.config.machine import num_usable_cores, this_machine
 
     if missing := missing_packages():
         lines = "\n".join(f"  {reason}" for reason in missing)
@@ -266,12 +308,17 @@ def main() -> None:
     if args.device == "cuda" and not this_machine().has_cuda:
         raise SystemExit("error: there is no CUDA device; --device cpu shows in small that the report works")
     quiet = {"HF_HUB_OFFLINE": "1", "ATRIUM_MIRRORS": "off", "ATRIUM_NO_LOCAL": "1"}
+    quiet |= {"OMP_NUM_THREADS": str(num_usable_cores())}
     if args.device == "cpu":
         quiet |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     environment = {**os.environ, **quiet, "PYTHONPATH": os.pathsep.join(paths)}
     left = []
-    for name in args.only:
-        if name not in args.again and tables.read_result(args.results, name) is not None:
+    found = {
+        name: None if name in args.again else tables.read_result(args.results, name) for name in args.only
+    }
+    # What took too long in an earlier call comes last, so that it keeps nothing from being measured.
+    for name in sorted(args.only, key=lambda name: found[name] is not None):
+        if is_done(found[name]):
             continue
         if time.monotonic() + MEASUREMENTS[name].limit_s > began + 60.0 * args.minutes:
             left.append(name)

@@ -76,6 +76,7 @@ def main() -> None:
     from atrium.assemble.training import run_training
     from atrium.base.errors import Pruned
     from atrium.base.json_lines import read_json_lines
+    from atrium.base.metrics import MISMATCH_MEAN
     from atrium.config.compose import compose, from_json
     from atrium.runs.listener import Listener
     from atrium.runs.run_folder import RunFolder
@@ -112,7 +113,7 @@ def main() -> None:
         found = from_json(folder.config_file.read_text(encoding="utf-8"))
 
         def median(name: str) -> float:
-            return round(statistics.median(step[name] for step in steps if name in step), 4)
+            return round(statistics.median(step[name] for step in steps if name in step), 6)
 
         record.print_record(
             impl=record.versions("atrium-rl", "transformers", "torch"),
@@ -126,6 +127,12 @@ def main() -> None:
             update_tokens_per_s=median("optimizer/tokens_per_s"),
             weights_s=median("time/weights_s"),
             step_s=median("time/step_s"),
+            phases_s={
+                name: median(f"time/{name}_s")
+                for name in ("rollout", "score", "update", "weights")
+                if any(f"time/{name}_s" in step for step in steps)
+            },
+            mismatch=median(MISMATCH_MEAN.name),
             rewards=[round(step["rollout/reward"], 4) for step in steps],
             evaluations=evaluations(folder),
             **record.machine(args.device),

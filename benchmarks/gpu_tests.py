@@ -1,18 +1,48 @@
-"""The tests of tests/gpu as a measurement: one JSON line per file, with the tests that failed by name."""
+"""The tests of tests/gpu as a measurement: one JSON line per test, printed as soon as the test has ended."""
 
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
-import tempfile
-import time
+import json
+import os
 from pathlib import Path
-from xml.etree import ElementTree
+from typing import TextIO
+
+import pytest
 
 import record
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+class Reporter:
+    """A plugin of pytest that writes a record of each test to `stream`."""
+
+    def __init__(self, stream: TextIO, device: str) -> None:
+        self._stream = stream
+        self._shared = {
+            "impl": record.versions("atrium-rl", "transformers", "torch"),
+            **record.machine(device),
+        }
+        self._phases: list[pytest.TestReport] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Collect the phases of a test, and write its record after the last one."""
+        self._phases.append(report)
+        if report.when != "teardown":
+            return
+        bad = [phase for phase in self._phases if phase.failed]
+        skipped = next((phase.longrepr[-1] for phase in self._phases if phase.skipped), "")
+        found = {
+            "file": Path(report.location[0]).name,
+            "test": report.location[2],
+            "outcome": "failed" if bad else "skipped" if skipped else "passed",
+            "reason": skipped.removeprefix("Skipped: "),
+            "seconds": round(sum(phase.duration for phase in self._phases), 1),
+        }
+        self._stream.write(json.dumps(found | self._shared) + "\n")
+        self._stream.flush()
+        self._phases = []
 
 
 def main() -> None:
@@ -21,31 +51,14 @@ def main() -> None:
     options.add_argument("files", nargs="+", help="names of files in tests/gpu")
     options.add_argument("--device", default="cuda", help="for the record; the tests need CUDA")
     args = options.parse_args()
-    for name in args.files:
-        started = time.monotonic()
-        with tempfile.TemporaryDirectory() as folder:
-            report = Path(folder) / "report.xml"
-            pytest = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider"]
-            pytest += ["-W", "default"]  # a deprecation in other versions of libraries is no wrong number
-            pytest += [f"--junit-xml={report}", f"tests/gpu/{name}"]
-            subprocess.run(pytest, cwd=REPOSITORY, stdout=sys.stderr, check=False)
-            (found,) = ElementTree.parse(report).getroot().iter("testsuite")
-        cases = list(found.iter("testcase"))
-        bad = [
-            case.get("name")
-            for case in cases
-            if case.find("failure") is not None or case.find("error") is not None
-        ]
-        skipped = [case.find("skipped") for case in cases if case.find("skipped") is not None]
-        record.print_record(
-            impl=record.versions("atrium-rl", "transformers", "torch"),
-            file=name,
-            passed=len(cases) - len(bad) - len(skipped),
-            failed=bad,
-            skipped=sorted({reason.get("message", "") for reason in skipped if reason is not None}),
-            seconds=round(time.monotonic() - started, 1),
-            **record.machine(args.device),
-        )
+    os.chdir(REPOSITORY)
+    # Records alone go to standard output; what pytest and the tests print goes to standard error.
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as stream:
+        os.dup2(2, 1)
+        words = ["-q", "-m", "gpu", "-p", "no:cacheprovider"]
+        words += ["-W", "default"]  # a deprecation in other versions of libraries is no wrong number
+        files = [f"tests/gpu/{name}" for name in args.files]
+        pytest.main([*words, *files], plugins=[Reporter(stream, args.device)])
 
 
 if __name__ == "__main__":

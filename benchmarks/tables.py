@@ -33,7 +33,9 @@ TITLES = {
     "placement": "sampling by a server during the update",
     "start_up": "start-up",
     "gpu_correctness": "tests on a GPU",
+    "gpu_train": "a run of trainer and vLLM on a GPU",
     "gpu_update": "updates on a GPU",
+    "gpu_vllm": "tests of vLLM on a GPU",
     "gpu_memory": "predicted against measured memory on a GPU",
     "loss_stage_cuda": "the loss stage on a GPU",
     "gpu_rollout": "vLLM's rollouts on a GPU",
@@ -182,10 +184,13 @@ def _start_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 def _test_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
     rows = []
-    for one in records:
-        told = [f"{one['passed']} passed", *(f"failed: {name}" for name in one["failed"])]
-        told += [f"skipped: {reason}" for reason in one["skipped"]]
-        rows.append(Row(case=one["file"], measured="; ".join(told), n="1"))
+    for file in dict.fromkeys(one["file"] for one in records):
+        tests = [one for one in records if one["file"] == file]
+        told = [f"{sum(one['outcome'] == 'passed' for one in tests)} passed"]
+        told += [f"failed: {one['test']}" for one in tests if one["outcome"] == "failed"]
+        reasons = {one["reason"] for one in tests if one["outcome"] == "skipped"}
+        told += [f"skipped: {reason}" for reason in sorted(reasons)]
+        rows.append(Row(case=file, measured="; ".join(told), n="1"))
     return rows
 
 
@@ -204,6 +209,21 @@ def _run_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
             Row(case=f"{one['model']}: found", measured=f"{found}; {weights}", n=str(one["num_steps"]))
         )
     return rows
+
+
+def _train_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
+    rows = []
+    for one in records:
+        phases = ", ".join(f"{name} {_number(seconds)}" for name, seconds in one["phases_s"].items())
+        rows.append(
+            Row(
+                case=f"{one['model']}, engine {one['engine']}: a step",
+                measured=f"{_number(one['step_s'])} s ({phases}); {one['rollout_tokens_per_s']:,.0f} sampled "
+                f"tokens/s; engine and trainer differ by {_number(one['mismatch'])} nats",
+                n=str(one["num_steps"]),
+            )
+        )
+    return [*rows, *_run_rows(records)]
 
 
 def _learning_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
@@ -287,7 +307,9 @@ _ROWS = {
     "placement": _placement_rows,
     "start_up": _start_rows,
     "gpu_correctness": _test_rows,
+    "gpu_train": _train_rows,
     "gpu_update": _throughput_rows,
+    "gpu_vllm": _test_rows,
     "gpu_memory": _run_rows,
     "loss_stage_cuda": _loss_rows,
     "gpu_rollout": _rollout_rows,

@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+from collections.abc import Mapping
+from typing import Any
 
 import pairs
 import record
@@ -32,12 +34,33 @@ def parser() -> argparse.ArgumentParser:
     add("--median", type=int, default=700, help="median length of a completion (default %(default)s)")
     add("--longest", type=int, default=4096, help="longest completion (default %(default)s)")
     add("--repeats", type=int, default=5, help="updates per size (default %(default)s)")
-    add("--recompute", action="store_true", help="compute activations again in the backward pass")
+    add("--recompute", action="store_true", help="compute activations again; also where they lack room")
     add("--compile", action="store_true", help="have torch compile the blocks of the model")
     add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of the model, e.g. its sizes")
     add("--offload", action="store_true", help="AdamW and its state in main memory")
     add("--seed", type=int, default=0)
     return options
+
+
+def fits(architecture: Mapping[str, Any], args: argparse.Namespace, size: int, num_tokens: int) -> bool:
+    """Whether an update is predicted to fit the GPU with all its activations."""
+    import torch
+
+    from atrium.base.records import Phase
+    from atrium.models.shape import read_shape
+    from atrium.planning.memory import TrainerDemand, peak_by_phase, plan_memory
+
+    demand = TrainerDemand(
+        compute_dtype=args.dtype,
+        device="cuda",
+        micro_batch_tokens=size,
+        batch_tokens=num_tokens,
+        offload=args.offload,
+    )
+    shape = read_shape(architecture)
+    assert shape is not None
+    peak = peak_by_phase(plan_memory(shape, demand))[Phase.UPDATE]
+    return peak <= 0.9 * torch.cuda.get_device_properties(0).total_memory
 
 
 def main() -> None:
@@ -74,12 +97,14 @@ def main() -> None:
         device=args.device,
     )
     for size in args.micro_batch_tokens:
+        has_room = args.device == "cpu" or fits(architecture, args, size, sum(lengths))
+        recomputes = args.recompute or not has_room
         updater = updates.build_updater(
             policy.model,
             dtype=args.dtype,
             micro_batch_tokens=size,
             peak_flops=peak,
-            recomputes=args.recompute,
+            recomputes=recomputes,
             offload=args.offload,
             compiles=args.compile,
         )
@@ -98,7 +123,7 @@ def main() -> None:
             params=policy.num_parameters,
             dtype=args.dtype,
             micro_batch_tokens=size,
-            recompute_activations=args.recompute,
+            recompute_activations=recomputes,
             offload=args.offload,
             compile=args.compile,
             seconds_med=round(statistics.median(seconds), 4),

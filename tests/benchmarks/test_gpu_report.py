@@ -95,6 +95,61 @@ def test_a_program_that_takes_too_long_or_fails_is_a_reason(report, tmp_path):
     assert reason == "-c ended with exit code 1: no memory"
 
 
+def test_what_took_too_long_is_measured_again_after_everything_else(report, tmp_path, monkeypatch):
+    def result(failed):
+        return {"failed": failed}
+
+    assert not report.is_done(None)
+    assert report.is_done(result("vllm is not installed"))
+    found = {
+        "gpu_correctness": result("a.py took more than 9 s"),
+        "gpu_train": None,
+        "gpu_update": result(None),
+    }
+    made = []
+    monkeypatch.setattr(report.tables, "read_result", lambda folder, name: found[name])
+    monkeypatch.setattr(report, "measure", lambda name, args, environment: made.append(name))
+    monkeypatch.setattr(report, "conclude", lambda args, left: None)
+    monkeypatch.setattr(
+        sys, "argv", ["gpu_report.py", "--device", "cpu", "--work", str(tmp_path), "--only", *found]
+    )
+    report.main()
+    assert made == ["gpu_train", "gpu_correctness"]
+
+
+def test_a_first_call_has_time_for_the_tests_a_run_and_the_updates(report):
+    first = list(report.MEASUREMENTS)[:3]
+    assert first == ["gpu_correctness", "gpu_train", "gpu_update"]
+    assert sum(report.MEASUREMENTS[name].limit_s for name in first) <= 9 * 60
+
+
+def test_a_server_that_is_too_old_is_a_reason_for_what_needs_one_alone(report, monkeypatch):
+    monkeypatch.setattr(report, "find_spec", lambda name: name)
+    monkeypatch.setattr("atrium.engines.vllm_environment.installed_version", {"vllm": "0.26.0"}.get)
+    assert report.lacking("vllm") is None
+    assert "vllm 0.26.0 is not supported" in report.lacking("server")
+    monkeypatch.setattr(report, "find_spec", lambda name: None)
+    assert report.lacking("server") == "vllm is not installed"
+    assert report.lacking(None) is None
+
+
+def test_archives_among_the_wheels_are_named_with_the_command_that_builds_them(report, tmp_path):
+    (tmp_path / "antlr4-python3-runtime-4.9.3.tar.gz").write_bytes(b"")
+    with pytest.raises(SystemExit, match=r"1 of the packages .* pip wheel --no-deps .*4\.9\.3\.tar\.gz"):
+        report.with_wheels(tmp_path, tmp_path)
+
+
+def test_each_test_of_a_file_is_a_record_of_its_own(report, tmp_path):
+    command = [sys.executable, str(BENCHMARKS / "gpu_tests.py"), "test_packed_cuda.py", "--device", "cpu"]
+    found, reason = report.records_of(command, os.environ, 300.0, tmp_path / "log")
+    assert reason is None
+    assert {one["outcome"] for one in found} == {"skipped"}
+    assert len({one["test"] for one in found}) == len(found) > 1
+    (row,) = report.tables.rows_of({"benchmark": "gpu_correctness", "records": found})
+    assert row.case == "test_packed_cuda.py"
+    assert row.measured == f"0 passed; skipped: {found[0]['reason']}"
+
+
 def test_packages_that_lack_are_named(report, monkeypatch):
     monkeypatch.setattr("atrium.assemble.doctor.installed_version", lambda name: "0.0.1")
     lacking = [reason.partition(" ")[0] for reason in report.missing_packages()]
