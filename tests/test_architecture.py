@@ -130,12 +130,12 @@ LONGER_FUNCTIONS: dict[str, int] = {}
 """Exceptions, each with its own limit; the reason stands beside the entry."""
 
 MAX_CODE_LINES: dict[str, int] = {
-    "assemble": 4_325,
+    "assemble": 4_365,
     "atrium": 8,
     "base": 994,
     "catalog": 535,
     "claim": 1_031,
-    "cli": 1_550,
+    "cli": 1_655,
     "compare": 2_945,
     "config": 2_101,
     "data": 1_539,
@@ -152,7 +152,7 @@ MAX_CODE_LINES: dict[str, int] = {
     "runs": 3_300,
     "stats": 1_412,
     "sweep": 2_901,
-    "theory": 1_124,
+    "theory": 1_430,
     "train": 3_508,
     "views": 2_875,
 }

@@ -82,6 +82,13 @@ def test_two_side_by_side_mark_what_differs_and_nothing_else(capsys):
     assert {line.split()[1] for line in only if line.startswith("≠")} == marked
 
 
+def test_two_side_by_side_say_whether_they_can_differ(capsys):
+    text = printed(capsys, "atr", "gspo", "--different")
+    assert "one update per batch: identical gradients" in text
+    assert "a log-ratio spread of 0.1: gradients differ; distance of unit gradients" in text
+    assert "one factor per batch" in printed(capsys, "dr_grpo", "reinforce", "--different")
+
+
 def test_one_method_shows_its_header_and_marks_nothing(capsys):
     text = printed(capsys, "grpo")
     assert "DeepSeekMath" in text

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from atrium.assemble.alike import alike_notes
 from atrium.assemble.branching import begin_branch, branch_config, split_step
 from atrium.assemble.launching import check_node, is_rank, is_started_here, print_script, start, submit
 from atrium.base import plugins
@@ -189,6 +190,18 @@ def _read_stored(file: Path, wanted: str) -> RunConfig:
         ) from error
 
 
+def _named(jobs: Sequence[tuple[Sequence[str], RunConfig]]) -> dict[str, dict[str, object]]:
+    """The configurations of the first seed, by the overrides that not all jobs share."""
+    shared = set.intersection(*(set(lines) for lines, _ in jobs))
+    first = [(lines, config) for lines, config in jobs if config.seed == jobs[0][1].seed]
+    return {
+        " ".join(
+            line for line in lines if line not in shared and not line.startswith("seed=")
+        ): config.model_dump(mode="json")
+        for lines, config in first
+    }
+
+
 def begin_many(overrides: Sequence[str]) -> int:
     """Train every job of a multirun, one after the other; the highest exit code of those that failed.
 
@@ -198,6 +211,7 @@ def begin_many(overrides: Sequence[str]) -> int:
     jobs = [(lines, _split(dated(config, began), lines)) for lines, config in compose_all(overrides)]
     for _, config in jobs:
         check_run(config)
+    sys.stdout.writelines(f"note: {line}\n" for line in alike_notes(_named(jobs)))
     if any(config.compute.slurm is not None for _, config in jobs):
         submit([(config, _with_date(lines, config)) for lines, config in jobs])
         return 0

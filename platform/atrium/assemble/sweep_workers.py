@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from atrium.assemble.alike import alike_notes
 from atrium.assemble.outlook import outlook
 from atrium.assemble.sweep_display import SweepDisplay, sweep_display
 from atrium.base import plugins
@@ -31,7 +32,7 @@ from atrium.planning.devices import find_gpu
 from atrium.runs.provenance import commit_of, gpus
 from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.files import find_definition, read_definition, tiny, validated_definition
-from atrium.sweep.plan import trial_config
+from atrium.sweep.plan import Stage, plan_stage, trial_config
 from atrium.sweep.setup import PARENT_VARIABLE, STORAGE_VARIABLE, prepare
 from atrium.sweep.snapshot import STATE_FILE, sweep_folder
 from atrium.sweep.storage import SweepStorage, storage_url
@@ -90,6 +91,7 @@ def run_sweep(
         found := [gpu["name"] for gpu in gpus() if find_gpu(gpu["name"])]
     ) and config.compute.device == "cuda":
         sys.stdout.write("\n".join(outlook(definition, found[0], num_workers)) + "\n")
+    sys.stdout.writelines(f"note: {line}\n" for line in _alike(definition))
     sys.stdout.flush()
     prepare(opened, definition, predicted_at=predicted_at)
     threads = max(1, min(config.compute.num_threads, num_usable_cores() // num_workers))
@@ -98,6 +100,18 @@ def run_sweep(
     ]
     _supervise(definition.name, workers, folder)
     report(definition.runs_dir, definition.name, opened.url)
+
+
+def _alike(definition: SweepDefinition) -> list[str]:
+    """Warnings about planned settings that cannot differ."""
+    if not definition.sampler.is_planned:
+        return []
+    name, runs_dir, seed = definition.name, definition.runs_dir, definition.seeds[0]
+    planned = {
+        trial.name: trial_config(trial.overrides, name=name, runs_dir=runs_dir, seed=seed)
+        for trial in plan_stage(definition, Stage.SEARCH)
+    }
+    return alike_notes({label: config.model_dump(mode="json") for label, config in planned.items()})
 
 
 @dataclass

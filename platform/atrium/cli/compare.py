@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atrium.base.errors import ConfigError
+from atrium.base.recorded import read_object
 from atrium.cli.parser import CommandParser, files_explained, pair_of, points
+from atrium.document.document import Sentence
 from atrium.runs.find import find_run, find_runs
 from atrium.views.files import write_report
 from atrium.views.terminal import print_document, standard_output, tell
@@ -95,6 +97,7 @@ def show_comparison(arguments: argparse.Namespace, *, is_report: bool) -> tuple[
             made=f"{time.strftime('%Y-%m-%d %H:%M')} · {', '.join([*named, *others])}",
             claims=_claims(folders) if is_report else (),
         )
+        document = replace(document, alerts=(*document.alerts, *_alike(comparison)))
         sections = tuple(one for one in document.sections if (one.key == WRITTEN) == is_report)
         shown = replace(document, sections=sections)
         print_document(console, replace(shown, answer=(), notes=()) if is_report else shown)
@@ -107,6 +110,16 @@ def show_comparison(arguments: argparse.Namespace, *, is_report: bool) -> tuple[
     for path in written:
         console.print(f"  {path}", soft_wrap=True)
     return comparison, training
+
+
+def _alike(comparison: RunsComparison) -> list[Sentence]:
+    """Warnings about arms that cannot differ."""
+    from atrium.assemble.alike import alike_notes
+    from atrium.compare.arms import as_trained
+
+    first = {one.arm.name: next(iter(one.arm.runs.values())) for one in comparison.arms}
+    configs = {name: as_trained(read_object(run.config_file)[0]) for name, run in first.items()}
+    return [Sentence(line, "warning", key="alike") for line in alike_notes(configs)]
 
 
 def _claims(folders: Sequence[RunFolder]) -> list[str]:

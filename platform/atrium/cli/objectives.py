@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
 
 from atrium.catalog.document import methods_document, side_by_side_document
 from atrium.catalog.methods import described
 from atrium.catalog.page import methods_page
 from atrium.cli.parser import CommandParser, print_or_write
 from atrium.config.method_files import resolve_preset
-from atrium.config.presets import read_presets
+from atrium.config.presets import Preset, read_presets
+from atrium.document.document import Sentence
 from atrium.views.terminal import print_document, print_json, standard_output
 
 _EXAMPLES = """\
@@ -51,7 +54,16 @@ def main(argv: Sequence[str]) -> int:
         print_json(described(presets))
     elif names:
         shown = side_by_side_document(presets, only_different=arguments.different)
-        print_document(standard_output(), shown)
+        print_document(standard_output(), replace(shown, answer=_alike(presets)))
     else:
         print_document(standard_output(), methods_document(presets))
     return 0
+
+
+def _alike(presets: Sequence[Preset]) -> tuple[Sentence, ...]:
+    """Whether several methods can differ at all; nothing where torch is not installed."""
+    if len(presets) < 2 or find_spec("torch") is None:
+        return ()
+    from atrium.theory.atlas_document import alike_sentences
+
+    return alike_sentences({preset.name: preset.method for preset in presets})

@@ -1,0 +1,38 @@
+"""Warnings before and after runs: arms whose gradients are the same in what they do with their batches."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+
+from atrium.method.method import SECTIONS, Method
+from atrium.runs.method_settings import method_of, use_of
+
+
+def alike_notes(configs: Mapping[str, Mapping[str, object]]) -> list[str]:
+    """A line for each class of arms, by name, that differ in their methods alone and have the same gradients.
+
+    Arms that are used for several updates per batch are left out: their policies move apart, and those with
+    equal windows are known to be one method. Torch is loaded only where arms are left to compare.
+    """
+    groups: dict[str, dict[str, Mapping[str, object]]] = defaultdict(dict)
+    for name, config in configs.items():
+        if (use := use_of(config)) is not None and use.num_updates_per_batch == 1:
+            rest = {
+                key: value
+                for key, value in method_of(config, at_last_step=True).items()
+                if key not in SECTIONS
+            }
+            groups[json.dumps([rest, use.is_stale], sort_keys=True, default=str)][name] = config
+    notes = []
+    for group in groups.values():
+        methods = {name: method for name, one in group.items() if (method := Method.read(one)) is not None}
+        use = use_of(next(iter(group.values())))
+        if use is None or len({json.dumps(one.key(use), sort_keys=True) for one in methods.values()}) < 2:
+            continue
+        from atrium.theory.atlas_document import alike
+
+        where = "one update per batch" + (", stale rollouts" if use.is_stale else "")
+        notes += [f"{said} ({where}): their runs differ by rounding alone" for said in alike(methods, use)]
+    return notes

@@ -1,0 +1,211 @@
+"""The document and the figures of `atrium atlas`: classes of methods, and how they split with drift."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from atrium.document.document import (
+    Axis,
+    Column,
+    Document,
+    Grid,
+    Lines,
+    Picture,
+    Row,
+    Section,
+    Sentence,
+    Series,
+    Table,
+)
+from atrium.method.method import Method
+from atrium.method.needs import Use
+from atrium.theory.atlas import NEARLY, TOLERANCE, Drift, Partition, can_compute, partition, synthetic
+
+_NUM_BATCHES = 3
+_SAME = "equal up to one factor per batch"
+_COUNTS = ("equal gradients", _SAME, f"the same, {NEARLY:.1%} neglected")
+
+
+def atlas_document(partitions: Sequence[Partition], source: str, left_out: Sequence[str]) -> Document:
+    """The counts by drift, the classes under the first drift, and how these split under the others."""
+    first, *others = partitions
+    answer = Sentence(
+        f"{first.drift.name}: {len(first.names)} methods have {len(first.equal)} distinct gradients, and "
+        f"{len(first.directions)} distinct directions.",
+        key="classes",
+    )
+    said = f"Gradients are compared on {source}, each batch as one minibatch. "
+    said += "More batches can only split classes."
+    notes = [Sentence(said, "warning")]
+    if left_out:
+        names = ", ".join(left_out)
+        notes.append(Sentence(f"Left out, since they compare whole distributions: {names}.", "warning"))
+    return Document(
+        key="atlas",
+        title="Classes of methods with the same gradient",
+        answer=(answer,),
+        sections=(
+            Section(title="Distinct methods", tables=(_counts(partitions),)),
+            Section(
+                title=f"Classes: {first.drift.name}",
+                sentences=tuple(map(Sentence, _classes(first))),
+                tables=(_splits(first, others),) if others else (),
+            ),
+        ),
+        notes=tuple(notes),
+    )
+
+
+def _counts(partitions: Sequence[Partition]) -> Table:
+    columns = ("drift", *_COUNTS, "largest class", "distance within", "distance between")
+    rows = [
+        Row(
+            (
+                one.drift.name,
+                *_numbers(one),
+                len(one.directions[0]),
+                f"{one.within:.0e}",
+                f"{one.between:.0e}",
+            )
+        )
+        for one in partitions
+    ]
+    return Table(
+        title="Classes by how far policies lie apart",
+        columns=tuple(map(Column, columns)),
+        rows=tuple(rows),
+        note=f"Gradients are the same where unit gradients differ by at most {TOLERANCE:.0e}. The largest "
+        "distance within a class is rounding; the smallest between classes is a difference of settings.",
+    )
+
+
+def _numbers(one: Partition) -> tuple[int, int, int]:
+    return len(one.equal), len(one.directions), one.num_nearly
+
+
+def _classes(one: Partition) -> list[str]:
+    """A line per direction of several methods: its classes of equal gradients, divided by bars."""
+    lines = []
+    for number, group in enumerate(_several(one), 1):
+        parts = [", ".join(part) for part in one.equal if part[0] in group]
+        lengths = f", {len(parts)} lengths of step" if len(parts) > 1 else ""
+        lines.append(f"{number}. {len(group)} methods{lengths}: {' | '.join(parts)}")
+    alone = [group[0] for group in one.directions if len(group) == 1]
+    return [*lines, f"Alone ({len(alone)}): {', '.join(alone)}"]
+
+
+def _several(one: Partition) -> list[tuple[str, ...]]:
+    return [group for group in one.directions if len(group) > 1]
+
+
+def _splits(first: Partition, others: Sequence[Partition]) -> Table:
+    rows = []
+    for number, group in enumerate(_several(first), 1):
+        name = f"{number}. {', '.join(group[:3])}{' ...' if len(group) > 3 else ''}"
+        parts = [sum(bool(set(part) & set(group)) for part in other.directions) for other in others]
+        rows.append(Row((name, len(group), *parts)))
+    columns = ("class", "methods", *(other.drift.name for other in others))
+    return Table(
+        title="Directions into which each class splits", columns=tuple(map(Column, columns)), rows=tuple(rows)
+    )
+
+
+def atlas_pictures(partitions: Sequence[Partition]) -> list[Picture]:
+    """The counts by drift, and the distances between directions under the first drift."""
+    places = tuple(float(number) for number in range(len(partitions)))
+    counts = zip(*map(_numbers, partitions), strict=True)
+    lines = Lines(
+        key="atlas/counts",
+        title=f"Distinct methods among {len(partitions[0].names)}",
+        x=Axis(labels=tuple(one.drift.name for one in partitions)),
+        y=Axis(title="classes", unit="count", low=0.0),
+        series=tuple(
+            Series(
+                name=name, x=places, y=tuple(map(float, values)), place=place, has_points=True, is_line=False
+            )
+            for place, (name, values) in enumerate(zip(_COUNTS, counts, strict=True))
+        ),
+    )
+    grid = _grid(partitions[0])
+    return [Picture(name="atlas-counts", figures=(lines,)), Picture(name="atlas-distances", figures=(grid,))]
+
+
+def _grid(one: Partition) -> Grid:
+    """Distances between the first methods of each direction."""
+    place = {name: number for number, name in enumerate(one.names)}
+    chosen = [place[group[0]] for group in one.directions]
+    labels = tuple(
+        f"{group[0]} +{len(group) - 1}" if len(group) > 1 else group[0] for group in one.directions
+    )
+    return Grid(
+        key="atlas/distances",
+        title=f"Angle between directions: {one.drift.name}",
+        caption="Half the distance of unit gradients, at its largest over batches; dark is 1, opposite. "
+        "Columns have the order of the rows; +14: so many more methods in the class.",
+        x=Axis(labels=labels),
+        rows=labels,
+        values=tuple(tuple(float(one.distances[row, column]) / 2.0 for column in chosen) for row in chosen),
+    )
+
+
+def alike(methods: Mapping[str, Method], use: Use) -> list[str]:
+    """A statement for each class of methods, used alike, whose gradients are equal; methods by any names.
+
+    With several updates per batch the policy lies 1 nat away, so that whatever can differ does. The engine's
+    numbers are those of another one.
+    """
+    spread = 0.0 if use.num_updates_per_batch == 1 else 1.0
+    drift = Drift(name="", spread=spread, staleness=0.1 if use.is_stale else 0.0, mismatch=0.01)
+    known = {name: method for name, method in methods.items() if can_compute(method, drift)}
+    if len(known) < 2:
+        return []
+    found = partition(known, [synthetic(seed) for seed in range(_NUM_BATCHES)], drift)
+    return [f"{_listed(group)} have identical gradients" for group in found.equal if len(group) > 1]
+
+
+def alike_sentences(methods: Mapping[str, Method]) -> tuple[Sentence, ...]:
+    """Whether the methods can differ with one update per batch, and at what distance with several."""
+    drifts = {"one update per batch": Drift(name="", mismatch=0.01)}
+    drifts |= {
+        f"a log-ratio spread of {spread:g}": Drift(name="", spread=spread, mismatch=0.01)
+        for spread in (0.02, 0.1, 1.0)
+    }
+    said = []
+    for where, drift in drifts.items():
+        if not all(can_compute(method, drift) for method in methods.values()):
+            continue
+        found = partition(methods, [synthetic(seed) for seed in range(_NUM_BATCHES)], drift)
+        said.append(Sentence(f"{where}: {_difference(found)}"))
+    return tuple(said)
+
+
+def _difference(one: Partition) -> str:
+    if len(one.equal) == 1:
+        return "identical gradients"
+    if len(one.directions) == 1:
+        return "gradients that differ by one factor per batch, which Adam mostly hides"
+    if len(one.names) == 2:
+        return f"gradients differ; distance of unit gradients {float(one.distances.max()):.2g}"
+    several = "; ".join(", ".join(group) for group in _several(one))
+    return f"{len(one.directions)} distinct directions" + (f"; the same: {several}" if several else "")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def records(partitions: Sequence[Partition]) -> list[Mapping[str, object]]:
+    """The partitions for JSON."""
+    return [
+        {
+            "drift": {name: getattr(one.drift, name) for name in ("name", "spread", "staleness", "mismatch")},
+            "methods": list(one.names),
+            "equal": [list(group) for group in one.equal],
+            "directions": [list(group) for group in one.directions],
+            "num_nearly": one.num_nearly,
+            "within": one.within,
+            "between": one.between,
+            "distances": one.distances.tolist(),
+        }
+        for one in partitions
+    ]

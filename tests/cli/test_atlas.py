@@ -1,0 +1,67 @@
+"""`atrium atlas`: classes on synthetic and on stored rollouts, figures, JSON, and mistakes in one line."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from tests.run_records import group_of_two, sum_problem
+
+from atrium.base.records import TokenTrace
+from atrium.cli import main
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.sample_files import write_rollouts
+
+FEW = ["--methods", "grpo", "gspo", "reinforce", "dr_grpo", "--batches", "1", "--spread", "0.3"]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_classes_of_a_few_methods_are_printed_and_drawn(here, capsys):
+    assert main(["atlas", *FEW]) == 0
+    printed, said = capsys.readouterr()
+    assert said == ""
+    assert "one update: 4 methods have 3 distinct gradients, and 2 distinct directions." in printed
+    assert "1. 2 methods: grpo, gspo" in printed
+    assert "2. 2 methods, 2 lengths of step: dr_grpo | reinforce" in printed
+    drawn = {path.name for path in (here / "runs" / "figures").iterdir()}
+    assert drawn == {f"atlas-{name}.{kind}" for name in ("counts", "distances") for kind in ("png", "svg")}
+
+
+def test_stored_rollouts_add_the_drift_that_they_recorded(here, capsys):
+    folder = RunFolder(here / "runs" / "sums" / "20260101-000000-grpo-s0-0000")
+    folder.path.mkdir(parents=True)
+    folder.config_file.write_text("{}")
+    group = group_of_two(sum_problem(0), np.random.default_rng(0), num_tokens=3, text="x")
+    trace = TokenTrace(advantage=(1.0,) * 3, ratio=(1.0, 1.4, 0.6), entropy=(0.1,) * 3, clipped=(0,) * 3)
+    traces = {(group.problem.problem_id, one.sample_index): trace for one in group.rollouts}
+    write_rollouts(folder.rollouts_path(1), 1, [group], traces)
+    assert main(["atlas", "last", *FEW, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    names = [one["drift"]["name"] for one in found["partitions"]]
+    assert names == ["one update", "stale rollouts", "other engine", "as recorded", "spread 0.3"]
+    classes = {name: len(one["directions"]) for name, one in zip(names, found["partitions"], strict=True)}
+    assert classes["one update"] < classes["as recorded"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "word"),
+    [
+        (["--methods", "art", "grpo"], "did you mean atr?"),
+        (["--methods", "grpo"], "name two or more"),
+        (["--spread", "0"], "--spread"),
+        (["--batches", "0"], "at least 1, got 0"),
+        (["nowhere"], "no runs"),
+    ],
+)
+def test_mistakes_are_one_line(here, capsys, argv, word):
+    assert main(["atlas", *argv]) in (1, 2)
+    printed, said = capsys.readouterr()
+    assert printed == ""
+    assert word in said
+    assert said.count("\n") == 1
