@@ -65,3 +65,11 @@ def test_mistakes_are_one_line(here, capsys, argv, word):
     assert printed == ""
     assert word in said
     assert said.count("\n") == 1
+
+
+def test_figures_of_a_run_without_rollouts_are_refused_in_one_line(here, capsys):
+    folder = RunFolder(here / "runs" / "sums" / "20260101-000000-grpo-s0-0000")
+    folder.path.mkdir(parents=True)
+    folder.config_file.write_text("{}")
+    assert main(["figures", "last"]) == 2
+    assert capsys.readouterr().err.endswith("of a known method used; leave it out\n")

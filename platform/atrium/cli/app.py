@@ -191,6 +191,7 @@ COMMANDS: Mapping[str, str] = {
     "claim": "Check what papers claim against runs or tables; reproduce a paper",
     "objectives": "Show methods as choices on axes, side by side",
     "windows": "Show the ratios that divergences allow, and draw them",
+    "figures": "Draw what a trust region did to the tokens of stored rollouts",
     "atlas": "Show which methods have the same gradient, and draw it",
     "theory": "Show what theorems say about methods, and draw it",
     "engine-command": "Print the command that starts a vLLM server on another machine",

@@ -8,7 +8,7 @@ token that it keeps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -59,6 +59,28 @@ def coefficient_curves(objective: Objective, ratios: tuple[float, ...]) -> Coeff
         lowered=tuple(curves[-1.0][:-1]),
         at_one=(curves[1.0][-1], curves[-1.0][-1]),
     )
+
+
+def coefficient_map(
+    objective: Objective, ratios: Sequence[float], probabilities: Sequence[float]
+) -> tuple[tuple[float, ...], ...]:
+    """The coefficient by ratio and probability, relative to that at a ratio of 1.
+
+    The advantage is 1 at ratios of at least 1 and -1 below, so that each token moves away from its anchor. It
+    is 0 where the ratio takes the probability to 1 or more.
+    """
+    rows = []
+    probability_B = torch.tensor(probabilities, dtype=torch.float64)
+    for ratio in ratios:
+        advantage_B = torch.full_like(probability_B, 1.0 if ratio >= 1.0 else -1.0)
+        is_possible_B = probability_B * ratio < 1.0
+        found = []
+        for ratio_B in (torch.where(is_possible_B, ratio, 1.0).double(), torch.ones_like(probability_B)):
+            output, _ = _loss_of_tokens(of_kept_tokens(objective), ratio_B, advantage_B, probability_B)
+            found.append(output.details.coefficient_BT[::2, 0])
+        relative_B = is_possible_B * found[0] / found[1].where(found[1] != 0.0, 1.0)
+        rows.append(tuple(relative_B.tolist()))
+    return tuple(rows)
 
 
 def equivalence(

@@ -1,0 +1,249 @@
+"""Figures from stored rollouts: what a method saw of each token, and which tokens it cut.
+
+Axes: N tokens, S sequences. Ratios and cuts are those of each token's last update.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atrium.document.document import (
+    Axis,
+    Bars,
+    Bounds,
+    Cell,
+    Column,
+    Document,
+    Figure,
+    Grid,
+    Lines,
+    Picture,
+    Row,
+    Section,
+    Series,
+    Table,
+    Value,
+)
+from atrium.method.method import Method
+from atrium.method.objective import Objective
+from atrium.theory.gradients import coefficient_map
+
+Floats = NDArray[np.float64]
+_MAX_POINTS = 1500
+_NUM_TOKENS_NAMED = 10
+_MAP_PROBABILITIES = tuple(np.geomspace(0.01, 0.99, 40))
+_MAP_RATIOS = tuple(np.geomspace(2.0, 0.5, 17))
+_PROBABILITY = "probability when sampled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """The tokens of a run's stored rollouts that an update used.
+
+    `probability_N` is q, by which the token was sampled, `ratio_N` the gate's ratio w, and `cut_N` 1 where
+    its gradient was cut above the window, -1 below it. `position_N` counts from 1 within the completion.
+    `effective_by_step` is the effective sample size of the step's sequences as a share of their number.
+    """
+
+    probability_N: Floats
+    ratio_N: Floats
+    cut_N: NDArray[np.int64]
+    position_N: NDArray[np.int64]
+    token_id_N: NDArray[np.int64]
+    effective_by_step: Mapping[int, float]
+
+    @property
+    def moved_N(self) -> Floats:
+        """|p - q|, how far a token's probability moved, where the ratio is the token's own."""
+        return np.abs(np.minimum(self.ratio_N * self.probability_N, 1.0) - self.probability_N)
+
+
+def tokens_of(rows_by_step: Mapping[int, Sequence[Mapping[str, Any]]]) -> Tokens | None:
+    """The tokens of stored rollouts; None where no row has log-probabilities and a trace of an update."""
+    columns: list[Floats] = []
+    effective = {}
+    for step, rows in rows_by_step.items():
+        log_weight_S = []
+        for row in rows:
+            if not row.get("logprobs") or not row.get("ratio"):
+                continue
+            table_5T = np.array(
+                [
+                    row["logprobs"],
+                    row["ratio"],
+                    row["clipped"],
+                    np.arange(1, len(row["ratio"]) + 1),
+                    row["token_ids"],
+                ],
+                dtype=np.float64,
+            )
+            table_5T = table_5T[:, np.isfinite(table_5T[:2]).all(axis=0) & (table_5T[1] > 0.0)]
+            columns.append(table_5T)
+            log_weight_S.append(np.log(table_5T[1]).sum())
+        if log_weight_S:
+            weight_S = np.exp(np.array(log_weight_S) - max(log_weight_S))
+            effective[step] = float(weight_S.sum() ** 2 / (weight_S**2).sum() / len(weight_S))
+    if not columns:
+        return None
+    logprob_N, ratio_N, *whole = np.concatenate(columns, axis=1)
+    cut_N, position_N, token_id_N = (one.astype(np.int64) for one in whole)
+    return Tokens(
+        probability_N=np.exp(logprob_N),
+        ratio_N=ratio_N,
+        cut_N=cut_N,
+        position_N=position_N,
+        token_id_N=token_id_N,
+        effective_by_step=effective,
+    )
+
+
+def rollout_picture(name: str, method: Method, tokens: Tokens, words: Mapping[int, str]) -> Picture:
+    """Six panels of a run; `words` are tokens as text, by their number, as far as they are known."""
+    figures: tuple[Figure, ...] = (
+        _by_probability(method, tokens, is_ratio=False),
+        _by_probability(method, tokens, is_ratio=True),
+        _by_position(tokens),
+        _effective(tokens),
+        _most_cut(tokens, words),
+        _map(method),
+    )
+    return Picture(name=f"rollouts-{name}", figures=figures, title=name, num_columns=2)
+
+
+def rollouts_document(found: Mapping[str, Tokens], words: Mapping[str, Mapping[int, str]]) -> Document:
+    """The numbers behind the pictures, a row for each run."""
+    rows = []
+    for name, tokens in found.items():
+        cells: tuple[Cell, ...] = (
+            name,
+            len(tokens.ratio_N),
+            *(Value(float((tokens.cut_N == side).mean()), "share") for side in (1, -1)),
+            Value(float(tokens.moved_N.mean()), "share"),
+            Value(float(np.log(tokens.ratio_N).std())),
+            Value(min(tokens.effective_by_step.values()), "share"),
+            ", ".join(text for text, _ in _cut_tokens(tokens, words[name])[:5]),
+        )
+        rows.append(Row(cells))
+    columns = (
+        *("run", "tokens", "cut above, %", "cut below, %", "mean |p - q|, %", "sd of log w"),
+        *("least effective sample, %", "most often cut"),
+    )
+    table = Table(title="Stored rollouts", columns=tuple(map(Column, columns)), rows=tuple(rows))
+    section = Section(title="Stored rollouts", tables=(table,))
+    return Document(key="rollouts", title="Tokens of stored rollouts", sections=(section,))
+
+
+def _by_probability(method: Method, tokens: Tokens, *, is_ratio: bool) -> Lines:
+    """Tokens by q and w or |p - q|, those that were cut in another color, and the window."""
+    y_N = tokens.ratio_N if is_ratio else tokens.moved_N
+    kept_N = tokens.cut_N == 0
+    series = [
+        _points(name, tokens.probability_N[chosen_N], y_N[chosen_N], place)
+        for place, (name, chosen_N) in enumerate((("kept", kept_N), ("cut", ~kept_N)))
+    ]
+    q_K = np.geomspace(1e-4, 0.999, 80)
+    windows = [method.divergence.window_at(float(q)) or method.divergence.window() for q in q_K]
+    for side in ("lower", "upper"):
+        bounds = [None if one is None else getattr(one, side) for one in windows]
+        ends = [
+            bound if is_ratio or bound is None else abs(bound - 1.0) * q
+            for bound, q in zip(bounds, q_K, strict=True)
+        ]
+        curve = tuple(end if end is not None and math.isfinite(end) and end > 0.0 else None for end in ends)
+        dash: Literal["dashed", "solid"] = "dashed" if side == "lower" else "solid"
+        series.append(Series(name=f"{side} bound", x=tuple(map(float, q_K)), y=curve, place=2, dash=dash))
+    y = Axis(title="ratio w", scale="log") if is_ratio else Axis(title="|p - q|", low=0.0)
+    return Lines(
+        key=f"rollouts/{'ratio' if is_ratio else 'moved'}",
+        title="Ratio" if is_ratio else "Change of a token's probability",
+        x=Axis(title=_PROBABILITY, scale="log"),
+        y=y,
+        series=tuple(series),
+    )
+
+
+def _points(name: str, x_N: Floats, y_N: Floats, place: int) -> Series:
+    every = max(1, len(x_N) // _MAX_POINTS)
+    x, y = (tuple(map(float, one[::every])) for one in (x_N, y_N))
+    return Series(name=name, x=x, y=y, place=place, is_line=False, is_faint=True)
+
+
+def _by_position(tokens: Tokens) -> Lines:
+    """Shares of tokens cut by their position, and the mean change of a probability."""
+    edges = np.unique(np.quantile(tokens.position_N, np.linspace(0.0, 1.0, 21)).astype(int))
+    bin_N = np.clip(np.searchsorted(edges, tokens.position_N, side="right") - 1, 0, len(edges) - 1)
+    known = [number for number in range(len(edges)) if (bin_N == number).any()]
+
+    def curve(name: str, value_N: Floats, place: int) -> Series:
+        y = tuple(float(value_N[bin_N == number].mean()) for number in known)
+        x = tuple(float(tokens.position_N[bin_N == number].mean()) for number in known)
+        return Series(name=name, x=x, y=y, place=place)
+
+    return Lines(
+        key="rollouts/position",
+        title="By position in the completion",
+        x=Axis(title="token", unit="count"),
+        y=Axis(title="%", unit="share", low=0.0),
+        series=(
+            curve("mean |p - q|", tokens.moved_N, 0),
+            curve("cut above", (tokens.cut_N == 1).astype(float), 1),
+            curve("cut below", (tokens.cut_N == -1).astype(float), 2),
+        ),
+    )
+
+
+def _effective(tokens: Tokens) -> Lines:
+    steps, shares = zip(*sorted(tokens.effective_by_step.items()), strict=True)
+    series = Series(name="", x=tuple(map(float, steps)), y=shares, has_points=True)
+    return Lines(
+        key="rollouts/effective",
+        title="Effective sample size of sequences",
+        caption="(sum w)^2 / sum w^2 over their number, w the product of a sequence's ratios.",
+        x=Axis(title="step", unit="count"),
+        y=Axis(title="%", unit="share", low=0.0, high=1.0),
+        series=(series,),
+    )
+
+
+def _cut_tokens(tokens: Tokens, words: Mapping[int, str]) -> list[tuple[str, float]]:
+    """The tokens that were cut most often, and their shares of all cuts."""
+    counts = Counter(tokens.token_id_N[tokens.cut_N != 0].tolist())
+    return [
+        (_quoted(words[number]) if number in words else f"token {number}", count / counts.total())
+        for number, count in counts.most_common(_NUM_TOKENS_NAMED)
+    ]
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\n", "\\n") + "'"
+
+
+def _most_cut(tokens: Tokens, words: Mapping[int, str]) -> Bars:
+    rows = [Bounds(name=text, inner=(0.0, share)) for text, share in _cut_tokens(tokens, words)]
+    return Bars(
+        key="rollouts/cut",
+        title="Tokens most often cut" if rows else "No token was cut",
+        x=Axis(title="% of all cuts", unit="share", low=0.0),
+        rows=tuple(rows),
+    )
+
+
+def _map(method: Method) -> Grid:
+    """The size of a token's coefficient where it moves away from w = 1, relative to that at w = 1."""
+    found = coefficient_map(Objective(method), _MAP_RATIOS, _MAP_PROBABILITIES)
+    return Grid(
+        key="rollouts/map",
+        title="Slope of a token that moves away",
+        caption=f"Columns: {_PROBABILITY}, 1 to 99 % (log). Dark: the slope at w = 1, or a larger one. "
+        "Pale: none, or p above 1.",
+        x=Axis(),
+        rows=tuple(f"w = {ratio:.2f}" for ratio in _MAP_RATIOS),
+        values=tuple(tuple(min(abs(value), 1.0) for value in row) for row in found),
+    )
