@@ -120,14 +120,14 @@ def test_titles_units_and_legends_are_there(folder):
     write_evaluations(folder, [0, 80], "test")
     found = texts(combined(folder))
     for text in (
-        "quickstart: atr, kl3, seed 3",
+        "Training with atr, divergence kl3, seed 3, experiment quickstart",
         "Held-out problems: Mean@8 and Pass@8",
         "Reward",
         "Policy entropy",
         "nats per token",
         "Completion length",
         "tokens",
-        "% whose gradient is cut",
+        "share of tokens, %",
         "high side (A > 0)",
         "low side (A < 0)",
         "test, Mean@8 with 95 % over problems",

@@ -36,11 +36,11 @@ def run_pictures(folder: RunFolder) -> list[Picture]:
     cannot be read.
     """
     config, _ = read_object(folder.config_file)
-    names = [setting(config, key) for key in ("algorithm.name", "divergence.kind")]
-    parts = [str(name) for name in names if name is not None]
-    if (seed := setting(config, "seed")) is not None:
-        parts.append(f"seed {seed}")
-    title = f"{folder.path.absolute().parent.name}: {', '.join(parts) or folder.path.name}"
+    experiment = f"experiment {folder.path.absolute().parent.name}"
+    labels = {"algorithm.name": "Training with", "divergence.kind": "divergence", "seed": "seed"}
+    named = {label: setting(config, key) for key, label in labels.items()}
+    parts = [f"{label} {value}" for label, value in named.items() if value is not None]
+    title = ", ".join([*(parts or [folder.path.name]), experiment])
     figures = (_evaluations(read_evaluations(folder)), *_panels(read_metrics(folder)))
     whole = Picture(name="curves", title=title, figures=figures, num_columns=3)
     return [whole, *(Picture(name=one.key, title=title, figures=(one,)) for one in figures)]
@@ -49,7 +49,7 @@ def run_pictures(folder: RunFolder) -> list[Picture]:
 def _panels(metrics: MetricTable) -> tuple[Lines, ...]:
     """The panels of what each step recorded."""
     nats, tokens = Axis(title="nats per token", low=0.0), Axis(title="tokens", low=0.0)
-    cut = Axis(title="% whose gradient is cut", unit="share", low=0.0)
+    cut = Axis(title="share of tokens, %", unit="share", low=0.0)
     parts = part_means(metrics.columns)
     rewards = [(REWARD, "weighted sum" if parts else "", _BLUE)]
     rewards += [(mean, name, _BLUE + place) for place, (name, mean) in enumerate(parts.items(), start=1)]
@@ -121,7 +121,7 @@ def _evaluations(evaluations: Mapping[str, Sequence[EvaluationPoint]]) -> Lines:
         key="evaluation",
         title=f"Held-out problems: Mean@{k} and Pass@{k}",
         x=_STEPS,
-        y=Axis(title="%", unit="share", low=0.0, high=1.03),
+        y=Axis(title="score, %", unit="share", low=0.0, high=1.03),
         series=tuple(series),
     )
 
@@ -162,7 +162,7 @@ def evaluation_figure(point: EvaluationPoint) -> Lines:
         key="pass_at_k",
         title=f"{point.benchmark}{num}, {counted(point.k, 'sample')} each",
         x=Axis(title="number of samples k", scale="log2"),
-        y=Axis(title="%", unit="share", low=-0.02, high=1.02),
+        y=Axis(title="score, %", unit="share", low=-0.02, high=1.02),
         series=tuple(series),
     )
 
