@@ -130,17 +130,17 @@ LONGER_FUNCTIONS: dict[str, int] = {}
 """Exceptions, each with its own limit; the reason stands beside the entry."""
 
 MAX_CODE_LINES: dict[str, int] = {
-    "assemble": 4_365,
+    "assemble": 4_366,
     "atrium": 8,
     "base": 994,
     "catalog": 535,
     "claim": 1_031,
     "cli": 1_700,
     "compare": 2_945,
-    "config": 2_101,
+    "config": 2_108,
     "data": 1_539,
     "document": 269,
-    "engines": 2_922,
+    "engines": 2_923,
     "evaluation": 407,
     "grading": 3_710,
     "imports": 1_612,
@@ -153,7 +153,7 @@ MAX_CODE_LINES: dict[str, int] = {
     "stats": 1_412,
     "sweep": 2_901,
     "theory": 1_612,
-    "train": 3_508,
+    "train": 3_520,
     "views": 2_875,
 }
 """Code lines of each package, without blanks, comments, docstrings and imports.

@@ -181,6 +181,7 @@ OVERRIDES = [
         "compute.compile=false",
     ),
     (["compute.head_dtype=float32"], "compute.head_dtype=float32", "model"),
+    (["compute.residual_dtype=model"], "compute.residual_dtype=model has no effect", "float32"),
     (["rollout=vllm", "rollout.max_num_batched_tokens=256"], "rollout.max_num_batched_tokens=256", "512"),
     (
         ["rollout=vllm_cpu", "model.head_dim=32", "rollout.num_speculative_tokens=3", "evaluation.top_p=0.9"],

@@ -148,6 +148,7 @@ def test_auto_becomes_a_value_that_fits_model_and_machine(quickstart):
         "device": "cpu",
         "dtype": "float32",
         "head_dtype": "model",
+        "residual_dtype": "float32",
         "num_threads": 1,
         "micro_batch_tokens": 16384,
         "packing": True,

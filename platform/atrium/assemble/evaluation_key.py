@@ -38,7 +38,7 @@ _HASHED_THEMSELVES = {
 }
 _OF_WAITING = {"sleep_level", "start_timeout_s", "step_timeout_s"}
 _OF_BANK = BankSettings.model_fields.keys() - DecoderSettings.model_fields.keys()
-_READ_OF_COMPUTE = {"device", "dtype", "head_dtype"}
+_READ_OF_COMPUTE = {"device", "dtype", "head_dtype", "residual_dtype"}
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors")
 _CODE = ("grading", "models", "engines", "evaluation")
 

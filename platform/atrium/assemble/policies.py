@@ -35,6 +35,7 @@ from atrium.train.ranks.ranks import SINGLE, UNSHARDED, Ranks, Shards
 from atrium.train.update.compiled_blocks import CompiledBlocks
 from atrium.train.update.divergence_meter import DivergenceMeter, meter_of
 from atrium.train.update.forward import PolicyForward
+from atrium.train.update.half_stream import keep_stream_half
 from atrium.train.update.optimizer import PolicyOptimizer
 from atrium.train.update.reference import MovingReference, UnadaptedForward
 from atrium.train.update.update import UpdateSettings
@@ -226,6 +227,8 @@ def build_forward(
 ) -> PolicyForward:
     """The forward pass of training, packed unless `compute.packing` is false."""
     is_half = config.compute.dtype == "bfloat16" and sharded is None  # shards are put together in that dtype
+    if is_half and config.compute.residual_dtype == "model":
+        keep_stream_half(model)
     return kind(
         model,
         meter=meter,

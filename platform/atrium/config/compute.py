@@ -24,6 +24,9 @@ class ComputeConfig(NodeSettings):
     head_dtype: Literal["model", "float32"] = "model"
     """What vLLM and the trainer compute logits in: the model's `dtype`, or float32 beside it. States and
     weights of the LM head are rounded to `dtype` either way, only their products are not."""
+    residual_dtype: Literal["float32", "model"] = "float32"
+    """What one process keeps the states between layers in when it computes in bfloat16: float32, or the
+    model's `dtype`, as vLLM and several processes do."""
     num_threads: Parallel
     """Threads of torch's CPU operations, in each process."""
     micro_batch_tokens: Count | Literal["auto"]

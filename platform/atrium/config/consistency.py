@@ -260,6 +260,12 @@ def _check_compute(config: RunConfig) -> None:
             f"compute.head_dtype={config.compute.head_dtype} has no effect: compute.dtype is that already; "
             "allowed is model"
         )
+    is_half = config.compute.dtype == "bfloat16" and config.compute.world_size == 1
+    if config.compute.residual_dtype == "model" and not is_half:
+        raise ConfigError(
+            "compute.residual_dtype=model has no effect: with compute.dtype=float32 or several processes the "
+            "states between layers have the model's dtype already; allowed is float32"
+        )
     if config.compute.compile and config.compute.packing is False:
         raise ConfigError(
             "compute.compile=true is for packed updates; allowed is compute.packing=true, or "
