@@ -53,6 +53,31 @@ def test_pages_longer_than_a_screen_have_contents_that_link_every_section():
         assert re.findall(r"\[(.+?)\]\(#", contents.replace("\n", " ")) == sections, page.name
 
 
+REPLACED = {
+    "anew": "again",
+    "bit for bit": "bitwise identical",
+    "coloured": "colored",
+    "dealt": "divided",
+    "optimiser": "optimizer",
+    "recognised": "recognized",
+    "superfluous": "unnecessary",
+    "whoever": "anyone who",
+}
+
+
+def test_written_pages_use_standard_terms_and_numbers_with_a_leading_zero():
+    found = []
+    for page in PAGES:
+        if page.name in {"methods.md", "metrics.md", "settings.md", "reproductions.md"}:
+            continue
+        text = re.sub(r"^```.*?^```|`[^`]+`", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+        words = "|".join(map(re.escape, REPLACED))
+        wrong = re.findall(rf"\b({words})\b", text, flags=re.IGNORECASE)
+        found += [f"{page.name}: {REPLACED[word.lower()]}, not {word}" for word in wrong]
+        found += [f"{page.name}: 0{number}" for number in re.findall(r"(?<![\w.)])\.\d+", text)]
+    assert not found
+
+
 def test_every_page_is_reached_from_the_readme():
     seen, queue = set(), [REPOSITORY / "README.md"]
     while queue:
