@@ -86,6 +86,13 @@ def test_servers_that_sample_during_updates_leave_the_longer_side_alone():
     assert ahead.sampling_s < planned().sampling_s / 2.5
 
 
+@pytest.mark.parametrize("model", ["qwen3_0_6b", "qwen3_1_7b"])
+def test_evaluations_take_at_most_a_tenth_of_a_thinking_models_run(model):
+    config = compose([f"model={model}", "rollout=vllm", "dataset=math", "benchmark=aime24"], machine=ONE_GPU)
+    assert config.dataset.num_validation == 100
+    assert planned_run(config, known_shape(config), "H100", PROMPT_TOKENS).evaluation_frac <= 0.1
+
+
 def test_a_sleeping_engine_hands_over_by_main_memory():
     assert planned("rollout.sleep_level=1").hand_over_s > 0
 
