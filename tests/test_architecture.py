@@ -136,10 +136,10 @@ MAX_CODE_LINES: dict[str, int] = {
     "catalog": 535,
     "claim": 1_031,
     "cli": 1_700,
-    "compare": 2_945,
+    "compare": 2_956,
     "config": 2_108,
     "data": 1_539,
-    "document": 269,
+    "document": 270,
     "engines": 2_923,
     "evaluation": 407,
     "grading": 3_710,
@@ -154,7 +154,7 @@ MAX_CODE_LINES: dict[str, int] = {
     "sweep": 2_901,
     "theory": 1_612,
     "train": 3_520,
-    "views": 2_875,
+    "views": 2_895,
 }
 """Code lines of each package, without blanks, comments, docstrings and imports.
 

@@ -140,8 +140,40 @@ def test_the_table_keeps_what_matters_in_sight_sorts_the_best_first_and_groups(p
     page.get_by_label("Group by").select_option("method")
     page.locator("tr.group").first.wait_for()
     groups = page.locator("tr.group").all_inner_texts()
-    assert sorted(text.split()[0] for text in groups) == ["atr", "grpo"]
-    assert any("3 runs" in text for text in groups)
+    assert sorted(text.split()[1] for text in groups) == ["atr", "grpo"]
+    assert any("3 runs" in text and "n = 2" in text for text in groups), "a killed run has no last score"
+    page.locator("tr.group button").first.click()
+    until(page, "document.querySelectorAll('tr[data-run]').length === 2")
+    page.reload()
+    until(page, "document.querySelectorAll('tr.group').length === 2")
+    assert page.locator("tr[data-run]").count() == 2, "the address says what is folded"
+
+
+def test_picked_runs_are_tagged_together_and_their_settings_compared(page, runs_dir):
+    show(page, "/runs")
+    for row in (0, 3):
+        page.locator("tbody input[type=checkbox]").nth(row).check()
+    page.get_by_role("button", name="Differences").click()
+    settings = page.get_by_label("Differences", exact=True).locator("tbody tr").all_inner_texts()
+    assert any(text.startswith("algorithm.name") for text in settings)
+    page.get_by_text("Tag 2").click()
+    tag = page.get_by_label("Tag of all picked")
+    tag.fill("good")
+    tag.press("Enter")
+    page.get_by_text("saved for 2 runs").wait_for()
+    found = [json.loads(path.read_text())["tags"] for path in runs_dir.glob("study/*/annotations.json")]
+    assert found == [["good"], ["good"]]
+
+
+def test_a_run_has_commands_to_copy(page):
+    show(page, "/runs")
+    page.locator(".run-name").first.click()
+    commands = page.locator(".drawer section", has=page.get_by_role("heading", name="Commands"))
+    commands.wait_for()
+    assert "atrium train --resume" in commands.inner_text()
+    assert "rm -r" in commands.inner_text()
+    commands.get_by_label("Copy the command to resume").click()
+    commands.get_by_text("Copied").wait_for()
 
 
 def test_columns_ticked_one_after_another_all_stay(page):

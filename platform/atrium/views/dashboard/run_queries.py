@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -117,10 +118,23 @@ def run_answer(watcher: Watcher, name: str) -> Answer:
         "python": provenance.get("python"),
         "platform": provenance.get("platform"),
         "folder": str(entry.folder.path.absolute()),
+        "commands": _commands(entry),
         "evaluations": {
             benchmark: [point.as_record() for point in points] for benchmark, points in evaluations.items()
         },
     }
+
+
+def _commands(entry: RunEntry) -> dict[str, str]:
+    """Commands to copy, by what they do: the dashboard itself stops, resumes and deletes nothing."""
+    folder, status = shlex.quote(str(entry.folder.path.absolute())), entry.overview.status
+    if entry.overview.state.is_live:
+        return {"stop": f"kill -INT {status.pid}"} if status.pid else {}
+    found = {"delete": f"rm -r {folder}"}
+    if not entry.is_evaluation:
+        more = f" num_steps={2 * status.num_steps}" if entry.overview.state is RunState.FINISHED else ""
+        found = {"resume": f"atrium train --resume {folder}{more}", **found}
+    return found
 
 
 def row_of(entry: RunEntry, keys: Iterable[str]) -> Answer:

@@ -87,6 +87,7 @@ export function runDrawer(root, changed) {
       people(run),
       results(run),
       made(run),
+      section("Commands", table(COMMANDS, Object.entries(run.commands))),
       settings(run),
       run.log && section("Log", el("pre", { tabindex: "0" }, run.log)),
     );
@@ -130,6 +131,19 @@ export function runDrawer(root, changed) {
 }
 
 const section = (title, content) => el("section", el("h3", title), content);
+
+const COMMANDS = [
+  { title: "to", cell: ([verb]) => verb },
+  { title: "command", class: "mono", cell: ([, command]) => command },
+  { title: "", cell: ([verb, command]) => copying(`Copy the command to ${verb}`, command) },
+];
+
+/** A button that copies text. */
+const copying = (label, text) =>
+  button("Copy", { class: "small", "aria-label": label }, async ({ currentTarget }) => {
+    await navigator.clipboard.writeText(text).catch(() => {});
+    fill(currentTarget, "Copied");
+  });
 
 const RESULTS = [
   { title: "benchmark", cell: ({ benchmark, at }) => (at === 0 ? benchmark : "") },

@@ -1,7 +1,19 @@
 // The table of runs: search, filter, sort, what differs, results; pick runs to look at together.
 
-import { ask } from "../api.js";
-import { button, checkbox, el, empty, field, fill, menu, option, select, svg } from "../dom.js";
+import { annotate, ask } from "../api.js";
+import {
+  button,
+  checkbox,
+  el,
+  empty,
+  field,
+  fill,
+  menu,
+  option,
+  select,
+  svg,
+  table as tableOf,
+} from "../dom.js";
 import { saveTable } from "../export.js";
 import { fetchMetrics, lastOf, passing } from "../filter.js";
 import {
@@ -30,6 +42,7 @@ export async function show(root, context) {
   let limit = PAGE;
   const picked = new Set(getAll("run"));
   const banner = el("div");
+  const compared = el("div");
   const box = el("div.card.runs-table", { tabindex: "0", role: "region", "aria-label": "Table of runs" });
   const { search, filter } = filterControls(
     () => table,
@@ -52,7 +65,7 @@ export async function show(root, context) {
     el("span.grow"),
     actions,
   ]);
-  root.append(bar, banner, el("div.page", box));
+  root.append(bar, banner, el("div.page", compared, box));
   const drawer = runDrawer(root, async () => {
     table = await context.runs();
     draw();
@@ -88,11 +101,13 @@ export async function show(root, context) {
     const focused = /** @type {HTMLElement} */ (active?.closest("[data-run]"))?.dataset.run;
     const columns = allColumns();
     let left = limit;
+    const folded = getAll("fold");
     const bodies = grouped(runs).map(([label, members]) => {
-      const page = members.slice(0, left);
+      const page = folded.includes(label) ? [] : members.slice(0, left);
       left -= page.length;
       const rows = page.map((run) => row(run, columns));
-      return page.length > 0 && el("tbody", label !== null && groupRow(label, members, columns), rows);
+      if (!page.length && !folded.includes(label)) return null;
+      return el("tbody", label !== null && groupRow(label, members, columns, folded), rows);
     });
     fill(box, el("table", head(columns, runs), bodies), runs.length > limit && more(runs.length - limit));
     [box.scrollTop, box.scrollLeft] = scrolled;
@@ -147,16 +162,26 @@ export async function show(root, context) {
     return [...found];
   }
 
-  function groupRow(label, members, columns) {
-    const mean = ({ isScore, value }) => {
-      const known = members
-        .filter((run) => !isScore || isWhole(run))
-        .map(value)
-        .filter((one) => typeof one === "number");
-      return known.length ? known.reduce((sum, one) => sum + one, 0) / known.length : null;
+  /** A group's name, which folds its runs, and the mean, the standard deviation and n of its columns. */
+  function groupRow(label, members, columns, folded) {
+    const spread = ({ isScore, value, shown }) => {
+      const counting = members.filter((run) => !isScore || isWhole(run));
+      const known = counting.map(value).filter((one) => typeof one === "number");
+      const num = known.length;
+      const mean = known.reduce((sum, one) => sum + one, 0) / num;
+      if (num < 2) return num ? shown(mean) : DASH;
+      const deviation = Math.sqrt(known.reduce((sum, one) => sum + (one - mean) ** 2, 0) / (num - 1));
+      return [el("span.value", shown(mean)), el("div.sub", `± ${shown(deviation)}, n = ${num}`)];
     };
-    const title = [el("b", label), el("span.muted", `  ${plural(members.length, "run")}`)];
-    const cell = (column, at) => (at === 0 ? title : column.hasMean && column.shown(mean(column)));
+    const isFolded = folded.includes(label);
+    const toggle = () =>
+      change({ fold: isFolded ? folded.filter((one) => one !== label) : [...folded, label] });
+    const attributes = { class: "link", "aria-expanded": String(!isFolded) };
+    const title = [
+      button([isFolded ? "▸ " : "▾ ", el("b", label)], attributes, toggle),
+      el("span.muted", `  ${plural(members.length, "run")}`),
+    ];
+    const cell = (column, at) => (at === 0 ? title : column.hasMean && spread(column));
     return el("tr.group", el("td"), [
       columns.map((column, at) => el("td", { class: column.class }, cell(column, at))),
     ]);
@@ -181,13 +206,68 @@ export async function show(root, context) {
       picked.clear();
       change({ run: null });
     });
+    const chosen = runs.filter(({ name }) => picked.has(name));
+    const isOpen = get("diff") === "1" && chosen.length > 1;
+    const attributes = { "aria-pressed": String(isOpen) };
+    const toggle = () => change({ diff: isOpen ? null : "1" });
+    fill(compared, isOpen && differences(chosen));
+    if (actions.querySelector("details[open]")) return;
     fill(
       actions,
       names.length > 0 && clear,
+      names.length > 1 && button("Differences", attributes, toggle),
+      names.length > 0 && menu(`Tag ${names.length}`, { class: "right" }, () => bulk(chosen)),
       button("CSV", { "data-export": "csv", title: "Save the table as CSV" }, () => save(runs)),
       link("compare", ["Compare", "Compare"]),
       link("curves", ["Curves", "Curves of"], { class: "primary" }),
     );
+  }
+
+  /** The settings in which the picked runs differ, a column each; how two differ in code says a command. */
+  function differences(runs) {
+    const columns = runs.map((run) => ({
+      title: shortName(run.name),
+      class: "mono",
+      cell: (key) => String(settingOf(run, key) ?? "not set"),
+    }));
+    const command = `atrium diff ${runs.map(({ name }) => name).join(" ")}`;
+    return el("section.card.scroll.table", { "aria-label": "Differences", style: { marginBottom: "14px" } }, [
+      tableOf(
+        [{ title: "setting", class: "mono", cell: (key) => key }, ...columns],
+        differingKeys(table, runs),
+      ),
+      runs.length === 2 && el("p.note", "Differences in code and environment: ", el("code", command)),
+    ]);
+  }
+
+  /** One tag for all picked runs, or out of the table with them. */
+  function bulk(runs) {
+    const said = el("span.muted", { role: "status" });
+    const write = async (changes) => {
+      try {
+        for (const run of runs) await annotate(run.name, changes(run));
+        fill(said, `saved for ${plural(runs.length, "run")}`);
+        table = await context.runs();
+        draw();
+      } catch ({ message }) {
+        fill(said, message);
+      }
+    };
+    const onchange = ({ target: { value } }) => {
+      const tag = value.trim();
+      if (tag) void write(({ tags }) => ({ tags: [...tags, tag] }));
+    };
+    const archive = (isArchived) => () => write(() => ({ is_archived: isArchived }));
+    return [
+      el("input", {
+        type: "text",
+        "aria-label": "Tag of all picked",
+        placeholder: "a tag for all of them",
+        onchange,
+      }),
+      el("div.row", button("Archive", archive(true)), " ", button("Unarchive", archive(false))),
+      said,
+    ];
   }
 
   function columnChoices() {
