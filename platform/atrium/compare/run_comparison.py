@@ -192,10 +192,9 @@ def compare_runs(
     notes += _beyond_notes(planned, found.runs, names)
     steps = {name: steps_used(list(runs.values()), name, at) for name in names}
     tables = {name: _tables(planned.arms, steps[name], name, notes) for name in names}
-    all_k = {num for by_arm in tables.values() for table in by_arm.values() for num in table.num_samples_S}
-    k = min(all_k)
+    k, *more_k = _numbers_of_samples(tables)
     pairs, leaders = judge_pairs(planned, tables, diverged_seeds(planned.arms, runs), k=k)
-    notes += [*_problem_notes(names, all_k), *_cost_notes(list(runs.values()), steps, at)]
+    notes += [*_problem_notes(names, {k, *more_k}), *_cost_notes(list(runs.values()), steps, at)]
     notes += [*draws_notes(planned.arms, runs, steps), *left_out_of_pairs(pairs)]
     confounds, environment = read_confounds(planned.arms, by)
     return RunsComparison(
@@ -206,7 +205,7 @@ def compare_runs(
         same_methods=_same_methods(planned.arms),
         at=at,
         k=k,
-        mean_k=k if len(all_k) == 1 else None,
+        mean_k=None if more_k else k,
         outcomes=tables,
         steps=steps,
         plan=_plan(pairs, effect),
@@ -236,6 +235,11 @@ def _tables(
         arm.name: whole.of_rows([row for row, (name, _) in enumerate(order) if name == arm.name])
         for arm in arms
     }
+
+
+def _numbers_of_samples(tables: Mapping[str, Mapping[str, OutcomeTable]]) -> list[int]:
+    """The numbers of samples per problem that any run has, ascending."""
+    return sorted({num for by_arm in tables.values() for one in by_arm.values() for num in one.num_samples_S})
 
 
 def _beyond_notes(
