@@ -18,7 +18,7 @@ from atrium.compare.document_figures import (
     reward_figure,
     score_figure,
 )
-from atrium.compare.document_sentences import paper_sentences
+from atrium.compare.document_sentences import MOST_PAIRS, headline_sentences, paper_sentences
 from atrium.compare.document_tables import (
     arms_table,
     difference_tables,
@@ -61,6 +61,8 @@ _READING = (
     "with power 0.8 and assurance 0.8 at alpha 0.05. Seeds added to these after a look need fresh data, or a "
     "sequential bound.",
 )
+_OPEN = ("scores", "differences")
+"""The sections that a page does not fold."""
 _MOST_NAMED = 4
 """Arms that a title names."""
 
@@ -91,7 +93,10 @@ def comparison_summary(comparison: RunsComparison, measure: str = MEAN) -> Docum
         answer=_answer(comparison, measure),
         notes=(
             *(Sentence(line, "warning") for line in note_lines(comparison)),
-            *(Sentence(line, "muted") for line in (*_intervals(comparison), *_READING)),
+            *(
+                Sentence(line, "muted")
+                for line in (*_intervals(comparison), *_READING, _runs_line(comparison))
+            ),
         ),
     )
 
@@ -136,10 +141,16 @@ def note_lines(comparison: RunsComparison) -> list[str]:
     ]
 
 
+def _runs_line(comparison: RunsComparison) -> str:
+    """The names of the compared runs."""
+    return f"Runs: {', '.join(run.name for one in comparison.arms for run in one.arm.runs.values())}."
+
+
 def _title(comparison: RunsComparison) -> str:
     names = [arm.arm.name for arm in comparison.arms]
     candidates = ", ".join(names[1:]) if len(names) <= _MOST_NAMED else f"{len(names) - 1} methods"
-    return f"{candidates} against {names[0]}"
+    measure = f"{comparison.title(MEAN)} on {comparison.headline}"
+    return f"{candidates} against {names[0]}: {measure}"
 
 
 def _answer(comparison: RunsComparison, measure: str) -> tuple[Sentence, ...]:
@@ -147,6 +158,8 @@ def _answer(comparison: RunsComparison, measure: str) -> tuple[Sentence, ...]:
     equal = [Sentence(same_method_words(names), key="same_method") for names in comparison.same_methods]
     pairs = [comparison.pair(arm.arm.name, measure, comparison.headline) for arm in comparison.arms[1:]]
     verdicts = [Sentence(pair.words, pair.verdict.tone, f"verdict/{pair.candidate}") for pair in pairs]
+    if measure == MEAN and len(pairs) > MOST_PAIRS:
+        equal = [headline_sentences(comparison)[0], *equal]
     others = {"best": _best_line(comparison), "plan": _plan_line(comparison)}
     return (*equal, *verdicts, *(Sentence(text, key=key) for key, text in others.items() if text))
 
@@ -184,7 +197,8 @@ def _sections(
         ),
         _section("Training", [reward_figure(comparison, training.rewards)], training.tables),
     ]
-    return [one for one in found if one.figures or one.tables]
+    shown = [one for one in found if one.figures or one.tables]
+    return [replace(one, is_folded=one.key not in _OPEN) for one in shown]
 
 
 def _section(title: str, figures: Sequence[Figure | None], tables: Sequence[Table | None]) -> Section:

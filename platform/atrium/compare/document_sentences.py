@@ -15,7 +15,7 @@ from atrium.stats.wording import for_paper, headline
 
 _MOST_NAMED = 4
 """Leaders that a headline names."""
-_MOST_PAIRS = 2
+MOST_PAIRS = 2
 """Pairs with a sentence each."""
 
 
@@ -50,7 +50,7 @@ def headline_sentences(comparison: RunsComparison) -> list[Sentence]:
     if len(pairs) == 1:
         return each
     parts = (_leaders_words(comparison), *_counts(pairs))
-    return [Sentence("; ".join(parts), key="headline"), *(each if len(pairs) == _MOST_PAIRS else ())]
+    return [Sentence("; ".join(parts), key="headline"), *(each if len(pairs) == MOST_PAIRS else ())]
 
 
 def _leaders_words(comparison: RunsComparison) -> str:
@@ -72,7 +72,7 @@ def _counts(pairs: Sequence[Pair]) -> list[str]:
     told = [pair.verdict for pair in pairs if pair.verdict.kind != "same_method"]
     if told and all(verdict.withheld for verdict in told):
         return [" or ".join(dict.fromkeys(verdict.label for verdict in told))]
-    if len(pairs) == _MOST_PAIRS or not told:
+    if len(pairs) == MOST_PAIRS or not told:
         return []
     better, worse = (sum(verdict.kind == kind for verdict in told) for kind in ("better", "worse"))
     beat = f"{better or 'none'} of {len(told)} {'beats' if better == 1 else 'beat'} {pairs[0].baseline}"

@@ -262,7 +262,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """Sentences, figures, tables, passages and images under one title."""
+    """Sentences, figures, tables, passages and images under one title; a page in HTML folds some."""
 
     title: str
     key: str = ""
@@ -271,6 +271,7 @@ class Section:
     tables: tuple[Table, ...] = ()
     passages: tuple[Passage, ...] = ()
     images: tuple[Image, ...] = ()
+    is_folded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

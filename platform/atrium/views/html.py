@@ -20,7 +20,7 @@ def html(document: Document, draw: Callable[[Figure], str]) -> str:
         f"<h1>{escape(document.title)}</h1>",
         f'<p class="sub">{escape(document.subtitle)}</p>',
         *map(_box, document.alerts),
-        *map(_box, document.answer),
+        *_answer(document.answer),
         *(part for section in document.sections for part in _section(section, draw)),
         *_notes(document.notes),
     ]
@@ -35,9 +35,25 @@ def html(document: Document, draw: Callable[[Figure], str]) -> str:
     )
 
 
+def _answer(answer: Sequence[Sentence]) -> list[str]:
+    """What a document answers; verdicts that a headline sums up are folded."""
+    verdicts = [one for one in answer if one.key.startswith("verdict/")]
+    if not any(one.key == "headline" for one in answer):
+        return [*map(_box, answer)]
+    others = [_box(one) for one in answer if one not in verdicts]
+    folded = "".join(map(_box, verdicts))
+    return [others[0], f"<details><summary>{len(verdicts)} verdicts</summary>{folded}</details>", *others[1:]]
+
+
 def _section(section: Section, draw: Callable[[Figure], str]) -> list[str]:
+    title = f"<h2>{escape(section.title)}</h2>"
+    if section.is_folded:
+        return [f"<details><summary>{title}</summary>", *_parts(section, draw), "</details>"]
+    return [title, *_parts(section, draw)]
+
+
+def _parts(section: Section, draw: Callable[[Figure], str]) -> list[str]:
     return [
-        f"<h2>{escape(section.title)}</h2>",
         *(f"<blockquote>{escape(sentence.text)}</blockquote>" for sentence in section.sentences),
         *(part for figure in section.figures for part in _figure(figure, draw)),
         *map(_table, section.tables),

@@ -10,7 +10,6 @@ from atrium.base.errors import ConfigError, RunFolderError
 from atrium.compare.counted_runs import LeftOut
 from atrium.compare.deciding_problems import deciding_answers, deciding_table
 from atrium.compare.document import comparison_document
-from atrium.compare.document_sentences import headline_sentences
 from atrium.compare.outcomes import At
 from atrium.compare.run_comparison import MEASURES, RunsComparison, compare_runs
 from atrium.compare.training_document import Training, read_training
@@ -50,7 +49,6 @@ def compare_answer(
     training = training_of(watcher, request)
     return {
         **to_json(comparison_document(comparison, training, made=about, measure=measure)),
-        "headline": headline_sentences(comparison)[0].text if measure == MEAN else "",
         "problems": _problems(comparison, candidate),
         "measures": {one: comparison.title(one) for one in MEASURES},
         "arms": [

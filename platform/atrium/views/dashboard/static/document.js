@@ -155,15 +155,18 @@ export function foldedList(summary, lines) {
   return lines.length > 0 && el("details", el("summary", summary), listOf(lines));
 }
 
-/** The answer of a document: a box for each verdict, a line for what else it says. */
+/** The answer of a document: a box for each verdict, which are folded below a headline, and for what else it says. */
 export function answerBoxes({ answer }) {
-  return answer.map(({ text, tone, key }) => {
+  const box = ({ text, tone, key }) => {
     const isSame = key === "same_method";
-    const isLead = isSame || key.startsWith("verdict/");
-    return el(
-      "section.card.verdict-box",
-      { class: isSame ? key : tone },
-      el("p", { class: isLead ? "lead" : null }, text),
-    );
-  });
+    const isLead = isSame || key === "headline" || key.startsWith("verdict/");
+    const attributes = { class: isSame ? key : tone };
+    return el("section.card.verdict-box", attributes, el("p", { class: isLead ? "lead" : null }, text));
+  };
+  const headline = answer.find(({ key }) => key === "headline");
+  if (!headline) return answer.map(box);
+  const verdicts = answer.filter(({ key }) => key.startsWith("verdict/"));
+  const others = answer.filter((one) => one !== headline && !verdicts.includes(one));
+  const folded = el("details.card.pad", el("summary", `${verdicts.length} verdicts`), verdicts.map(box));
+  return [box(headline), folded, others.map(box)];
 }

@@ -137,12 +137,10 @@ export async function show(root, context) {
     fill(body, reason);
   }
 
-  function drawAll({ document, arms, headline, problems }, query) {
+  function drawAll({ document, arms, problems }, query) {
     drawArms(arms);
     dispose();
     const { warnings, muted } = notesOf(document);
-    const verdicts = answerBoxes(document);
-    const isLong = headline && arms.length > 3;
     const [first] = document.sections.filter(({ key }) => key === "differences");
     const sections = document.sections.filter((one) => one !== first);
     // From a row of differences to the problems that make it.
@@ -163,8 +161,7 @@ export async function show(root, context) {
       body,
       confoundsBox(document),
       el("p.muted", document.subtitle),
-      isLong && el("section.card.verdict-box", el("p.lead", headline)),
-      isLong ? el("details.card.pad", el("summary", `${arms.length - 1} verdicts`), verdicts) : verdicts,
+      answerBoxes(document),
       warnings.length > 0 && el("section.card.pad", el("h3", "To keep in mind"), listOf(warnings)),
       drawSections([first], made, Object.fromEntries(more)),
       problems.map(drawProblems),

@@ -205,7 +205,7 @@ export async function show(root, context) {
     const besideSteps = select("Beside step", stepOptions(), besideStep, (bstep) => again({ bstep }));
     const head = el("div.toolbar", { style: { padding: "0 0 12px" } }, [
       isTraining
-        ? field("colour tokens by", select("Colour tokens by", colourChoices(), mode, colour))
+        ? field("color tokens by", select("Color tokens by", colourChoices(), mode, colour))
         : choice("Show as", WAYS, mode, colour),
       el("span.grow"),
       field("beside", other.box),
