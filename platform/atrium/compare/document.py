@@ -158,9 +158,9 @@ def _answer(comparison: RunsComparison, measure: str) -> tuple[Sentence, ...]:
     equal = [Sentence(same_method_words(names), key="same_method") for names in comparison.same_methods]
     pairs = [comparison.pair(arm.arm.name, measure, comparison.headline) for arm in comparison.arms[1:]]
     verdicts = [Sentence(pair.words, pair.verdict.tone, f"verdict/{pair.candidate}") for pair in pairs]
-    if measure == MEAN and len(pairs) > MOST_PAIRS:
-        equal = [headline_sentences(comparison)[0], *equal]
     others = {"best": _best_line(comparison), "plan": _plan_line(comparison)}
+    if measure == MEAN and len(pairs) > MOST_PAIRS:
+        equal, others["best"] = [headline_sentences(comparison)[0], *equal], ""
     return (*equal, *verdicts, *(Sentence(text, key=key) for key, text in others.items() if text))
 
 

@@ -11,11 +11,14 @@ AXE = Path(__file__).parents[3] / "node_modules" / "axe-core" / "axe.min.js"
 FOUND = """async () => (await axe.run()).violations.flatMap(
   ({ id, nodes }) => nodes.map(({ html }) => `${id}: ${html.slice(0, 120)}`)
 )"""
+MORE = ("runs?open=study/none", "runs?group=method", "trust-region?mode=arms", "compare?cand=grpo")
 pytestmark = [pytest.mark.full, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
 @pytest.mark.skipif(not AXE.exists(), reason="sh .ci/javascript tsc installs axe-core")
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1024), ("dark", 1024), ("light", 390)])
+@pytest.mark.parametrize(
+    ("scheme", "width"), [("light", 1024), ("dark", 1024), ("light", 390), ("dark", 390)]
+)
 def test_axe_finds_nothing_and_no_page_scrolls_sideways(
     browser, address, runs_dir, make_sweep, scheme, width
 ):
@@ -25,7 +28,7 @@ def test_axe_finds_nothing_and_no_page_scrolls_sideways(
     context = browser.new_context(viewport=size, color_scheme=scheme, base_url=address, bypass_csp=True)
     page = context.new_page()
     found = {}
-    for view in (*VIEWS, "runs?open=study/none", "trust-region?mode=arms"):
+    for view in (*VIEWS, *MORE):
         show(page, f"/{view}")
         page.wait_for_timeout(300)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, view

@@ -116,10 +116,11 @@ export async function show(root, context) {
     fill(
       rows,
       tableCard(answer.document.sections[0].tables[0], {
-        titles: [forest.axis, "Runs"],
+        titles: [forest.axis, "Why", "Runs"],
         cells: ({ cells: own }, at) => [
           forest.cell(methods[at].name),
-          runsCell(methods[at], here(answer), own[3] !== null),
+          whyCell(answer, methods[at].name, own),
+          runsCell(methods[at]),
         ],
         rows: (tr, at) => [
           methods[at].is_other && !methods[at - 1]?.is_other && el("tr.group", otherRuns()),
@@ -134,11 +135,19 @@ export async function show(root, context) {
   const otherRuns = () =>
     el(
       "td",
-      { colspan: "9", class: "muted" },
+      { colspan: "10", class: "muted" },
       "Other runs: single runs with other settings than their method's other runs",
     );
 
-  function runsCell({ name, states, left_s: left }, place, hasProblems) {
+  /** The way from a difference to the problems that make it. */
+  const whyCell = (answer, name, [, , , difference]) =>
+    el(
+      "td",
+      difference !== null &&
+        el("a", { href: addressOf("compare", { ...here(answer), cand: name }) }, "problems"),
+    );
+
+  function runsCell({ name, states, left_s: left }) {
     const isOpen = opened.has(name);
     const toggle = () => {
       opened[isOpen ? "delete" : "add"](name);
@@ -147,8 +156,7 @@ export async function show(root, context) {
     const attributes = { class: "link", "data-toggle": name, "aria-expanded": String(isOpen) };
     const counts = Object.entries(states).map(([state, num]) => `${num} ${state}`);
     const text = [...counts, ...(left ? [`${duration(left)} left`] : [])].join(", ");
-    const why = hasProblems && el("a", { href: addressOf("compare", { ...place, cand: name }) }, "problems");
-    return el("td", button(`${isOpen ? "▾" : "▸"} ${text}`, attributes, toggle), " ", why);
+    return el("td", button(`${isOpen ? "▾" : "▸"} ${text}`, attributes, toggle));
   }
 
   function runRow({ runs }) {
@@ -166,7 +174,7 @@ export async function show(root, context) {
         el("td.num", run.score === null ? "–" : `${percent(run.score)} %`),
         el("td.words.muted", run.error ?? (run.is_counted ? "" : "not counted")),
       );
-    return el("tr.inside", el("td", { colspan: "9" }, el("table", el("tbody", runs.map(line)))));
+    return el("tr.inside", el("td", { colspan: "10" }, el("table", el("tbody", runs.map(line)))));
   }
 
   /** The experiment and the baseline for a link: no pick and no filter of other views. */
