@@ -153,11 +153,7 @@ MAX_CODE_LINES: dict[str, int] = {
     "stats": 1_412,
     "sweep": 2_901,
     "theory": 1_612,
-<<<<<<< HEAD
     "train": 3_520,
-=======
-    "train": 3_508,
->>>>>>> 7f2e2d8 (Fold what follows the answer in reports; start with the headline of many methods)
     "views": 2_895,
 }
 """Code lines of each package, without blanks, comments, docstrings and imports.
