@@ -16,6 +16,7 @@ SHIPPED = {
     "cppo",
     "cppo_paper_1_7b",
     "same_class",
+    "smollm2_verdict",
     "cppo_rates",
     "clip_range",
     "window",
