@@ -130,13 +130,13 @@ LONGER_FUNCTIONS: dict[str, int] = {}
 """Exceptions, each with its own limit; the reason stands beside the entry."""
 
 MAX_CODE_LINES: dict[str, int] = {
-    "assemble": 4_366,
+    "assemble": 4_368,
     "atrium": 8,
     "base": 994,
     "catalog": 535,
-    "claim": 1_031,
-    "cli": 1_700,
-    "compare": 2_956,
+    "claim": 1_052,
+    "cli": 1_705,
+    "compare": 2_957,
     "config": 2_108,
     "data": 1_539,
     "document": 270,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -159,3 +160,12 @@ def test_a_wrong_table_is_refused_in_one_line(audit, text, argv, said):
 def test_a_missing_table_is_refused_in_one_line(capsys, tmp_path):
     assert main(["audit", str(tmp_path / "no.csv")]) == 2
     assert "no.csv: cannot be read as CSV: No such file or directory" in capsys.readouterr().err
+
+
+def test_an_audit_is_written_as_json_and_as_a_page_with_its_figure(audit, tmp_path):
+    code, out, _ = audit(WHOLE, "--json")
+    differences = json.loads(out)["document"]["sections"][1]
+    assert (code, differences["figures"][0]["rows"][0]["name"]) == (0, "atr")
+    assert audit(WHOLE, "--out", str(tmp_path / "audit.html"))[0] == 0
+    assert "<svg" in (tmp_path / "audit.html").read_text()
+    assert "expected a name that ends in .html" in audit(WHOLE, "--out", "audit.pdf")[2]

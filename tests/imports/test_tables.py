@@ -278,3 +278,19 @@ def test_curves_that_disagree_are_two_seeds_or_refused(tmp_path, imported):
     assert (code, "different values of rollout/reward at step 1" in printed) == (2, True), printed
     assert imported("logs", "--experiment", "e", "--method", "m")[0] == 0
     assert len(list_runs("runs")) == 2
+
+
+def test_an_imported_run_gets_findings_without_advice_and_is_not_trained_again(tmp_path, imported, capsys):
+    state = {
+        "log_history": [{"step": step, "frac_reward_zero_std": 1.0, "reward": 0.0} for step in range(12)]
+    }
+    (tmp_path / "trainer_state.json").write_text(json.dumps(state))
+    assert imported("trainer_state.json", "--experiment", "e", "--method", "m")[0] == 0
+    (run,) = list_runs("runs")
+    assert main(["show", "last"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "all rewards were equal (mean reward 0), so there was nothing to learn from imported e/" in printed
+    assert main(["rerun", run.name]) != 0
+    assert "another program trained this run" in capsys.readouterr().err
+    assert main(["compare", "e"]) != 0
+    assert "has curves alone, which `atrium show` and the dashboard draw" in capsys.readouterr().err

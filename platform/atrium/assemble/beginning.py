@@ -32,6 +32,7 @@ from atrium.config.nearest import shown
 from atrium.config.resume import resumed, schedule_note
 from atrium.config.schema import RunConfig
 from atrium.runs.find import TRAINED, find_run
+from atrium.runs.layout import IMPORTED
 from atrium.runs.run_folder import RunFolder
 
 
@@ -181,7 +182,9 @@ def _branch(config: RunConfig, step: int, overrides: Sequence[str]) -> tuple[Run
 def _read_stored(file: Path, wanted: str) -> RunConfig:
     try:
         return from_json(read_plain(file).decode())
-    except ConfigError as error:
+    except ConfigError:
+        if read_object(file)[0].get("kind") == IMPORTED:
+            error = ConfigError("another program trained this run, whose settings are not known")
         raise RunFolderError(f"{wanted}: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"

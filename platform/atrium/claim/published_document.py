@@ -6,7 +6,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from atrium.claim.published import Published
-from atrium.document.document import Cell, Column, Document, Estimate, Row, Section, Sentence, Table, Value
+from atrium.document.document import (
+    Axis,
+    Bounds,
+    Cell,
+    Column,
+    Document,
+    Estimate,
+    Intervals,
+    Mark,
+    Row,
+    Section,
+    Sentence,
+    Table,
+    Value,
+)
 from atrium.stats.power import PLANNED_SEEDS
 from atrium.stats.published import (
     MIN_SEEDS,
@@ -109,7 +123,8 @@ def audit_document(
     """
     sections = [Section(title="Scores", tables=(_scores_table(rows),))]
     if pairs:
-        sections.append(Section(title="Differences", tables=(_differences_table(pairs),)))
+        figures = (_differences_figure(pairs),)
+        sections.append(Section(title="Differences", figures=figures, tables=(_differences_table(pairs),)))
     if any(pair.plan for pair in pairs):
         sections.append(Section(title="What would settle it", tables=(_plan_table(pairs),)))
     sources = sorted({row.source for row in rows} - {""})
@@ -242,6 +257,28 @@ def _differences_table(pairs: Sequence[AuditedPair]) -> Table:
             for pair in pairs
         ),
         note=_DIFFERENCES_NOTE.format(benchmarks=several),
+    )
+
+
+def _differences_figure(pairs: Sequence[AuditedPair]) -> Intervals:
+    several = len({pair.benchmark for pair in pairs}) > 1
+    places = {method: place for place, method in enumerate(dict.fromkeys(pair.method for pair in pairs), 1)}
+    return Intervals(
+        key="audit/differences",
+        title=f"Differences from {pairs[0].baseline}",
+        caption="Thin: other problems. Thick: the same problems, sampled again. Seeds are left out.",
+        x=Axis(title=f"points against {pairs[0].baseline}", unit="points"),
+        rows=tuple(
+            Bounds(
+                name=f"{pair.method}, {pair.benchmark}" if several else pair.method,
+                place=places[pair.method],
+                value=pair.difference.value,
+                outer=pair.difference.intervals["problems"],
+                inner=pair.difference.intervals["sampling"],
+            )
+            for pair in pairs
+        ),
+        marks=(Mark(x=0.0),),
     )
 
 

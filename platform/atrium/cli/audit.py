@@ -9,6 +9,8 @@ from atrium.base.errors import ConfigError
 from atrium.cli.parser import CommandParser, points, print_or_write, whole
 from atrium.config.nearest import suggestion
 from atrium.document.formatting import counted, value_text
+from atrium.document.json import to_json
+from atrium.views.files import SUFFIXES, rendered
 
 _EXAMPLES = """\
 TABLE is a CSV file with the columns method, benchmark, problems, samples, score, and seeds, evaluations,
@@ -19,7 +21,7 @@ examples:
   atrium audit table.csv                           the first method is the baseline
   atrium audit table.csv --baseline grpo --effect 2
   atrium audit table.csv --evaluations 20 --seed-sd 1.5     assumed where the table does not state them
-  atrium audit table.csv --markdown --out audit.md
+  atrium audit table.csv --out audit.html
 """
 
 
@@ -27,8 +29,9 @@ def main(argv: Sequence[str]) -> int:
     """Print the audit of a table, or raise `ConfigError` for an invalid table."""
     parser = _parser()
     arguments = parser.parse(argv)
-    if arguments.out and not arguments.markdown:
-        parser.error("--out goes with --markdown")
+    suffix = Path(arguments.out or "").suffix.removeprefix(".")
+    if arguments.out and suffix not in SUFFIXES:
+        parser.error(f"--out {arguments.out}: expected a name that ends in .{', .'.join(SUFFIXES)}")
     from atrium.claim.published import read_published  # numpy
     from atrium.claim.published_document import audit_document, audited_pairs
 
@@ -45,14 +48,14 @@ def main(argv: Sequence[str]) -> int:
     if arguments.seed_sd is not None:
         assumed.append(f"a standard deviation over seeds of {value_text(arguments.seed_sd, 'points')} points")
     document = audit_document(rows, pairs, f"What {arguments.table.name} cannot establish", assumed=assumed)
-    if arguments.markdown:
-        from atrium.views.markdown import markdown
+    from atrium.views.terminal import print_document, print_json, standard_output  # rich
 
-        print_or_write(markdown(document), arguments.out)
-        return 0
-    from atrium.views.terminal import print_document, standard_output
-
-    print_document(standard_output(), document)
+    if arguments.json:
+        print_json(to_json(document))
+    elif arguments.out or arguments.markdown:
+        print_or_write(rendered(document, suffix or "md"), arguments.out)
+    else:
+        print_document(standard_output(), document)
     return 0
 
 
@@ -72,6 +75,9 @@ def _parser() -> CommandParser:
         metavar="POINTS",
         help="standard deviation over seeds where none is stated",
     )
+    parser.add_json("one JSON object with the document")
     parser.add_argument("--markdown", action="store_true", help="Markdown instead of tables for a terminal")
-    parser.add_argument("--out", metavar="FILE", help="with --markdown: write it there")
+    parser.add_argument(
+        "--out", metavar="FILE", help="write a page with a figure (.html), Markdown (.md) or LaTeX (.tex)"
+    )
     return parser

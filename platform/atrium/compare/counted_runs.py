@@ -19,6 +19,7 @@ from atrium.compare.default_choice import is_archived
 from atrium.compare.outcomes import AT_WORDS, At, EvaluatedRun, read_evaluated_run
 from atrium.document.formatting import counted
 from atrium.runs.find import is_failed_start
+from atrium.runs.layout import IMPORTED
 from atrium.runs.reader import RunOverview, read_overview
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import DIVERGED, FORMAT_VERSION, RunState, read_status
@@ -205,7 +206,9 @@ def _classified(overview: RunOverview, at: At) -> EvaluatedRun | MissingRun | Le
     if at is not At.LAST and at not in run.cost:
         return left_out(f"did not record what a comparison {AT_WORDS[at]} needs")
     if overview.state is RunState.FINISHED:
-        return run if run.evaluations else left_out("has no score after training")
+        without = "has curves alone, which `atrium show` and the dashboard draw"
+        is_imported = overview.config.get("kind") == IMPORTED
+        return run if run.evaluations else left_out(without if is_imported else "has no score after training")
     planned = overview.config.get("num_steps")
     at_end = {name: points for name, points in run.evaluations.items() if points[-1].step == planned}
     if at_end:

@@ -94,8 +94,8 @@ def mapped_columns(path: Path, row: Row, stated: Stated) -> dict[str, str]:
             )
     if "problem" not in columns and "question" not in columns:
         raise ConfigError(
-            f"{path}: no column names the problem, among {_listed(names)}; give --map problem=COLUMN. Scores "
-            "without problems cannot be compared problem by problem"
+            f"{path}: no column names the problem, among {_listed(names)}; give --map problem=COLUMN. For a "
+            "mean score per method, `atrium audit` states what it supports"
         )
     if "score" not in columns:
         raise ConfigError(

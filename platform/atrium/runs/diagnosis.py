@@ -205,7 +205,7 @@ def _found(rule: _Rule, steps: Sequence[Step], facts: RunFacts, *, is_over: bool
         last_step=last_step,
         evidence=now.means(rule.evidence),
         start=start.means(rule.evidence) if rule.compares else {},
-        text=f"{rule.name}, {where}: {said}",
+        text=f"{rule.name}, {where}: {said.partition('; ')[0] if facts.is_imported else said}",
     )
 
 
@@ -232,6 +232,11 @@ def _change(now: _Span, start: _Span, quantity: Quantity) -> float:
     return change / error if error else math.copysign(math.inf, change)
 
 
+def _correct(now: _Span, words: str) -> str:
+    """The share of correct answers in words; empty where it is not recorded."""
+    return "" if math.isnan(now[CORRECT_FRAC]) else words.format(share(now[CORRECT_FRAC]))
+
+
 def _of_divergence(now: _Span, _start: _Span) -> str | None:
     names = [
         one.name
@@ -253,7 +258,7 @@ def _of_no_signal(now: _Span, _start: _Span) -> str | None:
         return None
     found = (
         f"in {share(now[NO_SIGNAL_FRAC])} of the groups all rewards were equal (mean reward "
-        f"{number(now[REWARD])}, {share(now[CORRECT_FRAC])} correct), so there was nothing to learn from"
+        f"{number(now[REWARD])}{_correct(now, ', {} correct')}), so there was nothing to learn from"
     )
     more = ", or raise rollout.max_new_tokens" if now[TRUNCATED_FRAC] > MAX_TRUNCATED else ""
     if now[NO_ANSWER_FRAC] >= ALMOST_ALL and now.facts.reward != "random":
@@ -268,6 +273,8 @@ def _of_truncation(now: _Span, _start: _Span) -> str | None:
     if not now[TRUNCATED_FRAC] > MAX_TRUNCATED:
         return None
     cut = f"{share(now[TRUNCATED_FRAC])} of the completions were cut off by the length limit"
+    if now.facts.is_imported:
+        return cut
     if not now.facts.pays_for_answers:
         return (
             f"{cut}, and reward={now.facts.reward} decides what they are worth; look at what they say "
@@ -296,7 +303,7 @@ def _of_entropy(now: _Span, _start: _Span) -> str | None:
         return None
     return (
         f"a completion has {number(entropy)} nats of entropy ({number(now[ENTROPY])} a token), so nearly "
-        f"all samples of a prompt are one text, and {share(now[CORRECT_FRAC])} are correct; "
+        f"all samples of a prompt are one text{_correct(now, ', and {} are correct')}; "
         f"{'widen the upper bound of the trust region, ' * now.facts.has_trust_region}lower "
         f"optimizer.learning_rate, or {'raise' if now.facts.has_entropy_bonus else 'add'} the entropy bonus "
         "(regularizer.entropy)"

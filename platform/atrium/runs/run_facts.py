@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from atrium.base.nested import mapping_at
+from atrium.runs.layout import IMPORTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,8 @@ class RunFacts:
     """Where the grader looks for an answer; empty for a grader without such a setting."""
     thinks: bool = False
     """Whether answers have to begin with a thought that ends in </think>."""
+    is_imported: bool = False
+    """Whether another program trained, which Atrium's settings do not steer."""
 
     @classmethod
     def of(cls, config: Mapping[str, object]) -> RunFacts:
@@ -38,6 +41,7 @@ class RunFacts:
             grader=str(grader.get("kind", "math")),
             answer_place=str(grader.get("answer", "" if grader else "box")),
             thinks=mapping_at(config, "model").get("thinking") is True,
+            is_imported=config.get("kind") == IMPORTED,
         )
 
     @property
