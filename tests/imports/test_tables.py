@@ -187,7 +187,7 @@ BASE = {"method": "a", "seed": 0, "problem": "p", "sample": 0, "correct": 1}
         ([BASE, {**BASE, "problem": "q"}, {**BASE, "sample": 1}], (), "--incomplete keeps the first 1"),
         ([{**BASE, "correct": "maybe"}], (), "r.csv, row 1: the score is 'maybe'; expected true, false"),
         ([{**BASE, "correct": ""}], (), "r.csv, row 1: the score is missing"),
-        ([{**BASE, "correct": "nan"}], (), "the score is not a number"),
+        ([{**BASE, "correct": "nan"}], (), "the score is nan; expected a finite number"),
         ([{**BASE, "seed": "x"}], (), "row 1: seed must be a whole number from 0 to 2147483647, got 'x'"),
         ([{**BASE, "seed": -1}], (), "seed must be a whole number from 0"),
         ([{**BASE, "num_tokens": 2**40}], (), "tokens must be a whole number from 0"),
@@ -223,7 +223,7 @@ def test_a_wrong_table_is_one_line_and_nothing_is_written(rows, flags, message, 
         ("r.jsonl", b"[1]\n", "must be a JSON object"),
         ("r.jsonl", b"[" * 100_000 + b"\n", "is not valid JSON"),
         ("r.parquet", b"PAR1 no parquet", "is damaged"),
-        ("r.pkl", b"\x80\x04K\x01.", "is no file of a known format; tables end in .csv, .jsonl, .parquet"),
+        ("r.pkl", b"\x80\x04K\x01.", "tables end in .csv, .tsv, .jsonl, .parquet"),
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_one_line_and_nothing_is_written(name, content, message, tmp_path, imported):

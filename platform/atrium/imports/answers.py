@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,14 +96,16 @@ def correctness(value: object, stated: Stated, place: str) -> bool:
 
     Raises `DataError` for a missing score, and for one between 0 and 1 without `correct_at`.
     """
+    if type(value) is int and value in (0, 1) and stated.correct_at is None:
+        return value == 1
     text = str(value).strip().lower() if isinstance(value, str | bool) else value
     try:
         score = _WORDS[text] if isinstance(text, str) and text in _WORDS else float(text)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         shown = "is missing" if value in (None, "") else f"is {str(value)[:40]!r}"
         raise DataError(f"{place}: the score {shown}; expected true, false or a number") from None
-    if score != score:
-        raise DataError(f"{place}: the score is not a number")
+    if not math.isfinite(score):
+        raise DataError(f"{place}: the score is {score}; expected a finite number")
     if stated.correct_at is not None:
         return score >= stated.correct_at
     if score not in (0.0, 1.0):
@@ -115,6 +118,8 @@ def correctness(value: object, stated: Stated, place: str) -> bool:
 
 def whole_number(value: object, name: str, place: str) -> int:
     """A whole number of a row; `DataError` for anything else."""
+    if type(value) is int and 0 <= value <= _LARGEST:
+        return value
     try:
         number = float(str(value))
         if number.is_integer() and 0 <= number <= _LARGEST:

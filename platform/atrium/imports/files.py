@@ -34,7 +34,11 @@ def read_errors(path: Path) -> Iterator[None]:
     except DataError:
         raise
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+        if error.strerror is None:  # pyarrow's, over several lines
+            raise DataError(f"{path}: is damaged: {str(error).splitlines()[0][:120]}") from error
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not text in UTF-8; save it in this encoding") from error
     except (ValueError, RecursionError, csv.Error) as error:  # pyarrow's errors are ValueErrors
         raise DataError(f"{path}: is damaged: {str(error).splitlines()[0][:120]}") from error
 
@@ -49,8 +53,8 @@ def digest(path: Path) -> str:
 
 
 def rows(path: Path) -> Iterator[tuple[str, Row]]:
-    """The rows of a `.csv`, `.jsonl` or `.parquet` file, each with its place for messages."""
-    readers = {".csv": _csv_rows, ".jsonl": _jsonl_rows, ".parquet": _parquet_rows}
+    """The rows of a `.csv`, `.tsv`, `.jsonl` or `.parquet` file, each with its place for messages."""
+    readers = {".csv": _csv_rows, ".tsv": _csv_rows, ".jsonl": _jsonl_rows, ".parquet": _parquet_rows}
     with read_errors(path):
         for number, row in readers[path.suffix.lower()](path):
             yield f"{path}, row {number}", row
@@ -93,7 +97,7 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[int, Row]]:
             if len(line) == _MAX_LINE_BYTES:
                 raise DataError(f"{path}, row {number}: the line is longer than {_MAX_LINE_BYTES >> 20} MB")
             try:
-                row = json.loads(line)
+                row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
             except (ValueError, RecursionError):
                 cut = "" if line.endswith(b"\n") else "; the file may be cut off"
                 raise DataError(f"{path}, row {number}: is not valid JSON{cut}") from None

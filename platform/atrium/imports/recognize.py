@@ -36,7 +36,7 @@ from atrium.imports.trainers import (
 )
 from atrium.imports.wandb_file import is_wandb_file, read_wandb_file
 
-TABLES = (".csv", ".jsonl", ".parquet")
+TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 
 Reader = Callable[[Path, Stated], Source]
 _READERS: tuple[tuple[Callable[[Path, Row], bool], Reader], ...] = (

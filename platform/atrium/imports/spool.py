@@ -278,4 +278,6 @@ def _words(part: Part) -> str:
 
 def _encodable(text: str | None) -> str | None:
     """The text with halves of surrogate pairs, which UTF-8 cannot hold, replaced by `?`."""
-    return text if text is None else text.encode("utf-8", "replace").decode()
+    if text is None or text.isascii():
+        return text
+    return text.encode("utf-8", "replace").decode()

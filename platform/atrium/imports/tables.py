@@ -43,6 +43,7 @@ ROLES: Mapping[str, tuple[tuple[str, ...], ...]] = {
 }
 """Names of columns by role, the most specific first; two names of one rank are ambiguous."""
 _OPTIONAL = ("gold", "text", "question", "tokens")
+_TEXTS = ("method", "benchmark", "problem", "question", "gold", "sample", "text")
 _LONGEST_ID = 200
 
 
@@ -128,26 +129,19 @@ def _listed(names: Sequence[str], most: int = 12) -> str:
 
 
 def _answer(row: Row, columns: Mapping[str, str], stated: Stated, place: str) -> Answer:
-    def value(role: str) -> object:
-        column = columns.get(role)
-        if column is None:
-            return None
-        return row[column] if column in row else setting(row, column)
-
-    def text(role: str) -> str:
-        found = value(role)
-        if found is None or (isinstance(found, float) and found != found):
-            return ""
-        return conversation_text(found) if isinstance(found, list | dict) else str(found)
+    values = {
+        role: row[column] if column in row else setting(row, column) for role, column in columns.items()
+    }
+    texts = {role: _text(values[role]) for role in _TEXTS if role in values}
 
     def number(role: str, known: int | None) -> int | None:
-        found = value(role)
-        return known if found in (None, "") else whole_number(found, role, place)
+        found = values.get(role)
+        return known if found is None or found == "" else whole_number(found, role, place)
 
-    method = text("method") or stated.method
+    method = texts.get("method") or stated.method
     if not method:
         raise DataError(f"{place}: the method is missing")
-    problem, question = text("problem"), text("question")
+    problem, question = texts.get("problem", ""), texts.get("question", "")
     if not problem and not question:
         raise DataError(f"{place}: the problem is missing")
     seed = number("seed", stated.seed)
@@ -155,18 +149,26 @@ def _answer(row: Row, columns: Mapping[str, str], stated: Stated, place: str) ->
         raise DataError(f"{place}: the seed is missing")
     return Answer(
         method=method,
-        is_correct=correctness(value("score"), stated, place),
+        is_correct=correctness(values.get("score"), stated, place),
         place=place,
         seed=seed,
-        benchmark=text("benchmark") or stated.benchmark or "imported",
+        benchmark=texts.get("benchmark") or stated.benchmark or "imported",
         step=number("step", stated.step) or 0,
-        problem=problem.removesuffix(".0") if isinstance(value("problem"), float) else problem,
+        problem=problem.removesuffix(".0") if isinstance(values.get("problem"), float) else problem,
         question=question,
-        gold=text("gold"),
-        sample=text("sample") or None,
-        text=text("text"),
+        gold=texts.get("gold", ""),
+        sample=texts.get("sample") or None,
+        text=texts.get("text", ""),
         num_tokens=number("tokens", None),
     )
+
+
+def _text(value: object) -> str:
+    if type(value) is str:
+        return value
+    if value is None or (isinstance(value, float) and value != value):
+        return ""
+    return conversation_text(value) if isinstance(value, list | dict) else str(value)
 
 
 def conversation_text(value: object) -> str:
