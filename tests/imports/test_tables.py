@@ -217,7 +217,7 @@ def test_a_wrong_table_is_one_line_and_nothing_is_written(rows, flags, message, 
     [
         ("r.csv", b"", "holds no rows"),
         ("r.csv", b"method,problem,correct\na,p,1\na,q", "2 values, expected 3; the file may be cut off"),
-        ("r.csv", b"method,problem,correct\na,\xff\xfe,1\n", "is damaged"),
+        ("r.csv", b"method,problem,correct\na,\xff\xfe,1\n", "is not text in UTF-8"),
         ("r.csv", b"method,method,correct\na,b,1\n", "a column name appears twice"),
         ("r.jsonl", b'{"method": "a", "problem": "p", "correct": 1}\n{"m', "row 2: is not valid JSON; the"),
         ("r.jsonl", b"[1]\n", "must be a JSON object"),

@@ -167,7 +167,10 @@ def unknown_lines(unknown: Mapping[str, tuple[str, ...]]) -> list[str]:
     arms: dict[tuple[str, ...], list[str]] = {}
     for arm, lacking in unknown.items():
         arms.setdefault(lacking, []).append(arm)
-    return [f"unknown for {' and '.join(own)}: {', '.join(lacking)}" for lacking, own in arms.items()]
+    return [
+        f"unknown for {' and '.join(filter(None, (', '.join(own[:-1]), own[-1])))}: {', '.join(lacking)}"
+        for lacking, own in arms.items()
+    ]
 
 
 def unknown_words(unknown: Mapping[str, tuple[str, ...]], *arms: str) -> str:
