@@ -42,7 +42,7 @@ def test_the_first_page_answers(page, size, scheme):
     assert lead.inner_text().startswith("atr against grpo: +")
     drawn(page, REWARD)
     answer, methods, curves = (
-        box_of(page, one) for one in (".answer", "[aria-label=Methods]", "[aria-label='Training reward']")
+        box_of(page, one) for one in (".answer", "[aria-label=Methods]", "section.figure >> nth=0")
     )
     assert page.locator("[aria-label=Methods] tr[data-row] .forest .dot").count() == 1
     assert answer["y"] < methods["y"] < curves["y"]
@@ -165,9 +165,11 @@ def test_picked_runs_are_tagged_together_and_their_settings_compared(page, runs_
     assert found == [["good"], ["good"]]
 
 
-def test_a_run_has_commands_to_copy(page):
+def test_a_run_shows_its_health_and_commands_to_copy(page):
     show(page, "/runs")
     page.locator(".run-name").first.click()
+    health = page.locator(".drawer section", has=page.get_by_role("heading", name="Health"))
+    health.locator("tr", has_text="objective/entropy").locator("svg").wait_for()
     commands = page.locator(".drawer section", has=page.get_by_role("heading", name="Commands"))
     commands.wait_for()
     assert "atrium train --resume" in commands.inner_text()

@@ -18,7 +18,7 @@ export function number(value) {
 
 /** A share in percent with one decimal. */
 export function percent(value) {
-  return value === null || value === undefined || Number.isNaN(value) ? DASH : (100 * value).toFixed(1);
+  return value === null || value === undefined || Number.isNaN(value) ? DASH : fixed(100 * value, 1);
 }
 
 const COUNTS = [

@@ -1,7 +1,7 @@
 // One run in full, beside the table: what is wrong, results, notes and tags, settings, log.
 
 import { annotate, ask } from "../api.js";
-import { button, checkbox, el, fill, searchInput, table } from "../dom.js";
+import { button, checkbox, el, fill, searchInput, svg, table } from "../dom.js";
 import { DASH, duration, intervalText, moment, number, percent, shortName } from "../format.js";
 import { addressOf, get, here, set } from "../url.js";
 
@@ -19,6 +19,7 @@ export function runDrawer(root, changed) {
   let panel = null;
   /** What had the focus before the panel opened. */
   let before = null;
+  const health = el("section");
 
   function open(name) {
     dispose();
@@ -76,6 +77,9 @@ export function runDrawer(root, changed) {
         run.wall_s > 0 && `, ${duration(run.wall_s)}`,
         run.started > 0 && `, started ${moment(run.started)}`,
         run.host && ` on ${run.host}`,
+        run.step > 0 && run.wall_s > 0 && `, ${number((3600 * run.step) / run.wall_s)} steps per hour`,
+        run.left_s > 0 && `, ${duration(run.left_s)} left`,
+        run.left_s > 0 && `, last step written ${moment(run.updated)}`,
       ]),
       run.error && el("p.problem.bad", run.error),
       [...run.problems, ...run.findings].map((problem) => el("p.problem", problem)),
@@ -84,6 +88,7 @@ export function runDrawer(root, changed) {
         view("trust-region", "Trust region"),
         view("rollouts", "Rollouts"),
       ]),
+      health,
       people(run),
       results(run),
       made(run),
@@ -91,6 +96,16 @@ export function runDrawer(root, changed) {
       settings(run),
       run.log && section("Log", el("pre", { tabindex: "0" }, run.log)),
     );
+    void drawHealth(run);
+  }
+
+  /** What tells early that a training goes wrong: its course, its first and its last value. */
+  async function drawHealth({ name }) {
+    const asked = { run: name, group: "run", metric: HEALTH, points: 80 };
+    const { panels } = await ask("curves", asked).catch(() => ({ panels: [] }));
+    const shown = panels.filter(({ series: [one] }) => one?.y.length > 1);
+    const isHere = panel?.getAttribute("aria-label") === name;
+    if (isHere) fill(health, shown.length > 0 && [el("h3", "Health"), table(HEALTH_COLUMNS, shown)]);
   }
 
   function people(run) {
@@ -145,6 +160,25 @@ const copying = (label, text) =>
     fill(currentTarget, "Copied");
   });
 
+const HEALTH = [
+  "rollout/reward",
+  "objective/entropy",
+  "rollout/completion_length",
+  "objective/clip_high_frac",
+  "objective/clip_low_frac",
+  "optimizer/grad_norm",
+];
+const valueAt = (at) => (panel) => {
+  const value = panel.series[0].y.at(at);
+  return panel.is_share ? `${percent(value)} %` : number(value);
+};
+const HEALTH_COLUMNS = [
+  { title: "metric", cell: ({ name, meaning }) => el("span", { title: meaning }, name) },
+  { title: "first", class: "num", cell: valueAt(0) },
+  { title: "course", cell: ({ name, series: [{ y }] }) => sparkline(y, name) },
+  { title: "last", class: "num value", cell: valueAt(-1) },
+];
+
 const RESULTS = [
   { title: "benchmark", cell: ({ benchmark, at }) => (at === 0 ? benchmark : "") },
   { title: "step", class: "num", cell: ({ point }) => number(point.step) },
@@ -187,4 +221,19 @@ function settings(run) {
     el("table", body),
   ];
   return rows.length > 0 && section("Settings", content);
+}
+
+/** The course of numbers in a line. */
+export function sparkline(values, name = "reward") {
+  const known = values.map((value, at) => [at, value]).filter(([, value]) => value !== null);
+  if (known.length < 2) return "";
+  const numbers = known.map(([, value]) => value);
+  const [low, high] = [Math.min(...numbers), Math.max(...numbers)];
+  const points = known.map(([at, value]) => {
+    const [x, y] = [at / (values.length - 1), (value - low) / (high - low || 1)];
+    return `${(2 + x * 76).toFixed(1)} ${(18 - y * 16).toFixed(1)}`;
+  });
+  const label = `${name} from ${number(numbers[0])} to ${number(numbers.at(-1))}`;
+  const attributes = { width: 80, height: 20, role: "img", "aria-label": label };
+  return svg("svg.spark", attributes, svg("path", { d: `M${points.join("L")}` }));
 }

@@ -1,19 +1,7 @@
 // The table of runs: search, filter, sort, what differs, results; pick runs to look at together.
 
 import { annotate, ask } from "../api.js";
-import {
-  button,
-  checkbox,
-  el,
-  empty,
-  field,
-  fill,
-  menu,
-  option,
-  select,
-  svg,
-  table as tableOf,
-} from "../dom.js";
+import { button, checkbox, el, empty, field, fill, menu, option, select, table as tableOf } from "../dom.js";
 import { saveTable } from "../export.js";
 import { fetchMetrics, lastOf, passing } from "../filter.js";
 import {
@@ -30,7 +18,7 @@ import {
 } from "../format.js";
 import { differingKeys, filterControls, menuHeading, noRunsYet } from "../selection.js";
 import { addressOf, get, getAll, set } from "../url.js";
-import { runDrawer, runLink } from "./run_drawer.js";
+import { runDrawer, runLink, sparkline } from "./run_drawer.js";
 
 const MOST_SETTINGS = 6;
 const MOST_GROUPS = 12;
@@ -499,20 +487,6 @@ function score(point, run) {
     mean,
     el("div.sub", point.step ? `at step ${number(point.step)}` : "before training"),
   );
-}
-
-function sparkline(values) {
-  const known = values.map((value, at) => [at, value]).filter(([, value]) => value !== null);
-  if (known.length < 2) return "";
-  const numbers = known.map(([, value]) => value);
-  const [low, high] = [Math.min(...numbers), Math.max(...numbers)];
-  const points = known.map(([at, value]) => {
-    const [x, y] = [at / (values.length - 1), (value - low) / (high - low || 1)];
-    return `${(2 + x * 76).toFixed(1)} ${(18 - y * 16).toFixed(1)}`;
-  });
-  const label = `reward from ${number(numbers[0])} to ${number(numbers.at(-1))}`;
-  const attributes = { width: 80, height: 20, role: "img", "aria-label": label };
-  return svg("svg.spark", attributes, svg("path", { d: `M${points.join("L")}` }));
 }
 
 /** A setting as a number where it is one, so that 2 comes before 10. */
