@@ -8,8 +8,10 @@ import sqlite3
 import struct
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import wandb
 
 from atrium.base import metrics
 from atrium.compare.curve_index import recorded_curves
@@ -145,3 +147,37 @@ def test_a_failed_episode_is_incorrect_and_two_trainable_agents_are_refused(tmp_
     (tmp_path / "traces.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     code, printed = imported("traces.jsonl", "--experiment", "f")
     assert (code, "row 2: the episode has 2 trainable agents" in printed) == (2, True)
+
+
+class Run:
+    id, name, config = "abc", "grpo-1", {"seed": 1, "algorithm": {"name": "grpo"}}
+
+    def scan_history(self):
+        return iter([{"_step": step, "_runtime": 1.0, "train/reward": step / 4} for step in range(3)])
+
+
+@pytest.mark.parametrize("source", ["wandb:team/project", "wandb:team/project/abc"])
+def test_runs_of_a_wandb_server_are_stored_and_imported(source, imported, monkeypatch):
+    client = SimpleNamespace(run=lambda name: Run(), runs=lambda name: [Run()])
+    monkeypatch.setattr("wandb.Api", lambda: client)
+    monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
+    code, printed = imported(source, "--experiment", "e", "--map", "method=algorithm.name")
+    assert (code, "method is grpo" in printed) == (0, True), printed
+    (run,) = list_runs("runs")
+    assert list(recorded_curves(run).columns[metrics.REWARD.name]) == REWARDS
+
+
+def test_a_wandb_server_is_asked_with_a_key_and_a_whole_name_alone(imported, monkeypatch):
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    code, printed = imported("wandb:team/project/abc", "--experiment", "e")
+    assert (code, "set WANDB_API_KEY" in printed, printed.count("\n")) == (2, True, 1)
+    assert "expected wandb:ENTITY/PROJECT" in imported("wandb:team", "--experiment", "e")[1]
+
+    def refuse():
+        raise wandb.errors.CommError("no such project\nmore")
+
+    monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
+    monkeypatch.setattr("wandb.Api", refuse)
+    code, printed = imported("wandb:team/project", "--experiment", "e")
+    assert (code, "W&B does not give the runs: no such project\n" in printed) == (2, True), printed
+    assert not Path("runs").exists()

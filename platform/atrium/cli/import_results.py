@@ -34,6 +34,7 @@ def main(argv: Sequence[str]) -> int:
     from atrium.imports.answers import Stated
     from atrium.imports.document import import_document
     from atrium.imports.importing import import_files
+    from atrium.imports.wandb_server import SCHEME, fetched
 
     console = standard_output()
 
@@ -51,9 +52,10 @@ def main(argv: Sequence[str]) -> int:
         incomplete=arguments.incomplete,
         columns=_columns(arguments.map),
     )
+    cache = Path(arguments.runs_dir) / ".cache" / "wandb"
     with files_explained():
         found = import_files(
-            arguments.sources,
+            [fetched(str(one), cache) if str(one).startswith(SCHEME) else one for one in arguments.sources],
             arguments.experiment,
             Path(arguments.runs_dir),
             stated,
@@ -67,7 +69,13 @@ def main(argv: Sequence[str]) -> int:
 
 def _parser() -> CommandParser:
     parser = CommandParser("import", _DESCRIPTION, _EXAMPLES)
-    parser.add_argument("sources", nargs="+", type=Path, metavar="SOURCE", help="files and directories")
+    parser.add_argument(
+        "sources",
+        nargs="+",
+        type=Path,
+        metavar="SOURCE",
+        help="files, directories, wandb:ENTITY/PROJECT[/RUN]",
+    )
     parser.add_argument("--experiment", required=True, metavar="NAME", help="the experiment of the runs")
     parser.add_argument(
         "--map",

@@ -35,6 +35,7 @@ from atrium.imports.trainers import (
     read_verl_log,
 )
 from atrium.imports.wandb_file import is_wandb_file, read_wandb_file
+from atrium.imports.wandb_server import is_fetched, read_fetched
 
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 
@@ -56,6 +57,7 @@ _WHOLE: tuple[tuple[Callable[[Path], bool], Reader], ...] = (
     (lambda path: path.name == TRAINER_STATE, read_trainer_state),
     (is_tensorboard, read_tensorboard),
     (is_wandb_file, read_wandb_file),
+    (is_fetched, read_fetched),
     (is_mlflow_database, read_mlflow_database),
     (is_mlflow_run, read_mlflow_run),
 )

@@ -44,6 +44,14 @@ class TrackedRun:
     key: str = ""
 
 
+def add_history(steps: dict[int, dict[str, object]], values: Mapping[str, object]) -> None:
+    """Add what W&B logged at once to its step; names that begin with `_` are W&B's own."""
+    step = next((values[name] for name in STEPS if isinstance(values.get(name), int)), None)
+    if isinstance(step, int):
+        own = {name: value for name, value in values.items() if not name.startswith("_")}
+        steps.setdefault(step, {}).update(own)
+
+
 def tracked_source(
     path: Path, name: str, runs: Sequence[TrackedRun], stated: Stated, differences: tuple[str, ...] = ()
 ) -> Source:

@@ -21,7 +21,7 @@ from atrium.base.nested import flattened
 from atrium.base.plain_files import open_plain
 from atrium.imports.answers import Source, Stated
 from atrium.imports.files import read_errors
-from atrium.imports.trackers import STEPS, TrackedRun, tracked_source
+from atrium.imports.trackers import TrackedRun, add_history, tracked_source
 
 _MAGIC = b":W&B\xe1\xbe"
 _VERSION = 0
@@ -73,11 +73,7 @@ class _Run:
             if not isinstance(content, bytes):
                 continue
             if kind == _HISTORY:
-                values = _items(content, 1)
-                step = next((values[name] for name in STEPS if isinstance(values.get(name), int)), None)
-                if isinstance(step, int):
-                    own = {name: value for name, value in values.items() if not name.startswith("_")}
-                    self.steps.setdefault(step, {}).update(own)
+                add_history(self.steps, _items(content, 1))
             elif kind == _CONFIG:
                 self.config |= flattened(_items(content, 1))
             elif kind == _RUN:
