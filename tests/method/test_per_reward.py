@@ -195,8 +195,6 @@ def test_ranks_with_whole_groups_give_the_advantages_of_one_process(settings):
 
 
 def test_what_per_reward_cannot_go_with_is_refused():
-    with pytest.raises(ConfigError, match=r"skip leaves out groups that algorithm\.advantage\.per_reward"):
-        atrium.load_method("grpo", "algorithm.advantage.per_reward=true", "algorithm.group_filter.kind=skip")
     kl = "regularizer.kl={placement: reward, coefficient: 0.1, estimator: k1, anchor: reference}"
     with pytest.raises(ConfigError, match=r"per_reward=true has several; choose placement=loss"):
         atrium.load_method("gdpo", kl, "algorithm.reference.kind=frozen")

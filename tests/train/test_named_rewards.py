@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from atrium.data.problems import ProblemStream
+from atrium.engines.engine import SamplingParams
+from atrium.method.groups import GroupFilter
 from atrium.runs.sample_files import read_samples, write_rollouts
 from atrium.train.checkpoint.group_records import bytes_of_groups, groups_of_bytes
-from atrium.train.collect import measure_groups
+from atrium.train.collect import RolloutCollector, measure_groups
 from atrium.train.measure.measurements import Measurements
 
 
@@ -60,3 +63,49 @@ def test_rows_hold_the_values_by_name_and_rollouts_a_column_each(make, groups, t
     write_rollouts(path, 1, groups, {})
     rows = read_samples(path, ["reward", "reward/right", "reward/form"])
     assert rows[1] == {"reward": 0.0, "reward/right": 0.0, "reward/form": None}
+
+
+def _with_parts(group, *parts):
+    """The group with rewards `right` and `short` of weight 1, and `seen` of weight 0."""
+    rollouts = tuple(
+        replace(
+            one,
+            reward=right + (short or 0.0),
+            parts={"right": (right, 1.0), "short": (short, 1.0), "seen": (0.5, 0.0)},
+        )
+        for one, (right, short) in zip(group.rollouts, parts, strict=True)
+    )
+    return replace(group, rollouts=rollouts)
+
+
+@pytest.mark.parametrize(
+    ("parts", "sums_differ", "rewards_differ"),
+    [
+        ([(1.0, 0.0), (0.0, 1.0), (1.0, 0.0)], False, True),
+        ([(1.0, 1.0), (1.0, 1.0), (1.0, 1.0)], False, False),
+        ([(1.0, 0.5), (1.0, None), (1.0, 0.5)], True, False),
+        ([(1.0, 0.5), (1.0, 0.0), (1.0, 0.5)], True, True),
+    ],
+    ids=["equal sums", "all equal", "one abstains", "sums differ"],
+)
+def test_group_is_silent_only_if_every_reward_is_where_each_has_an_advantage(
+    make, parts, sums_differ, rewards_differ
+):
+    group = _with_parts(make.groups(rewards=((0, 0, 0),))[0], *parts)
+    collector = RolloutCollector(
+        stream=ProblemStream([group.problem], seed=0),
+        encode=None,
+        engine=None,
+        grader=None,
+        reward=None,
+        group_filter=GroupFilter(kind="drop"),
+        sampling=SamplingParams(max_new_tokens=20),
+        num_prompts=1,
+        group_size=3,
+        seed=0,
+    )
+    for per_reward, differs in ((False, sums_differ), (True, rewards_differ)):
+        assert replace(collector, per_reward=per_reward).keeps(group) is differs
+        measurements = Measurements()
+        measure_groups([group], 1.0, measurements, per_reward=per_reward)
+        assert measurements.named()["rollout/no_signal_frac"] == float(not differs)

@@ -338,6 +338,7 @@ def _collector(context: RunContext, problems: Sequence[Problem]) -> RolloutColle
         grader=context.graders.own,
         reward=config.reward,
         group_filter=config.algorithm.group_filter,
+        per_reward=config.algorithm.advantage.per_reward,
         sampling=SamplingParams(
             max_new_tokens=rollout.max_new_tokens,
             temperature=rollout.temperature,

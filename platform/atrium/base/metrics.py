@@ -82,7 +82,8 @@ NUM_GROUPS_SAMPLED = Quantity(
 )
 NO_SIGNAL_FRAC = Quantity(
     "rollout/no_signal_frac",
-    "share of sampled groups whose rewards are all equal, or of which abstentions leave fewer than two",
+    "share of sampled groups whose rewards are all equal (with `per_reward`, each of several rewards), or of "
+    "which abstentions leave fewer than two",
 )
 ABSTAINED_FRAC = Quantity(
     "rollout/abstained_frac", "share of completions for which the reward abstained (None)"

@@ -380,8 +380,6 @@ def _trains_on_equal_rewards(algorithm: Algorithm, regularizer: Regularizer) -> 
         return f"algorithm.surrogate.kind={algorithm.surrogate.kind}"
     if advantage.baseline in ("none", "batch_mean"):
         return f"algorithm.advantage.baseline={advantage.baseline}"
-    if advantage.per_reward:
-        return "algorithm.advantage.per_reward=true, where rewards of equal sums differ,"
     if advantage.offset != 0.0:
         return f"algorithm.advantage.offset={advantage.offset:g}"
     if advantage.whiten != "none":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 from atrium.base.section import Count, Section
@@ -22,16 +21,13 @@ class GroupFilter(Section):
     on what there is."""
     judge: Literal["reward", "correctness"] = "reward"
     """What has to differ within a group: its rewards, penalties included, or whether its answers are correct
-    (DAPO, eq. 11: 0 < number correct < group size)."""
+    (DAPO, eq. 11: 0 < number correct < group size). Of several rewards, the weighted sum has to differ, or
+    with advantage.per_reward any reward of nonzero weight."""
 
-    def keeps(self, judged: Sequence[float]) -> bool:
-        """Whether a group stays in the batch, by what `judge` names of each of its completions."""
-        return self.kind in ("keep", "skip") or _differs(judged)
+    def keeps(self, *, differs: bool) -> bool:
+        """Whether a group stays in the batch, by whether its completions differ in what `judge` names."""
+        return self.kind in ("keep", "skip") or differs
 
-    def computes(self, judged: Sequence[float]) -> bool:
+    def computes(self, *, differs: bool) -> bool:
         """Whether a group that stays is computed, rather than only counted in means."""
-        return self.kind != "skip" or _differs(judged)
-
-
-def _differs(judged: Sequence[float]) -> bool:
-    return len(set(judged)) > 1
+        return self.kind != "skip" or differs

@@ -72,7 +72,7 @@ class RolloutCollector:
 
     The prompts are dealt over the engines of the `ranks`; each engine's share is sampled and graded, and then
     every rank has all groups. With `require_stop` an answer that was cut off is not correct to the group
-    filter, as it is not to the reward.
+    filter, as it is not to the reward. With `per_reward` the advantages are those of each of several rewards.
     """
 
     stream: ProblemStream
@@ -88,6 +88,7 @@ class RolloutCollector:
     sampling_stream: int = 0
     ranks: Ranks = Ranks()
     require_stop: bool = False
+    per_reward: bool = False
 
     def collect(
         self, step: int, cursor: int, measurements: Measurements, sampler: Sampler | None = None
@@ -105,7 +106,7 @@ class RolloutCollector:
     def collected(self, groups: Sequence[RolloutGroup], cursor: int, measurements: Measurements) -> Collected:
         """Those groups that train, where the stream goes on at `cursor`."""
         kept = tuple(_rewarded(group) for group in groups if self.keeps(group))
-        trains = tuple(self.group_filter.computes(self._judged(group)) for group in kept)
+        trains = tuple(self.group_filter.computes(differs=self._differs(group)) for group in kept)
         return Collected(groups=kept, trains=trains, cursor=cursor, measurements=measurements)
 
     @property
@@ -118,12 +119,13 @@ class RolloutCollector:
         rewarded = _rewarded(group)
         if rewarded is not group and len(rewarded.rollouts) < 2:
             return False
-        return self.group_filter.keeps(self._judged(rewarded))
+        return self.group_filter.keeps(differs=self._differs(rewarded))
 
-    def _judged(self, group: RolloutGroup) -> Sequence[float]:
+    def _differs(self, group: RolloutGroup) -> bool:
+        """Whether the completions differ in what the group filter judges."""
         if self.group_filter.judge == "reward":
-            return _rewards(group)
-        return tuple(float(self._is_correct(rollout)) for rollout in group.rollouts)
+            return _has_signal(group, per_reward=self.per_reward)
+        return len({self._is_correct(rollout) for rollout in group.rollouts}) > 1
 
     def _is_correct(self, rollout: Rollout) -> bool:
         is_cut_off = rollout.completion.finish_reason is FinishReason.LENGTH
@@ -165,7 +167,8 @@ class RolloutCollector:
         if num_before is not None and (num_now := sampler.facts.num_preempted) is not None:
             measurements.add(metrics.NUM_PREEMPTED, num_now - num_before)
         measurements.add(metrics.GRADE_WAIT_S, wait_s)
-        measure_groups(groups, max(self.ranks.gather(sample_s)), measurements)
+        sample_s = max(self.ranks.gather(sample_s))
+        measure_groups(groups, sample_s, measurements, per_reward=self.per_reward)
         if not self.ranks.is_alone:
             tokens = [_num_tokens(share) for share in self.ranks.shares(groups)]
             measurements.add(metrics.RANK_TOKENS_MIN, min(tokens))
@@ -301,8 +304,20 @@ def _num_tokens(groups: Sequence[RolloutGroup]) -> int:
     return sum(rollout.completion.num_tokens for group in groups for rollout in group.rollouts)
 
 
-def measure_groups(groups: Sequence[RolloutGroup], sample_s: float, measurements: Measurements) -> None:
-    """Measure what was sampled in `sample_s` seconds."""
+def _has_signal(group: RolloutGroup, *, per_reward: bool) -> bool:
+    """Whether rewards differ within the group: their sums, or with `per_reward` any of nonzero weight."""
+    rewarded = _rewarded(group).rollouts
+    columns = [[one.reward for one in rewarded]]
+    if per_reward and rewarded and rewarded[0].parts:
+        parts = [[one.parts[name] for one in rewarded] for name in rewarded[0].parts]
+        columns = [[value for value, weight in part if value is not None and weight] for part in parts]
+    return any(len(set(column)) > 1 for column in columns)
+
+
+def measure_groups(
+    groups: Sequence[RolloutGroup], sample_s: float, measurements: Measurements, *, per_reward: bool = False
+) -> None:
+    """Measure what was sampled in `sample_s` seconds; `per_reward` says what a group without signal is."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     lengths = [rollout.completion.num_tokens for rollout in rollouts]
     finishes = [rollout.completion.finish_reason for rollout in rollouts]
@@ -320,7 +335,7 @@ def measure_groups(groups: Sequence[RolloutGroup], sample_s: float, measurements
     measurements.add(metrics.NUM_TOKENS, sum(lengths))
     measurements.add(metrics.TOKENS_PER_S, sum(lengths), sample_s)
     measurements.add(metrics.NUM_GROUPS_SAMPLED, len(groups))
-    num_silent = sum(len(set(_rewards(group))) <= 1 for group in groups)
+    num_silent = sum(not _has_signal(group, per_reward=per_reward) for group in groups)
     measurements.add(metrics.NO_SIGNAL_FRAC, num_silent, len(groups))
 
 

@@ -124,7 +124,8 @@ class ContinuousSteps(Steps):
 
     def _measure(self, groups: Sequence[RolloutGroup], measurements: Measurements) -> None:
         now = time.perf_counter()
-        measure_groups(groups, now - self._taken_at, measurements)
+        per_reward = self.run.collector.per_reward
+        measure_groups(groups, now - self._taken_at, measurements, per_reward=per_reward)
         self._taken_at = now
         mixed = [bool(rollout.completion.spans) for group in groups for rollout in group.rollouts]
         measurements.add(metrics.MIXED_WEIGHTS_FRAC, sum(mixed), len(mixed))
