@@ -23,7 +23,7 @@ def programs(monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     yield tuple(importlib.import_module(name) for name in ("tables", "pairs", "suite"))
-    for name in ("tables", "pairs", "suite", "record", "gpu_report"):
+    for name in ("tables", "result_rows", "pairs", "suite", "record", "gpu_report"):
         sys.modules.pop(name, None)
 
 
@@ -56,8 +56,8 @@ def _strings(record):
 
 def test_every_program_of_the_suite_has_a_title_and_a_table(programs):
     tables, _, suite = programs
-    report = importlib.import_module("gpu_report")
-    assert {*suite.STUDIES, *report.MEASUREMENTS} == set(tables.TITLES) == set(tables._ROWS)
+    report, result_rows = (importlib.import_module(name) for name in ("gpu_report", "result_rows"))
+    assert {*suite.STUDIES, *report.MEASUREMENTS} == set(tables.TITLES) == set(result_rows.ROWS)
     files = [program.file for program in suite.PROGRAMS.values()]
     files += [program[0] for one in report.MEASUREMENTS.values() for program in (*one.programs, *one.small)]
     assert all((BENCHMARKS / file).is_file() for file in files)
