@@ -9,7 +9,7 @@ import torch
 
 from atrium import load_method
 from atrium.method import windows
-from atrium.method.divergences import BinaryKL, BudgetDivergence, Divergence, SequenceMean
+from atrium.method.divergences import BudgetDivergence, Divergence, SequenceMean
 from atrium.method.minibatch_windows import BalancedWindow
 from atrium.method.objective import Objective
 from atrium.method.regions import RegionInputs
@@ -21,6 +21,7 @@ from atrium.method.state_divergences import (
     total_variation,
     with_rest,
 )
+from atrium.method.token_windows import BinaryKL
 
 
 def region_of(divergence, ratio_BT, *, anchor_BT=None, mask_BT=None, bounds=None):

@@ -16,7 +16,7 @@ from atrium.method.advantages import Advantage
 from atrium.method.objective import Objective
 from atrium.method.reductions import GroupUnbiasedTokenSum
 from atrium.method.regularizers import KLPenalty
-from atrium.method.surrogates import ImplicitRewardRegression
+from atrium.method.reward_regression import ImplicitRewardRegression
 from atrium.theory.expectations import enumerated, group_loss, unclipped
 from atrium.theory.testbed import Tabular, kl, relative_error
 

@@ -9,12 +9,13 @@ from atrium.base.errors import ConfigError
 from atrium.method.advantages import Advantage
 from atrium.method.algorithm import Algorithm
 from atrium.method.corrections import MaskedImportance
-from atrium.method.divergences import BinaryTotalVariation, Divergence, ExplicitWindow
+from atrium.method.divergences import Divergence, ExplicitWindow
 from atrium.method.minibatch_windows import BalancedWindow
 from atrium.method.needs import Use
 from atrium.method.regularizers import KLPenalty, Regularizer
 from atrium.method.surrogates import Quadratic
 from atrium.method.token_weights import RandomCovarianceDrop
+from atrium.method.token_windows import BinaryTotalVariation
 
 
 def check_parts(algorithm: Algorithm, divergence: Divergence, regularizer: Regularizer, use: Use) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from atrium.base.section import Frac, NonNegative, Positive
-from atrium.method import minibatch_windows  # noqa: F401 - declares its kinds
+from atrium.method import minibatch_windows, reward_regression, token_windows  # noqa: F401 - they declare kinds
 from atrium.method.batch import Batch, neutral
 from atrium.method.corrections import Correction
 from atrium.method.divergences import Divergence

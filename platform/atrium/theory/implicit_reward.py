@@ -22,7 +22,7 @@ from atrium.method.objective import Objective
 from atrium.method.ratios import Ratios, WeightRatio
 from atrium.method.reductions import GroupUnbiasedTokenSum
 from atrium.method.regularizers import KLPenalty
-from atrium.method.surrogates import ImplicitRewardRegression
+from atrium.method.reward_regression import ImplicitRewardRegression
 from atrium.theory.expectations import enumerated, group_loss, unclipped
 from atrium.theory.results import Optimum, RegressionFindings, RegressionSteps
 from atrium.theory.testbed import Tabular, kl

@@ -1,0 +1,75 @@
+"""The surrogate that regresses the implicit reward on the given one: GVPO, arXiv 2504.19599."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from atrium.base.section import Positive
+from atrium.method.advantages import group_mean
+from atrium.method.batch import Batch, row_mean
+from atrium.method.needs import Needs
+from atrium.method.ratios import Level
+from atrium.method.surrogates import OnlyPathwise, Surrogate
+from atrium.method.terms import SurrogateInputs, SurrogateOutput
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class ImplicitRewardRegression(Surrogate):
+    """-(1/2) e^2 for the residual e between implicit and given reward (GVPO, arXiv 2504.19599, eq. 9).
+
+    e = beta (log W - group mean of log W) - (A - group mean of A), where W is the sequence ratio and A the
+    advantage; the coefficient on each of the row's tokens is -beta e. Both means run over the group's rows
+    with trained tokens, so the residuals of a group sum to 0; the residual of a single such row is 0. The
+    reduction chooses between the paper's 1/(k - 1) and a plain mean.
+
+    The loss is A's term plus beta^2 / 2 times the variance of log pi less beta^2 times its covariance
+    with log pi_behavior. `without` leaves one of the two out, as the paper's ablations do: log pi or log
+    pi_behavior then disappears from log W.
+    """
+
+    kind: Literal["implicit_reward_regression"] = "implicit_reward_regression"
+    gradient: OnlyPathwise = "pathwise"
+    beta: Positive
+    """The KL coefficient of the implicit reward."""
+    without: Literal["nothing", "variance", "covariance"] = "nothing"
+    """The regularizing part of the loss that an ablation leaves out."""
+    reads: ClassVar = "nothing"
+    exponentiates: ClassVar[bool] = False
+    weight_level: ClassVar[Level | None] = "sequence"
+    regresses: ClassVar[bool] = True
+
+    needs: ClassVar = Needs(prepare_pass=True, whole_groups=True)
+    """The group's mean at the current parameters."""
+
+    def terms(self, x: SurrogateInputs) -> SurrogateOutput:
+        """-(1/2) e^2 and -beta e, or the coefficient times log pi where it does not depend on the policy."""
+        assert x.row_constant_B is not None, "`prepare` computes it for every minibatch"
+        log_BT = self._regressed(x.log_weight_BT, x.logprob_BT)
+        residual_BT = self.beta * log_BT - x.advantage_BT - x.row_constant_B[:, None]
+        coefficient_BT = -self.beta * residual_BT
+        if self.without == "variance":
+            return x.uncut(coefficient_BT, coefficient_BT * x.logprob_BT)
+        return x.uncut(coefficient_BT, -0.5 * residual_BT**2)
+
+    def row_constant(self, log_weight_BT: Tensor, logprob_BT: Tensor, minibatch: Batch) -> Tensor:
+        """The group's mean of beta log W - A, over the rows with tokens, so that its residuals sum to 0.
+
+        Detaching the mean changes no gradient (arXiv 2504.19599, eq. 11).
+        """
+        assert minibatch.advantage_BT is not None, "`with_advantages` comes before `prepare`"
+        log_BT = self._regressed(log_weight_BT, logprob_BT)
+        log_B = log_BT[:, :1].sum(dim=1)  # the same at every token of a row
+        advantage_B = row_mean(minibatch.advantage_BT.double(), minibatch.mask_BT).to(log_B)
+        distance_B = self.beta * log_B - advantage_B
+        return group_mean(distance_B, minibatch.group_B, minibatch.mask_BT.any(dim=1))
+
+    def _regressed(self, log_weight_BT: Tensor, logprob_BT: Tensor) -> Tensor:
+        match self.without:
+            case "variance":
+                return log_weight_BT - logprob_BT
+            case "covariance":
+                return logprob_BT
+            case "nothing":
+                return log_weight_BT
