@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from atrium.stats.comparison import compare_arms, verdict
+from atrium.stats.comparison import TwoArms, verdict
 from atrium.stats.simultaneous import SINGLE, Family
 from atrium.stats.wording import before_plan, points, under_both_readings, unfinished, worded
 
@@ -29,7 +29,7 @@ def arms(num_seeds, num_problems, effect, *, seed=0, seed_sd=0.01):
 def test_a_large_difference_is_called_better_or_worse_by_direction():
     low, high = arms(5, 100, 0.1)
     for before, after, kind in ((low, high, "better"), (high, low, "worse")):
-        judged = verdict(compare_arms(before, after), **NAMES)
+        judged = verdict(TwoArms(before, after).compared(), **NAMES)
         assert judged.kind == kind
     assert judged.words.startswith("grpo is better than atr by ")
     assert judged.names_difference
@@ -37,7 +37,7 @@ def test_a_large_difference_is_called_better_or_worse_by_direction():
 
 
 def test_no_difference_is_not_distinguishable_and_says_what_its_interval_excludes():
-    comparison = compare_arms(*arms(3, 40, 0.0))
+    comparison = TwoArms(*arms(3, 40, 0.0)).compared()
     judged = verdict(comparison, **NAMES)
     assert judged.kind == "not_distinguishable"
     low, high = comparison.difference.another_exam.interval
@@ -50,7 +50,7 @@ def test_no_difference_is_not_distinguishable_and_says_what_its_interval_exclude
 @pytest.mark.parametrize("family", [SINGLE, Family(num_candidates=5, num_benchmarks=3)])
 def test_a_verdict_never_contradicts_the_interval_that_is_shown(effect, family):
     for seed in range(10):
-        comparison = compare_arms(*arms(5, 40, effect, seed=seed), family=family)
+        comparison = TwoArms(*arms(5, 40, effect, seed=seed), family=family).compared()
         known = comparison.difference.another_exam
         is_outside = not known.interval.low <= 0.0 <= known.interval.high
         assert (verdict(comparison, **NAMES).kind != "not_distinguishable") == is_outside
@@ -58,7 +58,7 @@ def test_a_verdict_never_contradicts_the_interval_that_is_shown(effect, family):
 
 
 def test_one_seed_is_not_judged():
-    comparison = compare_arms(*arms(1, 200, 0.1))
+    comparison = TwoArms(*arms(1, 200, 0.1)).compared()
     judged = verdict(comparison, **NAMES)
     assert judged.kind == "one_seed"
     assert judged.words.startswith("one seed: not judged; estimated difference +")
@@ -68,7 +68,7 @@ def test_one_seed_is_not_judged():
 
 
 def test_two_seeds_are_never_called_better_or_worse():
-    judged = verdict(compare_arms(*arms(2, 200, 0.3, seed_sd=0.001)), **NAMES)
+    judged = verdict(TwoArms(*arms(2, 200, 0.3, seed_sd=0.001)).compared(), **NAMES)
     assert judged.kind == "two_seeds"
     assert judged.words.startswith("two seeds: not judged; estimated difference +")
 
@@ -93,23 +93,23 @@ def test_a_verdict_holds_only_if_it_holds_however_diverged_runs_count():
 
 
 def test_arms_with_equal_windows_are_said_to_be_the_same_method():
-    judged = verdict(compare_arms(*arms(4, 50, 0.0)), **NAMES, same_method=True)
+    judged = verdict(TwoArms(*arms(4, 50, 0.0)).compared(), **NAMES, same_method=True)
     assert judged.kind == "same_method"
     assert judged.words.startswith("the same method (equal windows): any difference is noise")
 
 
 def test_arms_without_any_difference_are_judged_by_what_one_more_problem_could_say():
     arm = [np.full((3, 10), 0.5)]
-    judged = verdict(compare_arms(arm, arm), **NAMES)
+    judged = verdict(TwoArms(arm, arm).compared(), **NAMES)
     assert judged.kind == "not_distinguishable"
     beyond = "differences larger than 29.7 points are ruled out where no run diverges"
     assert judged.words == f"not distinguishable; {beyond}"
-    single = verdict(compare_arms([np.full((3, 1), 0.5)], [np.full((3, 1), 0.7)]), **NAMES)
+    single = verdict(TwoArms([np.full((3, 1), 0.5)], [np.full((3, 1), 0.7)]).compared(), **NAMES)
     assert single.kind == "not_estimable"
 
 
 def test_pairing_shrinks_the_standard_error_by_the_root_of_one_minus_rho():
-    comparison = compare_arms(*arms(5, 300, 0.02))
+    comparison = TwoArms(*arms(5, 300, 0.02)).compared()
     paired = comparison.difference.another_exam.standard_error
     alone = [arm.another_exam.standard_error for arm in (comparison.baseline, comparison.candidate)]
     shrunk = (1 - comparison.rho_another_exam) ** 0.5 * (alone[0] ** 2 + alone[1] ** 2) ** 0.5
@@ -118,11 +118,11 @@ def test_pairing_shrinks_the_standard_error_by_the_root_of_one_minus_rho():
 
 
 def test_what_few_seeds_cannot_support_appears_with_enough_of_them():
-    few, some, many = (compare_arms(*arms(n, 30, 0.03)) for n in (5, 6, 10))
+    few, some, many = (TwoArms(*arms(n, 30, 0.03)).compared() for n in (5, 6, 10))
     assert few.permutation_p is None
     assert some.permutation_p is not None
     assert few.iqm_candidate is not None
-    assert compare_arms(*arms(3, 30, 0.03)).iqm_candidate is None
+    assert TwoArms(*arms(3, 30, 0.03)).compared().iqm_candidate is None
     assert some.iqm_difference_interval is None
     assert many.iqm_difference_interval.low < 0.03 < many.iqm_difference_interval.high
     assert few.improvement is None
@@ -132,9 +132,9 @@ def test_what_few_seeds_cannot_support_appears_with_enough_of_them():
 
 def test_arms_of_different_shapes_or_values_are_refused():
     with pytest.raises(ValueError, match="same benchmarks"):
-        compare_arms([np.zeros((2, 3))], [np.zeros((2, 4))])
+        TwoArms([np.zeros((2, 3))], [np.zeros((2, 4))]).compared()
     with pytest.raises(ValueError, match="shares"):
-        compare_arms([np.full((2, 3), 2.0)], [np.zeros((2, 3))])
+        TwoArms([np.full((2, 3), 2.0)], [np.zeros((2, 3))]).compared()
 
 
 def test_points_are_written_as_people_say_them():

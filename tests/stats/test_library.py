@@ -13,7 +13,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from atrium.stats import compare
-from atrium.stats.comparison import compare_arms
+from atrium.stats.comparison import TwoArms
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "statistics_library.md"
 
@@ -32,7 +32,7 @@ def test_a_real_difference_is_found_with_the_statistics_of_two_arms():
     (pair,) = found.pairs
     assert (pair.baseline, pair.candidate, pair.verdict.kind) == ("grpo", "atr", "better")
     shares = scores.mean(axis=3)
-    assert pair.comparison == compare_arms([shares[0]], [shares[1]])
+    assert pair.comparison == TwoArms([shares[0]], [shares[1]]).compared()
     assert found.best == "atr"
     assert_allclose(found.scores["grpo"].value, shares[0].mean())
     assert str(found).splitlines() == [pair.words, "atr is shown to be the best"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from atrium.stats.comparison import compare_arms, verdict_on
+from atrium.stats.comparison import TwoArms, verdict_on
 from atrium.stats.pairing import pair_seeds
 from atrium.stats.unpaired import unpaired_difference
 
@@ -51,10 +51,10 @@ def shares(num_seeds, num_problems, shift=0.0, *, seed=0):
 
 def test_renumbering_the_seeds_of_an_arm_changes_no_unpaired_result():
     one, other = shares(3, 30, seed=1), shares(4, 30, 0.03, seed=1)
-    reference = compare_arms([one], [other], is_paired=False)
+    reference = TwoArms([one], [other], is_paired=False).compared()
     for order in itertools.permutations(range(3)):
         for other_order in ([0, 1, 2, 3], [2, 0, 3, 1]):
-            found = compare_arms([one[list(order)]], [other[other_order]], is_paired=False)
+            found = TwoArms([one[list(order)]], [other[other_order]], is_paired=False).compared()
             assert_allclose(
                 found.difference.another_exam.interval, reference.difference.another_exam.interval, rtol=1e-12
             )
@@ -85,7 +85,7 @@ def test_the_unpaired_standard_error_is_that_of_its_formula():
 def test_all_runs_of_both_arms_count_where_seeds_share_no_numbers():
     few, many = shares(3, 60), shares(8, 60)
     unpaired = unpaired_difference([few], [many]).another_exam.interval
-    in_order = compare_arms([few], [many[:3]]).difference.another_exam.interval
+    in_order = TwoArms([few], [many[:3]]).compared().difference.another_exam.interval
     assert unpaired.high - unpaired.low < in_order.high - in_order.low
 
 

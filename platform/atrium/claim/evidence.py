@@ -22,7 +22,7 @@ from atrium.runs.find import list_runs
 from atrium.runs.method_settings import method_key
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import RunState, read_status
-from atrium.stats.comparison import compare_arms
+from atrium.stats.comparison import TwoArms
 from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.plan import Stage, plan_stage, trial_config
 
@@ -141,7 +141,7 @@ def _score(wanted: Design, answers: ArmAnswers) -> Evidence:
         by_benchmark = zip(*(answers[arm][seed] for seed in seeds), strict=True)
         tables = [outcome_table(list(of_seeds)) for of_seeds in by_benchmark]
         sides.append([values_of(table, outcome.measure, outcome.k) for table in tables])
-    found = compare_arms(sides[1], sides[0]).difference
+    found = TwoArms(sides[1], sides[0]).difference()
     interval = None if found.another_exam is None else found.another_exam.interval
     return Evidence(difference=found.value, difference_S=found.value_S, interval=interval, is_share=True)
 

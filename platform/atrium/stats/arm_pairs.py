@@ -8,15 +8,15 @@ Axes: S seeds, P problems.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from atrium.stats.clusters import sources_words
-from atrium.stats.comparison import Comparison, arms_difference, compare_arms, verdict, verdict_on
+from atrium.stats.comparison import Comparison, TwoArms, verdict, verdict_on
 from atrium.stats.crossed import Uncertainty, Values
 from atrium.stats.estimates import Interval
 from atrium.stats.pairing import SeedPairing, pair_seeds
@@ -27,7 +27,6 @@ from atrium.stats.wording import Verdict, under_both_readings, unfinished
 
 MEAN = "mean"
 PASS = "pass"
-Found = TypeVar("Found")
 
 
 class Missing(Protocol):
@@ -143,9 +142,9 @@ class ScoredArms:
         `diverged` are the seeds that diverged, by arm, and `missing` the runs without an outcome.
         `same_methods` are arms that are one method with the baseline.
         """
-        by_score = list(self._against(baseline, compare_arms))
+        by_score = self._compared(baseline)
         is_any = any(diverged.values())
-        as_wrong = self.as_always_wrong(diverged)._against(baseline, compare_arms) if is_any else by_score
+        as_wrong = self.as_always_wrong(diverged)._compared(baseline) if is_any else by_score
         pairs = [
             Pair(
                 baseline=baseline,
@@ -167,8 +166,8 @@ class ScoredArms:
     def verdicts(self, baseline: str) -> dict[str, Verdict]:
         """The verdict on every other arm against the baseline."""
         return {
-            name: verdict_on(difference, pairing.num_seeds, names=(baseline, name))
-            for name, pairing, difference in self._against(baseline, arms_difference)
+            name: verdict_on(arms.difference(), pairing.num_seeds, names=(baseline, name))
+            for name, pairing, arms in self._against(baseline)
         }
 
     def best(self, diverged: Mapping[str, Collection[int]]) -> str | None:
@@ -190,15 +189,16 @@ class ScoredArms:
         against = self.verdicts(names[0])
         return [name for name in names if name == names[0] or against[name].kind != "worse"]
 
-    def _against(
-        self, baseline: str, compare: Callable[..., Found]
-    ) -> Iterator[tuple[str, SeedPairing, Found]]:
-        """Every other arm by its name, how its seeds are used, and it and the baseline compared."""
+    def _compared(self, baseline: str) -> list[tuple[str, SeedPairing, Comparison]]:
+        return [(name, pairing, arms.compared()) for name, pairing, arms in self._against(baseline)]
+
+    def _against(self, baseline: str) -> Iterator[tuple[str, SeedPairing, TwoArms]]:
+        """Every other arm by its name, how its seeds are used, and it beside the baseline."""
         names = [baseline, *(name for name in self.values if name != baseline)]
         pairings = [self._pairing(self.seeds[baseline], self.seeds[name]) for name in names[1:]]
         spreads = self._spreads(names, pairings)
         for name, pairing, spread in zip(names[1:], pairings, spreads, strict=True):
-            compared = compare(
+            arms = TwoArms(
                 self._of(baseline, pairing.baseline),
                 self._of(name, pairing.candidate),
                 is_paired=pairing.is_paired,
@@ -206,7 +206,7 @@ class ScoredArms:
                 family=self.family,
                 spread=spread,
             )
-            yield name, pairing, compared
+            yield name, pairing, arms
 
     def _pairing(self, baseline: Sequence[int], candidate: Sequence[int]) -> SeedPairing:
         if self.is_paired is None:

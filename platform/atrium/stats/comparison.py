@@ -1,4 +1,4 @@
-"""Two arms compared: `compare_arms`, and the verdict on what it finds.
+"""Two arms compared: `TwoArms`, and the verdict on what it finds.
 
 An arm is a list of arrays `value_SP`, one per benchmark: what each seed's checkpoint did on each problem, a
 share in [0, 1] (Mean@K or Pass@k of the problem). Both arms answer the same problems in the same order.
@@ -14,7 +14,7 @@ Axes: S seeds, P problems, B benchmarks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -69,75 +69,71 @@ class Comparison:
         return self.baseline.num_seeds, self.candidate.num_seeds
 
 
-def arms_difference(
-    baseline: Sequence[ArrayLike],
-    candidate: Sequence[ArrayLike],
-    *,
-    is_paired: bool = True,
-    clusters: Sequence[ArrayLike | None] | None = None,
-    family: Family = SINGLE,
-    spread: SeedSpread | None = None,
-) -> CrossedMean:
-    """The difference of two arms with its intervals; the arguments are those of `compare_arms`."""
-    arms = [[np.asarray(value_SP, dtype=np.float64) for value_SP in arm] for arm in (baseline, candidate)]
-    shapes = [[value.shape[0 if is_paired else 1 :] for value in arm] for arm in arms]
-    if shapes[0] != shapes[1]:
-        seeds = ", seeds" if is_paired else ""
-        raise ValueError(f"both arms need the same benchmarks{seeds} and problems")
-    if any(np.any((value < 0.0) | (value > 1.0)) for arm in arms for value in arm):
-        raise ValueError("values are shares and lie in [0, 1]")
-    if not is_paired:
-        return unpaired_difference(*arms, clusters=clusters, family=family)
-    gaps = [after - before for before, after in zip(*arms, strict=True)]
-    return crossed_mean(gaps, clusters=clusters, family=family, spread=spread)
-
-
-def compare_arms(
-    baseline: Sequence[ArrayLike],
-    candidate: Sequence[ArrayLike],
-    *,
-    is_paired: bool = True,
-    clusters: Sequence[ArrayLike | None] | None = None,
-    family: Family = SINGLE,
-    spread: SeedSpread | None = None,
-    seed: int = 0,
-) -> Comparison:
-    """Compare two arms, lists of `value_SP` by benchmark with the same problems in the same order.
+@dataclass(frozen=True, slots=True)
+class TwoArms:
+    """A baseline and a candidate: lists of `value_SP` by benchmark with the same problems in the same order.
 
     Paired arms have the same seeds in the same order. `clusters` names the cluster of every problem [P], or
     None, by benchmark. `family` holds the differences that are judged together with this one; `spread` is the
-    moderated variance over seeds, if there are several candidates; `seed` starts the bootstrap. Raises
+    moderated variance over seeds, if there are several candidates. `difference` and `compared` raise
     `ValueError` where shapes differ or values are not shares.
     """
-    difference = arms_difference(
-        baseline, candidate, is_paired=is_paired, clusters=clusters, family=family, spread=spread
-    )
-    means = [crossed_mean(arm, clusters=clusters, limits=SHARES) for arm in (baseline, candidate)]
-    scores = [mean_scores([np.asarray(value) for value in arm]) for arm in (baseline, candidate)]
-    is_known = min(map(len, scores)) >= MIN_SEEDS_BOOTSTRAP
-    has_iqm = min(map(len, scores)) >= MIN_SEEDS_IQM
-    return Comparison(
-        difference=difference,
-        baseline=means[0],
-        candidate=means[1],
-        is_paired=is_paired,
-        rho_another_exam=_rho(difference, means, "another") if is_paired else None,
-        rho_this_exam=_rho(difference, means, "this") if is_paired else None,
-        improvement=float(probability_of_improvement(scores[1], scores[0])) if is_known else None,
-        improvement_interval=bootstrap_interval(
-            scores, lambda s: probability_of_improvement(s[1], s[0]), seed=seed
-        ),
-        iqm_baseline=float(interquartile_mean(scores[0])) if has_iqm else None,
-        iqm_candidate=float(interquartile_mean(scores[1])) if has_iqm else None,
-        iqm_difference_interval=bootstrap_interval(
-            scores,
-            lambda s: interquartile_mean(s[1]) - interquartile_mean(s[0]),
-            seed=seed,
-            paired=is_paired,
-        ),
-        permutation_p=permutation_p_value(difference.value_S, seed=seed),
-        family=family,
-    )
+
+    baseline: Sequence[ArrayLike]
+    candidate: Sequence[ArrayLike]
+    _: KW_ONLY
+    is_paired: bool = True
+    clusters: Sequence[ArrayLike | None] | None = None
+    family: Family = SINGLE
+    spread: SeedSpread | None = None
+
+    def difference(self) -> CrossedMean:
+        """The difference of the arms with its intervals."""
+        arms = [
+            [np.asarray(value_SP, dtype=np.float64) for value_SP in arm]
+            for arm in (self.baseline, self.candidate)
+        ]
+        shapes = [[value.shape[0 if self.is_paired else 1 :] for value in arm] for arm in arms]
+        if shapes[0] != shapes[1]:
+            seeds = ", seeds" if self.is_paired else ""
+            raise ValueError(f"both arms need the same benchmarks{seeds} and problems")
+        if any(np.any((value < 0.0) | (value > 1.0)) for arm in arms for value in arm):
+            raise ValueError("values are shares and lie in [0, 1]")
+        if not self.is_paired:
+            return unpaired_difference(*arms, clusters=self.clusters, family=self.family)
+        gaps = [after - before for before, after in zip(*arms, strict=True)]
+        return crossed_mean(gaps, clusters=self.clusters, family=self.family, spread=self.spread)
+
+    def compared(self, *, seed: int = 0) -> Comparison:
+        """All that is estimated of the arms; `seed` starts the bootstrap."""
+        difference = self.difference()
+        arms, is_paired = (self.baseline, self.candidate), self.is_paired
+        means = [crossed_mean(arm, clusters=self.clusters, limits=SHARES) for arm in arms]
+        scores = [mean_scores([np.asarray(value) for value in arm]) for arm in arms]
+        is_known = min(map(len, scores)) >= MIN_SEEDS_BOOTSTRAP
+        has_iqm = min(map(len, scores)) >= MIN_SEEDS_IQM
+        return Comparison(
+            difference=difference,
+            baseline=means[0],
+            candidate=means[1],
+            is_paired=is_paired,
+            rho_another_exam=_rho(difference, means, "another") if is_paired else None,
+            rho_this_exam=_rho(difference, means, "this") if is_paired else None,
+            improvement=float(probability_of_improvement(scores[1], scores[0])) if is_known else None,
+            improvement_interval=bootstrap_interval(
+                scores, lambda s: probability_of_improvement(s[1], s[0]), seed=seed
+            ),
+            iqm_baseline=float(interquartile_mean(scores[0])) if has_iqm else None,
+            iqm_candidate=float(interquartile_mean(scores[1])) if has_iqm else None,
+            iqm_difference_interval=bootstrap_interval(
+                scores,
+                lambda s: interquartile_mean(s[1]) - interquartile_mean(s[0]),
+                seed=seed,
+                paired=is_paired,
+            ),
+            permutation_p=permutation_p_value(difference.value_S, seed=seed),
+            family=self.family,
+        )
 
 
 def verdict(

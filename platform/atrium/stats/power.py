@@ -12,7 +12,7 @@ by chi square, sample sizes from a pilot's bound, Browne 1995.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -158,11 +158,14 @@ def num_seeds_needed(components: VarianceComponents, effect: float, exam: Exam =
 
     if effect == 0.0:
         raise ValueError("an effect of 0 needs no seeds and is never shown")
-    if not suffices(_MAX_SEEDS):
+    return fewest(suffices, _MAX_SEEDS)
+
+
+def fewest(suffices: Callable[[int], bool], most: int) -> int | None:
+    """The smallest number from 2 to `most` that suffices, as do all above it; None where `most` does not."""
+    if not suffices(most):
         return None
-    low, high = 1, 2
-    while not suffices(high):
-        low, high = high, min(2 * high, _MAX_SEEDS)
+    low, high = 1, most
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if suffices(middle) else (middle, high)

@@ -18,7 +18,7 @@ Sources: exact intervals, Clopper and Pearson 1934; MOVER, Zou and Donner 2008.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -29,7 +29,7 @@ from scipy.special import bdtr
 from atrium.stats.crossed import DIFFERENCES, VarianceComponents
 from atrium.stats.estimates import Interval
 from atrium.stats.failures import exact_interval
-from atrium.stats.power import PLANNED_SEEDS, POWER, assured_error, num_seeds_needed, power
+from atrium.stats.power import PLANNED_SEEDS, POWER, assured_error, fewest, num_seeds_needed, power
 from atrium.stats.simultaneous import CONFIDENCE, SINGLE, Family
 
 BinomialQuestion = Literal["sampling", "problems"]
@@ -217,10 +217,12 @@ def stated_plan(
     has_seeds = spreads is not None
     return StatedPlan(
         effect=effect,
-        num_problems=_fewest(partial(finds, None)),
+        num_problems=fewest(partial(finds, None), MAX_PROBLEMS),
         has_seeds=has_seeds,
         num_seeds=num_seeds_needed(known, effect, "this") if has_seeds else None,
-        num_problems_with={num: _fewest(partial(finds, num)) for num in PLANNED_SEEDS if has_seeds},
+        num_problems_with={
+            num: fewest(partial(finds, num), MAX_PROBLEMS) for num in PLANNED_SEEDS if has_seeds
+        },
     )
 
 
@@ -259,17 +261,6 @@ def _with_problems(known: VarianceComponents, num: int, num_problems: int) -> Va
         seed_degrees_of_freedom=known.seed_degrees_of_freedom,
         problem_degrees_of_freedom=num_problems - 1.0,
     )
-
-
-def _fewest(suffices: Callable[[int], bool]) -> int | None:
-    """The fewest problems, 2 or more, that suffice; None where the most do not."""
-    if not suffices(MAX_PROBLEMS):
-        return None
-    low, high = 1, MAX_PROBLEMS
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if suffices(middle) else (middle, high)
-    return high
 
 
 def _score(arm: Sequence[StatedScore]) -> float:
