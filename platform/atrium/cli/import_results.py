@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
-
-from atrium.base.errors import ConfigError
-from atrium.base.plain_files import read_plain
 from atrium.cli.parser import CommandParser, files_explained, pair_of, whole
 from atrium.views.terminal import print_document, standard_output, tell
 
@@ -32,6 +27,7 @@ def main(argv: Sequence[str]) -> int:
     """Import what `argv` names; the exit code, or an `AtriumError`."""
     arguments = _parser().parse(argv)
     from atrium.imports.answers import Stated
+    from atrium.imports.columns import columns_by_role
     from atrium.imports.document import import_document
     from atrium.imports.importing import import_files
     from atrium.imports.wandb_server import SCHEME, fetched
@@ -50,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
         step=arguments.step,
         correct_at=arguments.correct_at,
         incomplete=arguments.incomplete,
-        columns=_columns(arguments.map),
+        columns=columns_by_role(arguments.map),
     )
     cache = Path(arguments.runs_dir) / ".cache" / "wandb"
     with files_explained():
@@ -110,26 +106,3 @@ def _parser() -> CommandParser:
     parser.add_argument("--dry-run", action="store_true", help="show the runs, write nothing")
     parser.add_runs_dir()
     return parser
-
-
-def _columns(words: Sequence[str]) -> Mapping[str, str]:
-    """The columns by role, from pairs and YAML files of pairs."""
-    found: dict[str, str] = {}
-    for word in words:
-        if "=" in word:
-            try:
-                role, column = pair_of("ROLE=COLUMN, such as score=acc")(word)
-            except argparse.ArgumentTypeError as error:
-                raise ConfigError(f"--map {error}") from None
-            found[role] = column
-            continue
-        try:
-            content = yaml.safe_load(read_plain(word))
-        except OSError as error:
-            raise ConfigError(f"--map {word}: write ROLE=COLUMN, or the name of a YAML file") from error
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise ConfigError(f"--map {word}: is not valid YAML") from error
-        if not isinstance(content, dict) or not all(isinstance(one, str) for one in content.values()):
-            raise ConfigError(f"--map {word}: expected lines such as `score: acc`")
-        found |= {str(role): column for role, column in content.items()}
-    return found

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atrium.base.errors import ConfigError
-from atrium.cli.compare import comparison_parser, show_comparison
+from atrium.cli.compare import show_comparison
+from atrium.cli.comparison import comparison_parser
 from atrium.cli.parser import files_explained
 from atrium.views.terminal import standard_output
 

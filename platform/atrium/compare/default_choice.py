@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from atrium.base.errors import ConfigError
 from atrium.base.nested import flattened_text
 from atrium.base.recorded import read_object
 from atrium.compare.arm_names import NamedArm, name_arms
@@ -28,6 +29,14 @@ def default_experiment(experiments: Mapping[str, Mapping[str, Settings]]) -> str
     """
     several = (name for name, runs in experiments.items() if num_methods(name_arms(runs)) > 1)
     return next(several, next(iter(experiments), None))
+
+
+def named_by_default(runs_dir: Path) -> str:
+    """The experiment that is compared where none is named; `ConfigError` where the folder has none."""
+    chosen = default_experiment(trainings_by_experiment(runs_dir))
+    if chosen is None:
+        raise ConfigError(f"there is no experiment in {runs_dir.absolute()}; name the runs to compare")
+    return chosen
 
 
 def is_archived(folder: RunFolder) -> bool:
