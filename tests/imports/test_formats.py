@@ -144,9 +144,9 @@ def test_trainer_logs_without_a_method_and_several_rewards_are_refused(tmp_path,
     ("source", "changed", "message"),
     [
         ("trl/grpo-0", "trainer_state.json", "is damaged"),
-        ("trl/grpo-0", "completions/completions_00002.parquet", "is damaged"),
-        ("verl", "10.jsonl", "is not valid JSON; the file may be cut off"),
-        ("verl", "log.jsonl", "is not valid JSON; the file may be cut off"),
+        ("trl/grpo-0", "completions/completions_00002.parquet", "is no whole Parquet file"),
+        ("verl", "10.jsonl", "is the file whole?"),
+        ("verl", "log.jsonl", "is the file whole?"),
     ],
 )
 def test_a_truncated_file_of_a_program_is_one_line_and_nothing_is_written(

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from atrium.base.errors import DataError
+from atrium.base.rows import READERS, read_rows
 from atrium.data.fields import UnreadableValueError, answer_text
-from atrium.data.rows import READERS, read_rows
 from atrium.grading.extraction import extract_answer
 
 _FIELDS = {

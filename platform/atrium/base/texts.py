@@ -17,3 +17,8 @@ def text_key(text: str) -> str:
     """
     normal = " ".join(unicodedata.normalize("NFKC", text).split())
     return hashlib.sha256(normal.encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def encodable(text: str | None) -> str | None:
+    """The text with halves of surrogate pairs, which UTF-8 cannot hold, replaced by `?`."""
+    return text if text is None else text.encode("utf-8", "replace").decode()

@@ -15,10 +15,10 @@ from pathlib import PurePath
 
 from atrium.base.errors import DataError
 from atrium.base.records import CLUSTER, Problem
+from atrium.base.rows import Row
 from atrium.data.choices import COLUMNS, choice_columns
 from atrium.data.fields import BoxReader, UnreadableValueError, look_up
 from atrium.data.row_problems import RowProblem, RowReader
-from atrium.data.rows import Row
 from atrium.data.settings import ProblemFiles
 from atrium.data.splits import question_key
 

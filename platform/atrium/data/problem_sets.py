@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from atrium.base.records import Problem
+from atrium.base.rows import read_rows
 from atrium.data.fields import BoxReader
 from atrium.data.problem_files import Reading
-from atrium.data.rows import read_rows
 from atrium.data.settings import ProblemFiles
 from atrium.data.sources import Log, locate_files
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from atrium.base.records import CLUSTER, Problem
+from atrium.base.rows import Row
 from atrium.data.choices import Choices, choices_of
 from atrium.data.conversations import Asked, asked
 from atrium.data.fields import (
@@ -21,7 +22,6 @@ from atrium.data.fields import (
     solution_answer,
 )
 from atrium.data.instructions import without_instruction
-from atrium.data.rows import Row
 from atrium.data.settings import ProblemFiles
 
 _SYSTEM = {

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from atrium.base.errors import ConfigError, DataError
 from atrium.base.nested import mapping_at, setting
+from atrium.base.rows import Row
 from atrium.imports.answers import Answer, Source, Stated, correctness
-from atrium.imports.files import Row, json_object, rows
+from atrium.imports.files import json_object, rows
 from atrium.imports.tables import conversation_text
 
 _DATED = re.compile(r"(?:samples|details)_(.+)_(\d{4}-\d\d-\d\dT[\d.:-]+)")

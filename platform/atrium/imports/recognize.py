@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from atrium.base.errors import DataError
+from atrium.base.rows import Row
 from atrium.imports.answers import Source, Stated
 from atrium.imports.evaluators import is_lighteval, is_lm_eval, read_lighteval, read_lm_eval
-from atrium.imports.files import Row, rows
+from atrium.imports.files import rows
 from atrium.imports.mlflow_runs import (
     is_mlflow_database,
     is_mlflow_run,

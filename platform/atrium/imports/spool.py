@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atrium.base.errors import DataError
-from atrium.base.texts import TEXT_ID, text_key
+from atrium.base.texts import TEXT_ID, encodable, text_key
 from atrium.imports.answers import Answer, Curve
 
 _TABLES = """
@@ -94,16 +94,16 @@ class Spool:
         part = self._part(answer, file, unit)
         name = answer.problem or f"{TEXT_ID}{text_key(answer.question)}"
         problem = self._problem(part, name, answer, file)
-        if problem.question != _encodable(answer.question):
+        if problem.question != encodable(answer.question):
             raise DataError(
                 f"{answer.place}: problem {name[:60]!r} has another text than before; give a column that "
                 "tells the problems apart"
             )
         if answer.sample is None and problem.file != file:
             raise DataError(f"{answer.place}: {_words(part)} has problem {name[:60]!r} in another file, too")
-        sample = _encodable(answer.sample) or str(problem.num)
-        row = (problem.number, sample, answer.is_correct, _encodable(answer.text),
-               _encodable(answer.extracted), answer.num_tokens, answer.is_truncated)  # fmt: skip
+        sample = encodable(answer.sample) or str(problem.num)
+        row = (problem.number, sample, answer.is_correct, encodable(answer.text),
+               encodable(answer.extracted), answer.num_tokens, answer.is_truncated)  # fmt: skip
         try:
             self._database.execute(
                 "INSERT INTO samples (problem, sample, correct, text, extracted, num_tokens, truncated) "
@@ -213,7 +213,7 @@ class Spool:
             return self._latest
         self._save_latest()
         insert = "INSERT OR IGNORE INTO problems (part, name, question, gold, file, num) VALUES (?,?,?,?,?,0)"
-        values = (part.number, _encodable(name), _encodable(answer.question), _encodable(answer.gold), file)
+        values = (part.number, encodable(name), encodable(answer.question), encodable(answer.gold), file)
         self._database.execute(insert, values)
         find = "SELECT id, question, file, num FROM problems WHERE part = ? AND name = ?"
         self._latest = _Problem(part.number, name, *self._database.execute(find, values[:2]).fetchone())
@@ -274,10 +274,3 @@ def _words(part: Part) -> str:
     seed = "" if part.run.seed is None else f", seed {part.run.seed}"
     step = f" at step {part.step}" if part.step else ""
     return f"method {part.run.method}{seed}, benchmark {part.benchmark}{step}"
-
-
-def _encodable(text: str | None) -> str | None:
-    """The text with halves of surrogate pairs, which UTF-8 cannot hold, replaced by `?`."""
-    if text is None or text.isascii():
-        return text
-    return text.encode("utf-8", "replace").decode()

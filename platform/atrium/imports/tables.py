@@ -8,8 +8,9 @@ from pathlib import Path
 
 from atrium.base.errors import ConfigError, DataError
 from atrium.base.nested import flattened, setting
+from atrium.base.rows import Row
 from atrium.imports.answers import Answer, Source, Stated, correctness, whole_number
-from atrium.imports.files import Row, rows
+from atrium.imports.files import rows
 
 ROLES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "method": (("method", "algorithm", "arm"), ("model", "model_name", "system", "policy")),

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from atrium.base.errors import ConfigError, DataError, MissingDependencyError, install_command
 from atrium.base.metric_names import known_words, mapped
+from atrium.base.rows import Row
 from atrium.imports.answers import Curve, Source, Stated, real_number, whole_number
-from atrium.imports.files import Row, read_errors, rows
+from atrium.imports.files import read_errors, rows
 
 _SIDES = ("__MIN", "__MAX")
 """Endings of W&B's columns for the spread over a group of runs."""

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from atrium.base.errors import ConfigError, DataError
 from atrium.base.metric_names import known_words, mapped
+from atrium.base.rows import Row
 from atrium.imports.answers import TRAINING, Answer, Curve, Source, Stated, correctness, whole_number
-from atrium.imports.files import Row, json_object, rows
+from atrium.imports.files import json_object, rows
 from atrium.imports.tables import conversation_text
 
 _TRL_COLUMNS = ("step", "prompt", "completion", "advantage")

@@ -21,6 +21,7 @@ from atrium.base.atomic import replacing
 from atrium.base.errors import RunFolderError
 from atrium.base.plain_files import open_plain
 from atrium.base.records import EvaluatedSample, FinishReason, Problem, RolloutGroup, TokenTrace, VerdictKind
+from atrium.base.texts import encodable
 from atrium.runs.layout import RunLayout, step_of
 
 Row = dict[str, Any]
@@ -89,10 +90,10 @@ def write_rollouts(
                 {
                     **_problem_columns(step, group.problem),
                     "sample_index": rollout.sample_index,
-                    "text": _encodable(completion.text),
+                    "text": encodable(completion.text),
                     "verdict": verdict.kind.value,
-                    "reason": _encodable(verdict.reason),
-                    "extracted": _encodable(verdict.extracted),
+                    "reason": encodable(verdict.reason),
+                    "extracted": encodable(verdict.extracted),
                     "reward": rollout.reward,
                     **{f"{PART_COLUMN}{name}": rollout.parts[name][0] for name in names},
                     "finish_reason": completion.finish_reason.value,
@@ -133,7 +134,7 @@ def write_evaluation_rows(path: Path, rows: Iterable[Row]) -> None:
 def answer_columns(sample: EvaluatedSample) -> Row:
     """The columns of an answer, without those of its problem; `sample_of` reads them."""
     values = {field.name: getattr(sample, field.name) for field in fields(sample) if field.name != "problem"}
-    return {name: _encodable(value) if isinstance(value, str) else value for name, value in values.items()}
+    return {name: encodable(value) if isinstance(value, str) else value for name, value in values.items()}
 
 
 def sample_of(row: Row, problem: Problem) -> EvaluatedSample:
@@ -180,18 +181,13 @@ def read_evaluated(
 def _problem_columns(step: int, problem: Problem) -> Row:
     return {
         "step": step,
-        "problem_id": _encodable(problem.problem_id),
-        "question": _encodable(problem.question),
-        "gold": _encodable(problem.answer),
+        "problem_id": encodable(problem.problem_id),
+        "question": encodable(problem.question),
+        "gold": encodable(problem.answer),
         "metadata": json.dumps(dict(problem.metadata)),
         "turns": json.dumps(problem.turns) if problem.turns else None,
         "verifier": json.dumps(dict(problem.verifier)) if problem.verifier else None,
     }
-
-
-def _encodable(text: str | None) -> str | None:
-    """The text with halves of surrogate pairs, which UTF-8 cannot hold, replaced by `?`."""
-    return text if text is None else text.encode("utf-8", "replace").decode()
 
 
 def _write(path: Path, rows: Sequence[Row], schema: Any) -> None:  # noqa: ANN401 - untyped library

@@ -1,7 +1,7 @@
 """Rows of data files: JSON Lines, JSON, Parquet and CSV to plain dictionaries, one after the other.
 
-Nothing is decided here about what a row means. Parquet is read in batches and only in the columns that are
-asked for, so that a file of millions of repeated rows needs little memory.
+Nothing is decided here about what a row means, and nothing is unpickled or executed. Parquet is read in
+batches and only in the columns that are asked for, so that a file of millions of rows needs little memory.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from atrium.base.errors import DataError
 from atrium.base.plain_files import MAX_LINES_BYTES, open_plain, read_plain
 
 Row = Mapping[str, Any]
+Parse = Callable[[str], Any]
+"""Reads a text of JSON; raises `ValueError`."""
 
 _BATCH_ROWS = 2048
 _ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # most stand beside their other half
@@ -30,35 +32,36 @@ _POINTER = "version https://git-lfs.github.com"
 _MAX_CHARS = 1 << 26  # of one line and one cell; a row of this size is none that a model could read
 
 
-def read_rows(path: Path, columns: Collection[str]) -> Iterator[Row]:
-    """The rows of a file, by its suffix; of Parquet only those of `columns` that it has.
-
-    Raises `DataError` where the file cannot be read, is damaged, or is of another kind.
-    """
-    reader = READERS.get(path.suffix.lower())
-    if reader is None:
-        raise DataError(f"{path}: cannot read files of this kind; allowed are {', '.join(READERS)}")
-    try:
-        yield from reader(path, columns)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not UTF-8 text (byte {error.start}); convert it first") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
-
-
-def _json_lines(path: Path, columns: Collection[str]) -> Iterator[Row]:
-    del columns
-    for number, line in enumerate(_lines(path), start=1):
-        if line.strip():
-            yield _object(path, f"line {number}", line)
-
-
 def parse_json(text: str) -> Any:  # noqa: ANN401 - whatever the text holds
     """What a text of JSON says; `ValueError` also where a string holds half of a character."""
     value = json.loads(text)
     if _ESCAPED_HALF.search(text):
         json.dumps(value, ensure_ascii=False).encode()
     return value
+
+
+def read_rows(path: Path, columns: Collection[str] = (), *, parse: Parse = parse_json) -> Iterator[Row]:
+    """The rows of a file, by its suffix; `parse` reads a text of JSON.
+
+    Of Parquet only those of `columns` are read that the file has, or all where it has none of them. Raises
+    `DataError` where the file cannot be read, is damaged, or is of another kind.
+    """
+    reader = READERS.get(path.suffix.lower())
+    if reader is None:
+        raise DataError(f"{path}: cannot read files of this kind; allowed are {', '.join(READERS)}")
+    try:
+        yield from reader(path, columns, parse)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not UTF-8 text (byte {error.start}); convert it first") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def _json_lines(path: Path, columns: Collection[str], parse: Parse) -> Iterator[Row]:
+    del columns
+    for number, line in enumerate(_lines(path), start=1):
+        if line.strip():
+            yield _object(path, f"line {number}", line, parse)
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -73,12 +76,12 @@ def _lines(path: Path) -> Iterator[str]:
             yield line
 
 
-def _json(path: Path, columns: Collection[str]) -> Iterator[Row]:
+def _json(path: Path, columns: Collection[str], parse: Parse) -> Iterator[Row]:
     text = read_plain(path, MAX_LINES_BYTES).decode("utf-8-sig")
     try:
-        rows = parse_json(text)
+        rows = parse(text)
     except (ValueError, RecursionError):
-        yield from _json_lines(path, columns)
+        yield from _json_lines(path, columns, parse)
         return
     if isinstance(rows, dict):
         lists = [value for value in rows.values() if isinstance(value, list)]
@@ -91,11 +94,11 @@ def _json(path: Path, columns: Collection[str]) -> Iterator[Row]:
         yield row
 
 
-def _object(path: Path, place: str, text: str) -> Row:
+def _object(path: Path, place: str, text: str, parse: Parse) -> Row:
     if text.startswith(_POINTER):
         raise DataError(f"{path}: is a Git LFS pointer, not the data; fetch it with `git lfs pull`")
     try:
-        row = parse_json(text.rstrip())
+        row = parse(text.rstrip())
     except (ValueError, RecursionError) as error:
         said = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
         raise DataError(f"{path}: {place} is not JSON ({said}); is the file whole?") from error
@@ -104,8 +107,8 @@ def _object(path: Path, place: str, text: str) -> Row:
     return row
 
 
-def _csv(path: Path, columns: Collection[str]) -> Iterator[Row]:
-    del columns
+def _csv(path: Path, columns: Collection[str], parse: Parse) -> Iterator[Row]:
+    del columns, parse
     before = csv.field_size_limit(_MAX_CHARS)
     try:
         lines = _lines(path)
@@ -115,13 +118,15 @@ def _csv(path: Path, columns: Collection[str]) -> Iterator[Row]:
         sample = ([] if said else [first]) + list(itertools.islice(lines, _SAMPLE_LINES))
         delimiter = said[1] if said else _delimiter(path, sample)
         reader = csv.DictReader(itertools.chain(sample, lines), delimiter=delimiter, strict=True)
+        names = reader.fieldnames or ()
+        if len(set(names)) < len(names):
+            raise DataError(f"{path}: a column name appears twice in the header; rename one of them")
         for row in reader:
             if None in row or None in row.values():
-                num_names = len(reader.fieldnames or ())
                 num_missing = sum(value is None for value in row.values())
-                num_cells = num_names - num_missing + len(row.get(None) or ())
+                num_cells = len(names) - num_missing + len(row.get(None) or ())
                 raise DataError(
-                    f"{path}: line {reader.line_num} has {num_cells} cells, the header has {num_names} "
+                    f"{path}: line {reader.line_num} has {num_cells} cells, the header has {len(names)} "
                     f"(divided by {delimiter!r}); put a cell that holds {delimiter!r} in double quotes, or "
                     "name another delimiter in a first line, such as sep=;"
                 )
@@ -149,7 +154,8 @@ def _fit(sample: Sequence[str], mark: str) -> tuple[float, int]:
     return sum(width == widths[0] for width in widths) / len(widths), widths[0]
 
 
-def _parquet(path: Path, columns: Collection[str]) -> Iterator[Row]:
+def _parquet(path: Path, columns: Collection[str], parse: Parse) -> Iterator[Row]:
+    del parse
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -166,7 +172,7 @@ def _parquet(path: Path, columns: Collection[str]) -> Iterator[Row]:
         raise DataError(f"{path}: is no whole Parquet file ({said[:200]})") from error
 
 
-READERS: dict[str, Callable[[Path, Collection[str]], Iterator[Row]]] = {
+READERS: dict[str, Callable[[Path, Collection[str], Parse], Iterator[Row]]] = {
     ".jsonl": _json_lines,
     ".ndjson": _json_lines,
     ".json": _json,

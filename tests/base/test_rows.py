@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from atrium.base.errors import DataError
-from atrium.data.rows import read_rows
+from atrium.base.rows import read_rows
 
 ROWS = [{"problem": "1+1?", "answer": "2"}, {"problem": 'línea\nnueva, "q"', "answer": "3"}]
 COLUMNS = {"problem", "answer"}
