@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
@@ -38,19 +39,17 @@ _PREPARATION_TIMEOUTS, _LEAST_TIMEOUT_S = 6, 60.0
 """How many timeouts ranks may prepare (download, warm up) before they count as hung, as among themselves."""
 
 
+@dataclass(slots=True, eq=False)
 class NodeRun:
     """The ranks of one node. `log` shows a line to the person who started it."""
 
-    def __init__(
-        self, folder: RunFolder, settings: NodeSettings, meeting: Meeting, log: Callable[[str], None]
-    ) -> None:
-        self._folder = folder
-        self._settings = settings
-        self._meeting = meeting
-        self._log = log
-        self._cause: AtriumError | None = None
-        self._hung: str | None = None
-        self._asked: list[int] = []
+    folder: RunFolder
+    settings: NodeSettings
+    meeting: Meeting
+    log: Callable[[str], None]
+    _cause: AtriumError | None = None
+    _hung: str | None = None
+    _asked: list[int] = field(default_factory=list)
 
     def run(self, command: Sequence[str]) -> None:
         """Run every rank as `command` until the run is over; raises the error that ended it.
@@ -59,7 +58,7 @@ class NodeRun:
         """
         for name in ("torch.distributed.elastic", "torch.distributed.run"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # tables for torchrun's own users
-        agent = NodeAgent(self._meeting.spec(list(command)), self._folder.path, self._on_failure)
+        agent = NodeAgent(self.meeting.spec(list(command)), self.folder.path, self._on_failure)
         results: list[RunResult | Exception] = []
         thread = threading.Thread(target=_run_agent, args=(agent, results), daemon=True)
         with stop_requests(self._asked.append):
@@ -73,7 +72,7 @@ class NodeRun:
 
     def _watch(self, agent: NodeAgent, thread: threading.Thread) -> None:
         sent, looked = 0, time.monotonic()
-        clock = HangClock(self._settings.timeout_s)
+        clock = HangClock(self.settings.timeout_s)
         while thread.is_alive():
             thread.join(_POLL_S)
             if self._asked and not agent.pids:
@@ -82,7 +81,7 @@ class NodeRun:
                 at_once = sent > 0 and self._asked[-1] == signal.SIGINT
                 agent.send(signal.SIGKILL if at_once else signal.SIGTERM, to_group=at_once)
                 sent = len(self._asked)
-            if time.monotonic() - looked > min(_LOOK_S, self._settings.timeout_s / 2):
+            if time.monotonic() - looked > min(_LOOK_S, self.settings.timeout_s / 2):
                 looked = time.monotonic()
                 self._hung = self._hung or clock.look(agent.phases(), looked)
                 if self._hung is not None:
@@ -99,13 +98,13 @@ class NodeRun:
         self._cause = cause
         if isinstance(cause, ConfigError | Interrupted) or self._asked or num_restarts_left == 0:
             return False
-        number = self._settings.max_restarts - num_restarts_left + 1
+        number = self.settings.max_restarts - num_restarts_left + 1
         text = (
             f"{cause}; all ranks start again from the last checkpoint "
-            f"({number} of {self._settings.max_restarts} times)"
+            f"({number} of {self.settings.max_restarts} times)"
         )
-        self._log(text)
-        self._folder.append_log(text)
+        self.log(text)
+        self.folder.append_log(text)
         self._hung = None
         return True
 
@@ -114,20 +113,20 @@ class NodeRun:
         cause = self._cause
         if isinstance(result, RendezvousTimeoutError):
             cause = ConfigError(
-                f"compute.num_nodes={self._settings.num_nodes}: not all of them came to "
-                f"compute.rendezvous={self._settings.rendezvous} within "
-                f"compute.timeout_s={self._settings.timeout_s:g}; give the same command on each node"
+                f"compute.num_nodes={self.settings.num_nodes}: not all of them came to "
+                f"compute.rendezvous={self.settings.rendezvous} within "
+                f"compute.timeout_s={self.settings.timeout_s:g}; give the same command on each node"
             )
         elif isinstance(result, Interrupted):
             cause = result
         elif cause is None and isinstance(result, Exception):
             cause = RankError(f"torchrun's agent failed: {' '.join(str(result).split()) or repr(result)}")
         cause = cause or RankError("the ranks ended without saying why")
-        mend_status(self._folder, cause)
+        mend_status(self.folder, cause)
         if type(cause) is RankError:
-            text = f"{cause}; the logs of all ranks are in {ranks_dir(self._folder.path)}"
-            if not is_failed_start(self._folder):
-                text += f", and `atrium train --resume {self._folder.path.name}` goes on"
+            text = f"{cause}; the logs of all ranks are in {ranks_dir(self.folder.path)}"
+            if not is_failed_start(self.folder):
+                text += f", and `atrium train --resume {self.folder.path.name}` goes on"
             cause = RankError(text)
         return cause
 

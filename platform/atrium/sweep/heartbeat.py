@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from atrium.base.errors import AtriumError, Interrupted, SweepError
@@ -21,27 +22,19 @@ from atrium.sweep.study import SweepStudies
 INTERVAL_S = 5.0
 
 
+@dataclass(slots=True, eq=False)
 class Heartbeat:
     """Beats for one worker. `parent` is the process whose end also ends the worker, if any."""
 
-    def __init__(
-        self,
-        studies: SweepStudies,
-        claims: Claims,
-        *,
-        created: float,
-        parent: int | None = None,
-        interval_s: float = INTERVAL_S,
-    ) -> None:
-        self._studies = studies
-        self._claims = claims
-        self.created = created
-        self._parent = parent
-        self._interval_s = interval_s
-        self._problem: AtriumError | None = None
-        self._lock = threading.Lock()
-        self._folder = sweep_folder(studies.definition.runs_dir, studies.definition.name)
-        self.step = 0
+    studies: SweepStudies
+    claims: Claims
+    _: KW_ONLY
+    created: float
+    parent: int | None = None
+    interval_s: float = INTERVAL_S
+    step: int = 0
+    _problem: AtriumError | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @contextmanager
     def beating(self) -> Iterator[None]:
@@ -56,19 +49,20 @@ class Heartbeat:
             stopped.set()
             thread.join()
             with suppress(Exception):  # the storage may be what failed; others see the process gone
-                self._claims.end()
+                self.claims.end()
                 self.write_state()
 
     def beat(self, **changes: Any) -> None:  # noqa: ANN401 - fields of WorkerState
         """Say that the worker lives, and what it does now."""
         with self._lock:
-            self._claims.beat(**changes)
+            self.claims.beat(**changes)
 
     def write_state(self) -> None:
         """Replace the sweep's snapshot."""
         with self._lock:
-            state = snapshot(self._studies, self._claims, self.created)
-        write_state(self._folder, state)
+            state = snapshot(self.studies, self.claims, self.created)
+        definition = self.studies.definition
+        write_state(sweep_folder(definition.runs_dir, definition.name), state)
 
     def raise_problem(self) -> None:
         """Raise what the thread found wrong, if anything."""
@@ -76,14 +70,14 @@ class Heartbeat:
             raise self._problem
 
     def _beat_until(self, stopped: threading.Event) -> None:
-        storage = self._studies.storage
-        while not stopped.wait(self._interval_s):
+        storage = self.studies.storage
+        while not stopped.wait(self.interval_s):
             try:
                 with storage.explained():
                     storage.check()
                     self.beat(step=self.step)
                     self.write_state()
-                if self._parent is not None and os.getppid() != self._parent:
+                if self.parent is not None and os.getppid() != self.parent:
                     self._problem = Interrupted("the sweep's command is gone; give it again to go on")
             except AtriumError as error:
                 self._problem = error

@@ -7,6 +7,8 @@ within a seed and seeds as given, which would be wrong for a verdict; verdicts a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar
 
 import optuna
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
@@ -55,6 +57,7 @@ def is_worse(candidate: Sequence[float], best: Sequence[float], *, p_value: floa
     return bool(found.pvalue < p_value)
 
 
+@dataclass(eq=False)
 class RunWatch(Listener):
     """Watches one run from inside the loop; raises `Pruned` after the step that decided.
 
@@ -62,21 +65,16 @@ class RunWatch(Listener):
     stop the curve.
     """
 
-    name = "the sweep"
-    may_stop = True
+    config: PrunerConfig
+    _: KW_ONLY
+    on_step: Callable[[int], None]
+    report: Callable[[int, Mapping[str, object]], bool] | None = None
+    _evaluated: tuple[int, Mapping[str, object]] | None = None
+    name: ClassVar[str] = "the sweep"
+    may_stop: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        config: PrunerConfig,
-        *,
-        on_step: Callable[[int], None],
-        report: Callable[[int, Mapping[str, object]], bool] | None = None,
-    ) -> None:
-        self._config = config
-        self._on_step = on_step
-        self._report = report
-        self._evaluated: tuple[int, Mapping[str, object]] | None = None
-        self._course = Course(num_newest=config.collapse_steps or 0)
+    def __post_init__(self) -> None:
+        self._course = Course(num_newest=self.config.collapse_steps or 0)
 
     def evaluation(self, result: BenchmarkResult) -> None:
         """Keep a validation result, which is decided on once the step's metrics are recorded, too."""
@@ -85,14 +83,14 @@ class RunWatch(Listener):
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Decide whether the run goes on after this step."""
-        self._on_step(step)
+        self.on_step(step)
         self._check_collapse(step, metrics)
         evaluated, self._evaluated = self._evaluated, None
-        if evaluated is not None and self._report is not None and self._report(*evaluated):
+        if evaluated is not None and self.report is not None and self.report(*evaluated):
             raise Pruned(f"its validation curve fell behind at step {step}")
 
     def _check_collapse(self, step: int, metrics: Mapping[str, float]) -> None:
-        limit = self._config.collapse_steps
+        limit = self.config.collapse_steps
         if limit is None:
             return
         self._course.add(step, metrics)

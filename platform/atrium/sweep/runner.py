@@ -55,30 +55,20 @@ class Execute(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrialRunner:
     """Runs trials for one worker. `find_twin` gives an ended trial of the same method, if there is one."""
 
-    def __init__(
-        self,
-        studies: SweepStudies,
-        claims: Claims,
-        heartbeat: Heartbeat,
-        execute: Execute,
-        *,
-        should_stop: Callable[[], bool],
-        log: Callable[[str], None],
-    ) -> None:
-        self._studies = studies
-        self._definition = studies.definition
-        self._claims = claims
-        self._heartbeat = heartbeat
-        self._execute = execute
-        self._should_stop = should_stop
-        self._log = log
+    studies: SweepStudies
+    claims: Claims
+    heartbeat: Heartbeat
+    execute: Execute
+    should_stop: Callable[[], bool]
+    log: Callable[[str], None]
 
     def run(self, trial: Trial, find_twin: Callable[[Trial, PlannedTrial], Trial | None]) -> None:
         """Run a claimed trial to its end."""
-        handle = self._studies.begin(trial)
+        handle = self.studies.begin(trial)
         try:
             planned = trial.planned
             if not planned.key:
@@ -86,14 +76,14 @@ class TrialRunner:
                 if (twin := find_twin(trial, planned)) is not None:
                     self._copy(trial, twin)
                     return
-            self._log(f"{trial.resource}: {', '.join(planned.labels)}")
+            self.log(f"{trial.resource}: {', '.join(planned.labels)}")
             self._run_seeds(handle, trial, planned)
         except ConfigError as error:
             self.end(trial, TrialState.FAIL, reason=str(error))
 
     def give_up(self, trial: Trial, reason: str) -> None:
         """End a trial that cannot be run."""
-        self._studies.begin(trial)
+        self.studies.begin(trial)
         self.end(trial, TrialState.FAIL, reason=reason)
 
     def progress(self, trial: Trial) -> int:
@@ -102,7 +92,7 @@ class TrialRunner:
         step = 0
         for result in trial.results.values():
             if result.state != FINISHED and result.run is not None:
-                steps = RunFolder(Path(self._definition.runs_dir) / result.run).checkpoint_steps()
+                steps = RunFolder(Path(self.studies.definition.runs_dir) / result.run).checkpoint_steps()
                 step = steps[-1] if steps else 0
         return done * _SEED_PROGRESS + step
 
@@ -115,42 +105,42 @@ class TrialRunner:
         **attributes: Any,  # noqa: ANN401 - what is recorded with the end
     ) -> None:
         """End a trial, unless another worker has taken it over."""
-        if not self._claims.is_mine(trial.resource):
-            self._log(f"{trial.resource} was taken over by another worker, which ends it")
+        if not self.claims.is_mine(trial.resource):
+            self.log(f"{trial.resource} was taken over by another worker, which ends it")
             return
         if state is not TrialState.COMPLETE:
-            self._log(f"{trial.resource} {state.name.lower()}: {attributes.get('reason')}")
-        self._studies.end(trial, state, values=values, attributes=attributes)
-        self._heartbeat.beat(stage=None, trial=None, seed=None)
-        self._heartbeat.write_state()
+            self.log(f"{trial.resource} {state.name.lower()}: {attributes.get('reason')}")
+        self.studies.end(trial, state, values=values, attributes=attributes)
+        self.heartbeat.beat(stage=None, trial=None, seed=None)
+        self.heartbeat.write_state()
 
     def _chosen(self, handle: optuna.trial.Trial, trial: Trial) -> PlannedTrial:
-        space, base = stage_space(self._definition, trial.stage)
-        assignment = self._studies.suggest(handle, space)
-        planned = planned_trial(self._definition, space, base, assignment)
-        self._studies.store_setting(handle, planned)
+        space, base = stage_space(self.studies.definition, trial.stage)
+        assignment = self.studies.suggest(handle, space)
+        planned = planned_trial(self.studies.definition, space, base, assignment)
+        self.studies.store_setting(handle, planned)
         return planned
 
     def _copy(self, trial: Trial, twin: Trial) -> None:
         """End a trial as the one of the same method ended."""
-        self._log(f"{trial.resource} is the same method as {twin.resource}, which is not run again")
+        self.log(f"{trial.resource} is the same method as {twin.resource}, which is not run again")
         errors = {} if twin.standard_errors is None else {"standard_errors": list(twin.standard_errors)}
         reason = twin.reason or f"the same method as trial {twin.number}"
         self.end(trial, twin.state, values=twin.values, coincides_with=twin.number, reason=reason, **errors)
 
     def _run_seeds(self, handle: optuna.trial.Trial, trial: Trial, planned: PlannedTrial) -> None:
-        definition = self._definition
+        definition = self.studies.definition
         config = trial_config(
             planned.overrides, name=definition.name, runs_dir=definition.runs_dir, seed=trial.seeds[0]
         )
-        config = dated(_with_plan(config, definition), self._heartbeat.created)
+        config = dated(_with_plan(config, definition), self.heartbeat.created)
         results: list[SeedResult] = []
         for seed in trial.seeds:
             done = trial.results.get(seed)
             if done is None or done.state not in (FINISHED, DIVERGED):
                 done = self._run_seed(handle, trial, planned, config.model_copy(update={"seed": seed}))
-                self._studies.store_result(handle, done)
-                self._heartbeat.write_state()
+                self.studies.store_result(handle, done)
+                self.heartbeat.write_state()
             results.append(done)
             # On fresh seeds a run counts however it ended, or the verdict would be about survivors.
             stops = (PRUNED,) if trial.stage is Stage.FINAL else (PRUNED, DIVERGED)
@@ -165,20 +155,20 @@ class TrialRunner:
     ) -> SeedResult:
         seed = config.seed
         begun = trial.results.get(seed)
-        self._heartbeat.step = 0
-        self._heartbeat.beat(
+        self.heartbeat.step = 0
+        self.heartbeat.beat(
             stage=trial.stage.value, trial=trial.number, seed=seed, step=0, num_steps=config.num_steps
         )
 
         def begin(name: str) -> None:
-            with self._studies.storage.explained():
-                self._studies.store_result(handle, SeedResult(seed=seed, run=name))
+            with self.studies.storage.explained():
+                self.studies.store_result(handle, SeedResult(seed=seed, run=name))
 
         run = TrialRun(
             config=config,
             overrides=(*planned.overrides, f"seed={seed}"),
             label={
-                "sweep": self._definition.name,
+                "sweep": self.studies.definition.name,
                 "stage": trial.stage.value,
                 "trial": trial.number,
                 "seed": seed,
@@ -189,7 +179,7 @@ class TrialRunner:
             on_begun=begin,
         )
         try:
-            return self._execute(run, self._watch(handle, trial, seed))
+            return self.execute(run, self._watch(handle, trial, seed))
         except OSError as error:
             # Else it would be taken for the storage's.
             raise RuntimeError(f"the run of {trial.resource} with seed {seed} failed") from error
@@ -199,31 +189,31 @@ class TrialRunner:
 
         Nothing stops a run on fresh seeds.
         """
-        pruner = self._definition.pruner
+        pruner = self.studies.definition.pruner
         if trial.stage is Stage.FINAL:
             return RunWatch(pruner.model_copy(update={"collapse_steps": None}), on_step=self._on_step)
         compared = seed == trial.seeds[0] and pruner.curve != "none"
-        report = trial_report(handle, self._definition.objectives[0].metric)
+        report = trial_report(handle, self.studies.definition.objectives[0].metric)
 
         def reported(step: int, results: Mapping[str, object]) -> bool:
-            with self._studies.storage.explained():
+            with self.studies.storage.explained():
                 return report(step, results)
 
         return RunWatch(pruner, on_step=self._on_step, report=reported if compared else None)
 
     def _on_step(self, step: int) -> None:
-        self._heartbeat.step = step
-        self._heartbeat.raise_problem()
-        if self._should_stop():
-            raise Interrupted(f"sweep {self._definition.name} stopped after step {step} of a run")
+        self.heartbeat.step = step
+        self.heartbeat.raise_problem()
+        if self.should_stop():
+            raise Interrupted(f"sweep {self.studies.definition.name} stopped after step {step} of a run")
 
     def _worse_than_best(self, trial: Trial, results: Sequence[SeedResult]) -> str | None:
         """Why the trial need not run its other seeds, or None."""
-        pruner, objective = self._definition.pruner, self._definition.objectives[0]
+        pruner, objective = self.studies.definition.pruner, self.studies.definition.objectives[0]
         num_left = len(trial.seeds) - len(results)
         if pruner.between_seeds == "none" or trial.stage is Stage.FINAL or num_left == 0:
             return None
-        known = [one for one in self._studies.trials(trial.stage) if one.results]
+        known = [one for one in self.studies.trials(trial.stage) if one.results]
         if (best := best_trial(known, objective.direction)) is None:
             return None
         maximize = objective.direction == "maximize"
@@ -236,7 +226,7 @@ class TrialRunner:
 
     def _complete(self, trial: Trial, results: Sequence[SeedResult]) -> None:
         final = trial.stage is Stage.FINAL
-        metrics = ["mean_at_k"] if final else [one.metric for one in self._definition.objectives]
+        metrics = ["mean_at_k"] if final else [one.metric for one in self.studies.definition.objectives]
         means = objective_means([_on_test(one) for one in results] if final else results, metrics)
         if means is None:
             reasons = [one.reason for one in results if one.reason]

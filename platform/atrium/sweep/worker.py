@@ -54,7 +54,12 @@ class SweepWorker:
             interval_s=interval_s,
         )
         self._runner = TrialRunner(
-            self._studies, self._claims, self._heartbeat, execute, should_stop=should_stop, log=log
+            studies=self._studies,
+            claims=self._claims,
+            heartbeat=self._heartbeat,
+            execute=execute,
+            should_stop=should_stop,
+            log=log,
         )
 
     def work(self) -> None:
