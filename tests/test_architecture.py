@@ -164,6 +164,9 @@ its message gives the reason.
 CODE_LINES_TO_SPARE = 50
 """A package that is smaller than its number by more than this must have the number lowered."""
 
+MAX_COMMAND_CODE_LINES = 90
+"""Of a command's module: its arguments, a call and printing; the rest belongs to other packages."""
+
 VAGUE_NAMES = {"util", "utils", "helper", "helpers", "common", "misc", "manager"}
 
 
@@ -417,6 +420,16 @@ def test_the_numbers_of_code_lines_follow_a_package_that_shrinks():
         if found.get(package, 0) < allowed - CODE_LINES_TO_SPARE
     ]
     assert not loose, f"lower MAX_CODE_LINES to the new sizes: {loose}"
+
+
+def test_each_command_is_thin():
+    from atrium.cli.app import COMMANDS, module_of
+
+    num_lines = {
+        name: num_code_lines(modules()[module_of(name)].read_text(encoding="utf-8")) for name in COMMANDS
+    }
+    too_long = {name: num for name, num in num_lines.items() if num > MAX_COMMAND_CODE_LINES}
+    assert not too_long, "leave to a command its arguments, one call and printing"
 
 
 def test_exceptions_to_the_sizes_are_still_needed():
