@@ -169,11 +169,9 @@ def slopes(method: Method, batch: Batch, policy: PolicyTokens) -> Tensor:
     groups_B, rules = batch.group_B, method.algorithm.group_filter
     kept_B, trained_B = torch.ones(2, len(groups_B), dtype=torch.bool)
     for group in groups_B.unique():
-        rewards = batch.reward_B[groups_B == group].tolist()
-        kept_B[groups_B == group], trained_B[groups_B == group] = (
-            rules.keeps(rewards),
-            rules.computes(rewards),
-        )
+        differs = len(batch.reward_B[groups_B == group].unique()) > 1
+        kept_B[groups_B == group] = rules.keeps(differs=differs)
+        trained_B[groups_B == group] = rules.computes(differs=differs)
     rows = kept_B.nonzero()[:, 0]
     objective = Objective(method)
     scored = objective.with_advantages(replace(batch, is_trained_B=trained_B).select(rows))
