@@ -15,7 +15,8 @@ def recorded(algorithm, *overrides):
 def test_two_methods_with_one_update_per_batch_are_noted():
     arms = {name: recorded(name, *ONCE) for name in ("grpo", "gspo", "reinforce")}
     assert alike_notes(arms) == [
-        "grpo and gspo have identical gradients (one update per batch): their runs differ by rounding alone"
+        "grpo and gspo have identical gradients (one update per batch): "
+        "with equal seeds their runs differ by rounding alone"
     ]
 
 

@@ -157,6 +157,13 @@ def test_a_multirun_begins_every_job_and_writes_only_below_the_runs(begun, tmp_p
 
 
 @pytest.mark.full
+def test_a_multirun_of_methods_with_equal_gradients_says_so(begun, capsys):
+    once = ["optimizer.num_minibatches=1", "optimizer.num_epochs=1"]
+    assert main(["train", "--multirun", "seed=3,4", "algorithm=grpo,gspo", *once]) == 0
+    assert "note: algorithm=grpo and algorithm=gspo have identical gradients" in capsys.readouterr().out
+
+
+@pytest.mark.full
 def test_each_run_of_a_multirun_records_a_command_that_repeats_it(begun, monkeypatch):
     configs, _ = begun
     commands = []

@@ -34,5 +34,8 @@ def alike_notes(configs: Mapping[str, Mapping[str, object]]) -> list[str]:
         from atrium.theory.atlas_document import alike
 
         where = "one update per batch" + (", stale rollouts" if use.is_stale else "")
-        notes += [f"{said} ({where}): their runs differ by rounding alone" for said in alike(methods, use)]
+        notes += [
+            f"{said} ({where}): with equal seeds their runs differ by rounding alone"
+            for said in alike(methods, use)
+        ]
     return notes
