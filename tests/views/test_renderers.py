@@ -146,3 +146,14 @@ class Tags(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self.seen.append(tag)
+
+
+def test_a_page_shows_open_sections_first_and_folds_verdicts_below_a_headline():
+    verdicts = [Sentence(f"{name} is better", "better", f"verdict/{name}") for name in ("b", "c", "d")]
+    sections = (Section(title="Details", is_folded=True), Section(title="Scores"))
+    answer = (Sentence("b is highest", key="headline"), *verdicts)
+    page = html(Document(key="d", title="t", answer=answer, sections=sections), lambda _: "")
+    assert (
+        page.index("b is highest") < page.index("<summary>3 verdicts</summary>") < page.index("c is better")
+    )
+    assert page.index("<h2>Scores</h2>") < page.index("<details><summary><h2>Details</h2></summary>")

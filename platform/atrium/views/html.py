@@ -21,7 +21,7 @@ def html(document: Document, draw: Callable[[Figure], str]) -> str:
         f'<p class="sub">{escape(document.subtitle)}</p>',
         *map(_box, document.alerts),
         *_answer(document.answer),
-        *(part for section in document.sections for part in _section(section, draw)),
+        *(part for one in _open_first(document.sections) for part in _section(one, draw)),
         *_notes(document.notes),
     ]
     return (
@@ -33,6 +33,10 @@ def html(document: Document, draw: Callable[[Figure], str]) -> str:
         + "\n".join(body)
         + "\n</main>\n</body>\n</html>\n"
     )
+
+
+def _open_first(sections: Sequence[Section]) -> list[Section]:
+    return sorted(sections, key=lambda section: section.is_folded)
 
 
 def _answer(answer: Sequence[Sentence]) -> list[str]:
