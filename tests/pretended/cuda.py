@@ -51,6 +51,12 @@ _MIXES = {
 _INDEXES = {"__getitem__", "__setitem__", "index_put_", "index_put"}
 
 
+def _unrounded(dtype, left, right):
+    """The product of two matrices added up in `dtype`, for which a CPU has no kernel."""
+    with torch.autocast("cpu", enabled=False):
+        return left.to(dtype) @ right.to(dtype)
+
+
 class PretendedCuda(TorchFunctionMode):
     """Storages with devices; `waits` counts how often the host waited at a (file, line)."""
 
@@ -88,6 +94,8 @@ class PretendedCuda(TorchFunctionMode):
         pins = kwargs.pop("pin_memory", False)
         target = on_cuda if asked is None else asked == "cuda"
         self._count(name, args, kwargs, inputs, on_cuda=on_cuda, target=target)
+        if name == "mm" and (dtype := kwargs.pop("out_dtype", None)) is not None:
+            func = partial(_unrounded, dtype)
         result = func(*args, **kwargs)
         if isinstance(result, Tensor) and name in ("to", "cpu", "cuda") and target != on_cuda:
             result = result.clone() if result.untyped_storage() in self._kind else result

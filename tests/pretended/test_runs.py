@@ -69,6 +69,7 @@ def test_a_run_that_finds_its_micro_batches_and_keeps_its_state_in_main_memory_t
         ("rollout.lag=1",),
         ("compute.packing=false",),
         ("compute.residual_dtype=model",),
+        ("compute.head_dtype=float32",),
         ("compute.dtype=float32",),
         ("compute.compile=false", "optimizer.num_epochs=2", "compute.on_oom=shrink"),
     ],
