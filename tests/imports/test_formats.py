@@ -46,6 +46,7 @@ def test_two_methods_with_two_seeds_of_trl_are_imported_with_their_rewards_and_c
     assert main(["compare", "trl", "--no-files"]) == 0
     printed = capsys.readouterr().out
     assert "dr_grpo against grpo: two seeds: not judged" in printed
+    assert "training_rollouts: rewards in training on batches that differ by step, not an" in printed
     assert "unknown for grpo and dr_grpo: model, training problems, optimizer" in printed
 
 

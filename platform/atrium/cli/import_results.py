@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Import results of other programs as runs of kind `imported`, which compare, report, show and the dashboard
-take like others. SOURCE is a table (CSV, JSONL, Parquet) with a row per answer, or a directory of them."""
+take like others. SOURCE is a table (CSV, TSV, JSONL, Parquet) with a row per answer, a file of lm-eval,
+lighteval, TRL, verl, prime-rl, W&B, MLflow or TensorBoard, or a directory of them."""
 _EXAMPLES = """\
 examples:
   atrium import results.csv --experiment others
   atrium import results.csv --experiment others --map method=model score=acc --dry-run
   atrium import a.jsonl --experiment others --method ours --seed 3 --benchmark aime24
+  atrium import run-abc.wandb --experiment others --map method=algorithm.name
 """
 
 

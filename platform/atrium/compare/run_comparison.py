@@ -32,7 +32,7 @@ from atrium.compare.planned_seeds import PlannedArms, planned_arms
 from atrium.document.formatting import counted
 from atrium.document.palette import places
 from atrium.runs.find import started
-from atrium.runs.layout import IMPORTED
+from atrium.runs.layout import IMPORTED, TRAINING
 from atrium.runs.run_folder import RunFolder
 from atrium.stats.arm_pairs import MEAN, PASS, Pair
 from atrium.stats.clusters import MIN_CLUSTERS, clusters_words, num_clusters
@@ -344,7 +344,8 @@ def _span(values: Sequence[float | None]) -> tuple[float, float] | None:
 
 def _problem_notes(benchmarks: Sequence[str], all_k: Set[int]) -> list[str]:
     """Notes on problems that are not those that verdicts need, or were answered unequally often."""
-    notes = []
+    trained = f"{TRAINING}: rewards in training on batches that differ by step, not an evaluation"
+    notes = [trained] if TRAINING in benchmarks else []
     if any(VALIDATION in name for name in benchmarks):
         notes.append(
             "validation problems: best checkpoints and sweeps are chosen on them, verdicts need test ones"

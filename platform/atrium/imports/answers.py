@@ -9,9 +9,6 @@ from pathlib import Path
 
 from atrium.base.errors import DataError
 
-TRAINING = "training_rollouts"
-"""The benchmark of completions of training batches."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:

@@ -14,9 +14,10 @@ from atrium.base.errors import ConfigError, DataError
 from atrium.base.metric_names import known_words, mapped
 from atrium.base.nested import mapping_at, setting
 from atrium.base.rows import Row
-from atrium.imports.answers import TRAINING, Answer, Curve, Source, Stated, correctness, whole_number
+from atrium.imports.answers import Answer, Curve, Source, Stated, correctness, whole_number
 from atrium.imports.files import rows
 from atrium.imports.tables import conversation_text
+from atrium.runs.layout import TRAINING
 
 _TRACES = "traces.jsonl"
 _TWICE = (("train", "all"), ("eval", "effective"))

@@ -47,10 +47,10 @@ class TrackedRun:
 
 def add_history(steps: dict[int, dict[str, object]], values: Mapping[str, object]) -> None:
     """Add what W&B logged at once to its step; names that begin with `_` are W&B's own."""
-    step = next((values[name] for name in STEPS if isinstance(values.get(name), int)), None)
-    if isinstance(step, int):
+    step = next((values[name] for name in STEPS if isinstance(values.get(name), int | float)), None)
+    if isinstance(step, int | float) and step >= 0 and float(step).is_integer():
         own = {name: value for name, value in values.items() if not name.startswith("_")}
-        steps.setdefault(step, {}).update(own)
+        steps.setdefault(int(step), {}).update(own)
 
 
 def tracked_source(

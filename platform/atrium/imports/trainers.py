@@ -14,9 +14,10 @@ from pathlib import Path
 from atrium.base.errors import ConfigError, DataError
 from atrium.base.metric_names import known_words, mapped
 from atrium.base.rows import Row
-from atrium.imports.answers import TRAINING, Answer, Curve, Source, Stated, correctness, whole_number
+from atrium.imports.answers import Answer, Curve, Source, Stated, correctness, whole_number
 from atrium.imports.files import json_object, rows
 from atrium.imports.tables import conversation_text
+from atrium.runs.layout import TRAINING
 
 _TRL_COLUMNS = ("step", "prompt", "completion", "advantage")
 TRAINER_STATE = "trainer_state.json"

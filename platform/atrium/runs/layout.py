@@ -17,6 +17,8 @@ CACHE_DIR = ".cache"
 """The folder of runs_dir in which sweeps keep their own files; their runs lie elsewhere, as all runs do."""
 IMPORTED = "imported"
 """The `kind` that the config.json of a run records which another program made."""
+TRAINING = "training_rollouts"
+"""The benchmark of imported completions of training batches."""
 _TAKEN = (SWEEPS_DIR, "reports", "mlflow.db")
 """What lies in runs_dir beside the folders of experiments: nothing looks for runs there."""
 _STEP_NAME = re.compile(r"step-(\d{1,12})(?:\.parquet)?")
