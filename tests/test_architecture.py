@@ -130,15 +130,15 @@ LONGER_FUNCTIONS: dict[str, int] = {}
 """Exceptions, each with its own limit; the reason stands beside the entry."""
 
 MAX_CODE_LINES: dict[str, int] = {
-    "assemble": 4_372,
+    "assemble": 4_373,
     "atrium": 8,
-    "base": 1_120,
+    "base": 1_125,
     "catalog": 535,
     "claim": 1_052,
     "cli": 1_712,
     "compare": 2_967,
     "config": 2_108,
-    "data": 1_420,
+    "data": 1_428,
     "document": 270,
     "engines": 2_924,
     "evaluation": 407,
@@ -153,7 +153,7 @@ MAX_CODE_LINES: dict[str, int] = {
     "stats": 1_412,
     "sweep": 2_901,
     "theory": 1_612,
-    "train": 3_532,
+    "train": 3_533,
     "views": 2_895,
 }
 """Code lines of each package, without blanks, comments, docstrings and imports.

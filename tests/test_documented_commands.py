@@ -198,7 +198,7 @@ def test_a_documented_run_composes_with_sensible_numbers_and_fits_or_is_refused(
             continue
         if is_too_large:
             with pytest.raises(
-                ConfigError, match=r"takes at least [\d.]+ GB of .*memory.*and there are"
+                ConfigError, match=r"needs at least [\d.]+ GB of .*memory.*but there are"
             ) as error:
                 check_run(config)
             assert error.value.line == str(error.value)

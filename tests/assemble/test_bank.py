@@ -62,7 +62,7 @@ def test_stored_log_probabilities_anchor_the_ratio_even_at_the_only_update(runs,
         assert row["weight_version"] == STORED_VERSION
         assert stored[row["question"], tuple(row["token_ids"])] == row["logprobs"]
     assert len(read_json_lines(folder.evaluations_file).records) >= 2
-    assert "ratios are taken against their log-probabilities" in folder.log_file.read_text()
+    assert "ratios are computed against their log-probabilities" in folder.log_file.read_text()
 
 
 def test_without_log_probabilities_the_policy_at_the_start_of_the_step_is_the_anchor(
@@ -81,7 +81,7 @@ def test_without_log_probabilities_the_policy_at_the_start_of_the_step_is_the_an
         assert record["objective/ratio_min"] == record["objective/ratio_max"] == 1.0
         assert 10.0 <= record["rollout/reward"] <= 13.0
     assert all(math.isnan(value) for row in rows_of(folder) for value in row["logprobs"])
-    assert "all of them lack log-probabilities" in folder.log_file.read_text()
+    assert "all of them have no log-probabilities" in folder.log_file.read_text()
 
 
 def test_gvpo_mixes_live_and_stored_completions_and_compares_with_its_own_policy(runs, recorded):
@@ -123,7 +123,11 @@ def test_a_source_that_cannot_serve_is_said_in_one_line(runs, recorded, tmp_path
     unrewarded = tmp_path / "unrewarded.parquet"
     pq.write_table(pq.read_table(source).drop_columns(["reward"]), unrewarded)
     cases = [
-        ([f"rollout.source={tmp_path / 'none'}"], RunFolderError, "is no Parquet file, and there is no run"),
+        (
+            [f"rollout.source={tmp_path / 'none'}"],
+            RunFolderError,
+            "is not a Parquet file, and there is no run",
+        ),
         (
             [f"rollout.source={recorded.name}", "dataset.seed=5"],
             DataError,
@@ -146,7 +150,7 @@ def test_a_source_that_cannot_serve_is_said_in_one_line(runs, recorded, tmp_path
         (["rollout=bank", "rollout.source=last"], r"rollout\.source=last .* another run"),
         (
             ["rollout=bank", "rollout.source=x", "rollout.stored_frac=0.3"],
-            r"stored_frac=0\.3 of rollout\.group_size=8 .* allowed is 0\.125",
+            r"stored_frac=0\.3 of rollout\.group_size=8 .* use 0\.125",
         ),
         (
             ["algorithm=gvpo_offpolicy", "rollout.source=x", "algorithm.ratio.weight.anchor=behavior"],
@@ -154,7 +158,7 @@ def test_a_source_that_cannot_serve_is_said_in_one_line(runs, recorded, tmp_path
         ),
         (
             ["rollout=bank", "rollout.source=x", "compute.behavior_logprobs=recompute"],
-            "behavior_logprobs=recompute asks the weights that sampled.*anchor=proximal",
+            "behavior_logprobs=recompute needs the weights that sampled.*anchor=proximal",
         ),
     ],
 )

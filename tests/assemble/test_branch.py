@@ -66,7 +66,7 @@ def test_a_branch_records_its_parent_and_is_another_method_wherever_the_parent_l
     moved = same.model_copy(update={"branch": config.branch.model_copy(update={"run": "another/run"})})
     assert method_key(same.as_record()) == method_key(moved.as_record()) != method_key(stored.as_record())
     assert main(["show", str(branch.path)]) == 0
-    assert f"goes on from step 3 of {parent.name}" in capsys.readouterr().out
+    assert f"started from step 3 of {parent.name}" in capsys.readouterr().out
     assert metrics_of(runs.resume(branch, "num_steps=5")).keys() == {1, 2, 3, 4, 5}
 
 
@@ -91,14 +91,14 @@ def test_the_advice_for_weights_that_are_not_finite_can_be_followed(runs, parent
     write_digests(broken.checkpoint_path(4))
     with pytest.raises(CheckpointError, match="are not finite") as found:
         runs.resume(broken, "num_steps=5")
-    advice = re.search(r"`atrium train --resume RUN@STEP (\S+)=RATE`", str(found.value))
+    advice = re.search(r"`atrium train --resume RUN@STEP (\S+)=LR`", str(found.value))
     assert advice[0] in str(PolicyDivergedError()), "while a run trains the advice is the same"
     branch = _branched(runs, broken, 3, f"{advice[1]}=1e-6", "num_steps=4")
     assert metrics_of(branch).keys() == {1, 2, 3, 4}
 
 
 def test_a_damaged_checkpoint_and_a_step_without_one_begin_no_run(runs, parent):
-    with pytest.raises(ConfigError, match="no checkpoint of that step; those left are of steps 2, 3, 4"):
+    with pytest.raises(ConfigError, match="no checkpoint of that step; it has checkpoints of steps 2, 3, 4"):
         _branched(runs, parent, 1)
     damaged = _branched(runs, parent, 3)
     (damaged.checkpoint_path(4) / "optimizer.safetensors").write_bytes(b"")
@@ -111,16 +111,16 @@ def test_a_damaged_checkpoint_and_a_step_without_one_begin_no_run(runs, parent):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["{run}@"], "allowed is RUN@STEP"),
-        (["{run}@0"], "allowed is RUN@STEP"),
-        (["{run}@-1"], "allowed is RUN@STEP"),
-        (["{run}@two"], "allowed is RUN@STEP"),
-        (["{run}@9"], "no checkpoint of that step; those left are of steps 2, 3, 4"),
-        (["{run}@3", "seed=3"], "seed=3: cannot change where a run goes on from a step of another"),
+        (["{run}@"], "RUN@STEP"),
+        (["{run}@0"], "RUN@STEP"),
+        (["{run}@-1"], "RUN@STEP"),
+        (["{run}@two"], "RUN@STEP"),
+        (["{run}@9"], "no checkpoint of that step; it has checkpoints of steps 2, 3, 4"),
+        (["{run}@3", "seed=3"], "seed=3: cannot change when a run starts from a step of another"),
         (["{run}@3", "optimizer=adamw_8bit"], "optimizer=adamw_8bit: cannot change"),
         (["{run}@3", "optimizer.learning_rat=1"], "did you mean optimizer.learning_rate?"),
-        (["{run}@3", "optimizer.learning_rate=-1"], "allowed is above 0"),
-        (["{run}@3", "--from-step", "2"], "names a step already"),
+        (["{run}@3", "optimizer.learning_rate=-1"], "must be greater than 0"),
+        (["{run}@3", "--from-step", "2"], "already names a step"),
     ],
 )
 def test_what_cannot_be_branched_is_one_line(parent, capsys, given, said):
@@ -134,11 +134,11 @@ def test_what_cannot_be_branched_is_one_line(parent, capsys, given, said):
 def test_a_branch_is_not_repeated_from_the_start_nor_taken_back_before_it(runs, parent, capsys):
     branch = _branched(runs, parent, 3)
     assert main(["rerun", str(branch.path)]) == 2
-    assert f"allowed is --resume {parent.name}@3" in capsys.readouterr().err
+    assert f"use --resume {parent.name}@3" in capsys.readouterr().err
     assert main(["train", "--resume", str(branch.path), "--from-step", "0"]) == 2
-    assert "allowed are steps from 3 on" in capsys.readouterr().err
+    assert "choose a step from 3 on" in capsys.readouterr().err
     assert main(["train", "+branch={run: a, step: 1, method: b}"]) == 2
-    assert "is no setting" in capsys.readouterr().err
+    assert "cannot be set" in capsys.readouterr().err
 
 
 def test_a_path_that_is_there_keeps_what_it_has_after_an_at(tmp_path):

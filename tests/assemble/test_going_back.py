@@ -71,7 +71,7 @@ def test_a_run_without_any_checkpoint_that_can_be_read_is_refused_and_keeps_its_
         path.write_text("")
     said = _refused(runs, finished, "num_steps=8")
     assert "step-000006 is damaged (state.json" in said
-    assert f"`atrium train --resume {finished.path} --from-step 0` goes back to the start" in said
+    assert f"`atrium train --resume {finished.path} --from-step 0` rewinds to the start" in said
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_going_back_trains_on_from_there_and_sets_the_rest_aside(finished, undis
     assert main(["train", "--resume", str(finished.path), "--from-step", "4"]) == 0
     said = capsys.readouterr().out
     (aside,) = finished.set_aside_dir.iterdir()
-    assert f"back to step 4: what came later is kept in {aside}" in said
+    assert f"rewound to step 4: later records are kept in {aside}" in said
     assert [record["step"] for record in read_json_lines(aside / "metrics.jsonl").records] == [5, 6]
     assert (aside / "checkpoints" / "step-000006" / "policy" / "model.safetensors").read_bytes() == damaged
     assert (aside / "summary.json").is_file()
@@ -137,7 +137,7 @@ def test_going_back_where_there_is_no_whole_checkpoint_is_one_line_and_changes_n
     resume = ["train", "--resume", str(finished.path), "--from-step"]
     for step, part in (
         ("3", "--from-step 3: "),
-        ("3", "allowed are 0, 4, 5, 6"),
+        ("3", "use 0, 4, 5, 6"),
         ("5", "step-000005 is damaged (state.json"),
         ("last", "argument --from-step: invalid int value: 'last'"),
     ):
@@ -146,5 +146,5 @@ def test_going_back_where_there_is_no_whole_checkpoint_is_one_line_and_changes_n
         assert part in said
         assert said.count("\n") == 1
     assert main(["train", "--from-step", "4"]) == 2
-    assert "allowed is with --resume RUN" in capsys.readouterr().err
+    assert "use it with --resume RUN" in capsys.readouterr().err
     assert _record(finished) == before

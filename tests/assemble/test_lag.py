@@ -231,7 +231,7 @@ def test_a_checkpoint_of_the_version_that_held_one_batch_is_refused_in_a_line(ru
     folder = runs.killed_after(1, *LAGGED, "experiment_name=early")
     checkpoint = folder.checkpoint_path(1)
     (checkpoint / "lagged-1.json").rename(checkpoint / "ahead.json")
-    with pytest.raises(CheckpointError, match="start the run anew"):
+    with pytest.raises(CheckpointError, match="start a new run"):
         read_lagged(checkpoint)
 
 

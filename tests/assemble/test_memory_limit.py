@@ -73,7 +73,7 @@ def test_where_memory_lacks_a_run_shrinks_to_the_same_gradient(tmp_path):
     limited = ["compute.memory_limit_mb=64", f"runs_dir={tmp_path / 'scarce'}"]
     done, scarce = _run(tmp_path / "scarce", *wide, "compute.on_oom=shrink", *limited)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "repeated, and from here on micro-batches have at most" in (scarce / "log.txt").read_text()
+    assert "repeated, and from now on micro-batches have at most" in (scarce / "log.txt").read_text()
     expected, found = _metrics(plenty), _metrics(scarce)
     for name in ("optimizer/grad_norm", "objective/loss", "policy/entropy"):
         if name in expected:
@@ -97,7 +97,7 @@ def test_a_budget_is_found_and_stored(searched):
     folder, run = searched
     found = _budget(run)
     assert 64 < found < ALL
-    assert f"micro-batches of {found} tokens, by trying what fits" in (run / "log.txt").read_text()
+    assert f"micro-batches of {found} tokens, found by trying what fits" in (run / "log.txt").read_text()
     (kept,) = json.loads((folder / ".cache" / "micro_batch_tokens.json").read_text()).values()
     assert kept == found
 
@@ -144,7 +144,7 @@ def test_activations_are_computed_again_where_a_row_does_not_fit_otherwise(tmp_p
     stored = json.loads((run / "config.json").read_text(encoding="utf-8"))["compute"]
     assert stored["recompute_activations"] is True
     assert stored["micro_batch_tokens"] >= 800
-    assert "updates compute activations again" in (run / "log.txt").read_text()
+    assert "updates recompute activations" in (run / "log.txt").read_text()
     assert _metrics(run)["optimizer/num_updates"] == 1
 
 

@@ -63,7 +63,7 @@ def test_what_is_set_is_not_asked():
 
 def test_another_value_is_refused_in_one_line():
     with pytest.raises(
-        ConfigError, match=r"^compute\.recompute_activations=maybe: allowed is true or false or auto$"
+        ConfigError, match=r"^compute\.recompute_activations must be true or false or auto, got maybe$"
     ):
         compose(["compute.recompute_activations=maybe"])
 
@@ -141,7 +141,7 @@ def test_where_no_row_is_found_to_fit_activations_are_computed_again(settled):
     assert updater.forward.recomputes
     assert stored.recompute_activations is True
     assert 40 <= stored.micro_batch_tokens == updater.settings.micro_batch_tokens <= 300
-    assert "updates compute activations again: a row of 40 tokens does not fit otherwise" in said
+    assert "updates recompute activations: a row of 40 tokens does not fit otherwise" in said
     # Another run of the same shape tries only what did not fit.
     before = len(tries)
     _, again, said, _ = settled()

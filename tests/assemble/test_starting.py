@@ -63,7 +63,7 @@ def test_prompt_with_a_token_beyond_the_models_embeddings_is_refused_in_one_line
     config = compose(["model.prompt={user: '{question}', use_chat_template: false}"])
     problem = Problem(problem_id="p7", question="1+banana", answer="2")
     encode = checked_encoder(config, policy, problem, print, is_resumed=False)
-    with pytest.raises(ConfigError, match=r"problem 'p7' has token \d+ \('banana'\), and the model has"):
+    with pytest.raises(ConfigError, match=r"problem 'p7' has token \d+ \('banana'\), but the model has"):
         encode(problem)
 
 
@@ -80,7 +80,7 @@ def test_a_failed_start_is_never_last_hidden_in_lists_and_removed_by_clean(tmp_p
     StatusWriter(started.status_file).advance(1)
     for folder in (started, failed):
         folder.write_config({"algorithm": {"name": "atr"}})
-    StatusWriter(failed.status_file).end(RunState.FAILED, "no such model", "settings")
+    StatusWriter(failed.status_file).end(RunState.FAILED, "there is no model", "settings")
     assert find_run(tmp_path / "runs", "last") == started
     assert main(["runs", "--runs-dir", str(tmp_path / "runs")]) == 0
     shown = capsys.readouterr().out
@@ -89,13 +89,13 @@ def test_a_failed_start_is_never_last_hidden_in_lists_and_removed_by_clean(tmp_p
     main(["runs", "--all", "--runs-dir", str(tmp_path / "runs")])
     assert failed.path.name in capsys.readouterr().out
     [deletable] = [one for one in find_deletable(tmp_path / "runs", set()) if one.run is not None]
-    assert (deletable.path, deletable.what) == (failed.path, "failed to start: no such model")
+    assert (deletable.path, deletable.what) == (failed.path, "failed to start: there is no model")
 
 
 def test_last_says_that_no_run_has_started(tmp_path):
     folder = RunFolder.create(tmp_path / "runs", "study", "atr", 0)
-    StatusWriter(folder.status_file).end(RunState.FAILED, "no such model")
-    with pytest.raises(RunFolderError, match="holds no run that has started"):
+    StatusWriter(folder.status_file).end(RunState.FAILED, "there is no model")
+    with pytest.raises(RunFolderError, match="contains no run that has started"):
         find_run(tmp_path / "runs", "last")
 
 
@@ -103,8 +103,8 @@ def test_the_summary_of_a_failed_start_offers_no_resume(tmp_path, capsys):
     from atrium.assemble.run import print_summary
 
     folder = RunFolder.create(tmp_path / "runs", "study", "atr", 0)
-    StatusWriter(folder.status_file).end(RunState.FAILED, "no such model")
+    StatusWriter(folder.status_file).end(RunState.FAILED, "there is no model")
     print_summary(folder)
     shown = capsys.readouterr().out
-    assert "no such model" in shown
+    assert "there is no model" in shown
     assert "--resume" not in shown

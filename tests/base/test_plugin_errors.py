@@ -67,7 +67,7 @@ def test_plugin_for_modules_of_another_version_is_refused_in_one_line_that_says_
         plugins._run(plugins.Plugin(name="earlier.py", sha256="0", path=path, source=path.read_bytes()), "it")
     assert str(raised.value) == (
         "it, line 2: ModuleNotFoundError: No module named 'atrium.objective'; "
-        "docs/extending.md names the modules of this version"
+        "docs/extending.md lists the modules of this version"
     )
 
 
@@ -114,5 +114,5 @@ def test_dry_run_finds_a_reward_that_fails_without_right_answers_or_does_not_rep
     try_reward(config, PROBLEM)
     with pytest.raises(ValueError, match="empty"):
         try_reward(config.model_copy(update={"reward": OnlyWhenRight()}), PROBLEM)
-    with pytest.raises(PluginError, match="Changing returned other rewards for the same group"):
+    with pytest.raises(PluginError, match="Changing returned different rewards for the same group"):
         try_reward(config.model_copy(update={"reward": Changing()}), PROBLEM)

@@ -80,28 +80,28 @@ def test_parquet_is_read_in_the_wanted_columns_and_names_the_others(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("rows.txt", b"", r"cannot read files of this kind; allowed are \.jsonl"),
-        ("rows.jsonl", b'{"problem": 1}\n{"prob', "line 2 is not JSON"),
+        ("rows.txt", b"", r"unknown kind of file; expected one of \.jsonl"),
+        ("rows.jsonl", b'{"problem": 1}\n{"prob', "line 2 is not valid JSON"),
         (
             "rows.jsonl",
             b'{"a": 1}\n{"a":\n{"a": 2}',
-            r"line 2 is not JSON \(Expecting value at column 6",
+            r"line 2 is not valid JSON \(Expecting value at column 6",
         ),
         ("rows.jsonl", b"[1, 2]\n", "line 1 is not an object"),
         ("rows.jsonl", b"version https://git-lfs.github.com/spec/v1\n", "is a Git LFS pointer"),
         ("rows.jsonl", b'{"problem": "\xff"}\n', "is not UTF-8 text"),
         ("rows.jsonl", b'{"problem": "\\ud83d\\ude00"}\n{"problem": "\\ud800"}\n', "line 2 .*surrogates"),
         ("rows.json", b'["text"]', "entry 1 is not an object"),
-        ("rows.json", b"3", "holds no list of rows"),
+        ("rows.json", b"3", "expected a list of rows"),
         (
             "rows.csv",
             b"problem,answer\n1+1\n",
-            r"line 2 has 1 cells, the header has 2 \(divided by ','\); put",
+            r"line 2 has 1 cells, the header has 2 \(separated by ','\); put",
         ),
         ("rows.csv", b"problem,answer\n1,2,3\n", "line 2 has 3 cells, the header has 2"),
         ("rows.csv", b"a;b\n1;2\n3;4\n5;6;7,8\n", r"line 4 has 3 cells, .*';'.* in double quotes"),
-        ("rows.csv", b'problem,answer\n"1"1,2\n', "is no CSV"),
-        ("rows.parquet", b"PAR1", "is no whole Parquet file"),
+        ("rows.csv", b'problem,answer\n"1"1,2\n', "is not a CSV"),
+        ("rows.parquet", b"PAR1", "is not a complete Parquet file"),
     ],
 )
 def test_a_damaged_file_is_one_line_that_says_where(tmp_path, name, content, message):
@@ -127,5 +127,5 @@ def test_what_never_ends_is_one_line_for_every_kind_of_file(tmp_path, suffix, od
     else:
         with path.open("wb") as file:
             file.truncate(1 << 40)  # sparse: it takes no room
-    with pytest.raises(DataError, match=r"no regular file|more than|no whole Parquet"):
+    with pytest.raises(DataError, match=r"not a regular file|more than|larger than|not a complete Parquet"):
         list(read_rows(path, COLUMNS))

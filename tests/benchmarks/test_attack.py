@@ -66,7 +66,7 @@ def test_every_kind_of_damage_is_done(tmp_path):
 
 
 def test_a_refusal_is_one_line_that_names_what_is_wrong():
-    assert judge(2, "error: seed=x: allowed is a number\n", ["seed"])[0] is Outcome.REFUSED
+    assert judge(2, "error: seed must be a number, got x\n", ["seed"])[0] is Outcome.REFUSED
     assert judge(2, "error: something is wrong\n", ["seed"])[0] is Outcome.FELL
     assert judge(2, "error: seed\nand more\n", ["seed"])[0] is Outcome.FELL
     assert judge(1, "error: seed\n", ["seed"])[0] is Outcome.FELL

@@ -140,7 +140,7 @@ def test_a_computation_agrees_up_to_its_bound_and_without_one_was_not_read():
         (lambda rows: rows[0].__setitem__(4, NUM_SAMPLES), f"sample {NUM_SAMPLES}; the design has samples"),
         (lambda rows: rows[0].__setitem__(5, 3), "correct is 3; allowed are"),
         (lambda rows: rows[0].__setitem__(0, "again"), "a seed is used once"),
-        (lambda rows: rows.append(rows[0]), "stands there twice"),
+        (lambda rows: rows.append(rows[0]), "twice"),
         (lambda rows: rows.pop(), "samples of problem"),
         (lambda rows: rows.__delitem__(slice(0, NUM_PROBLEMS * NUM_SAMPLES)), "no rows of old with seed 0"),
     ],

@@ -67,7 +67,7 @@ def test_every_command_can_be_imported(name):
 @pytest.mark.parametrize(
     ("error", "code", "printed"),
     [
-        (ConfigError("seed=x: allowed is a whole number"), 2, "error: seed=x: allowed is a whole number\n"),
+        (ConfigError("seed must be a whole number, got x"), 2, "error: seed must be a whole number, got x\n"),
         (CheckpointError("it is\n damaged"), 2, "error: it is damaged\n"),
         (AtriumError("no"), 1, "error: no\n"),
         (

@@ -113,7 +113,7 @@ def test_an_evaluation_whose_process_died_goes_on_and_ends_with_the_same_rows(ev
         file.unlink()
     made, printed = evaluate("--resume", folder.path.name)
     assert made is None
-    assert "5 of 8 problems are finished already" in printed
+    assert "5 of 8 problems are already finished" in printed
     # This part is less than a wave, so the rest was sampled in another batch, to the last bits.
     bits = [pytest.approx(row.pop("logprob_sum"), abs=1e-4) for row in whole]
     rows = rows_of(folder)
@@ -192,16 +192,16 @@ def test_a_path_into_a_run_means_that_run(evaluate, trained):
         (["--run", "last", "--step", "7"], "no checkpoint at step 7"),
         (["--run", "no-such-run"], "there is no run"),
         (["--resume", "last", "seed=1"], "leave out the others"),
-        (["--resume", "trained"], "is no evaluation"),
+        (["--resume", "trained"], "is not an evaluation"),
         (["evaluation.num_samples=4", "evaluation.pass_at=[8]"], "Pass@8 needs at least 8 samples"),
-        (["model=hub", "model.source=./nowhere"], "no such model folder"),
-        (["model.prompt=qwen3_thinking"], "allowed is model.thinking=true"),
+        (["model=hub", "model.source=./nowhere"], "there is no model folder"),
+        (["model.prompt=qwen3_thinking"], "use model.thinking=true"),
         (["--runs"], "there is no such flag; did you mean --run?"),
-        ([], "nothing says what to evaluate"),
-        (["benchmark=aime24"], "nothing says what to evaluate"),
+        ([], "there is nothing to evaluate"),
+        (["benchmark=aime24"], "there is nothing to evaluate"),
         (["algorithm=grpo"], "has no effect on an evaluation"),
         (["model=tiny", "grader.answer='Answer: {answer}'"], "the grader finds no answer"),
-        (["model=tiny", "model.thinking=true"], "set model.thinking=false, for it writes no </think>"),
+        (["model=tiny", "model.thinking=true"], "set model.thinking=false, because it writes no </think>"),
     ],
 )
 def test_mistakes_are_one_line_before_anything_is_loaded(runs_dir, trained, capsys, arguments, message):

@@ -276,7 +276,7 @@ def test_recomputed_activations_take_less_and_the_table_says_so(capsys):
         peaks.append({item["name"]: item["bytes"] for item in record["items"]}["activations"])
     assert peaks[1] < peaks[0] / 5
     assert main(["memory", *large[2:], "compute.recompute_activations=true"]) == 0
-    assert "updates compute activations again" in capsys.readouterr().out
+    assert "updates recompute activations" in capsys.readouterr().out
 
 
 def test_a_phase_holds_what_is_there_at_once():

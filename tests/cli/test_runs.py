@@ -241,8 +241,8 @@ def test_show_says_what_sampling_beside_training_allows(runs_dir, atrium):
     for line in (
         "sampling and training (medians of 5 steps)",
         "a step takes 8.5 s: sampling 6 s on 1 engine, training 2 s on 1 trainer, neither 0.5 s",
-        "each on devices of its own (rollout.lag=1 rollout.placement=server): at least 6.5 s, 1.31 times",
-        "with 3 to 1 devices, sampling to training: at least 2.5 s with 3 engines, where sampling scales",
+        "each on its own devices (rollout.lag=1 rollout.placement=server): at least 6.5 s, 1.31 times",
+        "with 3 to 1 devices, sampling to training: at least 2.5 s with 3 engines, if sampling scales",
     ):
         assert line in atrium("show", run.path.name, "--samples", "0")[1]
     served = ("rollout=vllm", "rollout.placement=server", "rollout.num_servers=2", "rollout.lag=2", "seed=7")
@@ -308,7 +308,7 @@ def test_samples_are_spread_evenly():
 def test_rerun_hands_the_stored_settings_to_training_which_checks_them(run, atrium):
     config = json.loads(run.config_file.read_text())
     run.config_file.write_text(json.dumps({**config, "num_steps": -7}))
-    assert fails(atrium("rerun", "last"), "num_steps=-7")
+    assert fails(atrium("rerun", "last"), "num_steps must be at least 1, got -7")
 
 
 @pytest.mark.full
@@ -375,7 +375,7 @@ def test_export_takes_the_best_or_a_step_and_a_place(run, atrium, tmp_path):
 def test_export_of_what_is_not_there_names_what_is(run, atrium, runs_dir):
     assert fails(
         atrium("export", "last", "--step", "3"),
-        "the nearest is --step 2; there are checkpoints at steps 2, 4, 6",
+        "the nearest is --step 2; it has checkpoints at steps 2, 4, 6",
     )
     assert fails(atrium("export", "last", "--best"), "no best checkpoint")
     (run.checkpoints_dir / "best.json").write_text('{"step": 5}')
@@ -410,8 +410,10 @@ def test_export_never_replaces_what_is_no_export(run, atrium, tmp_path, force):
     assert fails(atrium("export", "last", "--to", "a_file", *force), "not a folder")
     assert fails(atrium("export", "last", "--to", "link", *force), "not a folder")
     policy = run.checkpoint_path(6) / "policy"
-    assert fails(atrium("export", "last", "--to", str(policy), *force), "in the checkpoint itself")
-    assert fails(atrium("export", "last", "--to", str(policy / "deep"), *force), "in the checkpoint itself")
+    assert fails(atrium("export", "last", "--to", str(policy), *force), "inside the checkpoint itself")
+    assert fails(
+        atrium("export", "last", "--to", str(policy / "deep"), *force), "inside the checkpoint itself"
+    )
     assert (home / "documents").is_dir()
     assert (tmp_path / "a_file").read_text() == "precious"
     assert (policy / "model.safetensors").is_file()
@@ -506,9 +508,9 @@ def test_clean_deletes_nothing_that_lies_outside_the_runs_folder_behind_a_link(r
     code, out, _ = atrium("clean", "--yes")
     assert code == 0
     assert everything(outside) == before
-    assert out.count("kept: it lies in ") == 2
+    assert out.count("kept: it is in ") == 2
     assert "0 B freed" in out
-    assert out.count("kept: it lies in ") == atrium("clean")[1].count("kept: it lies in ")
+    assert out.count("kept: it is in ") == atrium("clean")[1].count("kept: it is in ")
 
 
 def test_clean_does_not_take_the_caches_of_a_folder_that_is_no_runs_folder(tmp_path, atrium):
@@ -562,7 +564,7 @@ def test_doctor_knows_requirements_of_the_base_and_of_the_extras():
     absent = "atrium-test-no-such-package"
     assert unmet(f"{absent}>=1") == f"{absent} is not installed (needed: {absent}>=1)"
     assert unmet("numpy<1").startswith("numpy ")
-    assert unmet("numpy<1").endswith("is installed, it needs <1")
+    assert unmet("numpy<1").endswith("is installed, expected <1")
     assert unmet("numpy") is None
 
 
@@ -585,7 +587,10 @@ def test_doctor_compares_the_drivers_cuda_with_torchs(monkeypatch, driver, built
     found = list(doctor._cuda())
     assert [finding.level for finding in found] == ([level] if level else [])
     if level == "missing":
-        assert "the driver has CUDA 12.8, torch was built with 13.0; install a newer driver" in found[0].text
+        assert (
+            "the driver supports CUDA 12.8, torch was built with 13.0; install a newer driver"
+            in found[0].text
+        )
 
 
 def test_doctor_reads_versions_of_cuda_where_they_stand(monkeypatch, tmp_path):

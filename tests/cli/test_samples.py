@@ -122,13 +122,13 @@ def test_exported_samples_are_graded_as_the_evaluation_was(run, tmp_path):
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"resps": [[["-1.5", "False"]]], "target": 1}, "so give samples of a task that generates text"),
+        ({"resps": [[["-1.5", "False"]]], "target": 1}, "so use samples of a task that generates text"),
         ({"resps": [["x"]], "target": ["1", "2"], "doc_id": 0}, ""),
         (
             {"resps": [["x"]], "target": ""},
-            "the reference cannot be read: no answer; the reference stands in target",
+            "the reference cannot be read: no answer; it must be in target",
         ),
-        ({"predictions": [], "gold": "1"}, "so give details of a generative task"),
+        ({"predictions": [], "gold": "1"}, "so use details of a generative task"),
     ],
 )
 def test_samples_without_texts_or_references_are_refused_by_their_row(run, tmp_path, row, words):
@@ -198,7 +198,11 @@ def test_regrading_a_run_of_an_older_grader_shows_both_versions_and_keeps_its_re
 
 @pytest.mark.parametrize(
     ("line", "words"),
-    [("{", "line 1 is not JSON"), ('{"answer": "1"}', "no field for the text"), ("", "holds no completions")],
+    [
+        ("{", "line 1 is not valid JSON"),
+        ('{"answer": "1"}', "no field for the text"),
+        ("", "contains no completions"),
+    ],
 )
 def test_a_file_that_holds_no_completions_is_refused_in_a_line(run, tmp_path, line, words):
     file = tmp_path / "theirs.jsonl"
@@ -210,7 +214,7 @@ def test_a_file_that_holds_no_completions_is_refused_in_a_line(run, tmp_path, li
 
 def test_what_regrading_does_not_read_is_refused(run):
     for arguments, words in (
-        (("--regrade", "last", "benchmark=aime24"), "allowed are settings of grader"),
+        (("--regrade", "last", "benchmark=aime24"), "only settings of grader"),
         (("--regrade", "last", "--run", "last"), "leave out --run"),
         (("--csv", "x.csv"), "belongs to --regrade"),
     ):

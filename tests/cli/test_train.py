@@ -84,7 +84,7 @@ def test_the_profile_flag_is_the_setting_of_the_second_step(begun):
 
 def test_a_step_that_never_comes_cannot_be_profiled(begun, capsys):
     assert main(["train", "--profile", "num_steps=1"]) == 2
-    assert "compute.profile_step=2: the run has num_steps=1" in capsys.readouterr().err
+    assert "compute.profile_step=2: the run has only num_steps=1" in capsys.readouterr().err
 
 
 def test_flags_may_stand_anywhere(begun, capsys):
@@ -121,7 +121,8 @@ def test_help_on_a_section_says_what_each_of_its_settings_means(begun, capsys):
     printed = " ".join(capsys.readouterr().out.split())
     assert "divergence.kind=asymmetric_ratio 1 - epsilon_low <= w <= 1 + epsilon_high" in printed
     assert (
-        "divergence.epsilon_low (number >= 1e-12 and <= 100) How far the ratio may fall below 1." in printed
+        "divergence.epsilon_low (number >= 1e-12 and <= 100) Maximum decrease of the ratio below 1."
+        in printed
     )
     assert "rollout.lag (integer >= 0 and <= 64; default 0) Steps by which sampling is ahead" in printed
 
@@ -245,10 +246,10 @@ def test_a_change_to_a_continued_run_is_refused_by_name(begun, stored, capsys):
     [
         (
             ["--resume", "RUN", "num_steps=20"],
-            "must be at least 24, the step that RUN goes on from; or go back",
+            "must be at least 24, the step that RUN resumes from; or rewind",
         ),
-        (["--resume", "RUN", "num_steps=9"], "or go back with --from-step 0"),
-        (["--resume", "RUN@24", "num_steps=20"], "must be at least 24, the step that RUN goes on from"),
+        (["--resume", "RUN", "num_steps=9"], "or rewind with --from-step 0"),
+        (["--resume", "RUN@24", "num_steps=20"], "must be at least 24, the step that RUN resumes from"),
         (["--resume", "RUN", "--from-step", "12", "num_steps=9"], "must be at least 12"),
     ],
 )

@@ -176,12 +176,14 @@ def test_failed_starts_and_archived_runs_are_not_missing(study):
     (archived.path / "annotations.json").write_text(json.dumps({"is_archived": True}))
     failed = study("ppo", 5, state=RunState.FAILED)
     status = json.loads(failed.status_file.read_text())
-    failed.status_file.write_text(json.dumps({**status, "state": "failed_start", "error": "no such model"}))
+    failed.status_file.write_text(
+        json.dumps({**status, "state": "failed_start", "error": "there is no model"})
+    )
     comparison = study.compare()
     assert _verdict(comparison).kind == "better"
     assert [one.arm.name for one in comparison.arms] == ["grpo", "atr"]
     reasons = {one.name: one.reason for one in comparison.left_out}
-    assert reasons == {archived.name: "is archived", failed.name: "failed to start: no such model"}
+    assert reasons == {archived.name: "is archived", failed.name: "failed to start: there is no model"}
 
 
 def test_leaving_out_names_one_of_the_runs_and_a_reason(study, capsys):

@@ -62,7 +62,7 @@ def test_what_was_chosen_stands_in_the_record_and_is_not_chosen_again():
 
 
 def test_a_context_without_room_for_a_prompt_is_refused():
-    with pytest.raises(ConfigError, match=r"context_length=64 leaves no room for a prompt before .*=64"):
+    with pytest.raises(ConfigError, match=r"context_length=64 does not fit a prompt before .*=64"):
         compose(["rollout=vllm", "rollout.context_length=64"])
 
 
@@ -84,7 +84,10 @@ def test_a_lag_on_completions_that_are_read_from_disk_is_refused():
         (("rollout=vllm_cpu",), r"vLLM is not installed"),
         (("rollout=vllm_cpu", "model.head_dim=20"), r"model\.head_dim=20: vLLM has no kernel"),
         (("rollout=vllm", "model.head_dim=32"), r"rollout\.kv_cache_mb=null takes a share of a GPU's memory"),
-        (("rollout=vllm_cpu", "model.head_dim=32", "rollout.sleep_level=1"), r"sleep_level=1 .* for GPUs"),
+        (
+            ("rollout=vllm_cpu", "model.head_dim=32", "rollout.sleep_level=1"),
+            r"sleep_level=1 .* require a GPU",
+        ),
         (("rollout=vllm_cpu", "model.head_dim=32", "rollout.kv_cache_dtype=fp8"), r"kv_cache_dtype=fp8"),
     ],
 )

@@ -67,7 +67,7 @@ def test_the_built_in_model_is_sampled_on_policy():
         ("evaluation.pass_at=[16]", "Pass@16 needs at least 16 samples"),
         ("evaluation.num_sample=4", "num_samples"),
         ("rollout.num_prompts=8", "has no effect on an evaluation"),
-        ("experiment=stress", "changes only what training reads"),
+        ("experiment=stress", "changes only settings that training reads"),
     ],
 )
 def test_settings_without_effect_and_impossible_ones_are_refused_by_name(override, message):
@@ -143,7 +143,7 @@ def test_server_of_an_evaluation_is_split_where_this_is_typed():
 
 def test_stored_rollouts_answer_no_benchmark():
     bank = ("rollout=bank", "rollout.source=some/run")
-    with pytest.raises(ConfigError, match="stored rollouts answer no benchmark"):
+    with pytest.raises(ConfigError, match="stored rollouts cannot answer a benchmark"):
         compose_evaluation(bank)
     assert of_checkpoint(trained=bank).config.rollout.engine == "transformers"
 
@@ -188,5 +188,5 @@ def test_draws_are_keyed_by_the_seed_of_the_run_that_trained_the_policy_and_of_n
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", json.dumps(compose([]).model_dump(mode="json"))])
 def test_what_is_no_evaluation_cannot_be_resumed(text):
-    with pytest.raises(RunFolderError, match=r"config\.json is not JSON|is no evaluation"):
+    with pytest.raises(RunFolderError, match=r"config\.json is not valid JSON|is not an evaluation"):
         stored_evaluation(text, Path("runs/e/x"))

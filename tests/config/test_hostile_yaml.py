@@ -28,11 +28,11 @@ def _bomb(opening: str, closing: str) -> str:
 _HOSTILE = {
     "aliases in lists": (_bomb("[", "]"), "values"),
     "aliases in mappings": (_bomb("{", "}"), "values"),
-    "an alias of itself": ("a: &a [*a]", "within what it names"),
+    "an alias of itself": ("a: &a [*a]", "refers to a value that contains it"),
     "a date by its tag": ("a: !!timestamp 2020-01-01", "names a type"),
     "a class": ("a: !!python/object/apply:os.system [true]", "names a type"),
-    "deep lists": ("a: " + "[" * 50_000 + "]" * 50_000, "deep|maximum nesting depth"),
-    "deep mappings": ("a: " + "{a: " * 5_000 + "1" + "}" * 5_000, "deep"),
+    "deep lists": ("a: " + "[" * 50_000 + "]" * 50_000, "levels|maximum nesting depth"),
+    "deep mappings": ("a: " + "{a: " * 5_000 + "1" + "}" * 5_000, "levels"),
 }
 
 
@@ -65,5 +65,5 @@ def test_a_date_is_text_and_many_keys_are_read_at_once() -> None:
     assert parse_yaml("2020-01-01: 2020-01-01") == {"2020-01-01": "2020-01-01"}
     text = "".join(f"k{n}: {n}\n" for n in range(24_000))
     assert len(parse_yaml(text)) == 24_000
-    with pytest.raises(yaml.YAMLError, match="'k7' stands there twice"):
+    with pytest.raises(yaml.YAMLError, match="'k7' appears twice"):
         parse_yaml(f"{text}k7: 1")

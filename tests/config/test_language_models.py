@@ -132,7 +132,7 @@ def test_a_model_too_large_for_the_machine_is_refused_before_it_is_loaded(with_a
     overrides = ["model=qwen3_8b", "model.weights=random", "dataset=math", "benchmark=math_suite"]
     config = compose(overrides, machine=with_a_gpu)
     with pytest.raises(
-        ConfigError, match=r"at least 1\d\d\.\d GB of GPU memory .*there are 80\.0 GB; what fits: rollout"
+        ConfigError, match=r"at least 1\d\d\.\d GB of GPU memory .*there are 80\.0 GB; to fit: rollout"
     ):
         check_memory(config, known_shape(config), 80 * 10**9)
     check_memory(config, known_shape(config), 280 * 10**9)

@@ -86,19 +86,19 @@ def test_files_go_with_each_other_and_with_several_values(own):
 @pytest.mark.parametrize(
     ("group", "text", "said"),
     [
-        ("experiment", "defaults: [{algorithm: atr}]", "allowed are names of conf/experiment and"),
-        ("experiment", "defaults: 3", "allowed is a list"),
-        ("tracking", "defaults: [mlflow, wandb]", "names 2 files of conf/tracking; allowed is one"),
-        ("experiment", "- 1", "holds no settings"),
+        ("experiment", "defaults: [{algorithm: atr}]", "use names of conf/experiment and"),
+        ("experiment", "defaults: 3", "must be a list"),
+        ("tracking", "defaults: [mlflow, wandb]", "names 2 files of conf/tracking; use one"),
+        ("experiment", "- 1", "contains no settings"),
         ("experiment", "a: [", "cannot be read"),
         ("algorithm", "name: mine\nsurrogate: {kind: clip}", "which file of conf/algorithm it starts from"),
         ("dataset", "kind: hub", r"begin it with `defaults: \[NAME\]`, where NAME is one of arithmetic,"),
-        ("algorithm", "defaults: [grpo]", "no line `name:` of its own"),
+        ("algorithm", "defaults: [grpo]", "no line `name:`"),
         ("algorithm", "defaults: [grpo]\nname: dapo", "recorded as another method's"),
-        ("algorithm", "defaults: [grop]\nname: mine", "algorithm=grop: there is no such option; did you"),
+        ("algorithm", "defaults: [grop]\nname: mine", "algorithm=grop: unknown option; did you"),
         ("optimizer", "defaults: [adamw]\nlearning_rat: 1", "learning_rat"),
-        ("optimizer", "defaults: [adamw]\n_target_: os.system", "_target_ is refused"),
-        ("optimizer", "defaults: [adamw]\nkind: '${oc.env:HOME}'", "an interpolation that calls something"),
+        ("optimizer", "defaults: [adamw]\n_target_: os.system", "_target_ cannot be set"),
+        ("optimizer", "defaults: [adamw]\nkind: '${oc.env:HOME}'", "an interpolation cannot call a resolver"),
         ("recipe", "hydra: {searchpath: [file:///tmp]}", "Hydra's own settings are fixed"),
     ],
 )
@@ -110,7 +110,7 @@ def test_a_wrong_file_is_refused_in_one_line(own, group, text, said):
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(
-        ConfigError, match=r"none.yaml: there is no such file; allowed is a file of conf/model"
+        ConfigError, match=r"none.yaml: there is no such file; use the name of a file in conf/model"
     ):
         with_files([f"model={tmp_path / 'none.yaml'}"])
 

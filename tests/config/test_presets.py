@@ -72,5 +72,5 @@ def test_a_wrong_name_is_one_line_with_the_nearest_right_one(group, name, said):
 
 
 def test_a_wrong_setting_in_a_file_names_the_file_and_the_setting():
-    with pytest.raises(ConfigError, match=r"divergence=mine: divergence\.delta=-1"):
+    with pytest.raises(ConfigError, match=r"divergence=mine: divergence\.delta must be"):
         presets.divergence_from({"kind": "kl3", "delta": -1.0}, "divergence=mine")

@@ -72,8 +72,8 @@ def test_repeating_what_the_run_began_with_is_harmless(stored, folder, overrides
         ("divergence=k2", "divergence.delta=0.3"),
         ("divergence.delta=0.1", "divergence.delta=0.3"),
         ("optimizer.learning_rate=1e-4", "optimizer.learning_rate=0.0005"),
-        ("experiment=quickstart", "leave this out"),
-        ("debug=tiny_steps", "leave this out"),
+        ("experiment=quickstart", "remove this override"),
+        ("debug=tiny_steps", "remove this override"),
         ("reward.overlong={buffer_tokens:8,factor:1.0}", "reward.overlong=null"),
         ("compute.num_threads=1", "compute.num_threads=3"),
     ],
@@ -89,7 +89,7 @@ def test_any_other_change_is_refused_by_name(stored, folder, override, began_wit
 def test_a_wrong_setting_is_refused_as_ever(stored, folder):
     with pytest.raises(ConfigError, match="did you mean num_steps"):
         resumed(stored, folder, ["num_stps=3"])
-    with pytest.raises(ConfigError, match="num_steps=0: allowed is at least 1"):
+    with pytest.raises(ConfigError, match="num_steps must be at least 1"):
         resumed(stored, folder, ["num_steps=0"])
 
 

@@ -83,7 +83,7 @@ def test_a_model_without_a_recipe_says_where_to_write_one(tmp_path, monkeypatch)
     shutil.copytree(conf_folder(), folder)
     shutil.copy(folder / "model" / "qwen3_1_7b.yaml", folder / "model" / "mine.yaml")
     monkeypatch.setattr(composition, "conf_folder", lambda: folder)
-    with pytest.raises(ConfigError, match=r"^model=mine: there is no conf/recipe/mine\.yaml.*recipe=NAME$"):
+    with pytest.raises(ConfigError, match=r"^model=mine: conf/recipe/mine\.yaml.*recipe=NAME$"):
         compose(["model=mine", *MATH])
     assert compose(["model=mine", "recipe=thinking", *MATH]).rollout.max_new_tokens == 8192
 
@@ -108,14 +108,14 @@ def test_a_folder_that_no_file_describes_gets_the_recipe_for_its_size(
     lines = hub(folder_of(tmp_path, hidden_size, num_layers))
     config = compose(lines)
     assert config.optimizer.learning_rate == rate
-    assert re.search(r"with [\d,]+ parameters it gets recipe=hub", compose_notes(config, lines)[0])
+    assert re.search(r"recipe=hub.* is used for [\d,]+ parameters", compose_notes(config, lines)[0])
 
 
 def test_a_hub_id_that_no_file_describes_gets_the_generic_recipe_and_a_note():
     lines = hub("somebody/model")
     config = compose(lines)
     assert (config.optimizer.learning_rate, config.rollout.max_new_tokens) == (1e-6, 2048)
-    assert "its size is not known yet, so recipe=hub" in compose_notes(config, lines)[0]
+    assert "its size is unknown, so recipe=hub" in compose_notes(config, lines)[0]
 
 
 @pytest.mark.parametrize("name", NUM_PARAMETERS)
@@ -132,8 +132,11 @@ def test_parameters_are_not_guessed_where_keys_are_missing():
 @pytest.mark.parametrize(
     ("experiment", "message"),
     [
-        ("stress", r"^optimizer\.learning_rate=0\.0005 destroys a pretrained model of 1\.7 billion"),
-        ("brief", r"^rollout\.max_new_tokens=256 cuts off a model that thinks"),
+        (
+            "stress",
+            r"^optimizer\.learning_rate=0\.0005 destroys a fully trained pretrained model of 1\.7 billion",
+        ),
+        ("brief", r"^rollout\.max_new_tokens=256 cuts off a reasoning model"),
     ],
 )
 def test_a_scale_that_cannot_be_meant_is_an_error_unless_it_is_typed(
@@ -153,7 +156,7 @@ def test_a_scale_that_cannot_be_meant_is_an_error_unless_it_is_typed(
     typed = [*lines, "optimizer.learning_rate=5e-4", "rollout.max_new_tokens=256"]
     notes = compose_notes(compose(typed), typed)
     assert len(notes) == 3
-    assert all(note.endswith("it was typed, so it is taken") for note in notes)
+    assert all(note.endswith("it is used because it was typed") for note in notes)
 
 
 def test_a_language_model_is_debugged_in_seconds_with_few_tokens():
@@ -172,6 +175,6 @@ def test_a_model_that_cannot_fit_is_refused_in_one_line_before_anything_is_loade
     monkeypatch.setattr("atrium.runs.provenance.memory_limit_mb", lambda: 8192)
     assert main(["train", *hub("Qwen/Qwen3-1.7B"), f"runs_dir={tmp_path}", "compute.device=cpu"]) == 2
     printed = capsys.readouterr()
-    assert re.search(r"takes at least 28\.\d GB of main memory.*there are 8\.6 GB; what fits:", printed.err)
+    assert re.search(r"needs at least 28\.\d GB of main memory.*there are 8\.6 GB; to fit:", printed.err)
     assert len(printed.err.splitlines()) == 1
     assert printed.out == ""

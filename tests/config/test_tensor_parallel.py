@@ -44,7 +44,7 @@ def with_a_gpu(monkeypatch):
     ("settings", "said"),
     [
         (["rollout.tensor_parallel=2"], "does not divide compute.num_processes=1, and processes that share"),
-        (["rollout.tensor_parallel=3", "compute.num_processes=4"], "allowed is 1, 2, 4, or a number of"),
+        (["rollout.tensor_parallel=3", "compute.num_processes=4"], "use 1, 2, 4, or a number of"),
         (
             [
                 "rollout.tensor_parallel=4",
@@ -52,13 +52,13 @@ def with_a_gpu(monkeypatch):
                 "compute.num_nodes=2",
                 "compute.rendezvous=a:1",
             ],
-            "are on one node",
+            "must be on one node",
         ),
         (
             ["rollout.tensor_parallel=2", "compute.num_processes=6", "rollout.num_prompts=4"],
             "num_prompts=4 times rollout.tensor_parallel=2, .* divides it: 2, 4, 8",
         ),
-        (["rollout.tensor_parallel=0"], "rollout.tensor_parallel=0"),
+        (["rollout.tensor_parallel must be"], "rollout.tensor_parallel must be"),
     ],
 )
 def test_processes_that_cannot_share_engines_are_refused(settings, said):
@@ -80,9 +80,9 @@ SERVED = ("rollout=vllm", "rollout.placement=server", "rollout.num_servers=2", "
 def test_servers_have_processes_of_their_own():
     rollout = compose(SERVED).rollout
     assert (rollout.processes_per_engine, rollout.ranks_per_engine) == (2, 1)
-    with pytest.raises(ConfigError, match=r"devices=\[1, 2\]: .* take 4 on each machine"):
+    with pytest.raises(ConfigError, match=r"devices=\[1, 2\]: .* need 4 on each machine"):
         compose([*SERVED, "rollout.devices=[1,2]"])
-    with pytest.raises(ConfigError, match=r"gives one engine the GPUs 0, 0, and .*tensor_parallel=2"):
+    with pytest.raises(ConfigError, match=r"gives one engine the GPUs 0, 0, but .*tensor_parallel=2"):
         compose([*SERVED, "rollout.devices=[1,2,0,0]"])
     compose([*SERVED, "rollout.devices=[1,2,1,2]"])
 
@@ -122,11 +122,11 @@ def test_other_engines_do_not_know_the_setting():
         (["rollout.tensor_parallel=2"], "rollout.tensor_parallel=2 does not divide compute.num_processes=1"),
         (
             ["rollout.tensor_parallel=3", "compute.num_processes=3"],
-            "cannot split the model's 4 attention heads; allowed is 1, 2, 4",
+            "cannot split the model's 4 attention heads; use 1, 2, 4",
         ),
         (
             [*MATH, "model=qwen3_8b", "rollout.tensor_parallel=3", "compute.num_processes=3"],
-            "cannot split the model's 32 attention heads; allowed is 1, 2, 4, 8, 16, 32",
+            "cannot split the model's 32 attention heads; use 1, 2, 4, 8, 16, 32",
         ),
     ],
 )
@@ -177,18 +177,18 @@ def test_key_value_heads_are_divided_or_copied(num_ranks):
         (
             {},
             3,
-            "tensor_parallel=3 cannot split the model's 32 attention heads; allowed is 1, 2, 4, 8, 16, 32",
+            "tensor_parallel=3 cannot split the model's 32 attention heads; use 1, 2, 4, 8, 16, 32",
         ),
         (
             {"num_heads": 12, "num_key_value_heads": 3, "vocabulary_size": 190},
             2,
-            "3 key-value heads; allowed is 1, 3, 6, 12",
+            "3 key-value heads; use 1, 3, 6, 12",
         ),
-        ({"feed_forward_size": 100}, 8, "feed-forward width of 100; allowed is 1, 2, 4"),
+        ({"feed_forward_size": 100}, 8, "feed-forward width of 100; use 1, 2, 4"),
         (
             {"num_heads": 12, "num_key_value_heads": 6, "vocabulary_size": 100},
             3,
-            "vocabulary of 128 rows, padding included; allowed is 1, 2",
+            "vocabulary of 128 rows, including padding; use 1, 2",
         ),
     ],
 )
@@ -206,7 +206,7 @@ def test_the_built_in_model_and_others_are_checked_alike(with_a_gpu):
     split(compose([*tiny, "compute.num_processes=4", "rollout.tensor_parallel=4"]))
     for model in (tiny, (*RANDOM_8B, "rollout.num_prompts=12", "optimizer.num_minibatches=1")):
         config = compose([*model, "compute.num_processes=3", "rollout.tensor_parallel=3"], machine=with_a_gpu)
-        with pytest.raises(ConfigError, match="attention heads; allowed is 1, 2, 4"):
+        with pytest.raises(ConfigError, match="attention heads; use 1, 2, 4"):
             split(config)
 
 
@@ -220,7 +220,7 @@ def test_the_memory_of_a_device_is_that_of_its_part(with_a_gpu):
     check(device_bytes=80 * GB)
     with pytest.raises(
         ConfigError,
-        match=r"there are 32\.0 GB; what fits: rollout\.tensor_parallel=2 compute\.offload=true$",
+        match=r"there are 32\.0 GB; to fit: rollout\.tensor_parallel=2 compute\.offload=true$",
     ):
         check(device_bytes=32 * GB)
     with pytest.raises(ConfigError, match=r"gives vLLM 16\.0 GB, but the weights in bfloat16 take 16\.4 GB"):

@@ -124,7 +124,7 @@ def test_a_task_without_levels_is_refused():
 
 def test_a_level_with_too_few_questions_is_refused_rather_than_searched_forever():
     # Two operands allow 81 sums and 45 differences.
-    with pytest.raises(ConfigError, match="2 operands is left"):
+    with pytest.raises(ConfigError, match="2 operands remain"):
         arithmetic_splits(ArithmeticSettings(max_operands=2, num_train=10, num_validation=60, num_test=67))
 
 

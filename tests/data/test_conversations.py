@@ -64,8 +64,8 @@ def test_a_prompt_is_text_or_a_message_list(value, expected):
         ([ANSWER], "no turn of the user"),
         ([{"role": "user", "content": " "}], "no turn of the user"),
         ([USER, SYSTEM, THEN], "a system turn that is not the first"),
-        ([USER, {"role": "tool", "content": "3"}, THEN], "a turn of the role 'tool'; known are system, "),
-        ([{"role": "user", "content": None}], "a turn of the user without text"),
+        ([USER, {"role": "tool", "content": "3"}, THEN], "unknown role 'tool' of a turn; known are system, "),
+        ([{"role": "user", "content": None}], "a turn of the user has no text"),
         ([IMAGE], "a part of the type 'image', which is not text"),
     ],
 )

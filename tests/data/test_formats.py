@@ -68,7 +68,7 @@ def test_a_published_format_loads_by_its_path_alone(name, turns, suffix, tmp_pat
 def test_system_turns_are_counted_and_left_out_where_so_set():
     kept, dropped = (_load(FORMATS / "skyrl.jsonl", *lines) for lines in ((), ("system=drop",)))
     assert kept.origin.warnings == ("3 prompts have a system turn, which precedes that of model.prompt",)
-    assert dropped.origin.warnings == ("3 prompts have a system turn, left out",)
+    assert dropped.origin.warnings == ("3 prompts have a system turn, which is dropped",)
     assert [problem.turns for problem in dropped.problems] == [(), (), ()]
     assert [one.question for one in dropped.problems] == [one.question for one in kept.problems]
 
@@ -168,9 +168,9 @@ def test_choices_of_every_layout_are_shown_with_letters(tmp_path, choices, answe
     [
         (["1", "2", "3"], 1, "may be several of the 3 choices"),
         (["3", "4"], "C", "'C' is none of the 2 choices"),
-        (["3", "3"], "A", "2 to 26 different ones"),
-        (["3"], "A", "1 choices"),
-        ([["3"], "4"], "A", "a choice without text"),
+        (["3", "3"], "A", "2 to 26 different choices"),
+        (["3"], "A", "got 1"),
+        ([["3"], "4"], "A", "a choice has no text"),
     ],
 )
 def test_a_reference_that_names_no_choice_is_refused_by_name(tmp_path, choices, answer, reason):
@@ -182,7 +182,7 @@ def test_a_reference_that_names_no_choice_is_refused_by_name(tmp_path, choices, 
 
 def test_unused_choices_are_told_and_used_ones_are_not():
     unused = _load(FORMATS / "choices.jsonl")
-    assert "the column options holds choices that no question shows" in unused.origin.warnings[-1]
+    assert "the column options contains choices that no question shows" in unused.origin.warnings[-1]
     used = _load(FORMATS / "choices.jsonl", "fields.choices=[options]")
     assert [problem.answer for problem in used.problems] == ["B", "A", "C"]
     assert used.origin.warnings == ()

@@ -40,12 +40,12 @@ def test_a_dataset_knows_its_hash_and_size():
 
 
 def test_a_dataset_refuses_a_repeated_problem_id():
-    with pytest.raises(DataError, match="'d' holds problem_id 'p-0' twice"):
+    with pytest.raises(DataError, match="'d' contains problem_id 'p-0' twice"):
         Dataset(name="d", problems=(*_problems(2), _problems(1)[0]))
 
 
 def test_a_dataset_and_a_stream_refuse_to_be_empty():
-    with pytest.raises(DataError, match="'d' holds no problems"):
+    with pytest.raises(DataError, match="'d' contains no problems"):
         Dataset(name="d", problems=())
     with pytest.raises(DataError, match="at least one problem"):
         ProblemStream((), seed=0)

@@ -87,7 +87,7 @@ def test_template_that_prints_an_address_is_refused():
         def decode(self, tokens):
             return "<generator object sync_do_map at 0x7f27c40>"
 
-    with pytest.raises(ConfigError, match="reads an address in memory"):
+    with pytest.raises(ConfigError, match="reads a memory address"):
         check_prompt(Spelled(), PromptTemplate(), PROBLEM, DAY)
 
 
@@ -109,7 +109,7 @@ def test_option_that_the_template_reads_is_accepted(value, template):
     [
         (
             {"enable_thinkin": True},
-            "chat_options.enable_thinkin changes nothing .*did you mean enable_thinking",
+            "chat_options.enable_thinkin has no effect .*did you mean enable_thinking",
         ),
         ({"enable_thinking": True, "effort": "low"}, "chat_options.effort .*its options are enable_thinking"),
     ],

@@ -344,10 +344,10 @@ def test_weights_that_a_server_cannot_read_are_refused_before_it_loads_them(
 
 def test_address_without_a_server_is_named_at_once_and_refused_after_the_timeout(start):
     url = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(EngineError, match=rf"server {url} cannot be used: no server answered within 0\.5 s"):
+    with pytest.raises(EngineError, match=rf"server {url} cannot be used: no server was ready within 0\.5 s"):
         start(urls=[url], start_timeout_s=0.5)
     assert start.logged == [
-        f"server {url} does not answer (All connection attempts failed); the run waits 0.5 s for it "
+        f"server {url} does not respond (All connection attempts failed); the run waits 0.5 s for it "
         "(rollout.start_timeout_s)"
     ]
 
@@ -355,7 +355,7 @@ def test_address_without_a_server_is_named_at_once_and_refused_after_the_timeout
 @pytest.mark.parametrize(
     ("status", "message"),
     [
-        (307, r"redirects to http://other:8000/health; give the server's own address"),
+        (307, r"redirects to http://other:8000/health; use the server's own address"),
         (404, r"no vLLM server is at this address"),
     ],
 )
@@ -397,7 +397,7 @@ def test_lost_server_at_an_address_ends_the_run_after_the_timeout(start, folders
         engine = start(urls=[url], start_timeout_s=0.5)
         generations = engine.generate(REQUESTS, SAMPLING)
         next(generations)
-    with pytest.raises(EngineError, match=r"no server answered within 0\.5 s .*--resume"):
+    with pytest.raises(EngineError, match=r"no server was ready within 0\.5 s .*--resume"):
         list(generations)
 
 

@@ -113,7 +113,7 @@ def test_what_is_decoded_at_once_is_bounded_and_shared_by_processes():
     [
         ("compute.device=cpu", "compute.device=cpu has no GPU"),
         ("rollout.devices=[1, 1]", "rollout.devices=[1, 1] names a GPU twice or one of the trainer's"),
-        ("rollout.devices=[1, 0]", "the first 1, and NCCL needs one GPU per process"),
+        ("rollout.devices=[1, 0]", "the first 1), and NCCL needs one GPU per process"),
     ],
 )
 def test_weights_are_sent_to_gpus_of_their_own_or_refused_in_one_line(line, obstacle):

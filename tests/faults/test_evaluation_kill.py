@@ -173,7 +173,7 @@ def test_an_evaluation_killed_at_any_moment_and_resumed_has_the_same_rows(runs_d
     assert parts_of(folder) == []
     assert read_status(folder.status_file).state == RunState.FINISHED
     assert f"{BENCHMARK}: " in (log := folder.log_file.read_text())
-    assert "problems are finished already" in log
+    assert "problems are already finished" in log
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -141,7 +141,7 @@ def test_a_scorer_that_finds_another_question_than_the_run_recorded_grades_nothi
         (("countdown", "difficulty=99"), "countdown has the levels 0 to 4"),
         (
             ("countdown", "options={numbers: 3}"),
-            r"options.numbers: countdown has no such setting; it has max_num",
+            r"options.numbers: unknown setting of countdown; it has max_num",
         ),
         (("countdown", "options={min_numbers: -3}"), "the generator refuses these settings"),
         (("rush_hour",), "has no reference answers"),

@@ -128,5 +128,5 @@ def test_the_format_reward_asks_for_an_answer_only(kind: VerdictKind):
 @pytest.mark.parametrize("given", [["1", "0"], "10", [np.nan, 0.0], [1.0], 1.0], ids=str)
 def test_a_reward_that_returns_text_or_not_one_number_each_is_refused(given):
     group = graded(*[(VerdictKind.CORRECT, completion())] * 2)
-    with pytest.raises(PluginError, match=r"test_rewards\.py, line \d+.* return a finite number, or None"):
+    with pytest.raises(PluginError, match=r"test_rewards\.py, line \d+.* expected a finite number, or None"):
         checked_rewards(lambda group: given, group)

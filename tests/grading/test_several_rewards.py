@@ -134,7 +134,7 @@ def test_short_completions_have_the_length_reward():
 def test_settings_that_cannot_work_are_refused_by_name():
     with pytest.raises(ConfigError, match="correct, form are all 0"):
         several(correct=(0.0, "correctness"), form=(0.0, "format")).check(16)
-    with pytest.raises(ConfigError, match=r"reward\.parts\.my-form: a name is a letter"):
+    with pytest.raises(ConfigError, match=r"reward\.parts\.my-form: a name must be a letter"):
         several(**{"my-form": (1.0, "format")}).check(16)
     with pytest.raises(ConfigError, match=r"reward\.parts\.short: reward\.limit=20"):
         several(short=(1.0, {"kind": "length", "limit": 20})).check(16)
@@ -206,5 +206,5 @@ def test_the_error_of_a_wrong_return_names_the_function():
 
     with pytest.raises(PluginError, match=r"test_several_rewards\.py, line \d+, in .*too_few: returned"):
         checked_rewards(undeclared(from_trl(too_few))(), make_group())
-    with pytest.raises(TypeError, match="is a Python function"):
+    with pytest.raises(TypeError, match="must be a Python function"):
         from_trl(FormatReward())

@@ -94,7 +94,7 @@ def test_a_problem_has_its_own_tolerance_here_and_in_a_worker():
 
 @pytest.mark.parametrize("error", ["wide", "-1", "nan", "1e10", ""])
 def test_a_tolerance_that_is_none_is_refused_by_its_name(error: str):
-    with pytest.raises(DataError, match=f"error='{error}' of a problem is no tolerance"):
+    with pytest.raises(DataError, match=f"error='{error}' of a problem must be a number"):
         ToleranceVerifier(tolerance_from="error").of_problem({"error": error})
 
 
@@ -142,7 +142,7 @@ def test_a_gold_in_another_form_is_found_at_any_place(place: str):
 
 @pytest.mark.parametrize("place", ["lastnumber", "{answer}", "Answer:", "a {answer} b {answer}", "$answer"])
 def test_a_place_that_is_none_is_refused_with_what_is_allowed(place: str):
-    with pytest.raises(ValueError, match=r"box, last_number, or words that hold \{answer\} once"):
+    with pytest.raises(ValueError, match=r"box, last_number, or words that contain \{answer\} once"):
         MathVerifier(answer=place)
 
 

@@ -67,7 +67,7 @@ def test_samples_of_lm_eval_give_the_printed_mean_of_each_filter_and_the_setting
 
 def test_validations_of_verl_give_the_logged_mean_and_mapped_curves(imported):
     code, printed = imported(FILES / "verl", "--experiment", "e", "--method", "ours", "--seed", 3)
-    assert (code, "4 of 5 metrics have Atrium's names" in printed) == (0, True)
+    assert (code, "4 of 5 metrics map to Atrium's names" in printed) == (0, True)
     (run,) = find_runs("runs", ["e"])
     logged = [json.loads(line)["data"] for line in (FILES / "verl" / "log.jsonl").read_text().splitlines()]
     for step, entry in zip((0, 10), logged, strict=True):
@@ -145,9 +145,9 @@ def test_trainer_logs_without_a_method_and_several_rewards_are_refused(tmp_path,
     ("source", "changed", "message"),
     [
         ("trl/grpo-0", "trainer_state.json", "is damaged"),
-        ("trl/grpo-0", "completions/completions_00002.parquet", "is no whole Parquet file"),
-        ("verl", "10.jsonl", "is the file whole?"),
-        ("verl", "log.jsonl", "is the file whole?"),
+        ("trl/grpo-0", "completions/completions_00002.parquet", "is not a complete Parquet file"),
+        ("verl", "10.jsonl", "the file may be incomplete"),
+        ("verl", "log.jsonl", "the file may be incomplete"),
     ],
 )
 def test_a_truncated_file_of_a_program_is_one_line_and_nothing_is_written(

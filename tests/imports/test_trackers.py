@@ -32,7 +32,7 @@ def chunk(kind, content):
 @pytest.mark.parametrize("source", ["wandb", "mlflow/mlflow.db", "mlflow/mlruns"])
 def test_curves_seed_and_settings_of_a_tracked_run_are_imported(source, imported):
     code, printed = imported(FILES / source, "--experiment", "e", "--method", "grpo")
-    assert (code, "2 of 2 metrics have Atrium's names" in printed) == (0, True), printed
+    assert (code, "2 of 2 metrics map to Atrium's names" in printed) == (0, True), printed
     (run,) = list_runs("runs")
     curves = recorded_curves(run).columns
     assert list(curves[metrics.REWARD.name]) == REWARDS

@@ -22,17 +22,20 @@ from atrium.models.settings import TinySettings
     ("settings", "said"),
     [
         (["compute.num_processes=3"], "does not divide rollout.num_prompts=64"),
-        (["compute=multi_node"], "compute.num_nodes=2 needs a place where the nodes meet"),
-        (["compute.rendezvous=here:1"], "compute.rendezvous=here:1 has no effect: one node meets nobody"),
+        (["compute=multi_node"], "compute.num_nodes=2 needs a rendezvous address"),
+        (
+            ["compute.rendezvous=here:1"],
+            "compute.rendezvous=here:1 has no effect: one node needs none",
+        ),
         (["compute.rendezvous=here", "compute.num_nodes=2"], "compute.rendezvous"),
         (
             ["compute.num_nodes=2", "compute.rendezvous=8.8.8.8:29500"],
             "compute.rendezvous=8.8.8.8:29500: 8.8.8.8 is a public address",
         ),
-        (["compute.num_nodes=2", "compute.rendezvous=localhost:99999"], "allowed is 1 to 65535"),
-        (["compute.allow_public_rendezvous=true"], "has no effect: one node meets nobody"),
-        (["compute.num_processes=0"], "compute.num_processes=0"),
-        (["compute.timeout_s=0"], "compute.timeout_s=0"),
+        (["compute.num_nodes=2", "compute.rendezvous=localhost:99999"], "must be 1 to 65535"),
+        (["compute.allow_public_rendezvous=true"], "has no effect: a single node needs no rendezvous"),
+        (["compute.num_processes=0"], "compute.num_processes must be"),
+        (["compute.timeout_s=0"], "compute.timeout_s must be"),
     ],
 )
 def test_wrong_processes_are_one_line(tmp_path, capsys, settings, said):
@@ -83,7 +86,9 @@ def on_gpus(num_processes, *more):
 
 
 def test_a_node_with_too_few_gpus_is_refused(driver):
-    with pytest.raises(ConfigError, match=r"this machine has 3 GPUs, and they take 4; allowed is 3 together"):
+    with pytest.raises(
+        ConfigError, match=r"this machine has 3 GPUs, but they need 4; use at most 3 together"
+    ):
         launching.check_node(on_gpus(4))
 
 
@@ -92,16 +97,16 @@ def test_servers_of_a_node_take_gpus_of_their_own(driver):
     launching.check_node(on_gpus(1, *served))
     launching.check_node(on_gpus(2, *served, "rollout.devices=[2,2]"))
     for devices in ([], ["rollout.devices=[2,3]"]):
-        with pytest.raises(ConfigError, match="they and the servers beside them take 4; allowed is 3"):
+        with pytest.raises(ConfigError, match="they and their servers need 4; use at most 3"):
             launching.check_node(on_gpus(2, *served, *devices))
 
 
 def test_servers_are_counted_before_a_model_is_loaded(driver, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("atrium.engines.vllm_environment._version", {"vllm": "0.32.0"}.get)
+    monkeypatch.setattr("atrium.engines.vllm_environment.installed_version", {"vllm": "0.32.0"}.get)
     served = ["rollout=vllm", "rollout.placement=server", "rollout.num_servers=3"]
     assert main(["train", f"runs_dir={tmp_path / 'runs'}", "compute.device=cuda", *served]) == 2
     said = capfd.readouterr()
-    assert "they and the servers beside them take 4; allowed is 3" in said.err
+    assert "they and their servers need 4; use at most 3" in said.err
     assert "compute: cuda" not in said.out  # what is said before torch is loaded
     assert not list((tmp_path / "runs").glob("[!.]*"))
 
@@ -143,7 +148,7 @@ def test_commands_of_one_process_refuse_settings_of_several(tmp_path, capsys, mo
     monkeypatch.setattr("atrium.assemble.checks.torch_has_cuda", lambda: True)
     assert main([*command, setting, f"runs_dir={tmp_path}"]) == 2
     errors = capsys.readouterr().err
-    assert "is for `atrium train`" in errors
+    assert "applies only to `atrium train`" in errors
     assert errors.count("\n") == 1
 
 

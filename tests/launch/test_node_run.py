@@ -146,7 +146,7 @@ def test_a_killed_rank_ends_the_run_which_names_it_and_leaves_no_process(folder,
     assert is_gone(seen(folder, 0)["pid"])
     status = read_status(folder.status_file)
     assert status.state == "failed_start"
-    assert status.error == "rank 1 was killed by SIGKILL (from outside, or for want of memory)"
+    assert status.error == "rank 1 was killed by SIGKILL (from outside, or out of memory)"
 
 
 @pytest.mark.full
@@ -187,7 +187,7 @@ def failure(rank, exit_code=1, phase="", message=""):
 def test_the_cause_is_the_rank_that_did_not_fail_because_of_another():
     lost = failure(0, message="rank 0 lost the others in update: rank 2 is gone")
     killed = str(cause_of([lost, failure(2, -9, "update")]))
-    assert killed == "rank 2 was killed by SIGKILL in update (from outside, or for want of memory)"
+    assert killed == "rank 2 was killed by SIGKILL in update (from outside, or out of memory)"
     said = cause_of([lost, failure(1, phase="sampling", message="EngineError")])
     assert str(said) == "rank 1 failed in sampling: EngineError"
     assert str(cause_of([lost])) == "rank 0 lost the others in update: rank 2 is gone"
@@ -204,7 +204,7 @@ def test_a_rank_hangs_when_nobody_says_anything_new_for_too_long():
     assert clock.look({**phases, 0: "8 waiting"}, 1199.0) is None
     said = clock.look({**phases, 0: "8 waiting"}, 1201.0)
     assert said is not None
-    assert said.startswith("rank 1 did nothing new for 601 s in sampling")
+    assert said.startswith("rank 1 made no progress for 601 s in sampling")
 
 
 def test_the_last_words_of_a_rank_are_its_error_or_the_end_of_its_traceback(tmp_path):
@@ -255,7 +255,7 @@ def test_a_node_that_waits_in_vain_for_others_says_so(folder):
         num_processes=1, num_nodes=2, rendezvous=f"localhost:{free_port()}", timeout_s=1.0
     )
     run = NodeRun(folder, settings, Meeting(settings), pytest.fail)
-    with pytest.raises(ConfigError, match=r"compute.num_nodes=2: not all of them came"):
+    with pytest.raises(ConfigError, match=r"compute.num_nodes=2: not all nodes connected"):
         run.run([sys.executable, "-c", "pass"])
     assert read_status(folder.status_file).state == "failed_start"
 

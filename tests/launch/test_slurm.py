@@ -81,10 +81,10 @@ def test_script_requests_the_gpus_of_servers_too(tmp_path, capsys, monkeypatch):
     ("settings", "said"),
     [
         (["compute.slurm.executor=local", "compute.num_nodes=2"], "compute.num_nodes=2"),
-        (["compute.slurm.time_minutes=2"], "compute.slurm.signal_lead_s=120 is not before the end"),
+        (["compute.slurm.time_minutes=2"], "compute.slurm.signal_lead_s=120 must be less than"),
         (["compute.slurm.partion=gpu"], "compute.slurm.partion"),
         (["compute.rendezvous=a:1", "compute.num_nodes=2"], "compute.rendezvous=a:1 has no effect"),
-        ([], "there is no SLURM on this machine"),
+        ([], "SLURM is not installed on this machine"),
     ],
 )
 def test_a_wrong_job_is_refused_in_one_line(tmp_path, capsys, monkeypatch, settings, said):
@@ -136,10 +136,10 @@ def test_a_grid_is_one_array_that_is_followed_to_its_end(cluster, capsys):
     assert main(grid) == 3
     ending.join(100)
     said = capsys.readouterr()
-    assert "job 12_0 is submitted, its log is" in said.out
+    assert "submitted job 12_0, its log is" in said.out
     assert "job 12_0 ended\n" in said.out
     assert "job 12_1 ended with exit code 3: it broke (run runs/x/r1)" in said.out
-    assert "a job did not end well" in said.err
+    assert "a job failed" in said.err
     assert "#SBATCH --array=0-1%1" in (cluster / "script").read_text()
 
 

@@ -257,7 +257,7 @@ def test_pass_before_the_loss_is_only_needed_where_sums_depend_on_the_current_po
 
 def test_counts_that_no_correction_changes_are_refused():
     for more in ((), ("algorithm.correction={kind: truncated_importance, cap: 2.0}",)):
-        with pytest.raises(ConfigError, match=r"counts=kept has no effect where .* rejects no token"):
+        with pytest.raises(ConfigError, match=r"counts=kept has no effect if .* rejects no token"):
             load_method("grpo", *more, KEPT)
 
 
@@ -266,7 +266,7 @@ def test_totals_of_the_caller_do_not_go_with_kept_tokens():
     method = load_method("dapo", band, KEPT)
     zero_BT = torch.zeros(2, 3)
     tensors = {"old_logprob_BT": zero_BT, "rollout_logprob_BT": zero_BT, "advantage_BT": zero_BT}
-    with pytest.raises(ValueError, match="which your totals do not know"):
+    with pytest.raises(ValueError, match="which the given totals do not contain"):
         method.loss(zero_BT, torch.ones(2, 3), totals=Totals(tokens=6, rows=2, groups=1), **tensors)
 
 

@@ -44,7 +44,7 @@ def test_the_remedy_for_a_method_that_asks_for_the_engine_is_another_precision()
     lines = ["algorithm=grpo", "divergence.delta=0.001", "algorithm.ratio.gate.anchor=rollout"]
     [note] = compose(lines).method.notes(replace(LAGGED, lag=0))
     assert note.endswith(
-        "0.02 nats per token, more than the window [0.999, 1.001] allows, so rounding alone cuts; "
+        "0.02 nats per token, more than the window [0.999, 1.001] allows, so rounding alone causes clipping; "
         "compute.dtype=float32 rounds less"
     )
 
@@ -66,7 +66,7 @@ def test_a_trust_region_around_the_start_of_the_step_is_idle_in_one_update_howev
     assert not grpo.is_idle(once)
     assert decoupled.notes(once) == [
         "one update per batch: the policy is still the proximal policy, every ratio to it is 1, and "
-        "divergence=ratio cuts nothing"
+        "divergence=ratio clips nothing"
     ]
 
 

@@ -110,7 +110,7 @@ def test_the_pages_count_the_methods(page, words):
 
 
 def test_a_kind_that_is_declared_twice_is_an_error_that_names_both():
-    with pytest.raises(TypeError, match=r"clip is declared by Clip and by .*Again"):
+    with pytest.raises(TypeError, match=r"clip is declared by both Clip and .*Again"):
 
         class Again(Surrogate):
             kind: Literal["clip"] = "clip"

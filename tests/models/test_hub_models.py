@@ -15,8 +15,8 @@ from atrium.models.policy import load_policy
 
 ANSWERS = {"gated": (403, "GatedRepo"), "missing": (401, "RepoNotFound"), "old": (404, "RevisionNotFound")}
 SAYS = {
-    "gated": r"'owner/gated': it is gated; ask for access on its Hub page, then run `hf auth login`",
-    "missing": r"'owner/missing': it is neither a local folder nor a model on the Hub that you may see",
+    "gated": r"'owner/gated': it is gated; request access on its Hub page, then run `hf auth login`",
+    "missing": r"'owner/missing': it is neither a local folder nor a model on the Hub that you can access",
     "old": r"'owner/old': it has no such revision; check model\.revision",
 }
 

@@ -150,9 +150,9 @@ def test_a_file_of_ones_own_is_a_method(tmp_path):
         (["gsppo"], "did you mean gspo?"),
         (["atr", "divergence.dleta=1"], r"did you mean divergence\.delta\?"),
         (["atr", "divergence.kind=ratio"], r"divergence\.delta is missing"),
-        (["atr", "seed=1"], "no setting of a method"),
-        (["dr_grpo"], r"algorithm\.reduction\.constant .* give max_new_tokens"),
-        (["tr_ppo"], "does not hand over the distributions over the vocabulary"),
+        (["atr", "seed=1"], "not a setting of a method"),
+        (["dr_grpo"], r"algorithm\.reduction\.constant .* pass max_new_tokens"),
+        (["tr_ppo"], "does not provide the distributions over the vocabulary"),
         (["cispo", "divergence=paper/cisp"], "there is no such divergence"),
         (["nowhere.yaml"], "there is no such file"),
     ],
@@ -170,8 +170,8 @@ def test_tensors_that_lack_or_do_not_fit_are_named():
     prepared = method.prepare(logprob_BT, MASK_BT, **given)
     wrong = {
         "denominators are given twice": {"prepared": prepared, "totals": totals},
-        "looks at all rows of an update": {"totals": totals},
-        r"old_logprob_BT has shape \[8, 5\]; mask_BT asks for \[8, 6\]": {
+        "needs all rows of an update": {"totals": totals},
+        r"old_logprob_BT has shape \[8, 5\], but mask_BT requires \[8, 6\]": {
             "old_logprob_BT": torch.zeros(B, T - 1)
         },
         r"reward_B has shape \[8, 6\]": {"reward_B": torch.zeros(B, T)},

@@ -130,11 +130,11 @@ def test_groups_with_fewer_than_two_rewards_have_no_gradient(method, kept):
     ("method", "changes", "said"),
     [
         ("atr", {"epsilon": 0.3}, "epsilon=0.3 has no effect in GRPOConfig"),
-        ("atr", {"loss_type": "grpo"}, "allowed is dapo"),
-        ("atr", {"beta": 0.1}, "leave beta out"),
+        ("atr", {"loss_type": "grpo"}, "use dapo"),
+        ("atr", {"beta": 0.1}, "remove beta"),
         ("gvpo", {"steps_per_generation": 2}, "choose steps_per_generation=1"),
         ("minirl", {}, "compares the engine's log-probabilities with the trainer's"),
-        ("dppo_top_k_kl", {}, "does not hand over the distributions over the vocabulary"),
+        ("dppo_top_k_kl", {}, "does not provide the distributions over the vocabulary"),
         ("rpg_ufkl", {"num_iterations": 1}, "has no gradient with one update per batch"),
         ("atrr", {}, "did you mean atr?"),
     ],
@@ -156,5 +156,5 @@ def test_another_version_of_trl_is_refused(monkeypatch):
     from atrium.peers.trl_trainer import AtriumGRPOTrainer
 
     monkeypatch.setattr(trl, "__version__", "2.0.0")
-    with pytest.raises(ConfigError, match=r"TRL 2\.0\.0: Atrium's loss runs in TRL 1\.16"):
+    with pytest.raises(ConfigError, match=r"TRL 2\.0\.0 is not supported, expected 1\.16"):
         AtriumGRPOTrainer("nowhere/model", atrium="atr")

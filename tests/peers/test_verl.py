@@ -109,14 +109,14 @@ def test_advantages_are_verls_own():
 @pytest.mark.parametrize(
     ("method", "mode", "said"),
     [
-        ("gvpo", "token-mean", "does not hand over whole groups"),
+        ("gvpo", "token-mean", "does not provide whole groups"),
         (
             "dppo_binary_tv",
             "seq-mean-token-sum-norm",
             "set actor_rollout_ref.rollout.calculate_log_probs=True",
         ),
         ("grpo_kl", "seq-mean-token-mean", "set actor_rollout_ref.actor.use_kl_loss=True"),
-        ("topr", "seq-mean-token-sum", "does not hand over rewards beside advantages"),
+        ("topr", "seq-mean-token-sum", "does not provide rewards in addition to advantages"),
         ("atr", "token-mean", "choose loss_agg_mode=seq-mean-token-mean"),
     ],
 )
@@ -189,6 +189,6 @@ def test_actor_updates_of_all_methods_that_verl_can_run_equal_those_of_a_plain_l
     assert found["dual_clip"][0] == pytest.approx(vanilla, rel=1e-6)
     assert abs(found["dppo_binary_tv"][0] / found["dr_grpo"][0] - 1.0) > 0.1  # the engine's numbers count
     assert missing == (
-        "dppo_binary_tv needs rollout_log_probs, which verl's batch lacks; "
+        "dppo_binary_tv needs rollout_log_probs, missing in verl's batch; "
         "set actor_rollout_ref.rollout.calculate_log_probs=True"
     )

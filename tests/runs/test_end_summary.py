@@ -116,7 +116,7 @@ def test_a_diverged_run_is_not_advised_to_diverge_again(folder, record):
     for step in (2, 4):
         folder.checkpoint_path(step).mkdir(parents=True)
     [line] = lines_with(printed(folder, width=200), "--resume")
-    assert "@2 optimizer.learning_rate=RATE" in line
+    assert "@2 optimizer.learning_rate=LR" in line
 
 
 def test_a_curve_whose_last_value_is_missing_shows_no_earlier_one(folder, record):

@@ -68,11 +68,11 @@ def test_other_problems_another_k_and_damage_are_refused_in_one_line(parts, whol
     given = samples(num_problems=2)
     parts.append(given)
     known = problems_of(given)
-    with pytest.raises(RunFolderError, match="no longer has in this form"):
+    with pytest.raises(RunFolderError, match="no longer in the benchmark"):
         parts.read(known[:1], num_samples=4)
-    with pytest.raises(RunFolderError, match="no longer has in this form"):
+    with pytest.raises(RunFolderError, match="no longer in the benchmark"):
         parts.read([replace(known[0], answer="another"), known[1]], num_samples=4)
-    with pytest.raises(RunFolderError, match=r"4 samples of problem .* not the 8"):
+    with pytest.raises(RunFolderError, match=r"4 samples of problem .* expected 8"):
         parts.read(known, num_samples=8)
     next(whole.parent.rglob("part-*.parquet")).write_bytes(b"PAR1")
     with pytest.raises(RunFolderError, match="damaged"):

@@ -75,7 +75,7 @@ def test_last_is_the_latest_run_that_a_command_can_do_something_with(runs_dir, t
 def test_where_last_can_mean_no_run_the_reason_is_said(runs_dir, three):
     with pytest.raises(RunFolderError, match=r"last: no run in .* has a checkpoint; --runs-dir"):
         find_run(runs_dir, "last", last=WITH_CHECKPOINT)
-    with pytest.raises(RunFolderError, match="holds no evaluation"):
+    with pytest.raises(RunFolderError, match="contains no evaluation"):
         find_run(runs_dir, "last", last=EVALUATED)
 
 
@@ -123,7 +123,7 @@ def test_an_end_goes_before_other_parts_and_a_whole_name_before_ends(runs_dir, t
 
 
 def test_what_fits_several_runs_is_refused_with_their_names(runs_dir, three):
-    with pytest.raises(RunFolderError, match=r"fits 2 runs: .*aaaa, .*bbbb; give more"):
+    with pytest.raises(RunFolderError, match=r"matches 2 runs: .*aaaa, .*bbbb; give more"):
         find_run(runs_dir, "atr")
 
 

@@ -119,7 +119,7 @@ UNREAD = {**DEAD, "rollout/no_answer_frac": 1.0}
         ),
         (
             {"grader": {"kind": "math", "answer": "box"}, "model": {"thinking": True}},
-            "the grader math extracted an answer from 0.0 %; it reads what follows </think>",
+            "the grader math extracted an answer from 0.0 %; it reads the text after </think>",
         ),
         (
             {"grader": {"kind": "mine"}},
@@ -173,7 +173,7 @@ def test_cut_off_completions_without_answers_need_more_tokens_whatever_counts():
 def test_truncation_under_a_reward_without_answers_names_the_reward(reward, no_answer):
     facts = RunFacts.of({"reward": {"kind": reward}})
     [found] = diagnose(steps(*[{**CUT, "rollout/no_answer_frac": no_answer}] * 12), facts=facts)
-    assert f"by the length limit, and reward={reward} decides what they are worth" in found.text
+    assert f"by the length limit, and reward={reward} decides their reward" in found.text
     assert "answer" not in found.text
     assert "max_new_tokens" not in found.text
 
@@ -181,7 +181,7 @@ def test_truncation_under_a_reward_without_answers_names_the_reward(reward, no_a
 def test_no_signal_under_random_rewards_does_not_blame_the_grader():
     facts = RunFacts.of({"reward": {"kind": "random"}})
     [found] = diagnose(steps(*[{**DEAD, "rollout/no_answer_frac": 1.0}] * 12), facts=facts)
-    assert found.text.endswith("see what reward=random pays for")
+    assert found.text.endswith("check what reward=random rewards")
 
 
 def test_a_constant_gate_ratio_is_no_evidence_for_ratios_running_away():
@@ -196,12 +196,12 @@ def test_a_constant_gate_ratio_is_no_evidence_for_ratios_running_away():
         (
             {"rollout/completion_length": 50.0},
             "length without reward",
-            "completions grew from 20 to 50 tokens, and reward did not rise (from 0.5 to 0.5)",
+            "completions grew from 20 to 50 tokens, but reward did not rise (from 0.5 to 0.5)",
         ),
         (
             {"rollout/reward": 0.9},
             "reward by form alone",
-            "reward rose from 0.5 to 0.9, correct answers only from 50.0 % to 50.0 %",
+            "reward rose from 0.5 to 0.9, but correct answers only from 50.0 % to 50.0 %",
         ),
         (
             {"rollout/reward": 0.1, "rollout/correct_frac": 0.1},

@@ -57,7 +57,7 @@ def test_a_listener_that_fails_is_said_once_and_told_nothing_more_but_the_end():
     heard = []
     play(Listeners([Hearing("a", heard), Hearing("b", heard, at_step=fail), Hearing("c", heard)]))
     assert [what for name, what in heard if name == "b"] == [1, RunState.FINISHED]
-    said = "b failed and is left alone: a defect in two lines"
+    said = "b failed and is ignored from now on: a defect in two lines"
     for name in "ac":
         assert sorted(map(str, (what for who, what in heard if who == name))) == sorted(
             [said, "1", "2", "3", "finished"]
@@ -97,11 +97,11 @@ def test_a_slow_listener_is_said_once_and_goes_on_hearing():
     play(Listeners([Hearing("a", heard), slow], clock=lambda: now[0]))
     assert [what for name, what in heard if name == "the mirror"][:2] == [
         1,
-        "the mirror kept the run waiting for 25 s",
+        "the mirror delayed the run by 25 s",
     ]
     assert [what for name, what in heard if name == "a"] == [
         1,
-        "the mirror kept the run waiting for 25 s",
+        "the mirror delayed the run by 25 s",
         2,
         3,
         RunState.FINISHED,

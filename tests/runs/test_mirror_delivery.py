@@ -261,7 +261,7 @@ def test_tracker_that_is_down_is_reported_once_and_gets_everything_later(trainin
     wait_until(lambda: mirrors.step(3, {}) or said)
     for _ in range(20):
         mirrors.step(3, {})
-    assert said == ["memory: connection refused; training goes on, and what is missed is delivered later"]
+    assert said == ["memory: connection refused; training continues, and missing data is delivered later"]
     memory.is_down = False
     tracker.end(RunState.FINISHED)
     mirrors.end(RunState.FINISHED)
@@ -365,7 +365,7 @@ def test_the_switch_keeps_all_mirrors_off(training, monkeypatch):
 )
 def test_a_server_that_is_not_reached_is_said_in_a_few_words(cause, said):
     error = f"API request failed: HTTPConnectionPool(host='a.b', port=443): Max retries exceeded ({cause})"
-    assert describe(MirrorError(error)) == f"a.b:443 does not answer ({said})"
+    assert describe(MirrorError(error)) == f"a.b:443 does not respond ({said})"
 
 
 def test_other_errors_are_their_first_line():

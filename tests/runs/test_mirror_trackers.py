@@ -207,7 +207,7 @@ def test_wrong_uri_is_said_once_and_the_run_is_delivered_elsewhere_later(
         mirrors.step(1, {})
     assert len(said) == 1
     assert "refused" in said[0]
-    assert "training goes on" in said[0]
+    assert "training continues" in said[0]
     tracker = RunFolderWriter(folder)
     tracker.end(RunState.FINISHED)
     mirrors.end(RunState.FINISHED)

@@ -53,15 +53,15 @@ def test_odd_files_are_named_in_words(tmp_path):
     _pipe(tmp_path / "status.json")
     assert read_object(tmp_path / "status.json") == (
         {},
-        "status.json cannot be read: it is no regular file",
+        "status.json cannot be read: it is not a regular file",
     )
     _endless(tmp_path / "metrics.jsonl")
-    with pytest.raises(OSError, match="it holds more than 4096 MB"):
+    with pytest.raises(OSError, match="it is larger than 4096 MB"):
         read_json_lines(tmp_path / "metrics.jsonl")
 
 
 def test_bytes_beyond_an_offset_are_what_counts(tmp_path):
     (tmp_path / "lines").write_bytes(b"0123456789")
     assert read_plain(tmp_path / "lines", 4, offset=7) == b"789"
-    with pytest.raises(OSError, match="it holds more than"):
+    with pytest.raises(OSError, match="it is larger than"):
         read_plain(tmp_path / "lines", 4)

@@ -42,7 +42,7 @@ def test_a_half_written_last_line_costs_only_itself(folder, record):
         file.write(b'{"step":7,"bench')
     assert read_metrics(folder).steps.tolist() == [1, 2, 3, 4, 5, 6]
     assert [point.step for point in read_evaluations(folder)["validation"]] == [0, 3, 6]
-    assert read_overview(folder).problems == ("it has no config.json",)
+    assert read_overview(folder).problems == ("config.json is missing",)
 
 
 def test_records_out_of_order_repeated_or_without_a_step_are_put_right(folder):
@@ -142,8 +142,8 @@ def test_unreadable_files_are_named_and_the_rest_is_shown(folder, record):
     assert overview.state is RunState.RUNNING
     assert overview.status.step == 6
     assert overview.problems == (
-        "config.json cannot be read: it is no regular file",
-        "evaluations.jsonl cannot be read: it is no regular file",
+        "config.json cannot be read: it is not a regular file",
+        "evaluations.jsonl cannot be read: it is not a regular file",
     )
 
 

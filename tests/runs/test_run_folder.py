@@ -61,16 +61,14 @@ def test_many_runs_started_at_once_get_folders_of_their_own(tmp_path):
 def test_names_that_are_no_plain_folder_names_are_refused_and_make_nothing(tmp_path, name):
     runs = tmp_path / "runs"
     for experiment, algorithm in ((name, "atr"), ("quickstart", name)):
-        with pytest.raises(ConfigError, match="becomes a folder's name"):
+        with pytest.raises(ConfigError, match="must be a folder's name"):
             RunFolder.create(runs, experiment, algorithm, 0)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["sweeps", "Sweeps", "reports", "mlflow.db"])
 def test_experiments_cannot_have_names_under_which_no_command_finds_runs(tmp_path, name):
-    with pytest.raises(
-        ConfigError, match=f"experiment_name={name}: .*allowed is any name but sweeps"
-    ) as error:
+    with pytest.raises(ConfigError, match=f"experiment_name={name}: .*use any name except sweeps") as error:
         RunFolder.create(tmp_path / "runs", name, "atr", 0)
     assert "\n" not in str(error.value)
     assert list(tmp_path.iterdir()) == []

@@ -59,10 +59,10 @@ def test_a_step_is_recorded_once_and_in_order_after_a_resume_too(tracker):
     tracker.step(1, {})
     tracker.step(3, {})
     for step in (3, 2):
-        with pytest.raises(ValueError, match="comes after step 3"):
+        with pytest.raises(ValueError, match="is not after step 3"):
             tracker.step(step, {})
     resumed = RunFolderWriter(tracker.folder)
-    with pytest.raises(ValueError, match="comes after step 3"):
+    with pytest.raises(ValueError, match="is not after step 3"):
         resumed.step(3, {})
     resumed.close()
 

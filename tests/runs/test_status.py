@@ -114,7 +114,7 @@ def test_a_resumed_run_that_fails_before_its_next_step_has_failed_and_is_no_fail
     first.begin(step=0, num_steps=4)
     first.advance(1)
     first.end(RunState.INTERRUPTED)
-    StatusWriter(path).end(RunState.FAILED, "no such model", "settings")
+    StatusWriter(path).end(RunState.FAILED, "there is no model", "settings")
     status = read_status(path)
     assert (status.state, status.cause) == ("failed", "settings")
 

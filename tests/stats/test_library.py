@@ -71,13 +71,13 @@ def test_missing_values_leave_out_seeds_and_problems_and_are_named():
     assert found.pairs[0].comparison == whole.pairs[0].comparison
     assert found.notes == (
         "atr: 1 of 4 seeds have no answers",
-        "1 of 40 problems are left out: some seed has no answer",
+        "1 of 40 problems are left out, since some seed has no answer",
     )
     one = answers([0.0, 0.2])
     one[0, 0, 0] = [1.0, 0.0, 0.0, np.nan]
     found = compare(one)
     assert_allclose(found.scores["method 0"].value_S[0], (one[0, 0, 1:].mean(axis=1).sum() + 1 / 3) / 40)
-    assert found.notes == ("method 0: 1 of 640 answers are missing where others are there",)
+    assert found.notes == ("method 0: 1 of 640 answers are missing where others exist",)
 
 
 def test_diverged_seeds_count_in_both_readings():
@@ -99,13 +99,13 @@ def test_clusters_widen_the_interval_of_another_exam():
 @pytest.mark.parametrize(
     ("scores", "options", "message"),
     [
-        ([[[0.5, 2.0]], [[0.5, 0.5]]], {}, r"values must lie in \[0, 1\]"),
-        ([[[0.5, np.inf]], [[0.5, 0.5]]], {}, r"values must lie in \[0, 1\]"),
+        ([[[0.5, 2.0]], [[0.5, 0.5]]], {}, r"values must be in \[0, 1\]"),
+        ([[[0.5, np.inf]], [[0.5, 0.5]]], {}, r"values must be in \[0, 1\]"),
         ([[0.5], [0.5]], {}, r"seeds x problems \(x samples\), got shape \(1,\)"),
-        ([[[0.5]]], {}, "two methods or more"),
+        ([[[0.5]]], {}, "at least two methods"),
         ([[[0.5]], [[0.5]]], {"names": ["a"]}, "names must be 2 different ones"),
         ([[[0.5]], [[0.5]]], {"names": ["a", "a"]}, "names must be 2 different ones"),
-        ([[[0.5]], [[0.5]]], {"baseline": "x"}, "'x' is none of the methods method 0, method 1"),
+        ([[[0.5]], [[0.5]]], {"baseline": "x"}, "'x' is not among the methods method 0, method 1"),
         ([[[0.5]], [[np.nan]]], {}, "method 1: has no answers"),
         ([[[0.5, np.nan]], [[np.nan, 0.5]]], {}, "no problem has an answer of every seed"),
         ([[[0.5]], [[0.5]]], {"clusters": ["x", "y"]}, "clusters must have 1 names"),
@@ -113,7 +113,7 @@ def test_clusters_widen_the_interval_of_another_exam():
         ([[[0.5]], [[0.5]]], {"seeds": {"method 0": [1, 2]}}, "seeds must be 1 different numbers"),
         ([[[0.5], [0.1]], [[0.5], [np.nan]]], {"paired": True}, "paired methods need the same seeds"),
         ({"a": [[0.5]], "b": [[0.5, 0.1]]}, {}, "all methods need the same problems"),
-        ({"a": [[0.5]], "b": [[0.5]]}, {"names": ["a", "b"]}, "leave out names"),
+        ({"a": [[0.5]], "b": [[0.5]]}, {"names": ["a", "b"]}, "remove names"),
     ],
 )
 def test_wrong_input_is_refused_with_its_reason(scores, options, message):

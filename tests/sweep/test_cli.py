@@ -45,9 +45,9 @@ def test_a_sweep_of_a_language_model_says_what_it_would_take_on_gpus_that_are_no
     [
         (["detla"], "did you mean delta?\n"),
         (["delta", "workers=none"], "workers=none: allowed is a whole number of at least 1"),
-        (["delta", "budget=small"], "budget=small: allowed is full or tiny"),
+        (["delta", "budget=small"], "budget=small: expected full or tiny"),
         (["delta", "--worker"], "there is no such flag; did you mean workers=VALUE?"),
-        (["delta", "seeds=a,b"], "seeds=a,b: allowed are whole numbers"),
+        (["delta", "seeds=a,b"], "seeds=a,b: expected whole numbers"),
         (["delta", "storage=mongodb://x"], "allowed is journal, sqlite, or a URL"),
         (["report", "delta", "workers=2"], "does not go with this command"),
         (["report", "delta", "num_steps=2"], "a sweep keeps its settings"),

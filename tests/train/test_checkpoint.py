@@ -167,7 +167,7 @@ def test_a_damaged_newest_checkpoint_is_refused_and_the_way_back_is_named(tmp_pa
         latest_checkpoint(checkpoints)
     said = str(refusal.value)
     assert f"step-000002 is damaged ({damage.rpartition('/')[2]}" in said.replace("policy/", "")
-    assert f"`atrium train --resume {tmp_path}/run --from-step 1` goes back to step 1" in said
+    assert f"`atrium train --resume {tmp_path}/run --from-step 1` rewinds to step 1" in said
     assert "\n" not in said
     _check_whole(load_checkpoint(checkpoints / "step-000001"))
 
@@ -268,7 +268,7 @@ def test_a_checkpoint_of_a_newer_format_says_so(tmp_path):
     path = _save(tmp_path, 1)
     record = json.loads((path / "state.json").read_text()) | {"format_version": 2}
     (path / "state.json").write_text(json.dumps(record))
-    with pytest.raises(CheckpointError, match="has format 2, this Atrium reads 1"):
+    with pytest.raises(CheckpointError, match="has format 2, expected 1"):
         load_checkpoint(path)
 
 

@@ -44,7 +44,7 @@ def test_padded_rows_that_depend_on_their_batch_are_named():
         layer.self_attn.is_causal = False  # so that padding is seen
     rows = sampled_rows(zoo_policy("llama"))
     forward = PolicyForward(policy.model, temperature=TEMPERATURE, packing=False)
-    assert "a row's numbers depend on the rows beside it" in cause(forward, rows)
+    assert "a row's values depend on the other rows" in cause(forward, rows)
 
 
 def test_differences_that_are_rounding_alone_are_called_that():

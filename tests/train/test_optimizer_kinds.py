@@ -154,7 +154,7 @@ def test_a_parameter_without_a_gradient_stays_as_it_is_where_the_state_is_in_mai
 
 
 def test_moving_state_is_refused_where_there_is_nothing_to_move():
-    with pytest.raises(ConfigError, match=r"compute\.offload=true .*allowed is false"):
+    with pytest.raises(ConfigError, match=r"compute\.offload=true .*use false"):
         check_offload(compose(["compute.offload=true"]).compute)
     check_offload(compose([]).compute)
 
@@ -197,9 +197,9 @@ def test_a_missing_package_is_found_before_anything_is_loaded(monkeypatch):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["optimizer=adamw_bf16"], "compute.dtype=float32; allowed is compute.dtype=bfloat16"),
-        (["optimizer=adamw_8bit", "compute.num_processes=2"], "allowed is optimizer=adamw"),
-        (["optimizer=adamw_8bit", "compute.offload=true"], "compute.offload=true .* allowed is adamw"),
+        (["optimizer=adamw_bf16"], "compute.dtype=float32; use compute.dtype=bfloat16"),
+        (["optimizer=adamw_8bit", "compute.num_processes=2"], "use optimizer=adamw"),
+        (["optimizer=adamw_8bit", "compute.offload=true"], "compute.offload=true .* use optimizer=adamw"),
         (
             ["optimizer=adamw_bf16", "compute.dtype=bfloat16", "model.lora={rank: 4, alpha: 8}"],
             "model.lora=null",

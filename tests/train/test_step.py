@@ -237,7 +237,7 @@ def test_stale_rows_without_the_trainers_numbers_are_refused_where_these_are_ask
         is_stale=True,
         behavior_logprobs="recompute",
     )
-    with pytest.raises(CheckpointError, match="start the run anew"):
+    with pytest.raises(CheckpointError, match="start a new run"):
         make.step(updater, make.rows(make.groups()))
 
 

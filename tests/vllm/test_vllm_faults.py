@@ -1,4 +1,4 @@
-"""Runs with real vLLM that dies or hangs: one line, a record that says so, a checkpoint to go on from."""
+"""Runs with real vLLM that dies or hangs: one line, a record that says so, a checkpoint to resume from."""
 
 from __future__ import annotations
 

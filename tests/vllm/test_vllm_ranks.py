@@ -106,4 +106,4 @@ def test_ranks_that_share_a_vllm_hold_half_of_it_and_are_kept_in_step(tmp_path):
     assert max(first["gaps"]) < 1e-5
     assert first["tokens"][0] != first["tokens"][1]
     assert "requests were appended" in first["appended"]
-    assert "are not in step any more" in first["afterwards"]
+    assert "are out of step" in first["afterwards"]

@@ -1,1 +1,1 @@
-"""The composition root: the one place where configuration meets implementations."""
+"""The composition root: the one package in which configuration meets implementations."""

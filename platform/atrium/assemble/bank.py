@@ -1,4 +1,4 @@
-"""From configuration to stored rollouts: where they lie, whose problems they answer, and what they earn."""
+"""Stored rollouts of a configuration: their location, their problems, and their rewards."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from atrium.train.collect import RolloutCollector
 
 @dataclass(frozen=True)
 class StoredReward:
-    """The reward that a completion was stored with; for one that was sampled, that of `sampled`."""
+    """The stored reward of a completion; for a sampled one, the reward given by `sampled`."""
 
     sampled: RewardFunction
 
     def __call__(self, group: GradedGroup) -> list[float | None]:
-        """The stored reward of each completion that has one, and the sampled ones' of the others."""
+        """Return the stored reward of each stored completion, and the sampled reward of the others."""
         pairs = zip(group.completions, self.sampled(group), strict=True)
         return [reward if one.stored_reward is None else one.stored_reward for one, reward in pairs]
 
@@ -40,9 +40,9 @@ class StoredReward:
 def read_bank(
     config: RunConfig, problems: Sequence[Problem], log: Callable[[str], None]
 ) -> list[StoredCompletion] | None:
-    """The stored completions of a run with a bank, before any model is loaded; None for other engines.
+    """Return the stored completions of a run with a bank, before a model is loaded; else None.
 
-    Raises `DataError` or `RunFolderError` for a source that is missing, damaged or of other problems.
+    Raises `DataError` or `RunFolderError` for a source that is missing, damaged or has other problems.
     """
     rollout = config.rollout
     if not isinstance(rollout, BankSettings):
@@ -70,10 +70,10 @@ def collected_from_bank(
     policy: Policy,
     problems: Sequence[Problem],
 ) -> RolloutCollector:
-    """The collector with stored completions in its groups, on those of `problems` that have them.
+    """Return the collector with stored completions in its groups, restricted to `problems` that have them.
 
-    What is not stored is sampled by the engine that it has. Raises `DataError` for completions that are not
-    in the policy's tokens, too long or too few.
+    Other completions are sampled by its engine. Raises `DataError` for completions that are not in the
+    policy's tokens, too long or too few.
     """
     rollout = config.rollout
     assert isinstance(rollout, BankSettings), "only a bank has stored completions"
@@ -114,24 +114,24 @@ def _bank_engine(
 
 
 def _source(source: str, runs_dir: str) -> Path:
-    """A file or folder of Parquet files; otherwise the rollouts of the run of that name."""
+    """Return a file or folder of Parquet files, or else the rollouts of the run of that name."""
     path = Path(source)
     if path.is_file() or (path.is_dir() and any(path.glob("*.parquet"))):
         return path
     try:
         rollouts = find_run(runs_dir, source, last=WITH_ROLLOUTS).rollouts_dir
     except RunFolderError as error:
-        raise RunFolderError(f"rollout.source={source} is no Parquet file, and {error}") from error
+        raise RunFolderError(f"rollout.source={source} is not a Parquet file, and {error}") from error
     if not rollouts.is_dir():
         raise DataError(
-            f"rollout.source={source}: that run recorded no rollouts; allowed is one with "
-            "tracking.rollouts_every_num_steps above 0"
+            f"rollout.source={source}: that run recorded no rollouts; use one with "
+            "tracking.rollouts_every_num_steps greater than 0"
         )
     return rollouts
 
 
 def _digest(files: Sequence[Path]) -> str:
-    """The first digits of a hash over the files' bytes, for the log."""
+    """Return the first digits of a hash over the files' bytes, for the log."""
     digest = hashlib.sha256()
     for path in files:
         digest.update(read_plain(path, MAX_LINES_BYTES))
@@ -141,11 +141,11 @@ def _digest(files: Sequence[Path]) -> str:
 def _anchored(config: RunConfig, stored: Sequence[StoredCompletion]) -> str:
     num_known = sum(one.logprobs is not None for one in stored)
     if config.method.anchors == {"proximal"}:
-        return "ratios are taken against the policy at the start of the step"
+        return "ratios are computed against the policy at the start of the step"
     if num_known == len(stored):
-        return "ratios are taken against their log-probabilities"
+        return "ratios are computed against their log-probabilities"
     missing = "all" if num_known == 0 else f"{len(stored) - num_known:,}"
     return (
-        f"{missing} of them lack log-probabilities, so their ratios are taken against the policy at the "
-        "start of the step"
+        f"{missing} of them have no log-probabilities, so their ratios are computed against the policy at "
+        "the start of the step"
     )

@@ -1,6 +1,6 @@
-"""From a command line to a run or an evaluation: new, continued, branched, repeated, here or elsewhere.
+"""From a command line to a run or evaluation: new, resumed, branched or repeated, here or in a job.
 
-All is checked before torch is loaded.
+Everything is checked before torch is loaded.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from atrium.runs.run_folder import RunFolder
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """What a run begins from: a run, as it is, gone back to a step, or as a new run; or a stored file."""
+    """The start of a run: another run (resumed, rewound, or branched), or a stored configuration."""
 
     run: str | None = None
     branch_step: int | None = None
@@ -47,23 +47,26 @@ class Origin:
 
     @classmethod
     def named(cls, run: str | None, from_step: int | None, file: str | None) -> Origin:
-        """What `--resume`, `--from-step` and `--from-config` name; `ConfigError` where they clash."""
+        """Return the origin given by `--resume`, `--from-step` and `--from-config`.
+
+        Raises `ConfigError` if they clash.
+        """
         if from_step is not None and run is None:
-            raise ConfigError(f"--from-step {from_step}: goes back in a run; allowed is with --resume RUN")
+            raise ConfigError(f"--from-step {from_step} rewinds a run; use it with --resume RUN")
         run, branch_step = (None, None) if run is None else split_step(run)
         if branch_step is not None and from_step is not None:
-            raise ConfigError(f"--from-step {from_step}: resume={run}@{branch_step} names a step already")
+            raise ConfigError(f"--from-step {from_step}: resume={run}@{branch_step} already names a step")
         return cls(run=run, branch_step=branch_step, from_step=from_step, file=file)
 
     @property
     def arguments(self) -> list[str]:
-        """The arguments of `atrium train` that begin from the same, once a run has gone back to its step."""
+        """Return the arguments of `atrium train` for the same start, after a run was rewound to its step."""
         flags = {"--resume": self.run, "--from-config": self.file}
         return [word for flag, value in flags.items() if value is not None for word in (flag, value)]
 
 
 def begin(origin: Origin, overrides: Sequence[str], *, prints_job: bool = False) -> None:
-    """Check one run and train it, here or where its settings say, or print the SLURM job that would."""
+    """Check one run and train it, here or where its settings say, or print its SLURM job script."""
     stored: RunConfig | None = None
     if origin.run is not None:
         stored, config = _continued(origin.run, origin.branch_step, overrides)
@@ -96,13 +99,13 @@ def _go_back(config: RunConfig, step: int) -> None:
     assert config.resume is not None
     if config.branch is not None and step < config.branch.step:
         raise ConfigError(
-            f"--from-step {step}: the run began at step {config.branch.step} of {config.branch.run}; "
-            f"allowed are steps from {config.branch.step} on"
+            f"--from-step {step}: the run started from step {config.branch.step} of {config.branch.run}; "
+            f"choose a step from {config.branch.step} on"
         )
     if os.environ.get("RANK", "0") != "0":
-        return  # the first of the processes that torchrun started goes back for all
+        return  # the first of the processes that torchrun started rewinds for all
     if (aside := go_back(config.resume, step)) is not None:
-        sys.stdout.write(f"back to step {step}: what came later is kept in {aside}\n")
+        sys.stdout.write(f"rewound to step {step}: later records are kept in {aside}\n")
 
 
 def _new(overrides: Sequence[str]) -> RunConfig:
@@ -126,26 +129,26 @@ def _split(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
 
 
 def print_notes(config: RunConfig, overrides: Sequence[str]) -> None:
-    """Say what the user should know about settings that are not wrong."""
+    """Print notes on settings that are valid but unusual."""
     for note in compose_notes(config, overrides):
         sys.stdout.write(f"note: {note}\n")
 
 
 def _repeated(file: str, overrides: Sequence[str]) -> RunConfig:
-    """The stored configuration of a run, for a new run that repeats it."""
+    """Return the stored configuration of a run, for a new run that repeats it."""
     if overrides:
-        raise ConfigError(f"{shown(overrides[0])}: a repeated run keeps its settings; leave out overrides")
+        raise ConfigError(f"{shown(overrides[0])}: a repeated run keeps its settings; remove the overrides")
     config = _read_stored(Path(file), f"--from-config {file}").model_copy(update={"resume": None})
     if config.branch is not None:
         raise ConfigError(
-            f"--from-config {file}: that run went on from a step of another; allowed is "
-            f"--resume {config.branch.run}@{config.branch.step} with its settings"
+            f"--from-config {file}: that run started from a step of another; use --resume "
+            f"{config.branch.run}@{config.branch.step} with its settings"
         )
     return config
 
 
 def _continued(run: str, step: int | None, overrides: Sequence[str]) -> tuple[RunConfig, RunConfig]:
-    """The stored configuration of a run, and the one that continues it."""
+    """Return the stored configuration of a run, and the one that resumes it."""
     runs_dir = compose([line for line in overrides if line.startswith("runs_dir=")]).runs_dir
     try:
         folder = find_run(runs_dir, run, last=TRAINED)
@@ -161,7 +164,7 @@ def _continued(run: str, step: int | None, overrides: Sequence[str]) -> tuple[Ru
 
 
 def _notes(origin: Origin, stored: RunConfig | None, config: RunConfig, step: int) -> list[str]:
-    """What a run that begins from a recorded one does otherwise, a line each."""
+    """Return the differences between a run and the recorded one that it starts from, one line each."""
     file = Path(origin.file) if origin.file is not None else None
     if config.resume is not None:
         file = RunFolder(Path(config.resume)).config_file
@@ -171,11 +174,11 @@ def _notes(origin: Origin, stored: RunConfig | None, config: RunConfig, step: in
 
 
 def _branch(config: RunConfig, step: int, overrides: Sequence[str]) -> tuple[RunConfig, list[str]]:
-    """The configuration that continues the new run of `--resume RUN@STEP`, and the arguments that do."""
+    """Return the configuration that continues the new run of `--resume RUN@STEP`, and the arguments."""
     assert config.resume is not None
     begun = begin_branch(config, RunFolder.open(config.resume), step, overrides)
     assert begun.resume is not None
-    sys.stdout.write(f"a new run goes on from step {step} of {RunFolder(Path(config.resume)).name}\n")
+    sys.stdout.write(f"a new run continues from step {step} of {RunFolder(Path(config.resume)).name}\n")
     return begun, ["--resume", begun.resume]
 
 
@@ -189,7 +192,7 @@ def _read_stored(file: Path, wanted: str) -> RunConfig:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise RunFolderError(
-            f"{wanted}: {file.name} cannot be read ({reason}); `atrium runs` lists the runs there are"
+            f"{wanted}: {file.name} cannot be read ({reason}); `atrium runs` lists the existing runs"
         ) from error
 
 
@@ -206,9 +209,9 @@ def _named(jobs: Sequence[tuple[Sequence[str], RunConfig]]) -> dict[str, dict[st
 
 
 def begin_many(overrides: Sequence[str]) -> int:
-    """Train every job of a multirun, one after the other; the highest exit code of those that failed.
+    """Train every job of a multirun, one after the other; return the highest exit code of failed ones.
 
-    A defect of the program is raised after the last job.
+    An unexpected exception is raised after the last job.
     """
     began = time.time()
     jobs = [(lines, _split(dated(config, began), lines)) for lines, config in compose_all(overrides)]
@@ -222,7 +225,7 @@ def begin_many(overrides: Sequence[str]) -> int:
     defects: list[Exception] = []
     for number, (lines, config) in enumerate(jobs, start=1):
         sys.stdout.write(f"run {number} of {len(jobs)}: {' '.join(lines)}\n")
-        # What a run records as its command: this job alone.
+        # The command that a run records: this job alone.
         sys.argv = ["atrium", "train", *_with_date(lines, config), *plugins.flags()]
         try:
             print_notes(config, lines)
@@ -237,7 +240,9 @@ def begin_many(overrides: Sequence[str]) -> int:
             sys.stderr.write(f"error: {error.line}\n")
             code = max(code, error.exit_code)
         except Exception as defect:  # the other runs do not depend on it
-            sys.stderr.write(f"run {number} failed: {type(defect).__name__}; the traceback comes last\n")
+            sys.stderr.write(
+                f"run {number} failed: {type(defect).__name__}; the traceback follows at the end\n"
+            )
             defects.append(defect)
         finally:
             sys.argv = given
@@ -251,8 +256,8 @@ def _with_date(lines: Sequence[str], config: RunConfig) -> list[str]:
 
 
 def check_run(config: RunConfig, from_step: int | None = None) -> int:
-    """Check what a run needs of the machine and its checkpoint; return the step that it goes on from."""
-    # Only now: it needs numpy, and most mistakes have been found without it.
+    """Check the machine and checkpoint of a run; return the step that it resumes from."""
+    # Imported late: it needs numpy, and most mistakes have been found without it.
     from atrium.assemble.checks import check_checkpoint_model, check_machine, step_to_go_on_from
 
     step = step_to_go_on_from(config, from_step)
@@ -272,7 +277,7 @@ def train_here(config: RunConfig, overrides: Sequence[str]) -> None:
 
         with build_grader(config.grader, config.model) as grader:  # its worker starts while torch is loaded
             with waiting("loading torch"), loading():
-                # Only now: torch reads the environment when it is loaded.
+                # Imported late: torch reads the environment when it is loaded.
                 from atrium.assemble.training import run_training
 
             stop_if_asked()
@@ -280,7 +285,7 @@ def train_here(config: RunConfig, overrides: Sequence[str]) -> None:
 
 
 def begin_evaluation(settings: EvaluationSettings, overrides: Sequence[str], resume: Path | None) -> Path:
-    """Check an evaluation and run it, or go on with the one in `resume`; return its folder."""
+    """Check an evaluation and run it, or resume the one in `resume`; return its folder."""
     from atrium.assemble.checks import check_before_run
 
     check_before_run(settings.config)
@@ -289,7 +294,7 @@ def begin_evaluation(settings: EvaluationSettings, overrides: Sequence[str], res
     if resume is not None and (note := placement_note(read_object(RunFolder(resume).config_file)[0])):
         _print_note(note, resume)
     set_threads(settings.config)
-    with loading():  # torch; most mistakes have been found without it
+    with loading():  # imports torch; most mistakes have been found without it
         from atrium.assemble.evaluation import run_evaluation
 
     return run_evaluation(settings, overrides, resume=resume)
@@ -318,7 +323,7 @@ def _print_plan(config: RunConfig) -> None:
 
 
 def _print_note(note: str, folder: Path | str | None) -> None:
-    """Print a note, and add it to the log of the run that goes on."""
+    """Print a note, and add it to the log of the resumed run."""
     sys.stdout.write(f"note: {note}\n")
     if folder is not None:
         RunFolder(Path(folder)).append_log(f"note: {note}")
@@ -329,7 +334,7 @@ def _stopped(number: int) -> Interrupted:
 
 
 def set_threads(config: RunConfig) -> None:
-    """Put the thread count, passive waiting and what vLLM reads into the environment, and say so."""
+    """Set the environment's thread count, passive waiting and vLLM's variables, and report them."""
     compute = config.compute
     os.environ["OMP_NUM_THREADS"] = str(compute.num_threads)
     policy = os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -345,10 +350,10 @@ def set_threads(config: RunConfig) -> None:
 
 
 def _prepare_engine(config: RunConfig) -> None:
-    """Say which engine samples, and put what it reads into the environment."""
+    """Report the chosen engine, and set the environment that it reads."""
     rollout = config.rollout
     if config.model.kind != "tiny" and not rollout.reads_stored:
         engine, reason = engine_choice(config.model.kind, config.compute.device, this_machine())
-        because = reason if engine == rollout.engine else "as asked for"
+        because = reason if engine == rollout.engine else "as configured"
         sys.stdout.write(f"rollout: {rollout.engine}, {because}\n")
     rollout.prepare_environment(config.compute.device, Path(config.runs_dir) / ".cache")

@@ -1,4 +1,4 @@
-"""From the group `benchmark` to named problem sets, for training and `atrium evaluate` alike. No torch."""
+"""From the group `benchmark` to named problem sets, for training and `atrium evaluate`. No torch."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from atrium.grading.verifiers import Verifier
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedBenchmark:
-    """Problems to be judged on, how their answers are compared, and where they came from.
+    """Test problems, the comparison of their answers, and their origin.
 
-    `verifier` None stands for the run's own grader. `published` is the day from which the problems were
-    public (YYYY-MM-DD), where it is known. `require_stop` counts a truncated answer as wrong.
+    `verifier` None stands for the run's own grader. `published` is the first day on which the problems were
+    public (YYYY-MM-DD), if known. `require_stop` counts a truncated answer as wrong.
     """
 
     dataset: Dataset
@@ -39,7 +39,7 @@ class LoadedBenchmark:
 
     @property
     def name(self) -> str:
-        """The name that results are filed under."""
+        """The name under which results are stored."""
         return self.dataset.name
 
     @property
@@ -55,10 +55,10 @@ def load_benchmarks(
     verifier: Verifier,
     loading: Loading,
 ) -> tuple[LoadedBenchmark, ...]:
-    """The benchmarks that the group names, in its order; `dataset` is read only for its own test problems.
+    """Load the benchmarks of the group, in order; `dataset` is read only for its own test problems.
 
-    Raises `DataError` where data are missing or not what is declared, `ConfigError` where the dataset has no
-    test problems.
+    Raises `DataError` if data are missing or do not match their declaration, `ConfigError` if the dataset has
+    no test problems.
     """
     if isinstance(benchmark, ArithmeticBenchmarkConfig | HeldOutBenchmarkConfig):
         return (_held_out(benchmark, dataset, verifier=verifier, loading=loading),)
@@ -67,12 +67,12 @@ def load_benchmarks(
 
 
 def is_held_out(benchmark: BenchmarkConfig) -> bool:
-    """Whether the benchmark is the test problems of the dataset that a run trains on."""
+    """Return whether the benchmark is the test problems of the dataset that a run trains on."""
     return isinstance(benchmark, ArithmeticBenchmarkConfig | HeldOutBenchmarkConfig)
 
 
 def own_benchmark(part: Dataset, dataset: DatasetConfig, origin: Origin) -> LoadedBenchmark:
-    """Problems that a dataset itself holds out, as a benchmark."""
+    """Return the problems that a dataset itself holds out, as a benchmark."""
     require_stop = isinstance(dataset, ArithmeticDatasetConfig) or dataset.require_stop
     return LoadedBenchmark(dataset=part, verifier=None, require_stop=require_stop, origin=origin)
 
@@ -102,7 +102,7 @@ def _load(settings: ProblemsBenchmarkConfig, *, verifier: Verifier, loading: Loa
     )
     problems, origin = loaded.problems[: settings.num_problems], loaded.origin
     if len(problems) < len(loaded.problems):
-        text = f"only the first {len(problems)} of {len(loaded.problems)} problems are taken"
+        text = f"only the first {len(problems)} of {len(loaded.problems)} problems are used"
         loading.log(f"{settings.name}: {text}")
         origin = replace(origin, num_problems=len(problems), warnings=(*origin.warnings, text))
     return LoadedBenchmark(

@@ -16,30 +16,32 @@ from atrium.train.checkpoint.checkpoint_files import check_files
 
 
 def split_step(run: str) -> tuple[str, int | None]:
-    """RUN and STEP of RUN@STEP; a path that is there keeps what it has after an @."""
+    """Return RUN and STEP of RUN@STEP; an existing path may contain an @."""
     name, at, step = run.rpartition("@")
     if not at or Path(run).exists():
         return run, None
     if not (name and step.isascii() and step.isdigit() and int(step)):
         raise ConfigError(
-            f"resume={run}: allowed is RUN@STEP with a step from 1 on that has a checkpoint, or RUN alone"
+            f"resume={run}: expected RUN@STEP with a step of at least 1 that has a checkpoint, or RUN alone"
         )
     return name, int(step)
 
 
 def branch_config(stored: RunConfig, parent: RunFolder, step: int, overrides: Sequence[str]) -> RunConfig:
-    """The new run's configuration; nothing is written.
+    """Return the new run's configuration; nothing is written.
 
-    Raises `ConfigError` for a step without a checkpoint, and `CheckpointError` for one that is damaged.
+    Raises `ConfigError` for a step without a checkpoint, and `CheckpointError` for a damaged one.
     """
     if is_rank():
         raise ConfigError(
-            f"resume={parent.name}@{step}: each of torchrun's processes would begin a run; allowed is one "
+            f"resume={parent.name}@{step}: each of torchrun's processes would start a run; use one "
             "process, which starts compute.num_processes=N by itself"
         )
     steps = parent.checkpoint_steps()
     if step not in steps:
-        left = f"those left are of steps {', '.join(map(str, steps))}" if steps else "none is left"
+        left = (
+            f"it has checkpoints of steps {', '.join(map(str, steps))}" if steps else "it has no checkpoints"
+        )
         raise ConfigError(f"resume={parent.name}@{step}: the run has no checkpoint of that step; {left}")
     branch = BranchConfig(run=parent.name, step=step, method=method_key(stored.as_record()))
     config = branched(stored, parent.path, branch, overrides)
@@ -48,7 +50,7 @@ def branch_config(stored: RunConfig, parent: RunFolder, step: int, overrides: Se
 
 
 def begin_branch(config: RunConfig, parent: RunFolder, step: int, overrides: Sequence[str]) -> RunConfig:
-    """Make the new run's folder; the configuration that continues it."""
+    """Create the new run's folder; return the configuration that continues it."""
     folder = RunFolder.create(config.runs_dir, config.experiment_name, config.algorithm.name, config.seed)
     folder.write_overrides(overrides)
     copy_until(parent, step, folder)

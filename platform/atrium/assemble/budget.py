@@ -1,7 +1,7 @@
-"""What updates do to fit into memory, where it is `auto`: tokens of a micro-batch, and recomputation.
+"""Fitting updates into memory where settings are `auto`: tokens per micro-batch, and recomputation.
 
-What was found becomes a value in the run's config.json, which a continued run reuses, and is kept in the
-cache of the runs folder for other runs of the same shape on the same kind of device.
+The value found is stored in the run's config.json, which a resumed run reuses, and in the cache of the runs
+folder for other runs of the same shape on the same kind of device.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _CACHE = "micro_batch_tokens.json"
 
 
 def tune_micro_batches(run: Run, updater: PolicyUpdater, *, longest: int) -> PolicyUpdater:
-    """The updater with what was `auto` decided, as the run's record then holds it.
+    """Return the updater with `auto` settings decided and recorded.
 
-    Predicted memory decides whether activations are computed again; trying decides how many tokens a
-    micro-batch has. `longest` is the length of the longest prompt with the longest completion, in tokens.
-    Raises `MemoryExhaustedError` where one such row does not fit.
+    Predicted memory decides whether activations are recomputed; trials decide how many tokens a micro-batch
+    has. `longest` is the length of the longest prompt with the longest completion, in tokens. Raises
+    `MemoryExhaustedError` if one such row does not fit.
     """
     compute = run.config.compute
     if "auto" not in (compute.recompute_activations, compute.micro_batch_tokens):
@@ -52,7 +52,7 @@ def tune_micro_batches(run: Run, updater: PolicyUpdater, *, longest: int) -> Pol
 
 
 def _fitting_blocks(run: Run, updater: PolicyUpdater, longest: int) -> PolicyUpdater:
-    """The updater, with activations computed again where an update is predicted not to fit otherwise."""
+    """Return the updater, with activations recomputed if an update is predicted not to fit otherwise."""
     config, is_needed = run.config, None
     if run.ranks.is_first and _may_recompute(config, updater):
         is_needed = needs_recomputation(
@@ -63,41 +63,42 @@ def _fitting_blocks(run: Run, updater: PolicyUpdater, longest: int) -> PolicyUpd
         )
     if not run.ranks.from_first(is_needed):
         return updater
-    run.log("updates compute activations again: with them kept, an update is predicted not to fit memory")
+    run.log("updates recompute activations: storing them is predicted not to fit into memory")
     return replace(updater, forward=updater.forward.recomputing())
 
 
 def _gpu_bytes(device: str) -> int | None:
-    """The memory of the GPU that a run takes, or None where it runs on a CPU."""
+    """Return the memory of the GPU that a run uses, or None if it runs on a CPU."""
     return None if device == "cpu" else int(torch.cuda.get_device_properties(device).total_memory)
 
 
 def _may_recompute(config: RunConfig, updater: PolicyUpdater) -> bool:
-    """Whether activations could be computed again that are kept now."""
+    """Return whether activations that are now stored could be recomputed."""
     is_open = config.compute.recompute_activations == "auto" and not updater.forward.recomputes
     return is_open and bool(decoder_blocks(updater.forward.model))
 
 
 def _fitting_micro_batches(run: Run, updater: PolicyUpdater, longest: int) -> PolicyUpdater:
-    """The updater with micro-batches of as many tokens as fit, with activations kept if a row then does."""
+    """Return the updater with the largest fitting micro-batches, storing activations if a row then fits."""
     found = _kept_or_found(run, updater, longest)
     if found is None and _may_recompute(run.config, updater):
         updater = replace(updater, forward=updater.forward.recomputing())
         found = _kept_or_found(run, updater, longest)
         if found is not None:
-            run.log(f"updates compute activations again: a row of {longest} tokens does not fit otherwise")
+            run.log(f"updates recompute activations: a row of {longest} tokens does not fit otherwise")
     if found is None:
         again = "" if updater.forward.recomputes else "set compute.recompute_activations=true, "
         raise MemoryExhaustedError(
-            f"out of memory in finding compute.micro_batch_tokens: a single row of {longest} tokens does not "
-            f"fit; {again}lower rollout.max_new_tokens, choose optimizer=adamw_8bit, a smaller model, or a "
-            "device with more memory (`atrium memory` with the same settings says what takes how much)"
+            f"out of memory while finding compute.micro_batch_tokens: a single row of {longest} tokens "
+            f"does not fit; {again}lower rollout.max_new_tokens, choose optimizer=adamw_8bit, a smaller "
+            "model, or a device with more memory (`atrium memory` with the same settings shows what uses "
+            "how much)"
         )
     return replace(updater, settings=replace(updater.settings, micro_batch_tokens=found))
 
 
 def _kept_or_found(run: Run, updater: PolicyUpdater, longest: int) -> int | None:
-    """The tokens that were found for such a run before, or that are found now; None if no row fits."""
+    """Return the tokens found for such a run before, or found now; None if no row fits."""
     path = run.folder.cache_dir / _CACHE
     key, cache = _key(run.config, updater, longest), _read_cache(path)
     if (found := cache.get(key)) is not None:
@@ -106,7 +107,7 @@ def _kept_or_found(run: Run, updater: PolicyUpdater, longest: int) -> int | None
     if (found := _found(run.config, updater, longest)) is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps({**cache, key: found}, indent=1) + "\n")
-        run.log(f"micro-batches of {found} tokens, by trying what fits into memory")
+        run.log(f"micro-batches of {found} tokens, found by trying what fits into memory")
     return found
 
 
@@ -117,7 +118,7 @@ def _found(config: RunConfig, updater: PolicyUpdater, longest: int) -> int | Non
     reserved = sum(item.num_bytes for item in items if item.name in made_later)
     minibatch = -(-rollout.num_prompts * rollout.group_size * longest // config.optimizer.num_minibatches)
 
-    # One limit around all tries: what the allocator keeps from one must not come on top for the next.
+    # One limit around all trials: memory kept by the allocator after one must not add to the next.
     with updater.memory_limit():
         return largest_budget(
             lambda tokens: update_fits(updater.forward, tokens, longest=longest, reserved_bytes=reserved),
@@ -127,7 +128,7 @@ def _found(config: RunConfig, updater: PolicyUpdater, longest: int) -> int | Non
 
 
 def _key(config: RunConfig, updater: PolicyUpdater, longest: int) -> str:
-    """A hash of everything that memory follows from."""
+    """Return a hash of everything that determines memory."""
     compute = config.compute
     device = compute.device
     memory = torch.cuda.get_device_properties(device) if device == "cuda" else None
@@ -142,11 +143,11 @@ def _key(config: RunConfig, updater: PolicyUpdater, longest: int) -> str:
         "parts": [config.divergence.kind, config.algorithm.reference.kind],
         "longest": longest,
         "torch": torch.__version__,
-        "tried": "with gradients",  # earlier versions tried without, and what they found is too much
+        "tried": "with gradients",  # earlier versions tried without, and found too large values
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def _read_cache(path: Path) -> dict[str, int]:
-    cache, _ = read_object(path)  # none yet, or one that is found anew
+    cache, _ = read_object(path)  # none yet, or it is searched again
     return {key: value for key, value in cache.items() if isinstance(value, int)}

@@ -1,8 +1,8 @@
-"""What is checked before a run loads anything heavy: the machine, its memory, and the stored checkpoint.
+"""Checks before a run loads anything heavy: the machine, its memory, and the stored checkpoint.
 
-A language model's training must fit the machine's memory at all. The least that a step needs is known by
-the plan of `atrium memory`: the trained state, what the engine takes, and an update on one short row with
-activations computed again. What passes may still not fit; what is refused cannot.
+A language model's training must fit into the machine's memory at all. `atrium memory`'s plan gives the
+minimum that a step needs: the trained state, the engine, and an update on one short row with activations
+recomputed. A run that passes may still not fit; a refused one cannot.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _COMPARED = (
 
 
 def check_machine(config: RunConfig) -> None:
-    """Raise the error that says why this machine cannot train as `config` says."""
+    """Raise an error that explains why this machine cannot train with `config`."""
     check_before_run(config)
     check_optimizer(config.optimizer.kind)
     check_offload(config.compute)
@@ -65,11 +65,11 @@ def check_machine(config: RunConfig) -> None:
 
 
 def check_before_run(config: RunConfig) -> None:
-    """Raise `RunFolderError` or `ConfigError` where the run could not start or not be recorded."""
+    """Raise `RunFolderError` or `ConfigError` if the run could not start or could not be recorded."""
     if config.compute.device == "cuda" and config.compute.slurm is None and not torch_has_cuda():
         raise ConfigError(
             "compute.device=cuda: the installed torch is a build without CUDA; "
-            "allowed is cpu, or install a CUDA build"
+            "use cpu, or install a CUDA build"
         )
     if config.resume is None:
         check_experiment(config.experiment_name)
@@ -82,7 +82,7 @@ def check_before_run(config: RunConfig) -> None:
 
 
 def check_optimizer(kind: str) -> None:
-    """Raise `MissingDependencyError` where the package that computes an optimiser is not installed."""
+    """Raise `MissingDependencyError` if the package of an optimizer is not installed."""
     module, package = _OPTIMIZER_PACKAGES.get(kind, ("", ""))
     if module and importlib.util.find_spec(module) is None:
         raise MissingDependencyError(
@@ -92,18 +92,17 @@ def check_optimizer(kind: str) -> None:
 
 
 def check_offload(compute: ComputeConfig) -> None:
-    """Raise `ConfigError` where there is no GPU that something could be moved from."""
+    """Raise `ConfigError` if there is no GPU to offload from."""
     if compute.offload and compute.device == "cpu":
         raise ConfigError(
-            "compute.offload=true moves what a GPU holds to main memory, where with compute.device=cpu "
-            "everything lies; allowed is false"
+            "compute.offload=true moves state from a GPU to main memory, but compute.device=cpu; use false"
         )
 
 
 def _check_runs_dir(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Asking for permission is not enough: a full or read-only file system grants it too.
+        # Checking permissions is not enough: a full or read-only file system grants them too.
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"0")
         free_mb = shutil.disk_usage(folder).free // 2**20
@@ -114,8 +113,8 @@ def _check_runs_dir(folder: Path) -> None:
         ) from error
     if free_mb < MIN_FREE_MB:
         raise RunFolderError(
-            f"runs_dir={folder}: {free_mb} MB are free, a run needs at least {MIN_FREE_MB}; make room "
-            "(`atrium clean` says what runs can spare) or choose another disk with runs_dir=PATH"
+            f"runs_dir={folder}: {free_mb} MB are free, but a run needs at least {MIN_FREE_MB}; free disk "
+            "space (`atrium clean` lists what runs can spare) or choose another disk with runs_dir=PATH"
         )
 
 
@@ -124,14 +123,14 @@ def _check_prompt(template: PromptTemplate, *, thinking: bool) -> None:
     if asks is not None and asks != thinking:
         does, reads = ("asks", "not") if asks else ("does not ask", "only")
         raise ConfigError(
-            f"model.prompt={template.name} {does} for a thought, and "
-            f"model.thinking={str(thinking).lower()} grades what stands {reads} after one; "
-            f"allowed is model.thinking={str(asks).lower()}"
+            f"model.prompt={template.name} {does} for reasoning, but "
+            f"model.thinking={str(thinking).lower()} grades the text {reads} after it; use "
+            f"model.thinking={str(asks).lower()}"
         )
 
 
 def _check_problem_sources(config: RunConfig) -> None:
-    """What looks like a path has to be there; anything else is taken for a Hub id."""
+    """Check that a source that looks like a path exists; anything else counts as a Hub id."""
     sections: dict[str, object] = {"dataset": config.dataset, "benchmark": config.benchmark}
     if isinstance(config.benchmark, SuiteBenchmarkConfig):
         sections |= {f"benchmark.members.{name}": member for name, member in config.benchmark.members.items()}
@@ -140,24 +139,24 @@ def _check_problem_sources(config: RunConfig) -> None:
             continue
         if not Path(section.source).expanduser().exists():
             raise ConfigError(
-                f"{key}.source={section.source}: there is no such file or folder; allowed is a path, or a "
+                f"{key}.source={section.source}: there is no such file or folder; use a path, or a "
                 "Hub id such as openai/gsm8k"
             )
 
 
 def _check_model_source(source: str) -> None:
-    """A path has to be a folder with a model; anything else is taken for a Hub id."""
+    """Check that a path is a folder with a model; anything else counts as a Hub id."""
     path = Path(source).expanduser()
     looks_like_path = source.startswith((".", "/", "~")) or path.exists() or source.count("/") > 1
     if looks_like_path and not (path / "config.json").is_file():
         raise ConfigError(
-            f"model.source={source}: no such model folder (a config.json is looked for); allowed is a "
-            "folder that transformers can load, or a Hub id such as Qwen/Qwen3-0.6B"
+            f"model.source={source}: there is no model folder (it must contain config.json); use a folder "
+            "that transformers can load, or a Hub id such as Qwen/Qwen3-0.6B"
         )
 
 
 def device_bytes(config: RunConfig) -> int | None:
-    """The memory that one process may use: its GPU's, or its share of the machine's. None where not known."""
+    """Return the memory that one process may use, a GPU's or a share of the machine's; None if unknown."""
     compute = config.compute
     if compute.slurm is not None:
         return None  # another machine runs it
@@ -177,10 +176,10 @@ def gpu_of(config: RunConfig) -> str:
 
 
 def check_fit(config: RunConfig, num_bytes: int | None) -> None:
-    """Raise `ConfigError` where a step of `config` cannot be done in the `num_bytes` that a process has.
+    """Raise `ConfigError` if a step of `config` does not fit into the `num_bytes` of a process.
 
-    And `RunFolderError` where checkpoints lack disk. A model whose shape is not known yet is judged when it
-    is loaded.
+    Raises `RunFolderError` if the disk is too small for the checkpoints. A model of unknown shape is checked
+    when it is loaded.
     """
     if (shape := known_shape(config)) is not None:
         check_memory(config, shape, num_bytes)
@@ -188,10 +187,10 @@ def check_fit(config: RunConfig, num_bytes: int | None) -> None:
 
 
 def check_checkpoint_model(config: RunConfig, from_step: int | None = None) -> None:
-    """Raise `CheckpointError` where the checkpoint that the run goes on from has another model's shape.
+    """Raise `CheckpointError` if the checkpoint to resume from has another model's shape.
 
-    That is the newest one, or that of `from_step`. What neither the settings nor the checkpoint say is not
-    compared; loading compares every tensor.
+    That is the newest one, or that of `from_step`. Values missing in both the settings and the checkpoint are
+    not compared; loading compares every tensor.
     """
     if config.resume is None:
         return
@@ -203,20 +202,20 @@ def check_checkpoint_model(config: RunConfig, from_step: int | None = None) -> N
     try:
         stored = json.loads(read_plain(path / "policy" / "config.json"))
     except (OSError, ValueError):
-        return  # whoever loads the checkpoint says what is wrong with it
+        return  # loading the checkpoint reports the problem
     found, expected = read_shape(stored if isinstance(stored, Mapping) else None), known_shape(config)
     for name in _COMPARED if found and expected else ():
         if (has := getattr(found, name)) != (wanted := getattr(expected, name)):
             raise CheckpointError(
                 f"checkpoint {path} is of another model: its {name} is {has}, and the run's model has "
-                f"{wanted}; bring back the run's own checkpoints, or start a new run"
+                f"{wanted}; restore the run's own checkpoints, or start a new run"
             )
 
 
 def step_to_go_on_from(config: RunConfig, from_step: int | None = None) -> int:
-    """Return the step of the checkpoint that a resumed run goes on from, 0 for its start.
+    """Return the step of the checkpoint that a resumed run continues from, 0 for its start.
 
-    That is the newest one, or that of `from_step`. Raises `ConfigError` where the run is to end before it.
+    That is the newest one, or that of `from_step`. Raises `ConfigError` if the run would end before it.
     """
     if config.resume is None:
         return 0
@@ -225,28 +224,26 @@ def step_to_go_on_from(config: RunConfig, from_step: int | None = None) -> int:
     step = max(steps, default=0) if from_step is None else from_step
     if config.num_steps < step:
         earlier = [one for one in (0, *steps) if one <= config.num_steps]
-        back = f"; or go back with --from-step {earlier[-1]}" if from_step is None else ""
+        back = f"; or rewind with --from-step {earlier[-1]}" if from_step is None else ""
         raise ConfigError(
-            f"num_steps={config.num_steps} must be at least {step}, the step that {run.path.name} goes on "
+            f"num_steps={config.num_steps} must be at least {step}, the step that {run.path.name} resumes "
             f"from{back}"
         )
     return step
 
 
 def go_back(run: str, step: int) -> Path | None:
-    """Make `step` the last of the run that has a checkpoint; the folder that holds what came later.
+    """Rewind a run to the checkpoint of `step`; return the folder with the later records.
 
-    Step 0 is the start, which needs none. Raises `ConfigError` for a step without a checkpoint and
-    `CheckpointError` for one whose checkpoint is damaged; nothing is changed then.
+    Step 0 is the start, which needs no checkpoint. Raises `ConfigError` for a step without a checkpoint and
+    `CheckpointError` for a damaged one; nothing is changed then.
     """
     folder = RunFolder.open(run)
     with folder.lock():
         steps = folder.checkpoint_steps()
         if step not in (0, *steps):
             allowed = ", ".join(map(str, (0, *steps)))
-            raise ConfigError(
-                f"--from-step {step}: {folder.name} has no such checkpoint; allowed are {allowed}"
-            )
+            raise ConfigError(f"--from-step {step}: {folder.name} has no such checkpoint; use {allowed}")
         if step:
             check_files(folder.checkpoint_path(step))
         return folder.truncate_after(step or -1)

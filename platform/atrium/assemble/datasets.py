@@ -1,4 +1,4 @@
-"""From the group `dataset` to disjoint parts: to train on, to choose by, to report on. No torch."""
+"""From the group `dataset` to disjoint parts for training, validation and test. No torch."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def load_dataset(
     loading: Loading,
     benchmarks: Mapping[str, Sequence[Problem]] | None = None,
 ) -> tuple[Splits, Origin]:
-    """The dataset's parts and where they came from; problems that one of `benchmarks` has are in none.
+    """Load the dataset's parts and their origin, without problems that are in one of `benchmarks`.
 
-    Raises `DataError` where the data are missing, not what is declared, or too few.
+    Raises `DataError` if the data are missing, do not match their declaration, or are too few.
     """
     if isinstance(dataset, ArithmeticDatasetConfig):
         splits = arithmetic_splits(dataset)
@@ -71,9 +71,9 @@ def load_dataset(
 
 
 def _require_readable(splits: Splits, verifier: Verifier, loading: Loading) -> None:
-    """Raise `DataError` where the grader does not accept the built-in task's own answers.
+    """Raise `DataError` if the grader does not accept the built-in task's own answers.
 
-    A run that began is not checked again.
+    A resumed run is not checked again.
     """
     if "dataset" in loading.unreadable:
         return
@@ -94,9 +94,9 @@ def _overlap_text(name: str, overlaps: Sequence[Overlap]) -> str:
     own = [overlap for overlap in overlaps if overlap.benchmark == name]
     shown = "; ".join(f"{one.problem_id} ~ {one.held_id} ({one.shared})" for one in own[:_MAX_SHOWN])
     more = f" and {len(own) - _MAX_SHOWN} more" if len(own) > _MAX_SHOWN else ""
-    return f"{len(own)} problems are also in the benchmark {name}, dropped: {shown}{more}"
+    return f"{len(own)} problems are also in the benchmark {name} and are dropped: {shown}{more}"
 
 
 def arithmetic_settings(dataset: DatasetConfig) -> ArithmeticSettings:
-    """The built-in task's settings; as they are by default where a run trains on something else."""
+    """Return the built-in task's settings, or their defaults if a run trains on something else."""
     return dataset if isinstance(dataset, ArithmeticDatasetConfig) else ArithmeticSettings()

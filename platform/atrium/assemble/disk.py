@@ -1,4 +1,4 @@
-"""The disk that a run's checkpoints take, asked for before anything is loaded. Never torch."""
+"""The disk space of a run's checkpoints, checked before anything is loaded. Never torch."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _GB = 1e9
 
 
 def check_disk(config: RunConfig, shape: ModelShape) -> None:
-    """Raise `RunFolderError` where the disk of `runs_dir` lacks room for the checkpoints there at once.
+    """Raise `RunFolderError` if the disk of `runs_dir` is too small for the run's checkpoints.
 
-    The newest ones, the best one, and the one that is being written; of a run that is resumed, which has the
-    others already, that one alone.
+    Counted are the newest ones, the best one, and the one being written; for a resumed run, which already has
+    the others, only the last.
     """
     one = _checkpoint_bytes(config, shape)
     num = 1 if config.resume is not None else _most_at_once(config)
@@ -31,8 +31,8 @@ def check_disk(config: RunConfig, shape: ModelShape) -> None:
     raise RunFolderError(
         f"runs_dir={folder}: {free / _GB:.1f} GB are free, and checkpoints take {num * one / _GB:.1f} GB: "
         f"{num} of {one / _GB:.1f} GB at once (checkpoint.keep_last={settings.keep_last}, the best one and "
-        "the one being written); make room (`atrium clean` says what runs can spare), choose another disk "
-        f"with runs_dir=PATH{fewer}"
+        "the one being written); free disk space (`atrium clean` lists what runs can spare), choose "
+        f"another disk with runs_dir=PATH{fewer}"
     )
 
 
@@ -42,7 +42,7 @@ def _checkpoint_bytes(config: RunConfig, shape: ModelShape) -> int:
 
 
 def _most_at_once(config: RunConfig) -> int:
-    """The checkpoints that are kept and the one being written, or all that the run will write."""
+    """Return the number of checkpoints kept and being written, or all that the run will write."""
     settings, every = config.checkpoint, config.evaluation.every_num_steps
     num_saved = -(-config.num_steps // settings.every_num_steps)
     if settings.keep_best and every is not None:

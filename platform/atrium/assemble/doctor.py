@@ -1,7 +1,7 @@
-"""What this machine has of what Atrium needs, and what is missing for what.
+"""A report on this machine: what is installed, and what is missing for which purpose.
 
-It must work where things are broken, so everything beyond the standard library is imported on the way,
-and a check that cannot be made is a finding.
+It must work on a broken installation, so everything beyond the standard library is imported when needed, and
+a check that fails is a finding.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Finding:
 
 
 def examine(runs_dir: Path) -> Iterator[Finding]:
-    """All findings about this machine."""
+    """Yield all findings about this machine."""
     for check in CHECKS:
         try:
             yield from check(runs_dir)
@@ -65,7 +65,7 @@ def examine(runs_dir: Path) -> Iterator[Finding]:
 
 
 def requirements() -> dict[str, list[str]]:
-    """The requirements of the base (under an empty name) and of each extra, as pyproject.toml has them."""
+    """Return the requirements of the base (under an empty name) and each extra, from pyproject.toml."""
     checkout = Path(atrium.__file__).resolve().parents[2] / "pyproject.toml"
     if checkout.is_file():
         project = tomllib.loads(checkout.read_text(encoding="utf-8"))["project"]
@@ -79,12 +79,12 @@ def requirements() -> dict[str, list[str]]:
 
 
 def requirement_name(requirement: str) -> str:
-    """The package that a requirement is about."""
+    """Return the package name of a requirement."""
     return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
 
 
 def unmet(requirement: str) -> str | None:
-    """Why an installed package does not meet a requirement, or None where one does."""
+    """Return why an installed package does not meet a requirement, or None if it does."""
     name = requirement_name(requirement)
     version = installed_version(name)
     if version is None:
@@ -92,15 +92,15 @@ def unmet(requirement: str) -> str | None:
     try:
         from packaging.requirements import Requirement
     except ImportError:
-        return None  # it comes with the base packages, so others are found missing
+        return None  # installed with the base packages, so others are found missing
     wanted = Requirement(requirement)
     if not wanted.specifier.contains(version, prereleases=True):
-        return f"{wanted.name} {version} is installed, it needs {wanted.specifier}"
+        return f"{wanted.name} {version} is installed, expected {wanted.specifier}"
     return None
 
 
 def missing_packages() -> list[str]:
-    """Why each package that training needs is not met: those of the base and of the extra `train`."""
+    """Return the unmet requirements for training: those of the base and of the extra `train`."""
     known = requirements()
     return [reason for requirement in known[""] + known[PLATFORM] if (reason := unmet(requirement))]
 
@@ -109,7 +109,7 @@ def _python(runs_dir: Path) -> Iterator[Finding]:
     fits = MIN_PYTHON <= sys.version_info[:2] < BELOW_PYTHON
     text = f"{platform.python_version()} at {sys.executable}"
     if not fits:
-        text += "; it has to be 3.11, 3.12 or 3.13"
+        text += "; it must be 3.11, 3.12 or 3.13"
     yield Finding(level="ok" if fits else "missing", subject="python", text=text)
 
 
@@ -127,7 +127,7 @@ def _packages(runs_dir: Path) -> Iterator[Finding]:
 def _extras(runs_dir: Path) -> Iterator[Finding]:
     for extra, purpose in _EXTRAS.items():
         wrong = [reason for requirement in requirements().get(extra, []) if (reason := unmet(requirement))]
-        text = f"not complete, needed for {purpose}: {'; '.join(wrong)}" if wrong else f"{purpose}: installed"
+        text = f"incomplete, needed for {purpose}: {'; '.join(wrong)}" if wrong else f"{purpose}: installed"
         yield Finding(level="note" if wrong else "ok", subject=f"extra {extra}", text=text)
 
 
@@ -164,22 +164,22 @@ def _gpu(runs_dir: Path) -> Iterator[Finding]:
 
 
 def _cuda() -> Iterator[Finding]:
-    """Whether the driver is new enough for the CUDA that torch was built with."""
+    """Yield whether the driver is new enough for the CUDA that torch was built with."""
     from atrium.runs.provenance import driver_cuda
 
     driver, built = driver_cuda(), torch_cuda()
     if driver is None or built is None:
         return
-    text = f"the driver has CUDA {_dotted(driver)}, torch was built with {_dotted(built)}"
-    if driver[0] >= built[0]:  # within a major version older drivers do
+    text = f"the driver supports CUDA {_dotted(driver)}, torch was built with {_dotted(built)}"
+    if driver[0] >= built[0]:  # within a major version older drivers work
         yield Finding(level="ok", subject="cuda", text=text)
         return
-    text += "; install a newer driver, or a torch that was built with the driver's (TORCH_INDEX=<index>)"
+    text += "; install a newer driver, or a torch built with the driver's version (TORCH_INDEX=<index>)"
     yield Finding(level="missing", subject="cuda", text=text)
 
 
 def torch_cuda() -> tuple[int, int] | None:
-    """The CUDA that the installed torch was built with, without importing it; None for none."""
+    """Return the CUDA version of the installed torch, without importing it; None for none."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return None
@@ -193,7 +193,7 @@ def _dotted(version: tuple[int, int]) -> str:
 
 
 def _compiler() -> Iterator[Finding]:
-    """What Triton builds its kernels with when vLLM starts, and compute.compile when an update begins."""
+    """Yield whether Triton can build kernels, for vLLM's start and for compute.compile."""
     compiler = next((path for name in ("gcc", "clang", "cc") if (path := shutil.which(name))), None)
     headers = Path(sysconfig.get_path("include")) / "Python.h"
     lacking = [] if compiler else ["a C compiler (gcc)"]
@@ -207,7 +207,7 @@ def _compiler() -> Iterator[Finding]:
 
 
 def _vllm() -> Iterator[Finding]:
-    """Whether rollouts will be vLLM's, which is chosen by itself where there is a GPU."""
+    """Yield whether vLLM will sample rollouts, which is automatic on a machine with a GPU."""
     from atrium.engines.vllm_environment import check_vllm
 
     try:
@@ -227,7 +227,7 @@ def _memory(runs_dir: Path) -> Iterator[Finding]:
     memory = psutil.virtual_memory()
     limit = memory_limit_mb()
     free, total = memory.available // 2**20, memory.total // 2**20
-    text = f"{free} MB free of {total} MB" + (f", {limit} MB allowed here" if limit else "")
+    text = f"{free} MB free of {total} MB" + (f", limited to {limit} MB here" if limit else "")
     is_enough = min(free, limit or free) >= MIN_MEMORY_MB
     if not is_enough:
         text += f"; the built-in task needs about {MIN_MEMORY_MB} MB"
@@ -248,17 +248,17 @@ def _runs_folder(runs_dir: Path) -> Iterator[Finding]:
     free = shutil.disk_usage(place).free // 2**20
     text = f"{runs_dir} is writable, {free} MB free"
     if free < MIN_FREE_MB:
-        text += f"; a run needs about {MIN_FREE_MB} MB, `atrium clean` lists what can go"
+        text += f"; a run needs about {MIN_FREE_MB} MB, `atrium clean` lists what can be deleted"
     yield Finding(level="ok" if free >= MIN_FREE_MB else "note", subject="runs folder", text=text)
 
 
 def _threads(runs_dir: Path) -> Iterator[Finding]:
     names = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS")
     given = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
-    text = ", ".join(given) or "chosen by Atrium when it trains (compute.num_threads, passive waiting)"
+    text = ", ".join(given) or "set by Atrium when it trains (compute.num_threads, passive waiting)"
     active = os.environ.get("OMP_WAIT_POLICY", "PASSIVE").upper() != "PASSIVE"
     if active:
-        text += "; waiting that is not PASSIVE makes small models many times slower on a shared machine"
+        text += "; other values than PASSIVE make small models many times slower on a shared machine"
     yield Finding(level="note" if active else "ok", subject="threads", text=text)
 
 

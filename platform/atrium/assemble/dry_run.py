@@ -1,4 +1,4 @@
-"""Trial calls of a run's reward and grader on synthetic completions, before anything is sampled."""
+"""Trial calls of a run's reward and grader on synthetic completions, before sampling starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NUM_TOKENS = 4
 def try_reward(config: RunConfig, problem: Problem) -> None:
     """Call the reward with groups of right, wrong, missing and truncated answers to the problem.
 
-    Raises `PluginError` for what it must not return; what it raises leaves as it is.
+    Raises `PluginError` for an invalid return value; exceptions of the reward propagate.
     """
     right = Verdict(kind=VerdictKind.CORRECT, reason="a dry run", extracted=problem.answer)
     wrong = Verdict(kind=VerdictKind.INCORRECT, reason="a dry run", extracted="")
@@ -36,15 +36,16 @@ def try_reward(config: RunConfig, problem: Problem) -> None:
         )
         if checked_rewards(config.reward, group) != checked_rewards(config.reward, group):
             raise PluginError(
-                f"the reward {type(config.reward).__name__} returned other rewards for the same group, so a "
-                "resumed run would not repeat; key its draws by group.seed, group.step and the problem"
+                f"the reward {type(config.reward).__name__} returned different rewards for the same group, "
+                "so a resumed run would not repeat; key its random draws by group.seed, group.step and "
+                "the problem"
             )
 
 
 def try_grader(config: RunConfig, problem: Problem) -> None:
     """Raise `ConfigError` if the grader finds no answer in the warmed-up built-in model's solution.
 
-    `problem` is one of the built-in task, on which that model is warmed up.
+    `problem` is from the built-in task, on which that model is warmed up.
     """
     model = config.model
     if not isinstance(model, TinyModelSettings) or model.warmup.num_steps == 0:
@@ -52,7 +53,7 @@ def try_grader(config: RunConfig, problem: Problem) -> None:
     written = solution(problem.question)
     visible = answer_text(written, thinking=model.thinking)
     if visible is None:
-        cause, remedy = "model.thinking=true", "set model.thinking=false, for it writes no </think>"
+        cause, remedy = "model.thinking=true", "set model.thinking=false, because it writes no </think>"
     elif config.grader.extract(visible) is None:
         place = getattr(config.grader, "answer", None)
         cause = f"grader.kind={config.grader.kind}" if place is None else f"grader.answer={place!r}"
@@ -60,13 +61,12 @@ def try_grader(config: RunConfig, problem: Problem) -> None:
     else:
         return
     raise ConfigError(
-        f"{cause}: the grader finds no answer in what the built-in model writes, such as {written!r}; "
-        f"{remedy}"
+        f"{cause}: the grader finds no answer in the built-in model's output, such as {written!r}; {remedy}"
     )
 
 
 def _completion(config: RunConfig, place: int, verdict: Verdict) -> Completion:
-    """A completion of a few tokens, every second one truncated."""
+    """Return a completion of a few tokens; every second one is truncated."""
     num = min(_NUM_TOKENS + place, config.rollout.max_new_tokens)
     text = "" if verdict.extracted is None else config.grader.write(verdict.extracted)
     return Completion(

@@ -84,7 +84,7 @@ def _num_evaluated(config: RunConfig) -> int:
 
 
 def _num_problems(config: RunConfig) -> int:
-    """Test problems, as far as files say how many there are."""
+    """Return the number of test problems, as far as files give it."""
     benchmark: BenchmarkConfig = config.benchmark
     if isinstance(benchmark, SuiteBenchmarkConfig):
         return sum(_declared(member) for member in benchmark.members.values())

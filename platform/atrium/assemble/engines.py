@@ -1,4 +1,4 @@
-"""From an engine's settings to the engine, and what it needs of a device before a model is loaded."""
+"""From an engine's settings to the engine, and its requirements before a model is loaded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from atrium.models.lora import has_lora, plain_copy
 from atrium.models.policy import Policy
 from atrium.models.settings import HubModelSettings
 
-# Measured: 6e-6 at most between float32 engines, 0.014 on average in bfloat16.
+# Measured: at most 6e-6 between float32 engines, 0.014 on average in bfloat16.
 _EXACT_MISMATCH, _ROUNDED_MISMATCH = 1e-3, 0.1
 
 
@@ -29,10 +29,10 @@ _EXACT_MISMATCH, _ROUNDED_MISMATCH = 1e-3, 0.1
 def build_engine(
     settings: EngineSettings, config: RunConfig, policy: Policy, *, shares_model: bool = True
 ) -> Engine:
-    """The engine that `settings`, those of `config.rollout`, declare, with the policy's weights.
+    """Build the engine that `settings`, those of `config.rollout`, declare, with the policy's weights.
 
-    With `shares_model` it samples from the policy's very module where it can. Of stored completions it is the
-    engine that samples the rest. An engine of one's own is one more function here.
+    With `shares_model` it samples from the policy's own module if it can. For stored completions this is the
+    engine that samples the rest. A user's engine needs one more function here.
     """
     raise NotImplementedError(f"no engine is registered for {type(settings).__name__}")
 
@@ -69,7 +69,7 @@ def _vllm(settings: VllmSettings, config: RunConfig, policy: Policy, *, shares_m
 
 
 def vllm_place(config: RunConfig, context_length: int) -> Place:
-    """Where and how vLLM computes, in this process or as a server."""
+    """Return the device, number format and context of vLLM, in this process or as a server."""
     compute = config.compute
     return Place(
         device=compute.device,
@@ -80,7 +80,7 @@ def vllm_place(config: RunConfig, context_length: int) -> Place:
 
 
 def mismatch_bound(config: RunConfig) -> float | None:
-    """The mean difference of engine and trainer, in nats, at which a run ends; None for no bound."""
+    """Return the mean difference of engine and trainer, in nats, that ends a run; None for no limit."""
     bound = config.rollout.max_mismatch
     if bound != "auto":
         return bound
@@ -90,11 +90,10 @@ def mismatch_bound(config: RunConfig) -> float | None:
 
 
 def check_model(config: RunConfig, *, trains: bool = True) -> None:
-    """Raise `ConfigError` where the engine, or this machine's memory, cannot hold the model of `config`.
+    """Raise `ConfigError` if the engine, or this machine's memory, cannot hold the model of `config`.
 
-    And `RunFolderError` where a run's checkpoints lack disk.
-
-    Reads the source's config.json at most: what the settings say was judged before anything was loaded.
+    Raises `RunFolderError` if the disk is too small for a run's checkpoints. At most the source's config.json
+    is read: the settings were checked before anything was loaded.
     """
     if isinstance(config.model, HubModelSettings):
         shape = exact_shape(config)

@@ -1,7 +1,7 @@
-"""`run_evaluation`: a policy on benchmarks, into a folder of its own that no interruption can cost.
+"""`run_evaluation`: evaluates a policy on benchmarks, into its own folder that can be resumed.
 
-The same evaluator, graders and engines as inside training, without the training. Problems are recorded as
-they are finished, so a folder whose process ended, in whatever way, goes on where it stands.
+It uses the same evaluator, graders and engines as training. Problems are recorded as they are finished, so an
+interrupted evaluation continues where it stopped.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._+=-]+")
 def run_evaluation(
     settings: EvaluationSettings, overrides: Sequence[str] = (), *, resume: Path | None = None
 ) -> Path:
-    """Evaluate as configured, or go on where the evaluation in `resume` stands; its folder.
+    """Evaluate as configured, or resume the evaluation in `resume`; return its folder.
 
-    The folder records how it ended: whole, by `Interrupted` (Ctrl-C or SIGTERM), or by an error.
+    The folder records how it ended: completed, by `Interrupted` (Ctrl-C or SIGTERM), or by an error.
     """
     settings = replace(settings, config=dated(settings.config, start_of(resume)))
     config = settings.config
@@ -90,7 +90,7 @@ def run_evaluation(
 
 
 def evaluation_label(settings: EvaluationSettings) -> str:
-    """The name in an evaluation's folder: the model's, or the run's with its step."""
+    """Return the name in an evaluation's folder: the model's, or the run's with its step."""
     model, checkpoint = settings.config.model, settings.checkpoint
     if checkpoint is not None:
         name = f"{checkpoint.run.rpartition('-')[2]}-step{checkpoint.step}"
@@ -100,7 +100,7 @@ def evaluation_label(settings: EvaluationSettings) -> str:
 
 
 def _check_prompts(config: RunConfig, loaded: Sequence[LoadedBenchmark]) -> None:
-    """Raise `ConfigError` for a prompt that the model cannot take, before its weights are made or loaded."""
+    """Raise `ConfigError` for a prompt that the model cannot process, before its weights are loaded."""
     encode, context = encoder_before_loading(config, loaded[0].problems[0])
     for one in loaded if context.length else ():
         fitted_benchmark(evaluated_benchmark(one, config), context, encode, lambda line: None)
@@ -108,7 +108,7 @@ def _check_prompts(config: RunConfig, loaded: Sequence[LoadedBenchmark]) -> None
 
 @contextmanager
 def _stopped_at_once(run: Run) -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the evaluation at once, as Ctrl-C does: finished problems are recorded."""
+    """End the evaluation at once on SIGTERM and SIGHUP, as on Ctrl-C: finished problems are recorded."""
 
     def stop(number: int) -> None:
         raise KeyboardInterrupt
@@ -118,7 +118,7 @@ def _stopped_at_once(run: Run) -> Iterator[None]:
             yield
         except KeyboardInterrupt as interrupt:
             resume = f"atrium evaluate --resume {name_to_type(run.folder)}"
-            said = f"stopped; every finished problem is recorded, `{resume}` goes on"
+            said = f"stopped; every finished problem is recorded, `{resume}` continues"
             raise Interrupted(said) from interrupt
 
 
@@ -135,7 +135,7 @@ class _Parts:
 def _evaluate_all(
     settings: EvaluationSettings, run: Run, loaded: Sequence[LoadedBenchmark]
 ) -> list[Evaluation]:
-    """Evaluate every benchmark; each is recorded as it is done."""
+    """Evaluate every benchmark and record each when it is finished."""
     config = settings.config
     own = build_grader(config.grader, config.model)
     run.closing.callback(own.close)
@@ -149,7 +149,7 @@ def _evaluate_all(
     run.closing.callback(engine.close)
     run.record_engine(engine.facts)
     if config.rollout.is_apart:
-        policy.model.to("meta")  # shapes are asked for still, weights are not
+        policy.model.to("meta")  # shapes are still needed, weights are not
     draws = Draws(
         engine=engine,
         encode=encode,
@@ -163,7 +163,7 @@ def _evaluate_all(
 
 
 def _engine(run: Run, policy: Policy) -> Engine:
-    """The engine; servers have the first GPUs unless `rollout.devices` names others."""
+    """Build the engine; servers use the first GPUs unless `rollout.devices` names others."""
     config, rollout = run.config, run.config.rollout
     if rollout.placement == "server":
         run.listener.phase("starting the servers")
@@ -174,7 +174,7 @@ def _engine(run: Run, policy: Policy) -> Engine:
 
 
 def _evaluate_one(parts: _Parts, loaded: LoadedBenchmark, grader: Grader, count: _Count) -> Evaluation:
-    """Evaluate and record one benchmark; what an earlier process finished is read, not sampled."""
+    """Evaluate and record one benchmark; results of an earlier process are read, not sampled again."""
     settings, run = parts.settings, parts.run
     benchmark = fitted_benchmark(
         evaluated_benchmark(loaded, settings.config), parts.policy.context, parts.draws.encode, run.log
@@ -184,7 +184,7 @@ def _evaluate_one(parts: _Parts, loaded: LoadedBenchmark, grader: Grader, count:
     stored = EvaluationParts(whole, step=settings.step)
     finished = stored.read(benchmark.problems, num_samples=num_samples)
     if finished:
-        run.log(f"{benchmark.name}: {len(finished)} of {num_problems} problems are finished already")
+        run.log(f"{benchmark.name}: {len(finished)} of {num_problems} problems are already finished")
     count.add(len(finished))
     run.listener.phase(benchmark.name, num_problems * num_samples)
     if finished:
@@ -215,7 +215,7 @@ def _evaluate_one(parts: _Parts, loaded: LoadedBenchmark, grader: Grader, count:
 
 
 class _Count:
-    """Says how many problems are finished."""
+    """Reports the number of finished problems."""
 
     def __init__(self, listener: Listener, num_problems: int) -> None:
         self._listener = listener
@@ -223,15 +223,15 @@ class _Count:
         self._num_finished = 0
 
     def add(self, num: int) -> None:
-        """So many more."""
+        """Add `num` finished problems."""
         self._num_finished += num
         self._listener.progress(step=self._num_finished, num_steps=self._num_problems)
 
 
 def _described(parts: _Parts, benchmark: Benchmark, published: str | None) -> dict[str, object]:
-    """How the answers came about: without it a score says little."""
+    """Describe how the answers were sampled, which is needed to interpret a score."""
     config, sampling = parts.settings.config, benchmark.sampling.model_dump()
-    del sampling["ignore_stop"]  # only benchmarks of speed set it
+    del sampling["ignore_stop"]  # only speed benchmarks set it
     return {
         "prompt_template": config.model.prompt.name,
         "prompt_template_hash": config.model.prompt.content_hash,
@@ -243,7 +243,7 @@ def _described(parts: _Parts, benchmark: Benchmark, published: str | None) -> di
         "require_stop": benchmark.require_stop,
         "engine": config.rollout.engine,
         "grader": grader_version(config.grader),
-        # The commit that a branch of the Hub stood at; transformers keeps it in a private attribute.
+        # The commit that a branch of the Hub pointed to; transformers keeps it in a private attribute.
         "model_commit": getattr(parts.policy.model.config, "_commit_hash", None),
     }
 
@@ -251,7 +251,7 @@ def _described(parts: _Parts, benchmark: Benchmark, published: str | None) -> di
 def _record_provenance(
     run: Run, loaded: Sequence[LoadedBenchmark], policy: Policy, encode: PromptEncoder
 ) -> None:
-    """Record where the evaluation comes from; a resumed one must be of the same model, data and prompts."""
+    """Record the evaluation's origin; a resumed one must have the same model, data and prompts."""
     config = run.config
     is_loaded = isinstance(config.model, HubModelSettings) and config.model.weights == "pretrained"
     data = DataProvenance(
@@ -268,7 +268,7 @@ def _record_provenance(
 
 
 def load_evaluated_policy(config: RunConfig, cache_dir: Path, listener: Listener) -> Policy:
-    """The policy, which lies on the host where the engine holds weights of its own."""
+    """Load the policy, on the host if the engine holds its own weights."""
     device = "cpu" if config.rollout.is_apart else config.compute.device
     policy = build_policy(config, cache_dir, listener, trains=False, device=device)
     copy_out_of_mmap(policy.model)
@@ -278,9 +278,10 @@ def load_evaluated_policy(config: RunConfig, cache_dir: Path, listener: Listener
 def fitted_benchmark(
     benchmark: Benchmark, context: Context, encode: PromptEncoder, log: Callable[[str], None]
 ) -> Benchmark:
-    """The benchmark with answers no longer than the model's context leaves, which is said where it cuts.
+    """Limit a benchmark's answers to the model's context, and log it if that shortens them.
 
-    Raises `ConfigError` for a prompt that leaves no room, and where the rotary embedding sets the context.
+    Raises `ConfigError` for a prompt without room for an answer, and if the rotary embedding sets the
+    context.
     """
     wanted, length = benchmark.sampling.max_new_tokens, context.length
     last = max(benchmark.problems, key=lambda problem: len(encode(problem)))
@@ -290,8 +291,8 @@ def fitted_benchmark(
     )
     if room < 1:
         raise ConfigError(
-            f"{prompt} and the model's context holds {length}, so it could not be answered; leave the "
-            "problem out, or choose another model or benchmark"
+            f"{prompt}, but the model's context has {length}, so it cannot be answered; remove the "
+            "problem, or choose another model or benchmark"
         )
     if wanted > room and context.reason:
         raise ConfigError(
@@ -300,8 +301,9 @@ def fitted_benchmark(
         )
     if wanted > room:
         log(
-            f"{benchmark.name}: answers may have {room} tokens, not evaluation.max_new_tokens={wanted}: "
-            f"the model's context of {length} leaves no more after the longest prompt"
+            f"{benchmark.name}: answers are limited to {room} tokens, not "
+            f"evaluation.max_new_tokens={wanted}: the model's context of {length} leaves no more after the "
+            "longest prompt"
         )
         return replace(benchmark, sampling=benchmark.sampling.model_copy(update={"max_new_tokens": room}))
     return benchmark

@@ -1,4 +1,4 @@
-"""Which policy `atrium evaluate` evaluates, and with which settings: a run's checkpoint, or a model."""
+"""The policy and settings of `atrium evaluate`: a run's checkpoint, or a model."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from atrium.runs.run_folder import RunFolder
 def new_evaluation(
     overrides: Sequence[str], *, run: str | None, best: bool, step: int | None, runs_dir: str
 ) -> EvaluationSettings:
-    """The settings of an evaluation of a run's checkpoint, or of the model that the overrides name.
+    """Return the settings for evaluating a run's checkpoint, or the model that the overrides name.
 
-    `best` and `step` choose a checkpoint, the last one by default. A `runs_dir` among the overrides wins over
-    the argument. Raises `ConfigError` where nothing says what to evaluate.
+    `best` and `step` choose a checkpoint, by default the last one. A `runs_dir` among the overrides takes
+    precedence over the argument. Raises `ConfigError` if there is nothing to evaluate.
     """
     typed_dir = [line for line in overrides if line.startswith("runs_dir=")]
     if run is not None:
@@ -43,7 +43,7 @@ def new_evaluation(
     model = settings.config.model
     found = _place_in_run(Path(model.source).expanduser()) if isinstance(model, HubModelSettings) else None
     if found is not None:
-        # A path into a run means that run, with the prompt that its policy was trained on.
+        # A path into a run selects that run, with the prompt that its policy was trained on.
         rest = [line for line in overrides if line != "model=hub" and not line.startswith("model.source=")]
         return _of_run(found[0], rest, best=best, step=found[1] if step is None else step)
     if best or step is not None:
@@ -51,7 +51,7 @@ def new_evaluation(
     typed = {line.partition("=")[0] for line in overrides}
     if not any(key.partition(".")[0] in ("model", "experiment", "debug", "recipe") for key in typed):
         raise ConfigError(
-            "nothing says what to evaluate; give --run RUN (`last` is the latest), or model=NAME, such as "
+            "there is nothing to evaluate; give --run RUN (`last` is the latest), or model=NAME, such as "
             "model=hub model.source=FOLDER; model=tiny is the built-in model, untrained"
         )
     if isinstance(model, HubModelSettings):
@@ -60,7 +60,7 @@ def new_evaluation(
 
 
 def _as_trained(settings: EvaluationSettings, policy: Path, typed: Set[str]) -> EvaluationSettings:
-    """The settings with what an exported policy carries, where it was not typed; says where that differs."""
+    """Return the settings with untyped ones taken from an exported policy; print differences."""
     data = settings.config.model_dump(mode="json")
     for key, value in read_origin(policy).items():
         section, _, name = key.partition(".")
@@ -91,18 +91,18 @@ def _of_run(
 
 
 def interrupted_evaluation(wanted: str, runs_dir: str) -> tuple[EvaluationSettings, Path]:
-    """The stored settings of an evaluation that goes on, and its folder."""
+    """Return the stored settings of an evaluation to resume, and its folder."""
     folder = find_run(runs_dir, wanted, last=EVALUATED)
     if not folder.config_file.is_file():
         raise RunFolderError(
-            f"{folder.path} has no config.json, so its settings are not known; evaluate anew"
+            f"{folder.path} has no config.json, so its settings are not known; start a new evaluation"
         )
     plugins.note_changes(folder.provenance_file)
     return stored_evaluation(read_plain(folder.config_file).decode(), folder.path), folder.path
 
 
 def _place_in_run(path: Path) -> tuple[RunFolder, int | None] | None:
-    """The run, and the step if it is said, where a path leads to a run or into its checkpoints."""
+    """Return the run, and the step if given, of a path to a run or into its checkpoints."""
     if not path.is_dir():
         return None
     for place in (path, path.parent):

@@ -1,7 +1,7 @@
 """Cache keys of the evaluation before training: hashes of everything that its samples depend on.
 
-Settings enter by exclusion, section by section: a setting that is declared later is part of the key until it
-is listed here as one that cannot change an answer or a verdict.
+Settings are part of the key unless excluded: a setting that is declared later enters it until it is listed
+here as one that cannot change an answer or a verdict.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _FORMAT_VERSION = 2
 
-# The weights, the tokenizer and the tokens of every prompt are hashed themselves.
+# The weights, the tokenizer and the tokens of every prompt are hashed separately.
 _HASHED_THEMSELVES = {
     *TinySettings.model_fields,
     *("kind", "source", "revision", "weights", "architecture", "seed", "warmup", "lora", "prompt"),
@@ -44,7 +44,7 @@ _CODE = ("grading", "models", "engines", "evaluation")
 
 
 def policy_key(config: RunConfig, policy: Policy, weights: str) -> str:
-    """The hash of all but the benchmark: the policy, the engine, and the software.
+    """Return a hash of everything but the benchmark: the policy, the engine, and the software.
 
     `weights` is the `weights_digest` of the policy.
     """
@@ -68,7 +68,7 @@ def policy_key(config: RunConfig, policy: Policy, weights: str) -> str:
 def evaluation_key(
     policy: str, benchmark: Benchmark, verifier: Verifier, encode: PromptEncoder, seed: int
 ) -> str:
-    """The key of one benchmark, answered by the policy that `policy_key` hashed; 20 hex digits."""
+    """Return the key, 20 hex digits, of one benchmark answered by the policy with hash `policy`."""
     problems = [
         [one.problem_id, one.question, one.answer, dict(one.judged_by), encode(one).tolist()]
         for one in benchmark.problems
@@ -87,14 +87,14 @@ def evaluation_key(
 
 
 def _versions(engine: EngineSettings) -> list[str]:
-    """The versions of the libraries that compute and decode answers."""
+    """Return the versions of the libraries that compute and decode answers."""
     versions = {name: installed_version(name) for name in (*_PACKAGES, *engine.packages)}
     return [f"{name} {version}" for name, version in versions.items() if version is not None]
 
 
 @cache
 def _code_digest() -> str:
-    """The hash of Atrium's own code that samples, decodes and grades, which a checkout may have changed."""
+    """Return a hash of Atrium's own code for sampling, decoding and grading, which a checkout may change."""
     root = Path(atrium.__file__).parent
     digest = hashlib.sha256()
     for file in sorted(file for package in _CODE for file in (root / package).rglob("*.py")):

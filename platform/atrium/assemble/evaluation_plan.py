@@ -1,13 +1,13 @@
-"""What a run evaluates while it trains, on however many ranks, and the evaluation before training.
+"""The evaluations of a training run, on one or several ranks, and the evaluation before training.
 
-With several ranks the problems are dealt, each engine answers its share, and rank 0 sums up. Of the ranks
-that share an engine, one grades its answers. A sample's seed depends on its problem and index alone, so who
-answers changes nothing but the last bits of what an engine computes in batches.
+With several ranks the problems are distributed, each engine answers its share, and rank 0 combines the
+results. Of the ranks that share an engine, one grades its answers. A sample's seed depends only on its
+problem and index, so the distribution changes at most the last bits of batched computations.
 
-The evaluation before training is made once for all runs that begin from one policy. Its samples are cached
-under a hash of everything that they depend on (`evaluation_key`). A cached one is summarised and recorded as
-if it had just been sampled. The runs of a sweep share it, and so do all seeds: it is one draw, so nothing
-about its noise follows from how a gain over it varies between seeds.
+The evaluation before training is made once for all runs that start from one policy. Its samples are cached
+under a hash of everything that they depend on (`evaluation_key`). A cached evaluation is summarized and
+recorded as if it had just been sampled. The runs of a sweep share it, and so do all seeds: it is a single
+draw, so the variation of a gain between seeds says nothing about its noise.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from atrium.train.ranks.ranks import Ranks
 
 
 class JudgedBenchmark(NamedTuple):
-    """A benchmark, the grader of the answers to it, and that grader's settings."""
+    """A benchmark, the grader of its answers, and that grader's settings."""
 
     benchmark: Benchmark
     grader: Grader
@@ -40,13 +40,13 @@ class JudgedBenchmark(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationPlan:
-    """What a run evaluates: validation problems each time, test problems before and after training.
+    """The evaluations of a run: validation problems regularly, test problems before and after training.
 
-    The best checkpoint is chosen on validation, so results on test stay clean of that choice. Problems are
-    dealt over the run's ranks, each of which learns the outcome. Before training all seeds share their draws;
-    afterwards those are keyed by the run's seed too, so that the noise of sampling is independent over seeds.
-    Samples from before training are cached, where they depend on the benchmark and on `key`, which is the
-    `policy_key`.
+    The best checkpoint is chosen on validation problems, so test results are not biased by that choice.
+    Problems are distributed over the run's ranks, each of which receives the outcome. Before training all
+    seeds share their draws; afterwards these are also keyed by the run's seed, so that sampling noise is
+    independent between seeds. Samples from before training are cached by the benchmark and by `key`, which is
+    the `policy_key`.
     """
 
     run: Run
@@ -56,7 +56,7 @@ class EvaluationPlan:
     key: str
 
     def __call__(self, step: int, *, final: bool) -> float | None:
-        """Evaluate and record; Mean@K on the validation problems."""
+        """Evaluate and record; return Mean@K on the validation problems."""
         value = self._evaluate(self.validation, step)
         if final:
             for test in self.tests:
@@ -64,7 +64,7 @@ class EvaluationPlan:
         return value
 
     def _evaluate(self, judged: JudgedBenchmark, step: int) -> float:
-        """Evaluate and record; Mean@K, on every rank."""
+        """Evaluate and record; return Mean@K, on every rank."""
         run = self.run
         if step == 0:
             outcome = self._before_training(judged)
@@ -82,7 +82,7 @@ class EvaluationPlan:
         return float(run.ranks.from_first(None if outcome is None else outcome.results["mean_at_k"]))
 
     def _before_training(self, judged: JudgedBenchmark) -> Evaluation | None:
-        """The outcome on the rank that records it: cached, or made and cached."""
+        """Return the outcome on the rank that records it: cached, or computed and cached."""
         benchmark, grader, verifier = judged
         draws, ranks = replace(self.draws, run_seed=None), self.run.ranks
         name = evaluation_key(self.key, benchmark, verifier, draws.encode, draws.seed)
@@ -98,7 +98,7 @@ class EvaluationPlan:
 
 
 def _recalled(path: Path, benchmark: Benchmark) -> Finished:
-    """The cached samples, nothing where there are none or the file is damaged."""
+    """Return the cached samples; none if there are none or the file is damaged."""
     if not path.is_file():
         return {}
     try:
@@ -109,9 +109,9 @@ def _recalled(path: Path, benchmark: Benchmark) -> Finished:
 
 
 def evaluated_together(benchmark: Benchmark, draws: Draws, grader: Grader, ranks: Ranks) -> Evaluation | None:
-    """The evaluation of the whole benchmark on rank 0, which all ranks make together; None on the others.
+    """Evaluate the whole benchmark on all ranks together; the result on rank 0, None on the others.
 
-    Ranks that share an engine have to ask it alike, and one of them grades.
+    Ranks that share an engine must send it the same requests, and one of them grades.
     """
     if ranks.is_alone:
         return evaluate(benchmark, draws, grader)

@@ -1,4 +1,4 @@
-"""A checkpoint's policy as a plain transformers folder."""
+"""Export of a checkpoint's policy as a plain transformers folder."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _WEIGHTS = ("*.safetensors", "*.bin")
 def export_policy(folder: RunFolder, step: int, target: Path, *, adapter: bool, force: bool) -> list[str]:
     """Copy a checkpoint's policy, or its adapters alone, to a transformers folder with a model card.
 
-    Returns the lines of code that sample it as in training. `force` replaces an earlier export there.
+    Returns lines of code that sample from it as in training. `force` replaces an earlier export there.
     """
     source = folder.checkpoint_path(step) / POLICY_FOLDER
     check_policy(source)
     if adapter:
         source /= _ADAPTER_FOLDER
         if not source.is_dir():
-            raise CheckpointError(f"{folder.name} trained no adapters (model.lora=null); leave out --adapter")
+            raise CheckpointError(f"{folder.name} trained no adapters (model.lora=null); remove --adapter")
     config, _ = read_object(folder.config_file)
     _copy(source, target, force=force)
     write_origin(target, config, run=folder.name, step=step)
@@ -37,17 +37,17 @@ def export_policy(folder: RunFolder, step: int, target: Path, *, adapter: bool, 
 
 
 def chosen_step(folder: RunFolder, *, best: bool, step: int | None) -> int:
-    """The step of the checkpoint that is meant, the latest by default; `CheckpointError` without one."""
+    """Return the step of the chosen checkpoint, by default the latest; `CheckpointError` if there is none."""
     steps = folder.checkpoint_steps()
     if not steps:
         raise CheckpointError(f"{folder.name} has no checkpoint; checkpoint.every_num_steps writes them")
-    available = f"there are checkpoints at steps {', '.join(map(str, steps))}"
+    available = f"it has checkpoints at steps {', '.join(map(str, steps))}"
     if best:
         chosen = folder.best_checkpoint_step()
         if chosen is None or chosen not in steps:
             raise CheckpointError(
-                f"{folder.name} has kept no best checkpoint (checkpoint.keep_best, and an evaluation "
-                f"on validation problems, make one); {available}"
+                f"{folder.name} has no best checkpoint (which needs checkpoint.keep_best and an evaluation "
+                f"on validation problems); {available}"
             )
         return chosen
     if step is None:
@@ -61,7 +61,7 @@ def chosen_step(folder: RunFolder, *, best: bool, step: int | None) -> int:
 
 
 def check_policy(source: Path) -> None:
-    """Raise `CheckpointError` unless a checkpoint's folder holds a whole policy, as it was written."""
+    """Raise `CheckpointError` unless a checkpoint's folder holds a complete, unchanged policy."""
     has_weights = any(any(source.glob(pattern)) for pattern in _WEIGHTS)
     if not (source / "config.json").is_file() or not has_weights:
         raise CheckpointError(
@@ -73,9 +73,9 @@ def check_policy(source: Path) -> None:
 
 
 def _copy(source: Path, target: Path, *, force: bool) -> None:
-    """Copy the folder beside its target first, so that the target is complete or as it was."""
+    """Copy the folder next to its target first, so that the target is either complete or unchanged."""
     if target.resolve() == source.resolve() or source.resolve() in target.resolve().parents:
-        raise RunFolderError(f"{target} lies in the checkpoint itself; choose another folder with --to")
+        raise RunFolderError(f"{target} is inside the checkpoint itself; choose another folder with --to")
     if target.exists() or target.is_symlink():
         _check_replaceable(target, force=force)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def _copy(source: Path, target: Path, *, force: bool) -> None:
 
 
 def _check_replaceable(target: Path, *, force: bool) -> None:
-    """Only an empty folder or an earlier export is ever replaced, whatever was asked for."""
+    """Allow only an empty folder or an earlier export to be replaced."""
     if target.is_symlink() or not target.is_dir():
         raise RunFolderError(f"{target} exists and is not a folder; choose another with --to")
     entries = list(target.iterdir())
@@ -103,7 +103,7 @@ def _check_replaceable(target: Path, *, force: bool) -> None:
     )
     if not is_export or not any(any(target.glob(pattern)) for pattern in _WEIGHTS):
         raise RunFolderError(
-            f"{target} exists and is not an exported policy, so it is left alone; choose another with --to"
+            f"{target} exists and is not an exported policy, so it is not replaced; choose another with --to"
         )
     if not force:
         raise RunFolderError(f"{target} exists; replace it with --force, or choose another with --to")

@@ -1,4 +1,4 @@
-"""What would make a run fit into memory: settings to type, found by planning with each of them."""
+"""Settings that would make a run fit into memory, found by planning with each of them."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from atrium.models.settings import HubModelSettings, LoraSettings
 from atrium.planning.memory import peak_by_phase
 
 Plan = Callable[[RunConfig], tuple[MemoryItem, ...]]
-"""What a configuration takes, with everything else fixed; `ConfigError` where it could not run."""
+"""A configuration's memory plan, with everything else fixed; `ConfigError` if it could not run."""
 _Option = tuple[str, RunConfig]
-"""What is typed, and the configuration with it."""
+"""A setting as typed, and the configuration with it."""
 _Change = Callable[[RunConfig], Iterator[_Option]]
-"""The values that a setting could have instead, those first that cost least."""
+"""Alternative values of a setting, the cheapest first."""
 
 
 def changed(config: RunConfig, **sections: Mapping[str, object]) -> RunConfig:
-    """The configuration with some settings of some sections set."""
+    """Return the configuration with some settings of some sections changed."""
     return config.model_copy(
         update={name: getattr(config, name).model_copy(update=values) for name, values in sections.items()}
     )
 
 
 def _with(config: RunConfig, section: str, name: str, value: object) -> _Option:
-    """What is typed for one setting, and the configuration with it."""
+    """Return one setting as typed, and the configuration with it."""
     return f"{section}.{name}={override_text(value)}", changed(config, **{section: {name: value}})
 
 
 def fitting_changes(config: RunConfig, plan: Plan, num_bytes: float) -> tuple[str, ...] | None:
-    """Settings to type, few of them and those first that cost least, with which every phase fits.
+    """Return a few settings, the cheapest first, with which every phase fits into memory.
 
-    Empty where the configuration fits as it is, None where nothing that is known here makes it fit.
+    Empty if the configuration fits unchanged, None if no known change makes it fit.
     """
     taken, excess = _apply(config, _CHANGES, plan, num_bytes)
     if excess > 0:
         return None
-    for change in list(taken):  # an earlier one may be idle beside a later one
+    for change in list(taken):  # an earlier one may be unnecessary after a later one
         others = [other for other in taken if other is not change]
         found, excess = _apply(config, others, plan, num_bytes)
         if excess == 0:
@@ -161,11 +161,11 @@ _CHANGES: tuple[_Change, ...] = (
     _adapt,
     _spread,
 )
-"""Those first that cost least: memory of caches, then time, then precision, then what is trained."""
+"""Changes in order of cost: memory of caches, then time, then precision, then the trained parameters."""
 
 
 def _halves(largest: int, *, least: int) -> Iterator[int]:
-    """Powers of two below `largest`, down to `least`."""
+    """Yield powers of two below `largest`, down to `least`."""
     tokens = 1 << (largest - 1).bit_length()
     while (tokens := tokens // 2) >= least:
         yield tokens

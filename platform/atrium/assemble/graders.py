@@ -1,6 +1,6 @@
-"""The graders of a run: its own, and one for each other way in which a benchmark compares answers.
+"""The graders of a run: its own, and one for each other verifier of a benchmark.
 
-No torch, so that the first worker starts while it is being loaded.
+No torch, so that the first worker starts while torch is being loaded.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from atrium.models.settings import ModelSettings
 
 
 def build_grader(verifier: Verifier, model: ModelSettings) -> GraderPool:
-    """The pool of graders; its first worker starts at once, the others when texts need them."""
+    """Build the pool of graders; its first worker starts at once, the others when they are needed."""
     pool = GraderPool(verifier, thinking=model.thinking)
     pool.prepare()
     return pool
 
 
 def grader_version(verifier: Verifier) -> str:
-    """The kind of verifier that judged the answers, and the versions of the rules behind it."""
+    """Return the kind of verifier that judged the answers, and the versions of its rules."""
     return f"{verifier.kind}, grader {GRADER_VERSION}, math-verify {metadata.version('math-verify')}"
 
 
@@ -34,7 +34,7 @@ class BenchmarkGraders:
         self._graders: list[tuple[Verifier, Grader]] = [(verifier, own)]
 
     def of(self, verifier: Verifier | None) -> Grader:
-        """The grader of a benchmark with this verifier; None stands for the run's own."""
+        """Return the grader of a benchmark with this verifier; None stands for the run's own."""
         if verifier is None:
             return self.own
         for known, grader in self._graders:
@@ -45,6 +45,6 @@ class BenchmarkGraders:
         return grader
 
     def close(self) -> None:
-        """End the workers of all but the run's own grader."""
+        """End the workers of all graders except the run's own."""
         for _, grader in self._graders[1:]:
             grader.close()

@@ -1,6 +1,6 @@
-"""Starting the processes that share a run: what is checked first, the run folder, and who starts them.
+"""Starting the processes that share a run: checks, run folder, and launcher.
 
-One process is started by nobody. Several on a node are started by torchrun's agent in this process, which
+A single process needs no launcher. Several on a node are started by torchrun's agent in this process, which
 then only watches; a SLURM job starts this command again on its nodes.
 """
 
@@ -28,17 +28,17 @@ from atrium.views.live.log_display import StandardOutput
 
 
 def is_rank(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether torchrun started this process, so that it takes part in a run and starts no other."""
+    """Return whether torchrun started this process, which then takes part in a run and starts no other."""
     return "RANK" in environment and "WORLD_SIZE" in environment
 
 
 def is_job() -> bool:
-    """Whether this is a SLURM job of Atrium's, which submits no other."""
+    """Return whether this is a SLURM job of Atrium's, which submits no other."""
     return RUN_FILE_VARIABLE in os.environ
 
 
 def is_started_here(config: RunConfig) -> bool:
-    """Whether this process trains by itself: it is a rank, or the run's only process."""
+    """Return whether this process trains itself: it is a rank, or the run's only process."""
     compute = config.compute
     return is_rank() or not (compute.is_launched or compute.slurm is not None)
 
@@ -60,8 +60,8 @@ def submit(jobs: Sequence[tuple[RunConfig, Sequence[str]]]) -> None:
     settings = _job_settings(config)
     if any(_job_settings(other) != settings for other, _ in jobs):
         raise ConfigError(
-            "--multirun submits one array of jobs that ask for the same; allowed are equal values of "
-            "compute.slurm, compute.num_processes, compute.num_nodes and where engines live"
+            "--multirun submits one array of jobs with equal resources; use equal values of "
+            "compute.slurm, compute.num_processes, compute.num_nodes and the placement of engines"
         )
     cache_dir = Path(config.runs_dir) / ".cache"
     submission = Submission([arguments for _, arguments in jobs], settings, cache_dir, StandardOutput())
@@ -69,9 +69,9 @@ def submit(jobs: Sequence[tuple[RunConfig, Sequence[str]]]) -> None:
 
 
 def print_script(config: RunConfig) -> None:
-    """Print what sbatch would get for the run."""
+    """Print the sbatch script of the run."""
     if config.compute.slurm is None:
-        raise ConfigError("--print-script shows a SLURM job; allowed is with compute=slurm")
+        raise ConfigError("--print-script shows a SLURM job; use it with compute=slurm")
     settings = _job_settings(config)
     sys.stdout.write(job_script(settings, (Path(config.runs_dir) / ".cache" / "slurm").absolute()))
 
@@ -94,40 +94,40 @@ def _job_settings(config: RunConfig) -> JobSettings:
 
 
 def check_node(config: RunConfig) -> None:
-    """Raise `ConfigError` where this machine cannot hold its share of the processes."""
+    """Raise `ConfigError` if this machine cannot hold its share of the processes."""
     compute = config.compute
     if compute.device != "cuda":
         return
     visible = visible_gpus()
     num_gpus = config.rollout.num_gpus(compute.num_processes, compute.num_nodes)
     if num_gpus > len(visible):
-        servers = " and the servers beside them" if num_gpus > compute.num_processes else ""
+        servers = " and their servers" if num_gpus > compute.num_processes else ""
         raise ConfigError(
-            f"compute.num_processes={compute.num_processes}: this machine has {len(visible)} GPUs, and they"
-            f"{servers} take {num_gpus}; allowed is {len(visible)} together"
+            f"compute.num_processes={compute.num_processes}: this machine has {len(visible)} GPUs, but "
+            f"they{servers} need {num_gpus}; use at most {len(visible)} together"
         )
     kinds = sorted(set(gpu_models(visible[: compute.num_processes])))
     if compute.num_processes > 1 and len(kinds) > 1:
         raise ConfigError(
-            f"compute.num_processes={compute.num_processes} would share work evenly among "
-            f"{', '.join(kinds)}; choose GPUs of one kind with CUDA_VISIBLE_DEVICES"
+            f"compute.num_processes={compute.num_processes} divides work evenly among {', '.join(kinds)}; "
+            "choose GPUs of one kind with CUDA_VISIBLE_DEVICES"
         )
 
 
 def launch(config: RunConfig, overrides: Sequence[str]) -> None:
-    """Run a launched run's part of this node to its end; raises the error that ended it."""
+    """Run this node's part of a launched run to its end; raises the error that ended it."""
     check_node(config)
     compute = config.compute
     os.environ.setdefault("OMP_NUM_THREADS", str(compute.num_threads))
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if compute.num_nodes == 1 and sys.platform == "linux":
-        # Else both listen on an address of the host, which the network sees.
+        # Otherwise both listen on an address of the host that the network can reach.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
     rendezvous = os.environ.get(RENDEZVOUS_VARIABLE, compute.rendezvous)
     if rendezvous is not None:
         check_rendezvous(rendezvous, allow_public=compute.allow_public_rendezvous)
-    # Only now: it loads torch, and most mistakes have been found without it.
+    # Imported late: it loads torch, and most mistakes have been found without it.
     from atrium.launch.agent import Meeting
     from atrium.launch.supervisor import NodeRun, agreed_folder
 
@@ -145,7 +145,7 @@ def launch(config: RunConfig, overrides: Sequence[str]) -> None:
 
 
 def begun_run(config: RunConfig, overrides: Sequence[str]) -> RunFolder:
-    """The folder of a new run or of the one to continue, with the configuration that ranks read from it."""
+    """Return the folder of a new or resumed run, with the configuration that ranks read from it."""
     from atrium.assemble.prepared import check_start
     from atrium.assemble.run import begin_folder, start_of, training_request
 
@@ -160,6 +160,6 @@ def begun_run(config: RunConfig, overrides: Sequence[str]) -> RunFolder:
 
 
 def _fingerprint(config: RunConfig) -> str:
-    """The same on nodes that were given the same command and plugins and have the same GPUs."""
+    """Return a hash that is equal on nodes with the same command, plugins and GPUs."""
     kinds = sorted(set(gpu_models(visible_gpus()))) if config.compute.device == "cuda" else []
     return hashlib.sha256(f"{to_json(config)}{kinds}{plugins.records()}".encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""From a configuration to the plan of its memory, and what is refused by it. Never torch."""
+"""From a configuration to its memory plan, and checks of the plan. Never torch."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from atrium.planning.document import FittedPlan
 from atrium.planning.memory import TrainerDemand, peak_by_phase, plan_memory
 
 USABLE_FRAC = 0.9
-"""The share of memory that is planned with; libraries and fragmentation take the rest."""
+"""Share of memory used for planning; libraries and fragmentation take the rest."""
 PROMPT_TOKENS = 256
-"""The length of a prompt, which only the data knows, where nobody says it."""
+"""Assumed length of a prompt in tokens, if it is not given; only the data show the actual one."""
 
 _ROW_TOKENS = 64
 _GB = 1e9
@@ -27,7 +27,7 @@ _STATE_DIVERGENCES = ("state_kl", "state_total_variation", "top_k_kl", "top_k_to
 
 
 def known_shape(config: RunConfig) -> ModelShape | None:
-    """The model's shape where its settings or a local folder have it; None where only loading will say."""
+    """Return the model's shape from its settings or a local folder; None if only loading reveals it."""
     model = config.model
     if isinstance(model, TinyModelSettings):
         return read_shape(model.architecture)
@@ -42,10 +42,10 @@ def planned_memory(
     device_bytes: int | None = None,
     trains: bool = True,
 ) -> tuple[MemoryItem, ...]:
-    """What each part of the run takes of one process's device, for prompts of this length.
+    """Plan the memory of each part of the run on one process's device, for prompts of this length.
 
-    `device_bytes` is what a share of the device's memory is taken from, where an engine asks for one. Raises
-    `ConfigError` for adapters of maps that the model lacks.
+    `device_bytes` is the device's memory, for engines that take a share of it. Raises `ConfigError` for
+    adapters of maps that the model does not have.
     """
     rollout, compute = config.rollout, config.compute
     allowed = shape.context_length or num_prompt_tokens + rollout.max_new_tokens
@@ -76,16 +76,16 @@ def planned_memory(
 
 
 def reads_rounded_weights(config: RunConfig) -> bool:
-    """Whether servers receive weights in bfloat16, to which they would round them themselves."""
+    """Return whether servers receive weights in bfloat16, to which they would round them themselves."""
     compute = config.compute
     return config.rollout.has_own_weights and compute.dtype == "bfloat16" and compute.head_dtype == "model"
 
 
 def _num_on_device(config: RunConfig, trains: bool) -> int:
-    """The number of servers' processes that take memory of this process's device: on a CPU all of them.
+    """Return the number of server processes on this process's device: on a CPU all of them.
 
-    On GPUs it is that of the GPU that most of them share: of the trainer's GPUs, or in an evaluation, which
-    needs no GPU of its own, of all.
+    On GPUs it is the number on the GPU that most of them share: of the trainer's GPUs, or in an evaluation,
+    which needs no GPU of its own, of all.
     """
     rollout, compute = config.rollout, config.compute
     if rollout.servers:
@@ -99,7 +99,7 @@ def _num_on_device(config: RunConfig, trains: bool) -> int:
 
 
 def trainer_demand(config: RunConfig, shape: ModelShape, *, batch_tokens: int, trains: bool) -> TrainerDemand:
-    """What the trainer's memory follows from, for batches of so many tokens."""
+    """Return the quantities that determine the trainer's memory, for batches of `batch_tokens`."""
     compute, lora = config.compute, config.model.lora
     adapters = [] if lora is None or not trains else _adapter_sizes(shape, lora)
     reference = config.algorithm.reference.kind
@@ -111,7 +111,7 @@ def trainer_demand(config: RunConfig, shape: ModelShape, *, batch_tokens: int, t
             -(-batch_tokens // (config.optimizer.num_minibatches * compute.world_size)),
         ),
         batch_tokens=batch_tokens,
-        # A frozen one is, for adapters, the model without them.
+        # With adapters, a frozen reference is the model without them.
         has_reference=trains and reference != "none" and not (reference == "frozen" and adapters),
         keeps_states=config.divergence.kind in _STATE_DIVERGENCES,
         optimizer=config.optimizer.kind,
@@ -129,7 +129,7 @@ def trainer_demand(config: RunConfig, shape: ModelShape, *, batch_tokens: int, t
 
 
 def _adapter_sizes(shape: ModelShape, lora: LoraSettings) -> list[int]:
-    """The parameters of each adapter's A and B; raises `ConfigError` for maps that the model lacks."""
+    """Return the parameters of each adapter's A and B; raises `ConfigError` for unknown maps."""
     chosen = chosen_maps({name for name, *_ in shape.linear_maps}, lora.target_modules)
     return [lora.rank * width for name, *widths in shape.linear_maps if name in chosen for width in widths]
 
@@ -141,10 +141,10 @@ def needs_recomputation(
     num_prompt_tokens: int = PROMPT_TOKENS,
     device_bytes: int | None = None,
 ) -> bool:
-    """Whether `compute.recompute_activations` is true, or auto and an update would else lack memory.
+    """Return whether activations are recomputed: as set, or with auto if an update would not fit otherwise.
 
-    Planned is a micro-batch of the size that is set, or of one row where it is found by trying or may
-    shrink. Memory that is not known suffices.
+    The plan uses a micro-batch of the given size, or of one row if the size is found by trying or may shrink.
+    Unknown memory counts as sufficient.
     """
     compute = config.compute
     if compute.recompute_activations != "auto":
@@ -156,7 +156,7 @@ def needs_recomputation(
         plain["micro_batch_tokens"] = num_prompt_tokens + config.rollout.max_new_tokens
     kept = changed(config, compute=plain)
     items = planned_memory(kept, shape, num_prompt_tokens=num_prompt_tokens, device_bytes=device_bytes)
-    if compute.device == "cpu":  # the limit is that of a pass, above what is there before it
+    if compute.device == "cpu":  # the limit applies to one pass, on top of the memory in use before it
         return sum(item.num_bytes for item in items if _is_passing(item)) > room
     return peak_by_phase(items)[Phase.UPDATE] > room
 
@@ -186,9 +186,9 @@ def settled(config: RunConfig, shape: ModelShape, num_tokens: int, num_bytes: in
 def judge(
     config: RunConfig, shape: ModelShape, num_tokens: int, num_bytes: int | None
 ) -> tuple[RunConfig, FittedPlan]:
-    """A configuration without `auto`, and its plan for prompts of `num_tokens` on such a device.
+    """Return a configuration without `auto`, and its plan for prompts of `num_tokens` on such a device.
 
-    Raises `ConfigError` where the engine cannot hold the model.
+    Raises `ConfigError` if the engine cannot hold the model.
     """
     of_gpu = num_bytes if config.compute.device == "cuda" else None
     room = math.inf if num_bytes is None else USABLE_FRAC * num_bytes
@@ -206,7 +206,7 @@ def judge(
 
 
 def plan_record(run: RunConfig, plan: FittedPlan) -> dict[str, object]:
-    """A plan in the content of `--json`, in bytes; `run` is what `judge` made of the settings."""
+    """Return a plan as the content of `--json`, in bytes; `run` is the configuration from `judge`."""
     return {
         "items": [
             {
@@ -226,19 +226,19 @@ def plan_record(run: RunConfig, plan: FittedPlan) -> dict[str, object]:
 
 
 def plan_notes(run: RunConfig) -> list[str]:
-    """What a plan is for, and what it leaves out."""
+    """Return notes on a plan's scope and omissions."""
     share = f"in each of {run.compute.world_size} processes " if run.compute.world_size > 1 else ""
-    again = ["updates compute activations again (compute.recompute_activations)"]
+    again = ["updates recompute activations (compute.recompute_activations)"]
     return [
         f"at most, {share}on {run.compute.device} in {run.compute.dtype} with micro-batches of "
-        f"{run.compute.micro_batch_tokens} tokens; libraries and fragmentation come on top, so leave a "
-        "tenth free",
+        f"{run.compute.micro_batch_tokens} tokens; libraries and fragmentation need more, so leave a tenth "
+        "free",
         *(again if run.compute.recompute_activations else []),
     ]
 
 
 def _room_bytes(config: RunConfig, device_bytes: int | None) -> float | None:
-    """The memory that is planned with, or None where it is not known."""
+    """Return the memory available for planning, or None if it is unknown."""
     limit_mb = config.compute.memory_limit_mb
     sizes = [] if device_bytes is None else [device_bytes]
     sizes += [] if limit_mb is None else [limit_mb << 20]
@@ -252,10 +252,10 @@ def _is_passing(item: MemoryItem) -> bool:
 def check_memory(
     config: RunConfig, shape: ModelShape, device_bytes: int | None, *, trains: bool = True
 ) -> None:
-    """Raise `ConfigError` where the engine cannot hold such a model, or the run lacks `device_bytes`.
+    """Raise `ConfigError` if the engine cannot hold such a model, or `device_bytes` are too few.
 
-    What is asked for is the least: the trained state, what the engine is given, and an update on one short
-    row with activations computed again. What passes may still not fit; what is refused cannot.
+    The requirement is a minimum: the trained state, the engine, and an update on one short row with
+    activations recomputed. A run that passes may still not fit; a refused one cannot.
     """
     rollout, compute = config.rollout, config.compute
     rollout.check_model(shape, compute.device)
@@ -280,7 +280,7 @@ def check_memory(
 
 
 def _check_peaks(config: RunConfig, least: Plan, usable: Plan, device_bytes: int) -> None:
-    """Raise `ConfigError` where a phase of the least plan lacks memory, with what `usable` would fit."""
+    """Raise `ConfigError` if a phase of the minimal plan does not fit, with changes that make it fit."""
     items = least(config)
     peaks = peak_by_phase(items)
     phase = max(peaks, key=lambda each: peaks[each])
@@ -291,10 +291,10 @@ def _check_peaks(config: RunConfig, least: Plan, usable: Plan, device_bytes: int
     found = fitting_changes(config, usable, device_bytes)
     less = " ".join(found) if found else "a smaller model" + (" or a GPU" if is_cpu else "")
     raise ConfigError(
-        f"{_model_name(config)}: {phase} takes at least {_gb(peaks[phase])} of "
+        f"{_model_name(config)}: {phase} needs at least {_gb(peaks[phase])} of "
         f"{'main memory' if is_cpu else 'GPU memory'} in a process ("
         + ", ".join(f"{item.name} {_gb(item.num_bytes)}" for item in held[:3])
-        + f"), and there are {_gb(device_bytes)}; what fits: {less}"
+        + f"), but there are {_gb(device_bytes)}; to fit: {less}"
     )
 
 

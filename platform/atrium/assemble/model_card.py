@@ -1,4 +1,4 @@
-"""The model card of an exported policy, and the Python lines that prompt it as in training."""
+"""The model card of an exported policy, and Python lines that prompt it as in training."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ CARD = "README.md"
 PROMPT_FILE = "prompt.txt"
 _QUESTION = "{question}"
 _MADE_UP = (
-    "# The run has no recorded samples, so the question is made up. If the data have a system turn or "
+    "# The run has no recorded samples, so the question is invented. If the data have a system turn or "
     "earlier turns, add them."
 )
-_FIX_DATE = (  # transformers takes no function of the caller's in place of its strftime_now
+_FIX_DATE = (  # transformers accepts no replacement for its strftime_now
     "transformers.utils.chat_template_utils.datetime = type('Day', (datetime.datetime,), "
     "{{'now': classmethod(lambda cls, tz=None: cls({year}, {month}, {day}))}})"
 )
 
 
 def example_of(folder: RunFolder) -> Problem | None:
-    """The first problem that the run recorded, with the turns before its question; None without samples."""
+    """Return the first recorded problem of the run, with its earlier turns; None without samples."""
     sampled = (*folder.rollouts_dir.glob("*.parquet"), *folder.evaluations_dir.glob("*/*.parquet"))
     for path in sorted(sampled, key=lambda path: (path.parent != folder.rollouts_dir, path)):
-        with suppress(RunFolderError):  # a damaged file of samples does not concern the policy
+        with suppress(RunFolderError):  # a damaged file of samples does not affect the policy
             for row in read_samples(path, ["question", "turns"])[:1]:
                 turns = tuple((role, text) for role, text in json.loads(row.get("turns") or "[]"))
                 return Problem(problem_id="example", question=row["question"], answer="", turns=turns)
@@ -48,7 +48,7 @@ def example_of(folder: RunFolder) -> Problem | None:
 
 
 def write_card(target: Path, folder: RunFolder, config: Mapping[str, object], step: int) -> None:
-    """Write the model card of the policy in `target`, and its prompt where that is plain text."""
+    """Write the model card of the policy in `target`, including its prompt if that is plain text."""
     template = _template(config)
     if template is not None and not template.use_chat_template:
         (target / PROMPT_FILE).write_text(plain_prompt(_QUESTION, template), encoding="utf-8")
@@ -57,10 +57,10 @@ def write_card(target: Path, folder: RunFolder, config: Mapping[str, object], st
 
 
 def usage_lines(config: Mapping[str, object], policy: Path, place: str, example: Problem | None) -> list[str]:
-    """Python lines that load the exported `policy`, in `place`, and sample the `example` as in training.
+    """Return Python lines that load the exported `policy` from `place` and sample the `example`.
 
-    Without an example they have a question of the task's form, and a comment names what the data may add to
-    it. Without a recorded prompt there are only the lines that load the policy.
+    Without an example they contain a question of the task's form, and a comment on what the data may add.
+    Without a recorded prompt there are only the lines that load the policy.
     """
     lines = [
         f"from transformers import AutoModelForCausalLM, AutoTokenizer; place = {place!r}",
@@ -112,7 +112,7 @@ def _template(config: Mapping[str, object]) -> PromptTemplate | None:
 
 
 def _prompt(config: Mapping[str, object], template: PromptTemplate, policy: Path, example: Problem) -> str:
-    """The call, still open, that encodes the example as in training."""
+    """Return the call, still open, that encodes the example as in training."""
     if not template.use_chat_template:
         read = f'pathlib.Path(place, "{PROMPT_FILE}").read_text(encoding="utf-8")'
         return f"tokenizer.encode({read}.replace({_QUESTION!r}, {example.question!r})"
@@ -124,7 +124,7 @@ def _prompt(config: Mapping[str, object], template: PromptTemplate, policy: Path
 
 
 def _day(config: Mapping[str, object], policy: Path, reads: str) -> date | None:
-    """The day that the chat template saw in training, where the policy's template names `reads`."""
+    """Return the date that the chat template saw in training, if the policy's template contains `reads`."""
     day = setting(config, "model.date")
     files = [policy / name for name in ("chat_template.jinja", "tokenizer_config.json")]
     text = "".join(read_plain(path).decode("utf-8", "replace") for path in files if path.is_file())
@@ -160,7 +160,7 @@ def _card_lines(target: Path, folder: RunFolder, config: Mapping[str, object], s
 
 
 def _score_lines(folder: RunFolder, step: int) -> Iterator[str]:
-    """A table of the evaluations before training and at the step."""
+    """Yield a table of the evaluations before training and at the step."""
     found = {name: {one.step: one for one in points} for name, points in read_evaluations(folder).items()}
     if not any(step in points for points in found.values()):
         yield f"Step {step} was not evaluated."

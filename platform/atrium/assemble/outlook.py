@@ -1,4 +1,4 @@
-"""What a sweep of a language model would take: runs, hours and memory, computed before anything starts."""
+"""The cost of a language model's sweep (runs, hours, memory), computed before it starts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from atrium.sweep.plan import count_runs
 
 
 def outlook(definition: SweepDefinition, gpu_name: str, num_workers: int) -> list[str]:
-    """Lines about a sweep whose workers each have such a GPU. Raises `ConfigError` for an unknown one."""
+    """Describe a sweep whose workers each have such a GPU. Raises `ConfigError` for an unknown GPU."""
     gpu = find_gpu(gpu_name)
     if gpu is None:
-        raise ConfigError(f"plan={gpu_name}: not known here; known are {', '.join(GPUS)}")
+        raise ConfigError(f"plan={gpu_name}: unknown GPU; known are {', '.join(GPUS)}")
     from atrium.assemble.shapes import exact_shape  # it loads transformers
 
     config = compose(list(definition.base), machine=machine_with_gpu())

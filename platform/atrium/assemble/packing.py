@@ -1,7 +1,7 @@
-"""Whether updates compute packed or padded rows, where `compute.packing` is auto: decided once per run.
+"""The choice between packed and padded rows, if `compute.packing` is auto: made once per run.
 
-The decision becomes a value in the run's config.json, which a continued or repeated run reuses. It is also
-kept in the cache of the runs folder, so that all runs of a sweep or comparison compute alike.
+The decision is stored in the run's config.json, which a resumed or repeated run reuses. It is also kept in
+the cache of the runs folder, so that all runs of a sweep or comparison compute in the same way.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _CACHE = "packing.json"
 
 
 def settle_packing(run: Run, forward: PolicyForward, *, longest_prompt: int, longest: int) -> Run:
-    """The run with `compute.packing` decided and recorded, after a check of the model's own states.
+    """Decide and record `compute.packing`, after a check of the model's own states.
 
-    Its longest prompt and its longest row have so many tokens. Raises `ConfigError` for a model that cannot
-    be trained, or not on packed tokens where they are required.
+    `longest_prompt` and `longest` are the lengths of its longest prompt and row. Raises `ConfigError` for a
+    model that cannot be trained, or not on packed tokens if they are required.
     """
     config, ranks = run.config, run.ranks
     check_model(forward, longest)
@@ -44,14 +44,13 @@ def settle_packing(run: Run, forward: PolicyForward, *, longest_prompt: int, lon
         raise ConfigError(
             f"compute.packing={override_text(wanted)}: {finding.fault}"
             + ("; an earlier run of this model packs its rows" if earlier == "" else "")
-            + "; allowed is compute.packing=false"
+            + "; use compute.packing=false"
         )
     if wanted is True:
         return run
     if finding.fault and config.compute.compile:
         raise ConfigError(
-            f"compute.compile=true is for packed updates, and {finding.fault}; allowed is "
-            "compute.compile=false"
+            f"compute.compile=true requires packed updates, but {finding.fault}; use compute.compile=false"
         )
     settled = changed(config, compute={"packing": finding.fault is None})
     run.log(_words(finding, config.rollout.group_size, longest_prompt, longest))
@@ -66,18 +65,18 @@ def _words(finding: PackingFinding, group_size: int, longest_prompt: int, longes
     if finding.fault is None:
         return (
             "updates compute packed rows (compute.packing=auto): the model's layers are plain causal "
-            f"attention, and {finding.evidence}; no padding, and each prompt is computed once"
+            f"attention, and {finding.evidence}; there is no padding, and each prompt is computed once"
         )
     ratio = group_size * longest / (longest_prompt + group_size * (longest - longest_prompt))
     return (
-        f"updates compute padded rows (compute.packing=auto): {finding.fault}; cost: each prompt is computed "
-        f"{group_size} times instead of once, which is up to {ratio:.2g} times as many tokens, and short "
-        "answers are padded (optimizer/padding_frac says by how much)"
+        f"updates compute padded rows (compute.packing=auto): {finding.fault}; cost: each prompt is "
+        f"computed {group_size} times instead of once, which is up to {ratio:.2g} times as many tokens, "
+        "and short answers are padded (optimizer/padding_frac shows by how much)"
     )
 
 
 def _key(forward: PolicyForward) -> str:
-    """A hash of what the decision follows from."""
+    """Return a hash of everything that determines the decision."""
     facts = [
         forward.text_config.to_dict(),
         str(forward.dtype),

@@ -1,4 +1,4 @@
-"""The pictures that a run and an evaluation leave in their folder's `figures/`."""
+"""The figures that a run and an evaluation write to their folder's `figures/`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from atrium.views.figures.sheet import save
 
 
 def draw_run(folder: RunFolder) -> None:
-    """Draw a run's curves. Raises `RunFolderError` where the files cannot be read or written."""
+    """Draw a run's curves. Raises `RunFolderError` if files cannot be read or written."""
     with explained("draw the figures of", folder.path):
         save(run_pictures(folder), folder.figures_dir, folder.cache_dir, ("png",))
 

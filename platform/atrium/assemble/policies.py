@@ -57,10 +57,10 @@ def build_policy(
     trains: bool = True,
     device: str | None = None,
 ) -> Policy:
-    """The policy that training begins with: warmed up, or loaded.
+    """Build the policy that training begins with: warmed up, or loaded.
 
-    Without `trains` it is only sampled from, so weights that are loaded are in the precision that it computes
-    in. `device` is where it lies, by default where it computes.
+    Without `trains` it is only sampled from, so loaded weights have the number format of the computation.
+    `device` is its location, by default the device of the computation.
     """
     device = device or config.compute.device
     policy = _build_policy(config, cache_dir, listener, trains=trains, device=device)
@@ -68,7 +68,7 @@ def build_policy(
         source = config.model.source if isinstance(config.model, HubModelSettings) else None
         add_lora(policy.model, config.model.lora, seed=config.model_seed, source=source)
     if trains and config.optimizer.kind == "adamw_bf16":
-        for parameter in policy.model.parameters():  # buffers, such as frequencies, stay as they are
+        for parameter in policy.model.parameters():  # buffers, such as frequencies, stay unchanged
             parameter.data = parameter.data.to(torch.bfloat16)
     return policy
 
@@ -80,7 +80,7 @@ def _build_policy(
     if not isinstance(model, TinyModelSettings):
         check_model(config, trains=trains)
         if model.weights == "random":
-            listener.phase("making a random model")
+            listener.phase("creating a random model")
             return build_random_policy(
                 model.architecture or {}, tokenizer=build_tokenizer(), seed=config.model_seed, device=device
             )
@@ -101,10 +101,10 @@ def _build_policy(
 
 
 def restore_weights(policy: Policy, folder: Path) -> None:
-    """Give the policy the weights of a checkpoint's transformers folder.
+    """Load the weights of a checkpoint's transformers folder into the policy.
 
-    A policy with adapters takes those, over the base that it has; raises `CheckpointError` where that is not
-    the base that they were trained with.
+    A policy with adapters loads only those, over its current base; raises `CheckpointError` if they were
+    trained with another base.
     """
     saved = load_policy(folder, dtype=torch.float32, device=policy.model.device)
     if not has_lora(policy.model):
@@ -115,16 +115,16 @@ def restore_weights(policy: Policy, folder: Path) -> None:
     for name, weight in merged_weights(policy.model).items():
         if not torch.allclose(weight, stored[name], rtol=_SAME_BASE, atol=_SAME_BASE):
             raise CheckpointError(
-                f"the adapters in {folder} were trained with another model than model.source now gives "
-                f"({name} differs); name the commit that was used in model.revision"
+                f"the adapters in {folder} were trained with another model than the current model.source "
+                f"({name} differs); set model.revision to the commit that was used"
             )
 
 
 def copy_out_of_mmap(model: nn.Module) -> None:
-    """Move every parameter into memory of its own.
+    """Move every parameter into newly allocated memory.
 
-    Loaded parameters may be views of a mapped file, whose alignment decides which kernels run and with
-    them the last bits of sums; a resumed run would then differ from an undisturbed one.
+    Loaded parameters may be views of a memory-mapped file, whose alignment affects the choice of kernels and
+    therefore the last bits of sums; a resumed run would then differ from an uninterrupted one.
     """
     with torch.no_grad():
         for parameter in model.parameters():
@@ -132,9 +132,9 @@ def copy_out_of_mmap(model: nn.Module) -> None:
 
 
 def build_reference(config: RunConfig, policy: Policy) -> MovingReference | None:
-    """A copy of the policy as it is now, where the objective has a reference that needs one.
+    """Copy the current policy, if the objective has a reference that needs a copy.
 
-    A frozen one is, for a policy with adapters, the policy without them.
+    For a policy with adapters, a frozen reference is the policy without them.
     """
     reference = config.algorithm.reference
     if reference.kind == "none" or _is_base_reference(config, policy):
@@ -156,9 +156,9 @@ def build_updater(
     ranks: Ranks = SINGLE,
     shards: Shards = UNSHARDED,
 ) -> PolicyUpdater:
-    """Objective, forward passes and optimiser; an empty state begins a new optimiser.
+    """Build objective, forward passes and optimizer; an empty state starts a new optimizer.
 
-    With several `ranks`, the models are spread over them already.
+    With several `ranks`, the models are already sharded.
     """
     settings, compute = config.optimizer, config.compute
     objective = Objective(config.method)
@@ -167,7 +167,7 @@ def build_updater(
         policy.model,
         settings,
         num_steps=config.num_steps,
-        offload=compute.offload and ranks.is_alone,  # shards of several ranks lie there already
+        offload=compute.offload and ranks.is_alone,  # shards of several ranks are already there
     )
     optimizer.load_state(optimizer_state)
     return PolicyUpdater(
@@ -192,10 +192,10 @@ def build_updater(
 
 
 def _behavior_logprobs(config: RunConfig) -> Literal["engine", "recompute"]:
-    """Whose numbers are the behavior policy's.
+    """Return whose log-probabilities are the behavior policy's.
 
-    `auto` takes the engine's where the trainer's are the same, unless a part of the method compares the two,
-    and where no single weights that anyone has sampled a completion: stored, or sampled continuously.
+    `auto` uses the engine's if the trainer's are the same, unless a part of the method compares the two, and
+    if a completion has no single weights that sampled it: stored, or sampled continuously.
     """
     if config.compute.behavior_logprobs != "auto":
         return config.compute.behavior_logprobs
@@ -213,7 +213,7 @@ def _reference_forward(
 
 
 def _peak_flops(device: str, dtype: str, num_devices: int) -> float | None:
-    """Operations per second of all devices of a run together, or None where they are not known."""
+    """Return the operations per second of all devices of a run together, or None if unknown."""
     peak = peak_flops(torch.cuda.get_device_name(), dtype) if device == "cuda" else None
     return None if peak is None else peak * num_devices
 
@@ -225,8 +225,8 @@ def build_forward(
     kind: type[PolicyForward] = PolicyForward,
     sharded: ShardedModel | None = None,
 ) -> PolicyForward:
-    """The forward pass of training, packed unless `compute.packing` is false."""
-    is_half = config.compute.dtype == "bfloat16" and sharded is None  # shards are put together in that dtype
+    """Build the forward pass of training, packed unless `compute.packing` is false."""
+    is_half = config.compute.dtype == "bfloat16" and sharded is None  # shards are gathered in that dtype
     if is_half and config.compute.residual_dtype == "model":
         keep_stream_half(model)
     return kind(

@@ -1,6 +1,6 @@
-"""What is checked before a run folder is made: the data, the tokenizer, and the room for prompts.
+"""Checks before a run folder is created: the data, the tokenizer, and the length of prompts.
 
-A mistake in any of them ends the command and leaves no run behind.
+An error in any of them ends the command and leaves no run behind.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from atrium.views.live.terminal_display import displays
 
 @dataclass(frozen=True, kw_only=True)
 class RunData:
-    """The data of a run that may begin; `lines` are for its log."""
+    """The checked data of a run; `lines` are for its log."""
 
     task: Task
     stored: list[StoredCompletion] | None
@@ -48,9 +48,9 @@ class RunData:
 
 
 def prepare(config: RunConfig, ranks: Ranks = SINGLE) -> RunData:
-    """Load and check the data and the tokenizer; the rank that is first does so before all others.
+    """Load and check the data and the tokenizer; rank 0 does so before the others.
 
-    Raises `DataError`, `ConfigError` or `CheckpointError` for what cannot be used.
+    Raises `DataError`, `ConfigError` or `CheckpointError` for unusable input.
     """
     lines: list[str] = []
     with explained_by(ranks), ranks.first_alone("loading the data"):
@@ -70,7 +70,7 @@ def prepare(config: RunConfig, ranks: Ranks = SINGLE) -> RunData:
 def loading_for(
     config: RunConfig, resume: Path | str | None, log: Log, *, is_shown: bool = True
 ) -> Iterator[Loading]:
-    """What loading problems needs; a resumed run keeps to the references that it could read when it began."""
+    """Yield the context for loading problems; a resumed run reuses its initial check of references."""
     provenance = None if resume is None else RunFolder(Path(resume)).provenance_file
     shown = displays(config.tracking.progress, lambda line: None) if is_shown else ()
     listener = Listeners(shown)
@@ -86,7 +86,7 @@ def loading_for(
 
 
 def check_start(config: RunConfig) -> None:
-    """Check once per process what runs of these settings need, whatever their seed."""
+    """Check the requirements of runs with these settings once per process, for all seeds."""
     _check_once(to_json(config.model_copy(update={"seed": 0, "resume": None})))
 
 
@@ -96,9 +96,9 @@ def _check_once(settings: str) -> None:
 
 
 def encoder_before_loading(config: RunConfig, problem: Problem) -> tuple[PromptEncoder, Context]:
-    """The prompts and the context of the model, without its weights; `problem` is rendered as a check.
+    """Return the prompts and context of the model, without its weights; `problem` is rendered as a check.
 
-    Raises `ConfigError` for a chat template that is not fit for a run.
+    Raises `ConfigError` for an unsuitable chat template.
     """
     model = config.model
     if isinstance(model, TinyModelSettings):

@@ -1,7 +1,6 @@
-"""From the settings of a problem set to its problems, each reference graded against itself in another form.
+"""Problems of a problem set, each reference answer graded against itself in another form.
 
-No torch: what a run trains on and is judged by is known, and known to be sound, before anything heavy is
-loaded.
+No torch: training and test problems are known and checked before anything heavy is loaded.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _MAX_LISTED = 5
 
 
 def recorded_unreadable(provenance: Path) -> dict[str, tuple[str, ...]]:
-    """The ids of unreadable references by problem set, from a run's `provenance.json`; empty without one."""
+    """Return the ids of unreadable references by problem set, from `provenance.json`; empty without one."""
     try:
         record = json.loads(read_plain(provenance))
         origins = record.get("origins", record)
@@ -40,10 +39,10 @@ def recorded_unreadable(provenance: Path) -> dict[str, tuple[str, ...]]:
 def load_problem_set(
     settings: ProblemSetConfig, *, verifier: Verifier, loading: Loading, record_name: str
 ) -> ProblemSet:
-    """The problems of the settings' files, without those whose reference cannot be graded where so set.
+    """Load the problems of the settings' files, without ungradable references if so configured.
 
-    Every warning is logged, too. `record_name` is what the run's record calls the set. Raises `DataError`
-    where the data are missing or not what is declared.
+    Every warning is also logged. `record_name` is the set's name in the run's record. Raises `DataError` if
+    the data are missing or do not match their declaration.
     """
     loading.listener.phase(f"reading {settings.name}")
     loaded = read_problem_set(
@@ -70,10 +69,10 @@ def _checked(
     loading: Loading,
     recorded: Sequence[str] | None,
 ) -> ProblemSet:
-    """The set after the check of its references, or after what an earlier check recorded."""
+    """Return the set after the check of its references, or with the results of an earlier check."""
     unreadable, what, num_unchecked = _found(loaded, settings.name, verifier, loading, recorded)
     if unreadable and settings.unreadable == "error":
-        raise DataError(f"'{settings.name}': {what}; set unreadable=drop or keep to go on with this")
+        raise DataError(f"'{settings.name}': {what}; set unreadable=drop or keep to continue")
     is_dropping = settings.unreadable == "drop"
     dropped = {problem.problem_id for problem, _ in unreadable} if is_dropping else set()
     kept = tuple(problem for problem in loaded.problems if problem.problem_id not in dropped)
@@ -86,11 +85,12 @@ def _checked(
     warnings = []
     if num_unchecked:
         warnings.append(
-            f"{num_unchecked} references were not checked within {verifier.timeout_s:g} s, the problems are "
-            "kept; another run may find them unreadable, so this one is not exactly repeatable"
+            f"{num_unchecked} references were not checked within {verifier.timeout_s:g} s, and their "
+            "problems are kept; another run may find them unreadable, so this run cannot be repeated "
+            "exactly"
         )
     if unreadable:
-        done = "dropped" if dropped else "kept, and an answer to them hardly counts"
+        done = "dropped" if dropped else "kept, although an answer to them can hardly be correct"
         warnings.append(f"{what}; {done}")
     return replace(
         loaded,
@@ -109,7 +109,7 @@ def _checked(
 def _found(
     loaded: ProblemSet, name: str, verifier: Verifier, loading: Loading, recorded: Sequence[str] | None
 ) -> tuple[list[tuple[Problem, str]], str, int]:
-    """The problems whose reference cannot be read with the reasons, a sentence, and the number unchecked."""
+    """Return the problems with unreadable references and reasons, a sentence, and the number unchecked."""
     if recorded is not None:
         unreadable = [(problem, "") for problem in loaded.problems if problem.problem_id in set(recorded)]
         return unreadable, f"{len(unreadable)} references could not be read when this run began", 0
@@ -124,6 +124,6 @@ def _unreadable_text(unreadable: Sequence[tuple[Problem, str]]) -> str:
     )
     more = f" and {len(unreadable) - _MAX_LISTED} more" if len(unreadable) > _MAX_LISTED else ""
     return (
-        f"{len(unreadable)} references cannot be read, so that the same answer in another form is wrong: "
+        f"{len(unreadable)} references cannot be read, so the same answer in another form would be wrong: "
         f"{listed}{more}"
     )

@@ -1,6 +1,6 @@
-"""Problems of reasoning-gym: generated in a process of their own, in disjoint parts.
+"""Problems of reasoning-gym: generated in a separate process, in disjoint parts.
 
-The parts have seeds of their own, and no question of one part is in another: a small task may draw the same
+Each part has its own seeds, and no question of one part is in another: a small task may generate the same
 problem from several seeds.
 """
 
@@ -32,18 +32,18 @@ _BOOT = (
     "import sys; sys.path[:] = sys.argv[2].split(sys.argv[1]); "
     "from atrium.grading.procedural import serve; serve()"
 )
-_SEEDS_PER_PART = 10**9  # three parts below 2**32, which numpy's generators take
+_SEEDS_PER_PART = 10**9  # three parts below 2**32, the limit of numpy's generators
 _MAX_REDRAWS = 200
-"""Seeds in a row that may give a question already taken before the task counts as exhausted."""
+"""Number of consecutive seeds with a taken question after which the task counts as exhausted."""
 _SHOWN_EVERY = 10
 
 
 def procedural_problems(
     dataset: ReasoningGymDatasetConfig, verifier: Verifier, loading: Loading
 ) -> tuple[Splits, Origin]:
-    """The three parts, without problems whose own reference the scorer refuses, and where they came from.
+    """Load the three parts, without problems whose reference the scorer refuses, and their origin.
 
-    Raises `DataError` for a task or settings that the package refuses, and where it has too few problems.
+    Raises `DataError` for a task or settings that the package refuses, and if it has too few problems.
     """
     revision = f"{PACKAGE} {installed_version()}"
     splits = procedural_splits(dataset, loading)
@@ -83,7 +83,7 @@ def _without(part: Dataset, dropped: set[str]) -> Dataset:
 def procedural_splits(dataset: ReasoningGymDatasetConfig, loading: Loading) -> Splits:
     """Generate the three parts; no question of one part occurs in another.
 
-    Raises `DataError` for a task or settings that the package refuses, and where it has too few problems.
+    Raises `DataError` for a task or settings that the package refuses, and if it has too few problems.
     """
     taken: set[str] = set()
     parts: dict[str, Dataset] = {}
@@ -104,7 +104,7 @@ def procedural_splits(dataset: ReasoningGymDatasetConfig, loading: Loading) -> S
 def _draw(
     dataset: ReasoningGymDatasetConfig, part: str, place: int, num: int, taken: set[str], ask: _Ask
 ) -> Iterator[Problem]:
-    """The problems of one part, whose questions are then `taken`."""
+    """Yield the problems of one part, and add their questions to `taken`."""
     seed = (
         derive_seed(dataset.seed, "reasoning_gym", dataset.task) % _SEEDS_PER_PART + place * _SEEDS_PER_PART
     )
@@ -124,7 +124,7 @@ def _draw(
             num_redrawn += 1
             if num_redrawn > _MAX_REDRAWS:
                 raise DataError(
-                    f"dataset.task={dataset.task}: hardly any question is left after {len(taken)}; lower "
+                    f"dataset.task={dataset.task}: almost no questions remain after {len(taken)}; lower "
                     f"num_train, num_validation or num_test (num_{part}={num}), or raise the difficulty"
                 )
             continue
@@ -139,7 +139,7 @@ def _draw(
 
 
 def _reply(process: subprocess.Popen[str], named: dict[str, Any]) -> dict[str, str]:
-    """The problem that the process generates. Raises `DataError` for a refusal, and where it ended."""
+    """Return the problem that the process generates. Raises `DataError` if it refuses or has exited."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:
@@ -158,7 +158,7 @@ def _reply(process: subprocess.Popen[str], named: dict[str, Any]) -> dict[str, s
 
 @contextmanager
 def generator() -> Iterator[_Ask]:
-    """The generating process, which ends with the block."""
+    """Start the generating process, which ends with the block."""
     with subprocess.Popen(
         [sys.executable, "-c", _BOOT, os.pathsep, os.pathsep.join(sys.path)],
         stdin=subprocess.PIPE,

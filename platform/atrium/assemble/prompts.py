@@ -1,4 +1,4 @@
-"""The prompts of a run: encoded on the run's date, checked against the chat template, and hashed."""
+"""The prompts of a run: encoded for the run's date, checked against the chat template, and hashed."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from atrium.data.prompts import PromptEncoder, prompt_encoder
 from atrium.models.policy import Policy
 
 _MAX_HASHED = 256
-"""Problems of a set whose prompts are hashed, from the first on: all of a large one would take minutes."""
+"""Number of problems of a set whose prompts are hashed, from the first on: a large set would take minutes."""
 
 
 def checked_encoder(
     config: RunConfig, policy: Policy, problem: Problem, log: Callable[[str], None], *, is_resumed: bool
 ) -> PromptEncoder:
-    """A function from a problem to its prompt's tokens; `problem` is the one that the check renders.
+    """Return a function from a problem to its prompt's tokens; the check renders `problem`.
 
-    Raises `ConfigError` for a chat template that is not fit for a run, or on which a setting of the prompt
-    has no effect. A resumed run, which began with it, is only told so.
+    Raises `ConfigError` for an unsuitable chat template, and for a prompt setting without effect on it. In a
+    resumed run, which began with it, this is only a warning.
     """
     template, date = config.model.prompt, config.model.date
     try:
@@ -37,7 +37,7 @@ def checked_encoder(
 
 
 def _within(policy: Policy, encode: PromptEncoder) -> PromptEncoder:
-    """The encoder, which raises `ConfigError` for a token that the model has no embedding of."""
+    """Return the encoder, which raises `ConfigError` for a token without an embedding in the model."""
     size = policy.model.config.get_text_config().vocab_size
 
     def encode_within(problem: Problem) -> TokenIds:
@@ -45,7 +45,7 @@ def _within(policy: Policy, encode: PromptEncoder) -> PromptEncoder:
         if len(token_ids) and (largest := int(token_ids.max())) >= size:
             raise ConfigError(
                 f"the prompt of problem {problem.problem_id!r} has token {largest} "
-                f"({policy.tokenizer.convert_ids_to_tokens(largest)!r}), and the model has {size} tokens; "
+                f"({policy.tokenizer.convert_ids_to_tokens(largest)!r}), but the model has {size} tokens; "
                 "load the tokenizer that belongs to the model, or choose a prompt without that token"
             )
         return token_ids
@@ -54,7 +54,7 @@ def _within(policy: Policy, encode: PromptEncoder) -> PromptEncoder:
 
 
 def prompt_hashes(sets: Mapping[str, Sequence[Problem]], encode: PromptEncoder) -> dict[str, str]:
-    """SHA-256 (hex) of the prompts' tokens, by the name of the set of problems."""
+    """Return the SHA-256 (hex) of the prompts' tokens, by the name of the problem set."""
     found = {}
     for name, problems in sets.items():
         digest = hashlib.sha256()

@@ -1,6 +1,6 @@
-"""The processes of one run: how they join, and how the run's parts are spread over them.
+"""The processes of one run: how they join, and how the run's parts are distributed.
 
-On one process everything here gives back what it was given, and nothing of torch.distributed is loaded.
+On one process everything here returns its input unchanged, and nothing of torch.distributed is loaded.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from atrium.train.ranks.ranks import Ranks
 
 @contextmanager
 def joined_ranks(config: RunConfig) -> Iterator[Ranks]:
-    """The ranks of the run, joined; those that are left are told how this one ended.
+    """Yield the joined ranks of the run; the other ranks are told how this one ended.
 
-    Raises `ConfigError` for settings that only one process has.
+    Raises `ConfigError` for settings that work with one process only.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     _check_engines(config, int(os.environ.get("LOCAL_WORLD_SIZE", str(size))))
@@ -59,8 +59,8 @@ def explained_by(ranks: Ranks) -> Iterator[None]:
     """Re-raise errors caused by another rank's failure so that they name that rank."""
     try:
         yield
-    except Exception as error:  # what is lost with a rank is raised by torch, gloo or NCCL in many types
-        # Ranks that share vLLM lose each other inside it, whose failures are told as `EngineError`.
+    except Exception as error:  # torch, gloo and NCCL raise many types of error when a rank is lost
+        # Ranks that share vLLM lose each other inside it, and its failures are raised as `EngineError`.
         lost = error.__cause__ if isinstance(error, EngineError) and error.__cause__ else error
         explained = lost if isinstance(lost, AtriumError) else ranks.explained(lost)
         if explained is lost:
@@ -72,8 +72,8 @@ def _check_engines(config: RunConfig, num_started: int) -> None:
     shared = config.rollout.ranks_per_engine
     if num_started % shared:
         raise ConfigError(
-            f"rollout.tensor_parallel={shared} does not divide the number of processes that were started on "
-            f"this node, {num_started}, and so many of them share each vLLM; start a multiple of {shared}"
+            f"rollout.tensor_parallel={shared} must divide the number of processes started on this node, "
+            f"{num_started}; start a multiple of {shared}"
         )
 
 
@@ -94,7 +94,7 @@ def _planned_tokens(config: RunConfig, num_ranks: int) -> int:
 
 
 def agreed_folder(folder: RunFolder | None, ranks: Ranks) -> RunFolder:
-    """The run folder that rank 0 has opened, for all."""
+    """Return the run folder that rank 0 has opened, on all ranks."""
     path = ranks.from_first(None if folder is None else str(folder.path))
     return folder if folder is not None else RunFolder(Path(path))
 
@@ -102,9 +102,9 @@ def agreed_folder(folder: RunFolder | None, ranks: Ranks) -> RunFolder:
 def restore_and_truncate(
     config: RunConfig, folder: RunFolder, ranks: Ranks, log: Callable[[str], None]
 ) -> Checkpoint | None:
-    """The checkpoint that a resumed run goes on from, with everything recorded after it set aside.
+    """Return the checkpoint that a resumed run continues from, after setting later records aside.
 
-    Raises `CheckpointError`, and changes nothing, where the newest one is damaged or gone.
+    Raises `CheckpointError`, and changes nothing, if the newest one is damaged or missing.
     """
     if config.resume is None:
         return None
@@ -115,7 +115,7 @@ def restore_and_truncate(
         if checkpoint is not None and not checkpoint.is_verified:
             log(f"{checkpoint.path.name} was written without digests: only sizes and headers were checked")
         if (aside := folder.truncate_after(checkpoint.state.step if checkpoint else -1)) is not None:
-            log(f"what was recorded after the last checkpoint is kept in {aside}")
+            log(f"records after the last checkpoint are kept in {aside}")
         path = None if checkpoint is None else str(checkpoint.path)
     path = ranks.from_first(path)
     if ranks.is_first or path is None:
@@ -124,16 +124,16 @@ def restore_and_truncate(
 
 
 def _check_newest(config: RunConfig, folder: RunFolder, newest: Checkpoint | None) -> None:
-    """Raise `CheckpointError` where a later checkpoint than `newest` must have been written, and is gone."""
+    """Raise `CheckpointError` if a checkpoint later than `newest` must have existed and is missing."""
     with explained("read", folder.metrics_file):
         recorded = max(read_metrics(folder).steps.tolist(), default=0)
     step, every = newest.state.step if newest else 0, config.checkpoint.every_num_steps
-    # Several ranks write a checkpoint while they train on, until the next one is due.
+    # Several ranks write a checkpoint while they continue to train, until the next one is due.
     num_unsaved = 0 if read_overview(folder).state is RunState.FINISHED else 2 * every
     if recorded > step + num_unsaved:
         has = f"its newest checkpoint is of step {step}" if newest else "it has no checkpoint"
         raise CheckpointError(
-            f"{folder.path} has recorded {recorded} steps and writes a checkpoint every {every}, but {has}: "
-            "what came later was removed or is not mounted; nothing was changed; bring it back, or "
+            f"{folder.path} has recorded {recorded} steps and writes a checkpoint every {every}, but "
+            f"{has}: later ones were removed or are not mounted; nothing was changed; restore them, or "
             f"{going_back(folder.path, step)}"
         )

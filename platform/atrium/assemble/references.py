@@ -1,7 +1,7 @@
-"""The check of reference answers: each is graded against itself in another form before anything is trained.
+"""The check of reference answers: each is graded against itself in another form before training.
 
-What was found is cached below `references/` in the cache folder, by the grader with its version and settings
-and by the reference's text. A check that timed out says nothing about the reference, and is not cached.
+Results are cached in `references/` of the cache folder, by the grader with its version and settings and by
+the reference's text. A check that timed out is inconclusive and not cached.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from atrium.runs.listener import Listener
 
 _MAX_WORKED = 500
 _MIN_SHOWN = 20
-"""Checks in worker processes from which on a progress bar is shown."""
+"""Number of checks in worker processes from which a progress bar is shown."""
 _NO_FORM = ("num_workers", "timeout_s", "memory_limit_mb")
-"""Settings of a grader that do not change what equals what."""
+"""Settings of a grader that do not affect which answers are equal."""
 
 _Checked = tuple[bool, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loading:
-    """What loading problems takes from a run: its cache folder, and who hears about the progress.
+    """The context for loading problems: the cache folder, and the receivers of progress.
 
     `unreadable` holds the ids of problems whose reference could not be read when the run began, by the name
     of the problem set; such sets are not checked again.
@@ -47,7 +47,7 @@ class Loading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceCheck:
-    """The problems whose reference cannot be read, each with the reason, and those whose check timed out."""
+    """Problems whose reference cannot be read, with reasons, and those whose check timed out."""
 
     unreadable: tuple[tuple[Problem, str], ...]
     unknown: tuple[Problem, ...]
@@ -58,8 +58,8 @@ def check_references(
 ) -> ReferenceCheck:
     """Grade each problem's reference, written in another form, against itself.
 
-    Of the references that only worker processes can judge, the first 500 different ones are checked: in a
-    large training set all of them would take longer than the start of a run should.
+    Of the references that need a worker process, the first 500 different ones are checked: in a large
+    training set all of them would delay the start of a run too long.
     """
     cache = _Cache(verifier, loading.cache_dir)
     found: dict[str, _Checked | None] = {}
@@ -90,7 +90,10 @@ def check_references(
 
 
 def _key(problem: Problem, own: Verifier, *, is_own: bool) -> str:
-    """Equal for problems whose reference is checked alike; a verifier of the problem's own is part of it."""
+    """Return a key that is equal for problems whose references are checked alike.
+
+    A problem's own verifier is part of it.
+    """
     if not is_own:
         return problem.answer
     settings = hashlib.sha256(own.model_dump_json().encode()).hexdigest()[:16]
@@ -100,7 +103,7 @@ def _key(problem: Problem, own: Verifier, *, is_own: bool) -> str:
 def _results(
     worked: dict[str, Future[Verdict]], listener: Listener, name: str
 ) -> Iterator[tuple[str, _Checked | None]]:
-    """What the workers find, one after the other, with a progress bar where they are many."""
+    """Yield the workers' results one by one, with a progress bar if there are many."""
     is_shown = len(worked) >= _MIN_SHOWN
     if is_shown:
         listener.phase(f"checking references of {name}", len(worked))
@@ -113,7 +116,7 @@ def _results(
 
 
 class _Cache:
-    """What earlier checks by the same grader found; shipped graders only, whose version tells them apart."""
+    """Results of earlier checks by the same grader; only for shipped graders, which have a version."""
 
     def __init__(self, verifier: Verifier, cache_dir: Path) -> None:
         self.known: dict[str, _Checked] = {}
@@ -132,11 +135,11 @@ class _Cache:
                     self.known[str(key)] = bool(is_readable), str(reason)
 
     def kept(self, results: Iterator[tuple[str, _Checked | None]]) -> dict[str, _Checked | None]:
-        """The results, once they are written to the cache."""
+        """Write the results to the cache and return them."""
         found = dict(results)
         lines = [json.dumps([key, *one]) for key, one in found.items() if one is not None]
         if lines and self._path is not None:
-            with contextlib.suppress(OSError):  # a cache that cannot be written costs time only
+            with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 with append_plain(self._path) as file:
                     file.write("".join(f"{line}\n" for line in lines).encode())

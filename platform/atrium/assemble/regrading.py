@@ -1,7 +1,7 @@
-"""Stored answers graded again: what the grader says now, beside what was said when they were stored.
+"""Regrading of stored answers: the grader's current verdicts next to the stored ones.
 
-Nothing stored is changed; files from elsewhere are read in `stored_answers`.
-Verdicts look at the answer alone: whether a truncated one may count is left as it was.
+Nothing stored is changed; files from other programs are read in `stored_answers`. Verdicts depend on the
+answer alone: whether a truncated one counts stays as recorded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _READ = ("grader", "model.thinking")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regraded:
-    """A stored answer with what the grader says now."""
+    """A stored answer with the grader's current verdict."""
 
     stored: StoredAnswer
     verdict: VerdictKind
@@ -47,12 +47,12 @@ class Regraded:
 
     @property
     def is_changed(self) -> bool:
-        """Whether another verdict was stored."""
+        """Whether the stored verdict was different."""
         return self.stored.was_correct is not None and self.stored.was_correct != self.is_correct
 
 
 def regrade(answers: Sequence[StoredAnswer], verifier: Verifier, *, thinking: bool) -> list[Regraded]:
-    """Grade each answer with the verifier, in their order; of several references, any may count."""
+    """Grade each answer with the verifier, in order; of several references, any may match."""
     with GraderPool(verifier, thinking=thinking) as pool:
         futures = [
             [pool.submit(answer.text, gold, answer.judged_by) for gold in (answer.gold, *answer.other_golds)]
@@ -67,7 +67,7 @@ def regrade(answers: Sequence[StoredAnswer], verifier: Verifier, *, thinking: bo
 
 
 def answers_of_rows(rows: Sequence[Mapping[str, object]]) -> list[StoredAnswer]:
-    """The answers of an evaluation's rows."""
+    """Return the answers in an evaluation's rows."""
     return [
         StoredAnswer(
             name=f"{row['problem_id']} #{row['sample_index']}",
@@ -83,7 +83,7 @@ def answers_of_rows(rows: Sequence[Mapping[str, object]]) -> list[StoredAnswer]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegradedSet:
-    """The answers to one benchmark or of one file, the verifier that graded them again, and both graders."""
+    """The answers to one benchmark or in one file, the verifier that graded them again, and both graders."""
 
     name: str
     answers: Sequence[Regraded]
@@ -95,14 +95,14 @@ class RegradedSet:
 def regrade_stored(wanted: str, runs_dir: str, overrides: Sequence[str]) -> list[RegradedSet]:
     """Grade the answers of an evaluation, a run, or a file again.
 
-    The grader is the one that the record names, or the one that `overrides` give (`grader=math_tolerance`).
+    The grader is the recorded one, or the one given by `overrides` (`grader=math_tolerance`).
     """
     typed = [override.key_or_group for override in check_overrides(overrides)]
     for key, line in zip(typed, overrides, strict=False):
         if key not in _READ and not key.startswith("grader."):
             raise ConfigError(
-                f"{shown(line)}: has no effect on answers that are graded again; allowed are settings of "
-                "grader, and model.thinking"
+                f"{shown(line)}: has no effect on regrading; only settings of "
+                "grader and model.thinking can be changed"
             )
     is_chosen = any(key.startswith("grader") for key in typed)
     config: Mapping[str, object] = {}
@@ -136,7 +136,7 @@ def regrade_stored(wanted: str, runs_dir: str, overrides: Sequence[str]) -> list
 
 
 def _verifier_of(config: Mapping[str, object], name: str) -> Verifier | None:
-    """The grader that judged a benchmark of a record."""
+    """Return the grader that judged a benchmark in a record."""
     benchmark = mapping_at(config, "benchmark")
     members = setting(config, "benchmark.members")
     for member in members.values() if isinstance(members, Mapping) else ():
@@ -153,7 +153,7 @@ def _verifier_of(config: Mapping[str, object], name: str) -> Verifier | None:
 
 
 def regraded_document(found: Sequence[RegradedSet]) -> Document:
-    """The scores before and now, and the answers whose verdict changed."""
+    """Return a document with the scores before and now, and the answers whose verdict changed."""
     sections = [
         Section(
             title=_scores_text(one),
@@ -166,7 +166,7 @@ def regraded_document(found: Sequence[RegradedSet]) -> Document:
 
 
 def regraded_rows(found: Sequence[RegradedSet]) -> tuple[list[dict[str, object]], Sequence[str]]:
-    """A row for each answer, and the names of its fields."""
+    """Return a row for each answer, and the names of its fields."""
     rows: list[dict[str, object]] = [
         {
             "benchmark": one.name,
@@ -197,7 +197,7 @@ def _scores_text(found: RegradedSet) -> str:
 
 
 def _changed_tables(found: RegradedSet) -> list[Table]:
-    """The first answers whose verdict changed; no table where none did."""
+    """Return a table of the first answers whose verdict changed; none if there are none."""
     changed = [one for one in found.answers if one.is_changed]
     rows = [
         (
@@ -222,12 +222,12 @@ def _gold(one: Regraded) -> str:
 
 
 def _notes(found: RegradedSet) -> Iterator[str]:
-    """What to know of the verdicts: several references, and a grader that finds no answer anywhere."""
+    """Yield notes on the verdicts: several references, and a grader that finds no answers."""
     if num_several := sum(bool(one.stored.other_golds) for one in found.answers):
         yield f"{num_several} answers have several references, any of which counts"
     if all(one.verdict is VerdictKind.NO_ANSWER for one in found.answers):
         place = getattr(found.verifier, "answer", None)
-        looked = f"looks for {place}" if place else "reads answers of another form"
+        looked = f"looks for {place}" if place else "expects answers in another form"
         choice = (
             "" if found.verifier.kind == "multiple_choice" else "; set grader=multiple_choice for letters"
         )

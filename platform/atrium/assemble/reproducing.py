@@ -1,6 +1,6 @@
-"""All claims of a paper at one scale: what it takes, the sweeps in turn, words, figures, the page.
+"""Reproduction of a paper's claims at one scale: cost, sweeps, verdicts, figures, and the page.
 
-Whatever is finished is kept: sweeps go on where they stopped.
+Finished results are kept: sweeps resume where they stopped.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ from atrium.views.markdown import markdown
 PAGE = "reproductions.md"
 PLANNED_GPU = "H100"
 CPU_MS_PER_COMPLETION = (5.0, 1.5)
-"""Of the built-in model on one core, in training with its updates and in evaluations: rough, not measured."""
+"""CPU time of the built-in model on one core, in training including updates and in evaluations: rough, not
+measured."""
 _CACHE = Path("runs/.cache")
 
 
 def plan_lines(claims: Sequence[Claim], scale: Scale, num_workers: int) -> list[str]:
-    """Hours and memory of each sweep, and the power of each claim's design, in lines."""
+    """Describe the hours and memory of each sweep, and the power of each claim's design."""
     lines = []
     for sweep in _sweeps(claims, scale):
         lines.append(f"sweep {sweep.name}: {sweep.question}")
@@ -62,12 +63,12 @@ def plan_lines(claims: Sequence[Claim], scale: Scale, num_workers: int) -> list[
 def reproduce(
     claims: Sequence[Claim], scale: Scale, out: Path, *, num_workers: int, trains: bool = True
 ) -> int:
-    """Compute what needs no runs, run the sweeps of the scale, and write the page; 0 when all is done.
+    """Compute claims that need no runs, run the sweeps of the scale, and write the page; 0 when all is done.
 
-    Raises `ConfigError` before anything runs where the scale needs a GPU and there is none.
+    Raises `ConfigError` before anything runs if the scale needs a GPU and there is none.
     """
     if trains and scale != "laptop" and not visible_gpus():
-        raise ConfigError(f"scale={scale} needs a GPU, and none is visible here; nothing was started")
+        raise ConfigError(f"scale={scale} needs a GPU, but none is visible here; nothing was started")
     computed = [claim for claim in claims if isinstance(claim.outcome, Computation)]
     _store(out, claims[0].paper, COMPUTED, {claim.name: _computed(claim, out) for claim in computed})
     for sweep in _sweeps(claims, scale) if trains else []:
@@ -83,13 +84,13 @@ def reproduce(
 
 
 def page(out: Path) -> str:
-    """The page of all papers, from the results that are stored below `out`."""
+    """Return the page of all papers, from the results stored below `out`."""
     documents = [paper_document(claims_of(paper), stored_results(paper, out)) for paper in papers()]
     return "\n".join([f"# {PAGE_TITLE}\n", PAGE_INTRODUCTION, *map(markdown, documents)])
 
 
 def _sweeps(claims: Sequence[Claim], scale: Scale) -> list[SweepDefinition]:
-    """The sweeps that a scale's designs name, each once."""
+    """Return the sweeps that a scale's designs name, each once."""
     found = [sweep_of(claim, scale) for claim in claims if scale in claim.designs]
     return list({sweep.name: sweep for sweep in found}.values())
 
@@ -115,7 +116,7 @@ def _computed(claim: Claim, out: Path) -> dict[str, Any]:
     compute = COMPUTATIONS.get(claim.outcome.name)
     if compute is None:
         raise ConfigError(
-            f"claim {claim.title}: outcome.name={claim.outcome.name}: allowed are {', '.join(COMPUTATIONS)}"
+            f"claim {claim.title}: outcome.name={claim.outcome.name}: use one of {', '.join(COMPUTATIONS)}"
         )
     found = compute()
     judged = judge_error(claim.expected, 0.0 if found.error is None else found.error)
@@ -126,7 +127,7 @@ def _computed(claim: Claim, out: Path) -> dict[str, Any]:
 
 
 def _drawn(picture: Picture, out: Path, name: str) -> str:
-    """Draw a picture into the folder of reproductions; the file's name."""
+    """Draw a picture into the folder of reproductions; return the file's name."""
     [path] = save([replace(picture, name=name)], out / FOLDER, _CACHE, ("png",))
     return path.name
 
@@ -146,7 +147,7 @@ def _judged(claim: Claim, scale: Scale, runs: Runs, out: Path) -> dict[str, Any]
 
 
 def _store(out: Path, paper: str, scale: str, results: Mapping[str, Mapping[str, Any]]) -> None:
-    """Add results to the file of a paper and scale, with what they were found with."""
+    """Add results to the file of a paper and scale, with their provenance."""
     if not results:
         return
     path = results_file(paper, scale, out)

@@ -1,4 +1,4 @@
-"""The life of a run: its folder is made or resumed, locked, written, and records how the run ended.
+"""The life of a run: its folder is created or resumed, locked, written, and records how the run ended.
 
 Training, evaluations, the runs of a sweep and the ranks of a launch begin and end here.
 """
@@ -39,11 +39,11 @@ from atrium.views.terminal import print_document, standard_output
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """A run that is to be opened.
+    """A request to open a run.
 
-    A new folder is called after `label` and `seed`; `resume` is the folder to go on with instead. `record` is
-    what its config.json holds. `draw` makes the figures of a run that has finished, `conclude` says what came
-    out, however it ended.
+    A new folder is named after `label` and `seed`; `resume` is the folder to continue instead. `record` is
+    the content of its config.json. `draw` creates the figures of a finished run, `conclude` reports the
+    results, however it ended.
     """
 
     config: RunConfig
@@ -58,10 +58,10 @@ class RunRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run while it is open.
+    """An open run.
 
-    `checkpoint` is what a resumed run goes on from. What `closing` holds is closed last, after the end is
-    recorded. What is put into `summary` is added to summary.json.
+    `checkpoint` is the one that a resumed run continues from. `closing` is closed last, after the end is
+    recorded. Entries of `summary` are added to summary.json.
     """
 
     config: RunConfig
@@ -74,11 +74,11 @@ class Run:
 
     @property
     def log(self) -> Callable[[str], None]:
-        """Takes a line that people should read."""
+        """Writes a line for the user."""
         return self.listener.message
 
     def record_provenance(self, data: DataProvenance, **more: object) -> None:
-        """Write where the run comes from; a resumed run's record becomes that of its newest session."""
+        """Write the run's provenance; a resumed run's record becomes that of its newest session."""
         if self.ranks.is_first:
             for plugin in plugins.loaded():
                 self.log(f"plugin {plugin}")
@@ -87,7 +87,7 @@ class Run:
             self.folder.write_provenance(collect_provenance(data, num_threads=num_threads, extra=more))
 
     def record_engine(self, facts: EngineFacts) -> None:
-        """Say what the started engine is, and write it to where the run comes from."""
+        """Report the started engine, and add it to the run's provenance."""
         if facts.described and self.ranks.is_first:
             self.log("engine: " + ", ".join(f"{name} {value}" for name, value in facts.described.items()))
             provenance, _ = read_object(self.folder.provenance_file)
@@ -95,13 +95,13 @@ class Run:
 
 
 def start_of(resume: Path | str | None) -> float:
-    """When a run began, in seconds since 1970: the one to continue, or a new one, which begins now."""
+    """Return when a run began, in seconds since 1970: the resumed one, or now for a new one."""
     status = RunStatus() if resume is None else read_overview(RunFolder(Path(resume))).status
     return status.started or time.time()
 
 
 def training_request(config: RunConfig) -> RunRequest:
-    """The request for a training run."""
+    """Return the request for a training run."""
     return RunRequest(
         config=config,
         label=config.algorithm.name,
@@ -115,9 +115,9 @@ def training_request(config: RunConfig) -> RunRequest:
 
 
 def print_summary(folder: RunFolder) -> None:
-    """Print what came out of a run: nothing where its folder is gone.
+    """Print the results of a run; nothing if its folder is missing.
 
-    Raises `OSError` where a file of the folder exists and cannot be read.
+    Raises `OSError` if a file of the folder exists and cannot be read.
     """
     if folder.path.is_dir():
         console = standard_output()
@@ -126,7 +126,7 @@ def print_summary(folder: RunFolder) -> None:
 
 
 def begin_folder(request: RunRequest, overrides: Sequence[str]) -> RunFolder:
-    """The folder of a new run, with what was typed; or that of the run to resume."""
+    """Return the folder of a new run, with the typed overrides, or that of the run to resume."""
     if request.resume is not None:
         return RunFolder.open(request.resume)
     config = request.config
@@ -143,12 +143,11 @@ def opened(
     ranks: Ranks = SINGLE,
     watchers: Sequence[Listener] = (),
 ) -> Iterator[Run]:
-    """A run from its folder to its summary: the body builds its parts and drives them.
+    """Open a run, from its folder to its summary; the body builds its parts and runs them.
 
     The folder then says how it ended: `finished`; `interrupted` by `Interrupted` or Ctrl-C; `pruned` by
-    `Pruned`; `failed` by any other error, or by a wait that ends the process. Of several ranks the first
-    alone writes the folder, and the others have a log. `watchers` hear the run after all others and may end
-    it.
+    `Pruned`; `failed` by any other error, or by a wait that ends the process. Only rank 0 writes the folder;
+    other ranks have a log. `watchers` receive the run's events after all other listeners and may end it.
     """
     config = request.config
     folder = agreed_folder(begin_folder(request, overrides) if ranks.is_first else None, ranks)
@@ -191,7 +190,7 @@ def opened(
 
 @contextmanager
 def _end_recorded(folder: RunFolder | None) -> Iterator[None]:
-    """Let a new folder's status say how the body failed: nobody else listens to the run yet."""
+    """Record in a new folder's status how the body failed: no listener is active yet."""
     try:
         yield
     except BaseException as failure:
@@ -215,7 +214,7 @@ def _listeners(
     watchers: Sequence[Listener],
     summary: Mapping[str, object],
 ) -> tuple[Listener, ...]:
-    """The listeners in the order in which they hear the run: nothing is shown that is not recorded."""
+    """Return the listeners in order: events are recorded before they are shown."""
     log, tracking = Listeners(shown).message, request.config.tracking
     return (
         RunFolderWriter(
@@ -232,18 +231,18 @@ def _listeners(
 
 
 class StopRequests:
-    """Ctrl-C, SIGTERM and the signals of a cluster as requests to stop after the step at hand."""
+    """Ctrl-C, SIGTERM and a cluster's signals as requests to stop after the current step."""
 
     def __init__(self, log: Callable[[str], None]) -> None:
         self._log = log
         self._is_asked = False
 
     def __call__(self) -> bool:
-        """Whether the run is to stop after the step at hand."""
+        """Return whether the run should stop after the current step."""
         return self._is_asked
 
     def ask(self, number: int) -> None:
-        """Take a signal; raises `KeyboardInterrupt` on a second Ctrl-C."""
+        """Handle a signal; raises `KeyboardInterrupt` on a second Ctrl-C."""
         if self._is_asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         self._is_asked = True

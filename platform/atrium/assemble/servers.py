@@ -1,4 +1,4 @@
-"""From settings to the engine where `rollout.placement` has it: in this process, or as vLLM servers."""
+"""The engine at `rollout.placement`: in this process, or as vLLM servers."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ _PREFIX, _OWNER = "atrium-", "owner"
 
 
 def build_placed_engine(run: Run, policy: Policy) -> Engine:
-    """The engine of this process of the run, with the policy's weights.
+    """Build the engine for this process of the run, with the policy's weights.
 
-    Inside the only process of a run it samples from the policy's own module where it can. Servers that are
-    started here print to files in the run folder.
+    In the only process of a run it samples from the policy's own module if it can. Servers that are started
+    here print to files in the run folder.
     """
     if run.config.rollout.placement == "inside":
         return build_engine(run.config.rollout, run.config, policy, shares_model=run.ranks.is_alone)
@@ -60,7 +60,7 @@ def build_placed_engine(run: Run, policy: Policy) -> Engine:
 
 
 def engine_devices(config: RunConfig, ranks: Ranks) -> tuple[tuple[str | None, ...], ...]:
-    """The visible name of a GPU for each process of each server that this rank starts; None on a CPU."""
+    """Return the visible GPU of each process of each server that this rank starts; None on a CPU."""
     rollout, gpus = config.rollout, visible_gpus()
     if rollout.servers:
         return ()
@@ -71,8 +71,8 @@ def engine_devices(config: RunConfig, ranks: Ranks) -> tuple[tuple[str | None, .
     chosen = rollout.devices or tuple(range(first, first + ranks.local_size * num_own))
     if max(chosen) >= len(gpus):
         raise ConfigError(
-            f"rollout.num_servers={rollout.num_servers}: servers would have the GPUs "
-            f"{', '.join(map(str, chosen))}, and {len(gpus)} are there, of which the trainer has the first "
+            f"rollout.num_servers={rollout.num_servers}: the servers would use the GPUs "
+            f"{', '.join(map(str, chosen))}, but there are {len(gpus)}, of which the trainer has the first "
             f"{first}; name others with rollout.devices, or choose rollout.placement=inside"
         )
     own = [gpus[place] for place in chosen[ranks.local_rank * num_own :][:num_own]]
@@ -80,7 +80,7 @@ def engine_devices(config: RunConfig, ranks: Ranks) -> tuple[tuple[str | None, .
 
 
 def _server_engine(run: Run, policy: Policy) -> ServerEngine:
-    """Start or join the servers of this process of the run."""
+    """Start or connect to the servers of this process of the run."""
     config, ranks, rollout = run.config, run.ranks, run.config.rollout
     assert isinstance(rollout, VllmSettings)
     joined, devices = _joined(rollout, ranks), engine_devices(config, ranks)
@@ -120,7 +120,7 @@ def _sender(config: RunConfig, policy: Policy, rounded: torch.dtype | None) -> N
 
 
 def _joined(rollout: VllmSettings, ranks: Ranks) -> list[Server]:
-    """The servers at given addresses that belong to this process of the run; none where none are given."""
+    """Return the servers at given addresses for this process of the run; none if none are given."""
     token = os.environ.get(TOKEN, "")
     if rollout.servers and not token:
         raise ConfigError(
@@ -140,7 +140,7 @@ def _started(
     folders: tuple[Path, Path],
     devices: tuple[tuple[str | None, ...], ...],
 ) -> list[Server]:
-    """The servers of this machine, not started yet."""
+    """Return the servers of this machine, not started yet."""
     config: RunConfig = run.config
     rollout: Any = config.rollout
     weights, sockets = folders
@@ -171,7 +171,7 @@ def _started(
 def engine_command(config: RunConfig, host: str, port: int) -> tuple[str, Path | None]:
     """Return the shell command that starts a server for a run at an address.
 
-    And the folder of the model's configuration, where the model has no source of its own.
+    Also return the folder of the model's configuration, if the model has no source of its own.
     """
     rollout, model = config.rollout, config.model
     assert isinstance(rollout, VllmSettings)
@@ -198,8 +198,8 @@ def engine_command(config: RunConfig, host: str, port: int) -> tuple[str, Path |
 
 
 def _private_folder(parent: Path) -> Path:
-    """A new folder that other users cannot read. Those of trainers that were killed are deleted."""
-    with suppress(OSError):  # such as a folder that another run deletes now
+    """Create a folder that other users cannot read. Folders of killed trainers are deleted."""
+    with suppress(OSError):  # such as a folder that another run is deleting
         for owner in parent.glob(f"{_PREFIX}*/{_OWNER}"):
             host, _, process = owner.read_text(encoding="utf-8").partition(" ")
             if host == socket.gethostname() and not is_alive(process):
@@ -209,7 +209,7 @@ def _private_folder(parent: Path) -> Path:
         (folder / _OWNER).write_text(f"{socket.gethostname()} {identity(os.getpid())}", encoding="utf-8")
     except OSError as error:
         raise ConfigError(
-            f"rollout.weights_dir: cannot make a folder in {parent} ({error.strerror}); name one that "
+            f"rollout.weights_dir: cannot create a folder in {parent} ({error.strerror}); name one that "
             "servers can read"
         ) from error
     return folder

@@ -1,4 +1,4 @@
-"""The exact shape of the model that a configuration names, from transformers; no weights are loaded."""
+"""The exact shape of the model in a configuration, from transformers; no weights are loaded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from atrium.models.shape import ModelShape
 
 
 def exact_shape(config: RunConfig) -> ModelShape:
-    """The built-in model's shape, that of the file's own architecture, or that of the source's config.json.
+    """Return the shape of the built-in model, of the file's own architecture, or of the source's config.json.
 
     Raises as loading the model does.
     """

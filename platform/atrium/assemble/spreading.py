@@ -1,6 +1,6 @@
-"""The parts of a run that are spread over its ranks: models, checkpoints, and the report on the ranks.
+"""The sharded parts of a run: models, checkpoints, and the report on the ranks.
 
-On one process models stay as they are, and nothing of torch.distributed is loaded.
+On one process models stay unchanged, and nothing of torch.distributed is loaded.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from atrium.train.update.reference import MovingReference
 
 
 def rank_report(run: Run) -> RankReport:
-    """The report on how the ranks of the run differ."""
+    """Return the report on the differences between the run's ranks."""
     file = ranks_dir(run.folder.path) / f"rank-{run.ranks.rank}.jsonl"
     return RankReport(run.ranks, file=None if run.ranks.is_alone else file, log=run.log)
 
 
 def shard_models(run: Run, policy: Policy, reference: MovingReference | None) -> Shards:
-    """Spread policy and reference over the ranks, in place."""
+    """Shard policy and reference over the ranks, in place."""
     if run.ranks.is_alone:
         return Shards()
     from atrium.train.ranks.sharding import shard
@@ -52,7 +52,7 @@ def shard_models(run: Run, policy: Policy, reference: MovingReference | None) ->
 def read_sharded(
     checkpoint: Checkpoint, policy: Policy, reference: MovingReference | None, ranks: Ranks
 ) -> Mapping[str, Tensor]:
-    """Give policy and reference, which are spread, the weights of a checkpoint; the optimiser's state."""
+    """Load a checkpoint into the sharded policy and reference; return the optimizer's state."""
     from atrium.train.checkpoint.sharded_checkpoint import read_optimizer, read_shards
     from atrium.train.ranks.connected_ranks import ConnectedRanks
 
@@ -66,7 +66,7 @@ def read_sharded(
 
 
 def checkpoint_store(run: Run, policy: Policy) -> CheckpointStore:
-    """The run's checkpoints."""
+    """Return the run's checkpoint store."""
     settings, ranks = run.config.checkpoint, run.ranks
 
     def save_policy(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Stored answers in files of others: one completion a row, lm-eval's samples, and lighteval's details."""
+"""Stored answers in other programs' files: one completion per row, lm-eval samples, lighteval details."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _read_box = partial(extract_answer, thinking=False)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredAnswer:
-    """A completion, the gold answer, and the verdict that it was stored with; None where there was none.
+    """A completion, the reference answer, and the stored verdict, or None if there is none.
 
-    Of several references any counts; `other_golds` are those after the first.
+    With several references any may match; `other_golds` are those after the first.
     """
 
     name: str
@@ -44,14 +44,14 @@ class StoredAnswer:
 
 
 def is_answer_file(path: Path) -> bool:
-    """Whether a path means a file of answers, by its suffix."""
+    """Return whether a path is a file of answers, by its suffix."""
     return path.suffix.lower() in READERS
 
 
 def answers_of_file(path: Path) -> list[StoredAnswer]:
-    """The answers of a file, in whichever of the layouts above.
+    """Read the answers of a file in any of the layouts above.
 
-    Raises `DataError` where the file cannot be read or a row lacks a text or a reference.
+    Raises `DataError` if the file cannot be read or a row has no text or reference.
     """
     answers: list[StoredAnswer] = []
     seen: set[object] = set()
@@ -67,7 +67,7 @@ def answers_of_file(path: Path) -> list[StoredAnswer]:
         else:
             answers.append(_of_row(place, number, row))
     if not answers:
-        raise DataError(f"{path} holds no completions; give it a row for each")
+        raise DataError(f"{path} contains no completions; give it one row per completion")
     return answers
 
 
@@ -77,7 +77,7 @@ def _of_row(place: str, number: int, row: Mapping[str, Any]) -> StoredAnswer:
         name = next((name for name in names if row.get(name) is not None), None)
         if name is None:
             raise DataError(
-                f"{place}: no field for the {wanted}; one of {', '.join(names)} is needed, and it has "
+                f"{place}: no field for the {wanted}; expected one of {', '.join(names)}, but it has "
                 f"{', '.join(map(str, row)) or 'none'}"
             )
         found[wanted] = row[name]
@@ -95,14 +95,15 @@ def _of_row(place: str, number: int, row: Mapping[str, Any]) -> StoredAnswer:
 
 
 def _of_lm_eval(place: str, number: int, row: Mapping[str, Any]) -> Iterator[StoredAnswer]:
-    """A problem of lm-evaluation-harness, whose `resps` hold a list of completions for each request."""
+    """Yield a problem of lm-evaluation-harness, whose `resps` hold a list of completions per request."""
     texts = [
         text for request in row["resps"] for text in (request if isinstance(request, list) else [request])
     ]
     if not texts or not all(isinstance(text, str) for text in texts):
         raise DataError(
-            f"{place}: resps hold no texts, as for tasks that compare probabilities of choices; only "
-            "completions can be graded again, so give samples of a task that generates text (generate_until)"
+            f"{place}: resps contain no texts, as for tasks that compare probabilities of choices; only "
+            "completions can be graded again, so use samples of a task that generates text "
+            "(generate_until)"
         )
     doc = row["doc"] if isinstance(row.get("doc"), Mapping) else {}
     names = row.get("metrics")
@@ -115,7 +116,7 @@ def _of_lm_eval(place: str, number: int, row: Mapping[str, Any]) -> Iterator[Sto
 
 
 def _of_lighteval(place: str, number: int, row: Mapping[str, Any]) -> Iterator[StoredAnswer]:
-    """A problem of lighteval, with `doc` and `model_response`, or `predictions` as in older releases."""
+    """Yield a problem of lighteval, with `doc` and `model_response` (older releases: `predictions`)."""
     if isinstance(row.get("model_response"), Mapping) and isinstance(row.get("doc"), Mapping):
         doc, texts = row["doc"], row["model_response"].get("text")
         given, choices = doc.get("gold_index"), doc.get("choices")
@@ -134,7 +135,7 @@ def _of_lighteval(place: str, number: int, row: Mapping[str, Any]) -> Iterator[S
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
         raise DataError(
             f"{place}: no texts in model_response.text or predictions, as for tasks that compare "
-            "probabilities of choices; only completions can be graded again, so give details of a "
+            "probabilities of choices; only completions can be graded again, so use details of a "
             "generative task"
         )
     # Of several answers, lighteval's other metrics than avg@n give the best one's score.
@@ -147,7 +148,7 @@ def _of_lighteval(place: str, number: int, row: Mapping[str, Any]) -> Iterator[S
 def _of_samples(
     place: str, name: str, gold: object, texts: Sequence[str], label: float | None
 ) -> Iterator[StoredAnswer]:
-    """The samples of one problem; a mean over several says of each what it was where it is 0 or 1."""
+    """Yield the samples of one problem; a mean over several gives each one's verdict if it is 0 or 1."""
     reference, *others = _references(place, gold)
     was_correct = None if label is None or 0 < label < 1 else label > 0
     for index, text in enumerate(texts):
@@ -161,14 +162,14 @@ def _of_samples(
 
 
 def _references(place: str, value: object) -> list[str]:
-    """The different reference answers in a field's value, at least one."""
+    """Return the different reference answers in a field's value, at least one."""
     try:
         given = value if isinstance(value, list) and value else [value]
         return list(dict.fromkeys(answer_text(one, _read_box) for one in given))
     except UnreadableValueError as error:
         raise DataError(
-            f"{place}: the reference cannot be read: {error}; the reference stands in target (lm-eval), "
-            "doc.choices at doc.gold_index or gold (lighteval), or answer (one completion per row): fill it"
+            f"{place}: the reference cannot be read: {error}; it must be in target (lm-eval), in "
+            "doc.choices at doc.gold_index or gold (lighteval), or in answer (one completion per row)"
         ) from error
 
 

@@ -1,6 +1,6 @@
-"""How a sweep stands, as a person sees it: a live table in a terminal, lines for what ends elsewhere.
+"""The state of a sweep for a person: a live table in a terminal, elsewhere one line per finished trial.
 
-Drawn from the sweep's `state.json` alone.
+It is drawn from the sweep's `state.json` alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _STYLES = {"complete": "green", "pruned": "magenta", "failed": "red", "running": "cyan", "waiting": "dim"}
 _MAX_ROWS = 30
 _QUIET_S = 30.0
-"""How long nothing is printed before a line says how far the sweep is, where there is no live table."""
+"""Seconds without output after which a line reports progress, if there is no live table."""
 
 
 class SweepDisplay(Protocol):
@@ -33,13 +33,13 @@ class SweepDisplay(Protocol):
         ...
 
     def message(self, text: str) -> None:
-        """Something that stays on the screen."""
+        """Print a line that stays on the screen."""
         ...
 
 
 @contextmanager
 def sweep_display() -> Iterator[SweepDisplay]:
-    """The display for this process's standard output."""
+    """Return the display for this process's standard output."""
     if not sys.stdout.isatty():
         yield Lines()
         return
@@ -50,7 +50,7 @@ def sweep_display() -> Iterator[SweepDisplay]:
 
 
 class Progress:
-    """How many of the sweep's runs are done, and by their pace since this command began, how long is left."""
+    """The number of finished runs of the sweep, and the estimated time left."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -58,7 +58,7 @@ class Progress:
         self._done_before: int | None = None
 
     def words(self, state: Mapping[str, Any]) -> str:
-        """Such as `7 of 20 runs, 1:12, about 2:14 left`; of trials not planned yet nothing is known."""
+        """Return text such as `7 of 20 runs, 1:12, about 2:14 left`; unplanned trials are not counted."""
         trials = state["trials"]
         done, known = sum(map(_num_done, trials)), sum(trial["num_seeds"] for trial in trials)
         is_all = sum(stage["num_trials"] or len(trials) + 1 for stage in state["stages"]) <= len(trials)
@@ -71,7 +71,7 @@ class Progress:
 
 
 def _num_done(trial: Mapping[str, Any]) -> int:
-    """The runs of a trial that need nothing more; of one that was pruned all."""
+    """Return the number of runs of a trial that need nothing more; all runs if it was pruned."""
     if trial["state"] not in ("waiting", "running"):
         return int(trial["num_seeds"])
     return sum(seed["state"] in ("finished", "diverged") for seed in trial["seeds"])
@@ -90,7 +90,7 @@ class _LiveTable:
 
 
 class Lines:
-    """One line for each trial that ends, and one on how far the sweep is where that takes long."""
+    """One line for each finished trial, and a progress line if a trial takes long."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -99,7 +99,7 @@ class Lines:
         self._progress = Progress(clock)
 
     def update(self, state: Mapping[str, Any]) -> None:
-        """Print what is new."""
+        """Print new events."""
         progress = self._progress.words(state)
         for trial in state["trials"]:
             key = (trial["stage"], trial["number"])
@@ -128,7 +128,7 @@ class Lines:
 
 
 def live_view(state: Mapping[str, Any], progress: str = "") -> RenderableType:
-    """The whole sweep on one screen: the stages' counts, then its trials, those that run first."""
+    """Return the whole sweep on one screen: the stages' counts, then its trials, running ones first."""
     from rich import box
     from rich.console import Group
     from rich.table import Table

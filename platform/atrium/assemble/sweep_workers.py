@@ -1,8 +1,8 @@
-"""Running a sweep on this machine: worker processes, a live table, and a clean end whatever happens.
+"""Running a sweep on this machine: worker processes, a live table, and a clean end in all cases.
 
-Workers are processes of their own that import torch once and train one run after the other. One that is
-killed is replaced; its trial is taken over. The first Ctrl-C asks all to stop after their step, a
-second one ends them at once.
+Workers are separate processes that import torch once and train one run after the other. A killed worker is
+replaced; its trial is taken over. The first Ctrl-C stops all workers after their step, a second one ends them
+at once.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _MAX_RESTARTS = 100
 
 
 def sweep_definition(wanted: str, options: Mapping[str, str], overrides: Sequence[str]) -> SweepDefinition:
-    """The definition in a file, as the command line changes it."""
+    """Return the definition in a file, with the command line's changes."""
     definition = read_definition(find_definition(wanted))
     budget = options.get("budget", "full")
     if budget not in ("full", "tiny"):
-        raise ConfigError(f"budget={budget}: allowed is full or tiny")
+        raise ConfigError(f"budget={budget}: expected full or tiny")
     if budget == "tiny":
         definition = tiny(definition)
     changes: dict[str, object] = {"base": [*definition.base, *overrides]}
@@ -66,7 +66,7 @@ def sweep_definition(wanted: str, options: Mapping[str, str], overrides: Sequenc
 
 
 def predictions_commit(wanted: str, definition: SweepDefinition) -> str | None:
-    """The commit that holds the predictions of a sweep's file, None where there is none."""
+    """Return the commit that contains the predictions of a sweep's file, None if there is none."""
     if definition.predictions is None:
         return None
     return commit_of(find_definition(wanted).parent / definition.predictions)
@@ -82,7 +82,7 @@ def run_sweep(
     config = trial_config(
         definition.base, name=definition.name, runs_dir=definition.runs_dir, seed=definition.seeds[0]
     )
-    check_alone(config.compute, "a sweep's worker is one process, and workers=N takes more GPUs")
+    check_alone(config.compute, "a sweep's worker is one process; use more GPUs with workers=N")
     check_machine(config)
     folder = sweep_folder(definition.runs_dir, definition.name)
     opened = SweepStorage(storage_url(storage, folder))
@@ -116,7 +116,7 @@ def _alike(definition: SweepDefinition) -> list[str]:
 
 @dataclass
 class _Worker:
-    """A worker process, and those before it that died."""
+    """A worker process, and its predecessors that died."""
 
     number: int
     definition: SweepDefinition
@@ -160,12 +160,12 @@ class _Worker:
             self.process.send_signal(number)
 
     def last_words(self) -> str:
-        """What it died of, where its log says so."""
-        return last_words(self.log) or "it said nothing"
+        """Return the cause of its death, if its log contains it."""
+        return last_words(self.log) or "it printed nothing"
 
 
 def _supervise(name: str, workers: Sequence[_Worker], folder: Path) -> None:
-    """Start the workers and show how the sweep stands until all have ended."""
+    """Start the workers and show the sweep's state until all have ended."""
     asked: list[int] = []
     with stop_requests(asked.append, [signal.SIGINT, *END_SIGNALS]), sweep_display() as display:
         try:
@@ -187,7 +187,7 @@ def _supervise(name: str, workers: Sequence[_Worker], folder: Path) -> None:
                 worker.send(signal.SIGKILL)
     codes = [worker.exit_code for worker in workers]
     if asked:
-        raise Interrupted(f"sweep {name} stopped; the same command goes on with it")
+        raise Interrupted(f"sweep {name} stopped; the same command resumes it")
     if any(codes):
         failed = [worker for worker in workers if worker.exit_code]
         raise SweepError(f"sweep {name}: {failed[0].last_words()} (see {failed[0].log})")
@@ -201,16 +201,16 @@ def _pass_on(workers: Sequence[_Worker], display: SweepDisplay, *, at_once: bool
 
 
 def _replace_killed(workers: Sequence[_Worker], display: SweepDisplay) -> None:
-    """A worker that a signal ended (the kernel's out-of-memory killer, an operator) gets a successor."""
+    """Replace workers that a signal ended (the kernel's out-of-memory killer, an operator)."""
     for worker in workers:
         code = worker.exit_code
         if code is not None and code < 0 and worker.num_starts <= _MAX_RESTARTS:
-            display.message(f"worker {worker.number} was killed by signal {-code}; another takes its place")
+            display.message(f"worker {worker.number} was killed by signal {-code}; it is replaced")
             worker.start()
 
 
 def _one_gpu(index: int) -> dict[str, str]:
-    """The environment that gives a worker one of the visible GPUs, in turns; nothing without any."""
+    """Return the environment that assigns a worker one visible GPU, round-robin; empty without any."""
     devices = visible_gpus()
     return {"CUDA_VISIBLE_DEVICES": devices[index % len(devices)]} if devices else {}
 
@@ -218,5 +218,5 @@ def _one_gpu(index: int) -> dict[str, str]:
 def _integers(text: str, name: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdecimal() for part in parts):
-        raise ConfigError(f"{name}={text}: allowed are whole numbers, such as {name}=0,1,2")
+        raise ConfigError(f"{name}={text}: expected whole numbers, such as {name}=0,1,2")
     return [int(part) for part in parts]

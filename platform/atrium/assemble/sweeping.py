@@ -1,7 +1,7 @@
-"""A sweep's runs in this process: begun or gone on with, watched, and read from their folders.
+"""A sweep's runs in this process: started or resumed, watched, and read from their folders.
 
-A worker imports torch once and trains one run after the other; a run depends on its configuration
-only, so it is bit for bit the one that a process of its own would give.
+A worker imports torch once and trains one run after the other. A run depends on its configuration only, so it
+is bitwise identical to one in its own process.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LABEL_FILE = "sweep.json"
 
 
 def execute(run: TrialRun, watch: RunWatch) -> SeedResult:
-    """Train one run of a trial to its end, and read what came out."""
+    """Train one run of a trial to its end, and read its results."""
     folder = _begun(run) or _new(run)
     run.on_begun(folder.name)
     state, reason = FINISHED, None
@@ -61,7 +61,7 @@ def execute(run: TrialRun, watch: RunWatch) -> SeedResult:
 def read_result(
     folder: RunFolder, seed: int, *, state: str = FINISHED, reason: str | None = None
 ) -> SeedResult:
-    """The result of a run, read from its folder; `reason` where it ended before its last step."""
+    """Read a run's result from its folder; `reason` is given if it ended before its last step."""
     evaluations = read_evaluations(folder)
     curves = [points for name, points in evaluations.items() if name.endswith(VALIDATION_SUFFIX)]
     validation = curves[0] if curves else ()
@@ -93,14 +93,14 @@ def read_result(
 
 
 def _test_result(folder: RunFolder, point: EvaluationPoint) -> dict[str, Any]:
-    """An evaluation with the mean of each problem and, where problems come in clusters, their numbers."""
+    """Return an evaluation with the mean of each problem and, if problems have clusters, their numbers."""
     table = outcome_table([read_answers(folder, point.benchmark, point.step)])
     clusters = {} if table.cluster_P is None else {"clusters": table.cluster_P.tolist()}
     return {**point.as_record(), "problem_means": table.mean_at_k()[0].tolist(), **clusters}
 
 
 def _fall(folder: RunFolder, tests: Mapping[str, Sequence[EvaluationPoint]]) -> str | None:
-    """Why a run counts as collapsed by its scores on test problems, None where it does not."""
+    """Return why a run's test scores count as a collapse, None if they do not."""
     pairs = [(points[0], points[-1]) for points in tests.values() if points[0].step == 0 < points[-1].step]
     before, after = ([problem_means(folder, pair[side]) for pair in pairs] for side in (0, 1))
     if not fell_below_start(before, after):
@@ -110,13 +110,13 @@ def _fall(folder: RunFolder, tests: Mapping[str, Sequence[EvaluationPoint]]) -> 
 
 
 def problem_means(folder: RunFolder, point: EvaluationPoint) -> tuple[float, ...]:
-    """The share correct of each problem in an evaluation, in the benchmark's order."""
+    """Return the share correct of each problem in an evaluation, in the benchmark's order."""
     answers = read_answers(folder, point.benchmark, point.step)
     return tuple(correct / answers.num_samples for correct in answers.num_correct.values())
 
 
 def _begun(run: TrialRun) -> RunFolder | None:
-    """The folder that an earlier worker began for this run, if it is still there."""
+    """Return the folder that an earlier worker created for this run, if it still exists."""
     runs_dir = Path(run.config.runs_dir)
     if run.run is not None:
         folder = RunFolder(runs_dir / run.run)
@@ -144,7 +144,7 @@ def _mean(values: Sequence[float]) -> float:
 def work(url: str, name: str, runs_dir: str | None, parent: int | None, log: Callable[[str], None]) -> None:
     """Join a sweep as a worker of this process until nothing is left to do.
 
-    Ctrl-C and SIGTERM stop it after the step in progress, with a checkpoint; it then raises `Interrupted`.
+    Ctrl-C and SIGTERM stop it after the current step, with a checkpoint; it then raises `Interrupted`.
     """
     storage = SweepStorage(url)
     check_plugins(storage, name)

@@ -31,7 +31,7 @@ _TRAINING_SET = "the training set"
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """The problems of a run, and how they are put to the policy.
+    """The problems of a run, and their prompts.
 
     The best checkpoint is chosen on `validation`; results are reported on `benchmarks`. `max_new_tokens` is
     the length limit of a completion.
@@ -47,18 +47,18 @@ class Task:
     def fitting_problems(
         self, encode: PromptEncoder, context: Context, log: Callable[[str], None]
     ) -> tuple[Problem, ...]:
-        """The training problems whose prompts leave room for a completion; says how many do not.
+        """Return the training problems whose prompts leave room for a completion; log the number of others.
 
-        Raises `DataError` where none is left, and for any that does not where the rotary embedding sets the
-        context.
+        Raises `DataError` if none is left, and, if the rotary embedding sets the context, for any without
+        room.
         """
         problems = self.train.problems
         fits = _fits(problems, encode, context.length - self.max_new_tokens)
         fitting = tuple(problem for problem in problems if fits(problem))
         num_long = len(problems) - len(fitting)
         what = (
-            f"leave no room for {self.max_new_tokens} more in a context of {context.length} "
-            f"tokens{context.reason}"
+            f"leave no room for {self.max_new_tokens} more tokens in a context of "
+            f"{context.length}{context.reason}"
         )
         if not fitting or (num_long and context.rope_type):
             which = f"{num_long} of {len(problems)}" if fitting else "all"
@@ -66,12 +66,12 @@ class Task:
                 f"dataset '{self.train.name}': {which} prompts {what}; lower rollout.max_new_tokens"
             )
         if num_long:
-            log(f"{self.train.name}: {num_long} of {len(problems)} prompts {what}, left out")
+            log(f"{self.train.name}: {num_long} of {len(problems)} prompts {what} and are left out")
         return fitting
 
     @property
     def origins(self) -> dict[str, object]:
-        """The sources of all problems, and what became of their rows, for the record."""
+        """Return the sources of all problems, and the fate of their rows, for the record."""
         return {
             "dataset": self.origin.as_record(),
             "benchmarks": {benchmark.name: benchmark.origin.as_record() for benchmark in self.benchmarks},
@@ -79,7 +79,7 @@ class Task:
 
 
 def require_room(benchmark: Benchmark, encode: PromptEncoder, context: Context) -> Benchmark:
-    """The benchmark; `DataError` names its first problem whose prompt leaves no room for an answer."""
+    """Return the benchmark; `DataError` names the first problem without room for an answer."""
     wanted = benchmark.sampling.max_new_tokens
     fits = _fits(benchmark.problems, encode, context.length - wanted)
     for problem in benchmark.problems:
@@ -87,14 +87,14 @@ def require_room(benchmark: Benchmark, encode: PromptEncoder, context: Context) 
             raise DataError(
                 f"benchmark {benchmark.name!r}: the prompt of problem {problem.problem_id!r} has "
                 f"{len(encode(problem))} tokens, which with evaluation.max_new_tokens={wanted} do not fit "
-                f"the context of {context.length} tokens{context.reason}; lower evaluation.max_new_tokens, "
-                "or leave it out"
+                f"into the context of {context.length} tokens{context.reason}; lower "
+                "evaluation.max_new_tokens, or remove it"
             )
     return benchmark
 
 
 def _fits(problems: Sequence[Problem], encode: PromptEncoder, room: int) -> Callable[[Problem], bool]:
-    """Whether a problem's prompt has at most `room` tokens; only long texts are encoded to find out."""
+    """Return a test for prompts of at most `room` tokens; only long texts are encoded for it."""
     shortest = min(problems, key=lambda problem: len(problem.asked))
     # A token is at least a byte, so no prompt is longer than this one and its own text together.
     num_safe_bytes = room - len(encode(shortest))
@@ -102,7 +102,7 @@ def _fits(problems: Sequence[Problem], encode: PromptEncoder, room: int) -> Call
 
 
 def build_task(config: RunConfig, loading: Loading) -> Task:
-    """The task that the configuration describes, its problems fetched and checked."""
+    """Build the configured task, with its problems fetched and checked."""
     benchmarks: tuple[LoadedBenchmark, ...] = ()
     if not is_held_out(config.benchmark):
         benchmarks = load_benchmarks(
@@ -132,7 +132,7 @@ def build_task(config: RunConfig, loading: Loading) -> Task:
 def data_provenance(
     config: RunConfig, task: Task, encode: PromptEncoder, model_source: Mapping[str, str] | None
 ) -> DataProvenance:
-    """The names and digests that identify the data, the prompts, the grader and the model of a run."""
+    """Return the names and digests that identify the data, prompts, grader and model of a run."""
     judged = (task.validation, *task.benchmarks)
     sets = {_TRAINING_SET: task.train.problems, **{one.name: one.problems for one in judged}}
     return DataProvenance(
@@ -147,10 +147,10 @@ def data_provenance(
 
 
 def require_same_data(recorded: Path, data: DataProvenance) -> list[str]:
-    """Raise `DataError` where problems, prompts or model are not those that `provenance.json` names.
+    """Raise `DataError` if problems, prompts or model differ from those in `provenance.json`.
 
-    A run that is continued must go on with what it began with: a file may have been edited meanwhile, a
-    repository without a pinned revision may have moved on. A line says what an older run did not record.
+    A resumed run must use the same data: a file may have been edited, or an unpinned repository updated.
+    Returns lines on missing entries in an older run's record.
     """
     try:
         before = json.loads(read_plain(recorded))["data"]
@@ -170,8 +170,8 @@ def require_same_data(recorded: Path, data: DataProvenance) -> list[str]:
         is_other = bool(old and new) and not old.keys() & new.keys()  # a commit, and now a folder's files
         if changed := [name for name, one in new.items() if is_other or old.get(name, one) != one]:
             raise DataError(
-                f"{what}{', '.join(changed)} changed since this run began; bring {cause} back as they were, "
-                "or start a new run"
+                f"{what}{', '.join(changed)} changed since this run began; restore {cause}, or start a new "
+                "run"
             )
     missing = [
         name
@@ -179,27 +179,24 @@ def require_same_data(recorded: Path, data: DataProvenance) -> list[str]:
         if new and not old
     ]
     return (
-        [
-            f"this run did not record the {' and the '.join(missing)} that it began with; they are recorded "
-            "from now on"
-        ]
+        [f"this run did not record its {' and '.join(missing)}; they are recorded from now on"]
         if missing
         else []
     )
 
 
 def _require_same_generator(before: str | None, now: str | None) -> None:
-    """Raise `DataError` where another version of a package generates the problems than when the run began."""
+    """Raise `DataError` if another version of a package generates the problems than when the run began."""
     package = f"{PACKAGE} "
     if before and now and before != now and before.startswith(package) and now.startswith(package):
         raise DataError(
-            f"this run began with {before}, and {now} is installed, whose problems and scores may differ; "
+            f"this run began with {before}, but {now} is installed, whose problems and scores may differ; "
             f"pip install {before.replace(' ', '==')}"
         )
 
 
 def evaluated_benchmark(loaded: LoadedBenchmark, config: RunConfig) -> Benchmark:
-    """A benchmark with the way in which answers to it are sampled."""
+    """Return a benchmark with the sampling settings of its answers."""
     evaluation = config.evaluation
     return Benchmark(
         name=loaded.name,

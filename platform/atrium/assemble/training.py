@@ -1,4 +1,4 @@
-"""`run_training`: from a configuration to the parts of a run, which the loop then drives."""
+"""`run_training`: from a configuration to the parts of a run, which the training loop then uses."""
 
 from __future__ import annotations
 
@@ -72,11 +72,12 @@ def run_training(
     overrides: Sequence[str] = (),
     watcher: Listener | None = None,
 ) -> Path:
-    """Train as configured, or go on where the run in `config.resume` stands; the run's folder.
+    """Train as configured, or resume the run in `config.resume`; return the run's folder.
 
     The folder records how the run ended: at its last step, by `Interrupted` (Ctrl-C or SIGTERM, after a
-    checkpoint), or by an error. `grader` is the run's own and stays open; `overrides` are recorded as what
-    was typed; `watcher` hears the run after all others, and may end it by `Pruned` or `Interrupted`.
+    checkpoint), or by an error. `grader` is the run's own and stays open; `overrides` are recorded as typed;
+    `watcher` receives the run's events after all other listeners, and may end it by `Pruned` or
+    `Interrupted`.
     """
     torch.set_num_threads(config.compute.num_threads)
     if config.compute.device == "cpu":
@@ -92,7 +93,7 @@ def run_training(
 
 
 def _train(run: Run, grader: Grader, prepared: RunData) -> None:
-    """Build the parts of the run and let the loop drive them."""
+    """Build the parts of the run and run the training loop."""
     should_stop = StopRequests(run.log)
     run.closing.enter_context(stop_requests(should_stop.ask))
     # Until steps begin, nothing is lost by stopping at once.
@@ -105,7 +106,7 @@ def _train(run: Run, grader: Grader, prepared: RunData) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """What the parts of a training run are built from, with a checkpoint's weights where there is one.
+    """The objects that the parts of a training run are built from, after loading a checkpoint, if any.
 
     Attributes
     ----------
@@ -114,13 +115,13 @@ class RunContext:
     policy, encode
         The policy, and a function from a problem to the tokens of its prompt.
     digest
-        The `weights_digest` of the policy's first weights; empty where nothing needs it.
+        The `weights_digest` of the policy's initial weights; empty if it is not needed.
     graders
-        What grades the answers of training and of each benchmark.
+        Graders of training and of each benchmark.
     engine, reference
-        What samples, and the reference policy where the method has one of its own.
+        The sampling engine, and the reference policy if the method has its own.
     shards, optimizer_state
-        How the models are spread over ranks, and the optimiser's state so far.
+        How the models are sharded over ranks, and the optimizer's state so far.
     """
 
     run: Run
@@ -141,14 +142,14 @@ class RunContext:
 
     @property
     def servers(self) -> ServerEngine | None:
-        """The engine where it samples while the trainer works."""
+        """The engine if it samples while the trainer works, else None."""
         return self.engine if self.config.rollout.lag and isinstance(self.engine, ServerEngine) else None
 
 
 def _ready(
     run: Run, grader: Grader, prepared: RunData, should_stop: Callable[[], bool]
 ) -> tuple[Training, TrainingState]:
-    """The loop with its parts, and the state that it goes on from; the listeners have heard the beginning."""
+    """Return the loop with its parts, and the state to resume from, after notifying the listeners."""
     config = run.config
     for line in prepared.lines:
         run.log(line)
@@ -169,9 +170,9 @@ def _ready(
 
 
 def _context(run: Run, grader: Grader, task: Task) -> RunContext:
-    """The policy, the engine and what else the run's parts share.
+    """Build the policy, the engine and other objects that the run's parts share.
 
-    The reference is taken from the first policy, before a checkpoint's weights.
+    The reference is a copy of the initial policy, before a checkpoint's weights are loaded.
     """
     config, ranks, checkpoint = run.config, run.ranks, run.checkpoint
     policy, digest, encode = _identified(run, task, _first_policy(run))
@@ -180,7 +181,7 @@ def _context(run: Run, grader: Grader, task: Task) -> RunContext:
     for note in config.method.notes(config.use):
         run.log(f"note: {note}")
     if config.rollout.continuous:
-        run.log("note: rollout.continuous=true is not repeatable: what is finished first depends on time")
+        run.log("note: rollout.continuous=true is not repeatable: the order of completions depends on timing")
     reference = build_reference(config, policy)
     if checkpoint is not None and ranks.is_alone:
         restore_weights(policy, checkpoint.policy)
@@ -208,9 +209,9 @@ def _context(run: Run, grader: Grader, task: Task) -> RunContext:
 
 
 def _first_policy(run: Run) -> Policy:
-    """The policy that training began with."""
+    """Build the policy that training began with."""
     with run.ranks.first_alone("loading the model"):
-        # A policy that will be spread is spread from the host's memory.
+        # A policy that will be sharded is loaded into the host's memory first.
         device = None if run.ranks.is_alone else "cpu"
         policy = build_policy(run.config, run.folder.cache_dir, run.listener, device=device)
     copy_out_of_mmap(policy.model)
@@ -218,9 +219,10 @@ def _first_policy(run: Run) -> Policy:
 
 
 def _identified(run: Run, task: Task, policy: Policy) -> tuple[Policy, str, PromptEncoder]:
-    """The policy, the digest of its first weights, and its prompts; recorded, and compared by a resumed run.
+    """Return the policy, the digest of its initial weights, and its prompts, after recording them.
 
-    The files beside a resumed policy's weights are those of its checkpoint.
+    A resumed run compares them with its record. The files next to a resumed policy's weights are those of its
+    checkpoint.
     """
     config, first = run.config, run.ranks.is_first
     is_loaded = isinstance(config.model, HubModelSettings) and config.model.weights == "pretrained"
@@ -244,7 +246,7 @@ def _identified(run: Run, task: Task, policy: Policy) -> tuple[Policy, str, Prom
 def _training(
     context: RunContext, stored: Sequence[StoredCompletion] | None, should_stop: Callable[[], bool]
 ) -> Training:
-    """The loop's parts; `stored` are the completions that a bank holds."""
+    """Build the loop's parts; `stored` are the completions of a bank."""
     run, config, policy = context.run, context.config, context.policy
     problems = context.task.fitting_problems(context.encode, policy.context, run.log)
     collector = _collector(context, problems)
@@ -281,7 +283,7 @@ def _training(
 
 
 def _updater(context: RunContext, longest: int) -> PolicyUpdater:
-    """The updater of the policy, with micro-batches that fit; `longest` is the longest prompt in tokens."""
+    """Build the policy's updater, with micro-batches that fit; `longest` is the longest prompt in tokens."""
     run, policy, shards = context.run, context.policy, context.shards
     longest_row = min(policy.context_length, longest + run.config.rollout.max_new_tokens)
     forward = build_forward(run.config, policy.model, sharded=shards.policy)
@@ -295,14 +297,14 @@ def _updater(context: RunContext, longest: int) -> PolicyUpdater:
     updater = build_updater(
         config, policy, context.reference, context.optimizer_state, faults, run.ranks, shards
     )
-    context.engine.release_memory()  # as it is in updates
+    context.engine.release_memory()  # as in updates
     if (limit_mb := config.compute.memory_limit_mb) is not None:
         updater = replace(updater, memory_limit=memory_limit(config.compute.device, limit_mb))
     return tune_micro_batches(run, updater, longest=longest_row)
 
 
 def _evaluation(context: RunContext) -> EvaluationPlan:
-    """The evaluation of the validation problems and of the benchmarks, each with what grades it."""
+    """Build the evaluation of validation problems and benchmarks, each with its grader."""
     run, config, policy = context.run, context.config, context.policy
     validation, *tests = (
         JudgedBenchmark(
@@ -328,7 +330,7 @@ def _evaluation(context: RunContext) -> EvaluationPlan:
 
 
 def _collector(context: RunContext, problems: Sequence[Problem]) -> RolloutCollector:
-    """The collector, which turns problems into graded groups."""
+    """Build the collector, which turns problems into graded groups."""
     run, config, rollout = context.run, context.config, context.config.rollout
     has_thread = context.servers is not None and not rollout.continuous
     return RolloutCollector(
@@ -354,7 +356,7 @@ def _collector(context: RunContext, problems: Sequence[Problem]) -> RolloutColle
 
 
 def _profiler(run: Run) -> StepProfiler | None:
-    """The profiler of the step that is asked for, or None."""
+    """Return the profiler of the requested step, or None."""
     step = run.config.compute.profile_step
     if step is None or not run.ranks.is_first:
         return None

@@ -1,1 +1,4 @@
-"""Errors, records, settings classes, metrics and files: open to every package, and importing none of them."""
+"""Errors, records, settings classes, metrics and file helpers.
+
+Every package may import them; they import none.
+"""

@@ -1,7 +1,7 @@
-"""Files that are either the old ones or the new ones, whenever the process or the machine stops.
+"""Atomic file writes: after a crash a file holds its old or its new content, never a mixture.
 
-A file is written beside its target, flushed to disk, and renamed over it; the folder's entry is flushed
-too. Not for files that grow by lines: those are in `json_lines`.
+A file is written next to its target, flushed to disk and renamed over it; the folder's entry is flushed too.
+Files that grow line by line are written by `json_lines`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TEMPORARY_PREFIX = ".tmp-"
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; when the block ends well it becomes `path`, else it goes.
+    """Yield a temporary path next to `path`; it is renamed to `path` on success and deleted on failure.
 
     Raises `OSError` where the disk is full or the folder is not writable; `path` is then unchanged.
     """
@@ -37,19 +37,19 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a small text file as a whole; characters that UTF-8 cannot hold become `?`."""
+    """Write a small text file atomically; characters that UTF-8 cannot encode become `?`."""
     with replacing(path) as temporary:
         temporary.write_bytes(text.encode("utf-8", "replace"))
 
 
 def write_json(path: Path, value: Mapping[str, object]) -> None:
-    """Write an object as indented standard JSON; numbers that are not finite become text (`"NaN"`)."""
+    """Write an object as indented standard JSON; NaN and infinities become text (`"NaN"`)."""
     text = json.dumps(standard_json(value), indent=2, allow_nan=False)
     write_text(path, text + "\n")
 
 
 def standard_json(value: object) -> object:
-    """The value with what JSON cannot say replaced: NaN and infinities by text, paths by their text."""
+    """Return the value with NaN, infinities, paths and other non-JSON values replaced by text."""
     match value:
         case bool() | int() | str() | None:
             return value
@@ -83,11 +83,12 @@ def sync_folder(path: Path) -> None:
 
 @contextmanager
 def explained(action: str, path: Path) -> Iterator[None]:
-    """Turn an `OSError` inside the block into a `RunFolderError` that says what could not be done."""
+    """Turn an `OSError` inside the block into a `RunFolderError` that names the failed action."""
     try:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
         raise RunFolderError(
-            f"cannot {action} {path}: {reason}; free or unlock it, or choose another runs_dir"
+            f"cannot {action} {path}: {reason}; free disk space or check permissions, or choose another "
+            "runs_dir"
         ) from error

@@ -1,7 +1,7 @@
-"""The one tree of errors that a user can cause or meet; every message says what, where and what to do.
+"""The hierarchy of errors shown to users; every message says what is wrong, where, and what to do.
 
-The command line prints such an error as one line and exits with its `exit_code`; anything else that is
-raised is a defect of Atrium and keeps its traceback.
+The command line prints such an error as one line and exits with its `exit_code`. Any other exception is a bug
+in Atrium and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -10,33 +10,33 @@ from pathlib import Path
 
 
 def install_command(extra: str) -> str:
-    """The command, in backticks, that installs an extra: by make in a checkout, else from the wheel."""
+    """Return the command, in backticks, that installs an extra: make in a checkout, else the wheel."""
     is_checkout = (Path(__file__).parents[3] / "Makefile").is_file()
     return f"`make install EXTRAS={extra}`" if is_checkout else f"`pip install 'FILE.whl[{extra}]'`"
 
 
 class AtriumError(Exception):
-    """Base of all errors meant for the user. The message is one line and names the fix."""
+    """Base class of all errors shown to users. The message is one line and says how to fix the problem."""
 
     exit_code = 1
     cause = "error"
-    """What `status.json` records as the cause of a run that this error ends."""
+    """The cause that `status.json` records for a run ended by this error."""
 
     @property
     def line(self) -> str:
-        """The message without line breaks."""
+        """Return the message without line breaks."""
         return " ".join(str(self).split())
 
 
 class ConfigError(AtriumError):
-    """A setting or a command line is wrong: unknown, of the wrong type, out of range, or idle."""
+    """A setting or command line is wrong: unknown, of the wrong type, out of range, or without effect."""
 
     exit_code = 2
     cause = "settings"
 
 
 class PluginError(AtriumError):
-    """Code of a plugin raised an error, or returned what it must not."""
+    """A plugin's code raised an error or returned an invalid value."""
 
     exit_code = 2
     cause = "plugin"
@@ -50,7 +50,7 @@ class MissingDependencyError(AtriumError):
 
 
 class RunFolderError(AtriumError):
-    """A run folder is missing, unwritable, from another version, or does not fit the request."""
+    """A run folder is missing, not writable, from an incompatible version, or unsuitable for the request."""
 
     exit_code = 2
     cause = "run_folder"
@@ -64,7 +64,7 @@ class CheckpointError(AtriumError):
 
 
 class DataError(AtriumError):
-    """A dataset or benchmark is missing, or is not what its configuration declares."""
+    """A dataset or benchmark is missing, or does not match its configuration."""
 
     exit_code = 2
     cause = "data"
@@ -77,51 +77,51 @@ class EngineError(AtriumError):
 
 
 class GraderError(AtriumError):
-    """The grader itself can grade no more; no answer is at fault, and none may count as wrong for it."""
+    """The grader itself failed and cannot continue; no answer may be counted as wrong because of it."""
 
     cause = "grader"
 
 
 class PolicyDivergedError(EngineError):
-    """The policy's logits are not finite, so that nothing can be sampled from it any more."""
+    """The policy's logits are not finite, so nothing can be sampled from it."""
 
     cause = "diverged"
 
     def __init__(self) -> None:
         super().__init__(
             "the model's logits are not finite, so nothing can be sampled: its weights have diverged; "
-            "`atrium train --resume RUN@STEP optimizer.learning_rate=RATE` begins a new run from an earlier "
-            "checkpoint with a lower rate"
+            "`atrium train --resume RUN@STEP optimizer.learning_rate=LR` starts a new run from an earlier "
+            "checkpoint with a lower learning rate"
         )
 
 
 class TrainingDivergedError(AtriumError):
-    """The loss or its gradient is not finite, or a bound that the settings name was crossed."""
+    """The loss or its gradient is not finite, or a limit given in the settings was exceeded."""
 
     cause = "diverged"
 
 
 class RankError(AtriumError):
-    """Another process of the run is gone, hangs or failed; the message names it and what it was doing."""
+    """Another process of the run exited, hangs or failed; the message names it and its last activity."""
 
     cause = "lost_process"
 
 
 class MemoryExhaustedError(AtriumError):
-    """Memory could not be had; the message names the phase, the size asked for and what to lower."""
+    """Out of memory; the message names the phase, the requested size and the settings to lower."""
 
     cause = "out_of_memory"
 
 
 class SweepError(AtriumError):
-    """A sweep's storage is gone, locked, full or not what it should be; its runs are as they were."""
+    """A sweep's storage is missing, locked, full or damaged; its runs are unchanged."""
 
 
 class Pruned(AtriumError):  # noqa: N818 - it is a decision that was carried out, not an error
-    """The run was stopped early because it cannot win any more, or has collapsed."""
+    """The run was stopped early because it can no longer win, or has collapsed."""
 
 
 class Interrupted(AtriumError):  # noqa: N818 - it is a request that was honoured, not an error
-    """The run was asked to stop (Ctrl-C, SIGTERM or SIGHUP) and did so after its last whole step."""
+    """The run received Ctrl-C, SIGTERM or SIGHUP and stopped after its last complete step."""
 
     exit_code = 130

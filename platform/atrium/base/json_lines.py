@@ -1,7 +1,7 @@
-"""Files that grow by one JSON object per line, and readers that forgive how such a file can end.
+"""JSON Lines files: writers that append whole lines, and readers that tolerate a truncated end.
 
-A writer appends whole lines only and takes back what a full disk cut short. A reader stops before a last
-line without its end (it is being written, or its writer was killed) and counts lines that are not
+A writer appends whole lines only and removes a line that a full disk truncated. A reader stops before an
+incomplete last line (still being written, or its writer was killed) and counts lines that do not hold
 objects.
 """
 
@@ -23,7 +23,7 @@ Record = dict[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonLines:
-    """Lines that were read: the objects in order, where to read on, and how many were unreadable."""
+    """Lines read from a file: the objects in order, the next offset, and the number of unreadable lines."""
 
     records: tuple[Record, ...]
     next_offset: int
@@ -31,13 +31,13 @@ class JsonLines:
 
 
 def encode_line(record: Record) -> bytes:
-    """The record as one line of standard JSON, with its end."""
+    """Return the record as one line of standard JSON, including the newline."""
     text = json.dumps(standard_json(record), allow_nan=False, separators=(",", ":"))
     return text.encode() + b"\n"
 
 
 def decode_line(line: bytes) -> Record | None:
-    """The object on a line, or None where the line does not hold one."""
+    """Return the object on a line, or None if the line does not hold one."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
@@ -46,7 +46,10 @@ def decode_line(line: bytes) -> Record | None:
 
 
 def read_json_lines(path: Path, offset: int = 0) -> JsonLines:
-    """The whole lines from byte `offset` on; a missing file has none. Raises `OSError` if unreadable."""
+    """Read the complete lines from byte `offset` on; none if the file is missing.
+
+    Raises `OSError` if unreadable.
+    """
     try:
         data = read_plain(path, MAX_LINES_BYTES, offset=offset)
     except FileNotFoundError:
@@ -62,7 +65,7 @@ def read_json_lines(path: Path, offset: int = 0) -> JsonLines:
 
 
 def split_lines(path: Path, wanted: Callable[[Record], bool]) -> tuple[bytes, bytes]:
-    """The lines of the wanted objects, and all others: unwanted, broken, or without an end."""
+    """Return the lines of the wanted objects, and all other lines (unwanted, broken, or incomplete)."""
     try:
         data = read_plain(path, MAX_LINES_BYTES)
     except FileNotFoundError:
@@ -76,7 +79,7 @@ def split_lines(path: Path, wanted: Callable[[Record], bool]) -> tuple[bytes, by
 
 
 def keep_lines(path: Path, wanted: Callable[[Record], bool]) -> None:
-    """Rewrite the file with the wanted objects only, their bytes unchanged; broken lines go."""
+    """Rewrite the file with the wanted objects only, byte for byte; broken lines are dropped."""
     kept, cut = split_lines(path, wanted)
     if cut:
         with replacing(path) as temporary:
@@ -84,7 +87,7 @@ def keep_lines(path: Path, wanted: Callable[[Record], bool]) -> None:
 
 
 class JsonLinesWriter:
-    """Appends to one file, after cutting off a last line that an earlier writer left without its end."""
+    """Appends to one file, after truncating an incomplete last line left by an earlier writer."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -96,12 +99,12 @@ class JsonLinesWriter:
         self._pending: list[bytes] = []
 
     def append(self, record: Record) -> None:
-        """Write the record, and first whatever is pending. On `OSError` it stays pending, in order."""
+        """Write pending lines, then the record. On `OSError` the record stays pending, in order."""
         self._pending.append(encode_line(record))
         self.flush()
 
     def flush(self) -> None:
-        """Write what is pending; raises `OSError` and leaves only whole lines where there is no room."""
+        """Write pending lines; raises `OSError` and leaves only complete lines if the disk is full."""
         while self._pending:
             line = self._pending[0]
             try:
@@ -115,21 +118,21 @@ class JsonLinesWriter:
             del self._pending[0]
 
     def sync(self) -> None:
-        """Write what is pending and flush the file to disk."""
+        """Write pending lines and flush the file to disk."""
         self.flush()
         os.fsync(self._descriptor)
 
     def is_in_place(self) -> bool:
-        """Whether the file that is written is still the one at its path, neither removed nor moved."""
+        """Return whether the open file is still the one at its path, neither removed nor moved."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
-            return True  # whoever writes next says what is wrong
+            return True  # the next writer reports the problem
 
     def close(self) -> None:
-        """Close the file; what is still pending is lost. Harmless when called twice."""
+        """Close the file; pending lines are lost. Harmless when called twice."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

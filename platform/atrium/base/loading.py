@@ -19,12 +19,12 @@ def installed_version(distribution: str) -> str | None:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Import with the garbage collector off, then freeze: what they make lives until exit."""
+    """Import with the garbage collector off, then freeze the created objects, which live until exit."""
     num_modules = len(sys.modules)
     gc.disable()
     try:
         yield
     finally:
-        if len(sys.modules) > num_modules:  # else it would keep the garbage of an earlier run
+        if len(sys.modules) > num_modules:  # otherwise garbage of an earlier run would be frozen too
             gc.freeze()
         gc.enable()

@@ -1,7 +1,4 @@
-"""Names that TRL and verl give to training metrics of Atrium, where both mean the same quantity.
-
-Sources: TRL 1.16 (`GRPOTrainer.log`), verl 0.9 (`compute_data_metrics`, `core_algos`).
-"""
+"""Names that TRL and verl use for training metrics of Atrium, where both mean the same quantity."""
 
 from __future__ import annotations
 
@@ -41,20 +38,20 @@ VERL: Mapping[str, Quantity] = {
     "timing_s/gen": metrics.ROLLOUT_S,
 }
 PG_CLIPFRAC = "actor/pg_clipfrac"
-"""verl's share of tokens cut on either side: the sum of Atrium's `clip_high_frac` and `clip_low_frac`."""
+"""verl's share of tokens clipped on either side: the sum of Atrium's `clip_high_frac` and `clip_low_frac`."""
 CLIP_FRAC = "objective/clip_frac"
-"""That sum, which imported curves hold under this name."""
+"""The name of that sum in imported curves."""
 CLIP_FRAC_NAMES = {"trl": "clip_ratio/region_mean", "verl": PG_CLIPFRAC}
 _ALL = {
     **{name: quantity.name for name, quantity in (*TRL.items(), *VERL.items())},
     **dict.fromkeys(CLIP_FRAC_NAMES.values(), CLIP_FRAC),
 }
 _BESIDE = ("train/", "train_", "")
-"""Prefixes that trackers put before the names of TRL."""
+"""Prefixes that trackers put before TRL's names."""
 
 
 def mapped(values: Mapping[str, object]) -> dict[str, float]:
-    """The finite numbers of one step under Atrium's names; others keep their own."""
+    """Return the finite numbers of one step under Atrium's names; unknown names are kept."""
     found: dict[str, float] = {}
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -68,9 +65,10 @@ def mapped(values: Mapping[str, object]) -> dict[str, float]:
 
 
 def renamed(values: Mapping[str, float], names: str) -> dict[str, float]:
-    """The numbers of one step under the names of TRL or verl; other metrics keep their names.
+    """Return the numbers of one step under TRL's or verl's names; metrics without a counterpart keep theirs.
 
-    The share of tokens cut on either side is added, which both have and Atrium records by side.
+    The share of tokens clipped on either side is added: both have it, whereas Atrium records each side
+    separately.
     """
     if names not in CLIP_FRAC_NAMES:
         return dict(values)
@@ -83,6 +81,6 @@ def renamed(values: Mapping[str, float], names: str) -> dict[str, float]:
 
 
 def known_words(names: list[str]) -> str:
-    """How many of the names are Atrium's after mapping, for the lines that show a mapping."""
+    """Describe how many of the names are Atrium's after mapping."""
     num = sum(any(name == f"{p}{one}" for p in _BESIDE for one in _ALL) for name in names)
-    return f"{num} of {len(names)} metrics have Atrium's names"
+    return f"{num} of {len(names)} metrics map to Atrium's names"

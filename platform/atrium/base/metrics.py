@@ -1,8 +1,8 @@
-"""Every quantity that a run records: its name, unit, meaning, and how values of it combine.
+"""Every quantity that a run records: its name, unit, meaning, and how its values are combined.
 
-A name is `stage/quantity`. It is declared here once; trackers, figures and displays read this table.
-A value travels as a sum and a count (or as an extreme), so accumulation over micro-batches, minibatches
-and ranks is exact.
+A name is `stage/quantity`, declared once in this module; trackers, figures and displays read this table. A
+value travels as a sum and a count (or as an extreme), so accumulation over micro-batches, minibatches and
+ranks is exact.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import StrEnum
 
 
 class Reduction(StrEnum):
-    """How two values of one quantity combine into one."""
+    """How two values of one quantity are combined."""
 
     MEAN = "mean"
     SUM = "sum"
@@ -33,7 +33,7 @@ class Quantity:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A value of a quantity: `total` over `count` things. For extremes `total` is the extreme."""
+    """A value of a quantity: `total` over `count` items. For extremes `total` is the extreme."""
 
     total: float
     count: float = 1.0
@@ -41,13 +41,13 @@ class Metric:
 
     @property
     def value(self) -> float | None:
-        """The reduced value, or None where nothing was counted."""
+        """Return the reduced value, or None if the count is zero."""
         if self.count == 0:
             return None
         return self.total / self.count if self.reduction is Reduction.MEAN else self.total
 
     def merge(self, other: Metric) -> Metric:
-        """Combine with another value of the same quantity; a value that counts nothing is neutral."""
+        """Combine with another value of the same quantity; a value with count zero is neutral."""
         if self.count == 0 or other.count == 0:
             return other if self.count == 0 else self
         match self.reduction:
@@ -62,23 +62,23 @@ class Metric:
 
 _SUM, _MAX, _MIN = Reduction.SUM, Reduction.MAX, Reduction.MIN
 
-# Rollouts: what was sampled and how it was graded.
+# Rollouts: sampled completions and their grades.
 REWARD = Quantity("rollout/reward", "mean reward of the sampled completions")
 CORRECT_FRAC = Quantity("rollout/correct_frac", "share of completions graded correct")
 INCORRECT_FRAC = Quantity("rollout/incorrect_frac", "share graded incorrect")
 NO_ANSWER_FRAC = Quantity("rollout/no_answer_frac", "share without a boxed answer")
-TIMED_OUT_FRAC = Quantity("rollout/timed_out_frac", "share the grader gave up on in time")
+TIMED_OUT_FRAC = Quantity("rollout/timed_out_frac", "share for which the grader timed out")
 CRASHED_FRAC = Quantity("rollout/crashed_frac", "share on which the grader failed")
 WORKED_FRAC = Quantity(
     "rollout/worked_frac",
-    "probability, as the step begins, that an answer starts with work instead of at once with its box",
+    "probability, at the start of the step, that an answer begins with reasoning instead of its box",
 )
 LENGTH_MEAN = Quantity("rollout/completion_length", "mean completion length", "tokens")
 LENGTH_MAX = Quantity("rollout/completion_length_max", "longest completion", "tokens", _MAX)
 TRUNCATED_FRAC = Quantity("rollout/truncated_frac", "share cut off by the length limit")
 NUM_TOKENS = Quantity("rollout/num_tokens", "completion tokens sampled in the step", "tokens", _SUM)
 NUM_GROUPS_SAMPLED = Quantity(
-    "rollout/num_groups_sampled", "groups sampled, those filtered out included", "groups", _SUM
+    "rollout/num_groups_sampled", "groups sampled, including those filtered out", "groups", _SUM
 )
 NO_SIGNAL_FRAC = Quantity(
     "rollout/no_signal_frac",
@@ -90,53 +90,57 @@ ABSTAINED_FRAC = Quantity(
 )
 TOKENS_PER_S = Quantity("rollout/tokens_per_s", "completion tokens sampled per s", "tokens/s")
 STALENESS = Quantity(
-    "rollout/staleness", "optimiser updates between sampling and the step's start", "updates"
+    "rollout/staleness", "optimizer updates between sampling and the start of the step", "updates"
 )
 STALENESS_STEPS = Quantity(
-    "rollout/staleness_steps", "training steps between sampling and the step's start", "steps"
+    "rollout/staleness_steps", "training steps between sampling and the start of the step", "steps"
 )
 QUEUE_BATCHES = Quantity(
-    "rollout/queue_batches", "batches sampled ahead that wait as the step begins, its own too", "batches"
+    "rollout/queue_batches", "sampled batches waiting at the start of the step, its own included", "batches"
 )
 NUM_GROUPS_DROPPED = Quantity(
-    "rollout/num_groups_dropped", "finished groups that were older than `rollout.lag` steps", "groups", _SUM
+    "rollout/num_groups_dropped", "groups dropped for being older than `rollout.lag` steps", "groups", _SUM
 )
 MIXED_WEIGHTS_FRAC = Quantity(
-    "rollout/mixed_weights_frac", "share of completions in whose middle the weights changed"
+    "rollout/mixed_weights_frac", "share of completions during which the weights changed"
 )
 
-# The engine against the trainer, on the engine's own samples and at equal weights.
+# The engine compared with the trainer, on the engine's own samples and at equal weights.
 MISMATCH_MEAN = Quantity("mismatch/logprob_mean", "mean |engine - trainer| logprob", "nats")
 MISMATCH_MAX = Quantity("mismatch/logprob_max", "largest |engine - trainer| logprob", "nats", _MAX)
 MISMATCH_KL = Quantity("mismatch/kl", "KL(engine || trainer) per token, by k3", "nats")
 
 # The objective, over the tokens of all updates of the step. Groups that a method drops, skips or replaces are
-# in none of these, so entropy, shares and KL of such a method cover other tokens than those of one that
-# trains on all groups; `rollout/no_signal_frac` says how many groups that may be.
+# in none of these values, so entropy, shares and KL of such a method cover other tokens than those of a
+# method that trains on all groups; `rollout/no_signal_frac` is the largest share of groups affected.
 LOSS = Quantity("objective/loss", "the loss of one update, averaged over updates")
 ENTROPY = Quantity("objective/entropy", "mean entropy of the policy per token", "nats")
 RATIO_MEAN = Quantity("objective/ratio", "mean gate ratio per token")
 RATIO_SQUARED = Quantity("objective/ratio_squared", "mean squared gate ratio per token")
 RATIO_MAX = Quantity("objective/ratio_max", "largest gate ratio", reduction=_MAX)
 RATIO_MIN = Quantity("objective/ratio_min", "smallest gate ratio", reduction=_MIN)
-# Quantiles do not combine: they are read off the step's histogram, whose counts do.
+# Quantiles cannot be combined: they are computed from the step's histogram, whose counts can.
 RATIO_QUANTILES = {
     share: Quantity(
         f"objective/ratio_p{100 * share:02.0f}", f"{100 * share:.0f} % of tokens have a smaller gate ratio"
     )
     for share in (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 }
-OUTSIDE_HIGH_FRAC = Quantity("objective/outside_high_frac", "share of tokens infeasible with a ratio above 1")
-OUTSIDE_LOW_FRAC = Quantity("objective/outside_low_frac", "share of tokens infeasible with a ratio below 1")
-CLIP_HIGH_FRAC = Quantity("objective/clip_high_frac", "share of tokens with A > 0 whose gradient is cut")
-CLIP_LOW_FRAC = Quantity("objective/clip_low_frac", "share of tokens with A < 0 cut for a ratio below 1")
+OUTSIDE_HIGH_FRAC = Quantity(
+    "objective/outside_high_frac", "share of tokens outside the trust region with a ratio above 1"
+)
+OUTSIDE_LOW_FRAC = Quantity(
+    "objective/outside_low_frac", "share of tokens outside the trust region with a ratio below 1"
+)
+CLIP_HIGH_FRAC = Quantity("objective/clip_high_frac", "share of tokens with A > 0 whose gradient is clipped")
+CLIP_LOW_FRAC = Quantity("objective/clip_low_frac", "share of tokens with A < 0 clipped for a ratio below 1")
 CLIP_RUNAWAY_FRAC = Quantity(
-    "objective/clip_runaway_frac", "share of tokens with A < 0 cut for a ratio above 1"
+    "objective/clip_runaway_frac", "share of tokens with A < 0 clipped for a ratio above 1"
 )
 EFFECTIVE_SAMPLE_FRAC = Quantity("objective/effective_sample_frac", "(mean w)^2 / mean w^2 of the gate ratio")
 COEFFICIENT_ABS = Quantity("objective/coefficient_abs", "mean |coefficient| on a token's log-probability")
 SLOPE_SQUARED = Quantity(
-    "objective/slope_squared_sum", "sum of squared slopes of the loss by log-probabilities", reduction=_SUM
+    "objective/slope_squared_sum", "sum of squared derivatives by log-probabilities", reduction=_SUM
 )
 SLOPE_SQUARED_MAX = Quantity("objective/slope_squared_max", "the largest of those squares", reduction=_MAX)
 HEAVIEST_TOKEN_FRAC = Quantity(
@@ -144,19 +148,20 @@ HEAVIEST_TOKEN_FRAC = Quantity(
 )
 RUNAWAY_SLOPE_FRAC = Quantity(
     "objective/runaway_slope_frac",
-    "share of the sum of |slope| on tokens with A < 0 and a ratio above the window, which a clip keeps",
+    "share of the sum of |derivative| on tokens with A < 0 and a ratio above the window, which a clip keeps",
 )
 KL_K1 = Quantity("objective/kl_k1", "KL(behavior || policy) per token by k1 = -log w", "nats")
 KL_K2 = Quantity("objective/kl_k2", "KL(behavior || policy) by k2 = (log w)^2 / 2, biased", "nats")
 KL_K3 = Quantity("objective/kl_k3", "KL(behavior || policy) by k3 = w - 1 - log w, unbiased", "nats")
-# What staleness alone does: on the minibatch of the step's first update, which no weight has moved for yet.
+# The effect of staleness alone: measured on the minibatch of the step's first update, before any weight has
+# changed.
 KL_BEFORE_UPDATE = Quantity(
     "objective/kl_before_update",
     "KL(sampling policy || policy before the step's first update) per token by k3, on that update's tokens",
     "nats",
 )
 OUTSIDE_BEFORE_UPDATE_FRAC = Quantity(
-    "objective/outside_before_update_frac", "share of those tokens that are infeasible already"
+    "objective/outside_before_update_frac", "share of those tokens that are already outside the trust region"
 )
 KL_AFTER_UPDATE = Quantity(
     "objective/kl_after_update",
@@ -169,24 +174,24 @@ ADVANTAGE_ABS = Quantity("objective/advantage_abs", "mean |advantage| per token"
 STATE_DIVERGENCE = Quantity(
     "objective/state_divergence", "mean state divergence, where the objective uses one"
 )
-ENTROPY_COEFFICIENT = Quantity("objective/entropy_coefficient", "the entropy bonus's coefficient in force")
+ENTROPY_COEFFICIENT = Quantity("objective/entropy_coefficient", "current coefficient of the entropy bonus")
 
-# The optimiser.
+# The optimizer.
 GRAD_NORM = Quantity("optimizer/grad_norm", "gradient norm before clipping, per update")
 GRAD_NORM_MAX = Quantity("optimizer/grad_norm_max", "largest gradient norm of the step", reduction=_MAX)
-LEARNING_RATE = Quantity("optimizer/learning_rate", "learning rate in force")
-NUM_UPDATES = Quantity("optimizer/num_updates", "optimiser updates in the step", "updates", _SUM)
+LEARNING_RATE = Quantity("optimizer/learning_rate", "current learning rate")
+NUM_UPDATES = Quantity("optimizer/num_updates", "optimizer updates in the step", "updates", _SUM)
 NUM_SKIPPED_UPDATES = Quantity(
-    "optimizer/num_skipped_updates", "updates skipped for a gradient that is not finite", "updates", _SUM
+    "optimizer/num_skipped_updates", "updates skipped because the gradient was not finite", "updates", _SUM
 )
 NUM_TRAINED_TOKENS = Quantity(
     "optimizer/num_trained_tokens", "completion tokens that entered an update", "tokens", _SUM
 )
 NUM_COMPUTED_POSITIONS = Quantity(
-    "optimizer/num_computed_positions", "positions computed in updates, padding included", "tokens", _SUM
+    "optimizer/num_computed_positions", "positions computed in updates, including padding", "tokens", _SUM
 )
 PADDING_FRAC = Quantity(
-    "optimizer/padding_frac", "share of those positions that is padding or a prompt again"
+    "optimizer/padding_frac", "share of those positions that is padding or repeated prompts"
 )
 TRAIN_TOKENS_PER_S = Quantity(
     "optimizer/tokens_per_s", "completion tokens trained on per second of update", "tokens/s"
@@ -194,44 +199,44 @@ TRAIN_TOKENS_PER_S = Quantity(
 
 # Time and memory per phase of a step.
 ROLLOUT_S = Quantity("time/rollout_s", "sampling completions", "s", _SUM)
-OVERLAP_S = Quantity("time/overlap_s", "sampling this batch beside the update before it", "s", _SUM)
-BATCH_WAIT_S = Quantity("time/batch_wait_s", "waiting for this batch when that update was over", "s", _SUM)
+OVERLAP_S = Quantity("time/overlap_s", "sampling this batch during the previous update", "s", _SUM)
+BATCH_WAIT_S = Quantity("time/batch_wait_s", "waiting for this batch after that update ended", "s", _SUM)
 ENGINE_IDLE_S = Quantity("time/engine_idle_s", "mean time that servers were idle", "s", _SUM)
 GRADE_WAIT_S = Quantity("time/grade_wait_s", "waiting for grades after sampling ended", "s", _SUM)
 BEHAVIOR_S = Quantity(
     "time/behavior_s",
-    "the trainer's pass by the weights that sampled, where later ones are trained",
+    "the trainer's forward pass with the weights that sampled, if later weights are trained",
     "s",
     _SUM,
 )
 SCORE_S = Quantity("time/score_s", "anchor, reference and advantage passes", "s", _SUM)
-UPDATE_S = Quantity("time/update_s", "forward, backward and optimiser", "s", _SUM)
+UPDATE_S = Quantity("time/update_s", "forward, backward and optimizer", "s", _SUM)
 FORWARD_S = Quantity("time/forward_s", "forward and loss, part of the update", "s", _SUM)
 BACKWARD_S = Quantity("time/backward_s", "backward, part of the update", "s", _SUM)
 KL_S = Quantity("time/kl_s", "the pass that measures the KL after the last update", "s", _SUM)
 OPTIMIZER_S = Quantity("time/optimizer_s", "gradient clipping and optimiser step", "s", _SUM)
 EVALUATE_S = Quantity("time/evaluate_s", "evaluation", "s", _SUM)
-CHECKPOINT_S = Quantity("time/checkpoint_s", "recording the step before and saving it", "s", _SUM)
-WEIGHTS_S = Quantity("time/weights_s", "handing new weights to the engine and the reference", "s", _SUM)
-OTHER_S = Quantity("time/other_s", "what of the step no phase accounts for", "s", _SUM)
+CHECKPOINT_S = Quantity("time/checkpoint_s", "recording the previous step and saving a checkpoint", "s", _SUM)
+WEIGHTS_S = Quantity("time/weights_s", "sending new weights to the engine and the reference", "s", _SUM)
+OTHER_S = Quantity("time/other_s", "time of the step that no phase accounts for", "s", _SUM)
 STEP_S = Quantity("time/step_s", "the whole step", "s", _SUM)
-IDLE_FRAC = Quantity("time/idle_frac", "share of the step spent on grades or in no phase")
-MFU = Quantity("time/mfu_frac", "model FLOPs of the update over the device's dense peak")
+IDLE_FRAC = Quantity("time/idle_frac", "share of the step spent on grading or in no phase")
+MFU = Quantity("time/mfu_frac", "model FLOPs of the update over the device's dense peak rate")
 PEAK_MEMORY_MB = Quantity("memory/peak_mb", "peak resident (CPU) or allocated (CUDA)", "MB", _MAX)
 ROLLOUT_PEAK_MB = Quantity("memory/rollout_peak_mb", "peak allocated while sampling (CUDA)", "MB", _MAX)
 UPDATE_PEAK_MB = Quantity("memory/update_peak_mb", "peak allocated while updating (CUDA)", "MB", _MAX)
 EVALUATE_PEAK_MB = Quantity("memory/evaluate_peak_mb", "peak allocated while evaluating (CUDA)", "MB", _MAX)
 NUM_PREEMPTED = Quantity(
-    "memory/num_preempted", "samples that lost their place in vLLM's cache and began again", "samples", _SUM
+    "memory/num_preempted", "samples that were preempted from vLLM's cache and restarted", "samples", _SUM
 )
 
-# How the processes that share a run differ; not recorded for a single one.
-RANK_TOKENS_MIN = Quantity("ranks/tokens_min", "fewest completion tokens sampled by a rank", "tokens", _MIN)
-RANK_TOKENS_MAX = Quantity("ranks/tokens_max", "most completion tokens sampled by a rank", "tokens", _MAX)
-RANK_ROLLOUT_MIN_S = Quantity("time/rank_rollout_min_s", "sampling, of the fastest rank", "s", _MIN)
-RANK_WAIT_MIN_S = Quantity("time/rank_wait_min_s", "waiting for others, of the busiest rank", "s", _MIN)
-RANK_WAIT_MAX_S = Quantity("time/rank_wait_max_s", "waiting for others, of the idlest rank", "s", _MAX)
-RANK_PEAK_MIN_MB = Quantity("memory/rank_peak_min_mb", "peak_mb of the rank that needs least", "MB", _MIN)
+# Differences between the processes of a run; not recorded for a single one.
+RANK_TOKENS_MIN = Quantity("ranks/tokens_min", "fewest completion tokens sampled by any rank", "tokens", _MIN)
+RANK_TOKENS_MAX = Quantity("ranks/tokens_max", "most completion tokens sampled by any rank", "tokens", _MAX)
+RANK_ROLLOUT_MIN_S = Quantity("time/rank_rollout_min_s", "sampling time of the fastest rank", "s", _MIN)
+RANK_WAIT_MIN_S = Quantity("time/rank_wait_min_s", "waiting time of the busiest rank", "s", _MIN)
+RANK_WAIT_MAX_S = Quantity("time/rank_wait_max_s", "waiting time of the idlest rank", "s", _MAX)
+RANK_PEAK_MIN_MB = Quantity("memory/rank_peak_min_mb", "peak_mb of the rank that uses least", "MB", _MIN)
 
 
 CATALOGUE: dict[str, Quantity] = {
@@ -241,16 +246,16 @@ CATALOGUE: dict[str, Quantity] = {
     if isinstance(quantity, Quantity)
 }
 TIME_STAGES = ("time/", "memory/")
-"""Prefixes of quantities that two identical runs need not share; so do names ending in `_per_s`."""
+"""Prefixes of quantities that may differ between two identical runs; names ending in `_per_s` may too."""
 
 
 _PART_REWARD, _PART_SHARE = f"{REWARD.name}/", f"{REWARD.name}_variance_share/"
 
 
 def part_quantities(name: str) -> tuple[Quantity, Quantity]:
-    """The quantities of the reward called `name`, one of several: its mean, and its share of the variance."""
+    """Return the quantities of one named reward among several: its mean, and its share of the variance."""
     return (
-        Quantity(f"{_PART_REWARD}{name}", f"mean of the reward {name}, before its weight"),
+        Quantity(f"{_PART_REWARD}{name}", f"mean of the reward {name}, before weighting"),
         Quantity(
             f"{_PART_SHARE}{name}",
             f"covariance of the weighted reward {name} with the weighted sum within groups, over the sum's "
@@ -268,16 +273,16 @@ def quantity_of(name: str) -> Quantity | None:
 
 
 def part_means(names: Iterable[str]) -> dict[str, Quantity]:
-    """The means of named rewards among quantities with these names, by the reward's name."""
+    """Return the quantities that are means of named rewards, by the reward's name."""
     found = [name.removeprefix(_PART_REWARD) for name in names if name.startswith(_PART_REWARD)]
     return {name: part_quantities(name)[0] for name in found}
 
 
 def is_repeatable(name: str) -> bool:
-    """Whether two runs with equal settings on one machine must agree on the quantity bit for bit."""
+    """Return whether two runs with equal settings on one machine must agree bitwise on the quantity."""
     return not name.startswith(TIME_STAGES) and not name.endswith("_per_s")
 
 
 def evaluation_name(benchmark: str, quantity: str) -> str:
-    """The name under which an evaluation's result is logged, e.g. `evaluation/aime24/mean_at_8`."""
+    """Return the name under which an evaluation's result is logged, e.g. `evaluation/aime24/mean_at_8`."""
     return f"evaluation/{benchmark}/{quantity}"

@@ -1,4 +1,4 @@
-"""Nested settings by dotted key: as one flat mapping, and one at a time."""
+"""Nested settings addressed by dotted keys, as one flat mapping or one at a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def flattened(settings: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Nested settings by dotted key, in their order; empty sections are values.
+    """Return nested settings by dotted key, in order; empty sections count as values.
 
     >>> flattened({"a": {"b": 1, "c": {"d": None}}, "e": {}})
     {'a.b': 1, 'a.c.d': None, 'e': {}}
@@ -23,7 +23,7 @@ def flattened(settings: Mapping[str, object], prefix: str = "") -> dict[str, obj
 
 
 def flattened_text(settings: Mapping[str, object]) -> dict[str, str]:
-    """Nested settings by dotted key; every value is what JSON writes for it, without quotes."""
+    """Return nested settings by dotted key, each value as JSON without quotes."""
     return {key: _text(value) for key, value in flattened(settings).items()}
 
 
@@ -32,11 +32,11 @@ def _text(value: object) -> str:
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         return json.dumps(value)
-    return repr(value)  # what JSON writes, ten times faster; tables flatten thousands of numbers
+    return repr(value)  # the JSON text, ten times faster; tables flatten thousands of numbers
 
 
 def setting(config: Mapping[str, object], key: str) -> object:
-    """The value under a dotted key such as `algorithm.name`, or None where there is none."""
+    """Return the value at a dotted key such as `algorithm.name`, or None if there is none."""
     value: object = config
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -44,13 +44,13 @@ def setting(config: Mapping[str, object], key: str) -> object:
 
 
 def mapping_at(config: Mapping[str, object], key: str) -> Mapping[str, Any]:
-    """The mapping under a dotted key; empty where there is none."""
+    """Return the mapping at a dotted key; empty if there is none."""
     value = setting(config, key)
     return value if isinstance(value, Mapping) else {}
 
 
 def put(config: dict[str, Any], key: str, value: object) -> None:
-    """Set the value under a dotted key, in place; sections that are not there, or null, are made."""
+    """Set the value at a dotted key, in place; missing or null sections are created."""
     *path, last = key.split(".")
     for part in path:
         config[part] = config.get(part) or {}

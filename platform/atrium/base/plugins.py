@@ -1,8 +1,9 @@
-"""Code of one's own: modules that declare parts, from installed packages and from the command line.
+"""Plugins: user modules that declare parts, from installed packages and from the command line.
 
-Two ways lead in: `--plugin FILE.py` behind any command, and the entry points (group `atrium.base.plugins`) of
-installed packages. YAML, run folders and checkpoints never name code, so that what was copied from elsewhere
-does not run. A plugin is imported before the settings are declared, which then know its classes.
+A plugin is loaded by `--plugin FILE.py` after any command, or by the entry points (group
+`atrium.base.plugins`) of an installed package. YAML, run folders and checkpoints never name code, so copied
+files are never executed. A plugin is imported before the settings are declared, so that they include its
+classes.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _DIGITS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugin:
-    """A plugin that is loaded.
+    """A loaded plugin.
 
-    `name` is its file's or its distribution's; `sha256` the digest of the file, or of the distribution's
-    modules. Of a file, `path` and `source` are kept; of a distribution its `version`.
+    `name` is the name of its file or distribution; `sha256` is the digest of the file, or of the
+    distribution's modules. A file also has `path` and `source`; a distribution has `version`.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Plugin:
         return f"{self.name}{f' {self.version}' if self.version else ''} ({self.sha256[:_DIGITS]})"
 
     def as_record(self) -> dict[str, str | None]:
-        """What a record names it by."""
+        """Return the identification that records contain."""
         return {"name": self.name, "version": self.version, "sha256": self.sha256}
 
 
@@ -54,25 +55,25 @@ _installed_folders: list[str] = []
 
 
 def loaded() -> tuple[Plugin, ...]:
-    """The plugins of this process."""
+    """Return the plugins of this process."""
     return tuple(_loaded.values())
 
 
 def records() -> list[dict[str, str | None]]:
-    """The plugins of this process as a record names them."""
+    """Return the plugins of this process as records contain them."""
     return [plugin.as_record() for plugin in loaded()]
 
 
 def flags() -> list[str]:
-    """What a command line needs for a process with the same plugins; installed ones load by themselves."""
+    """Return the command-line flags that load the same plugins; installed ones load automatically."""
     return [word for plugin in loaded() if plugin.path for word in (FLAG, str(plugin.path))]
 
 
 def load(files: Sequence[str] = ()) -> None:
-    """Import the installed plugins and these files; what is loaded already stays as it is.
+    """Import the installed plugins and these files; loaded ones are left as they are.
 
-    Raises `ConfigError` for a file that is missing, lies in a run folder, has the name of another, or fails,
-    and `RuntimeError` where the settings of this process were declared without it.
+    Raises `ConfigError` for a file that is missing, lies in a run folder, has the same name as another, or
+    fails, and `RuntimeError` if the settings of this process were already declared.
     """
     for distribution, modules in sorted(_installed().items()):
         if distribution not in _loaded:
@@ -87,11 +88,11 @@ def load(files: Sequence[str] = ()) -> None:
             _run(plugin, f"{FLAG} {file}")
             _loaded[path.name] = plugin
         elif (known.path, known.sha256) != (path, digest):
-            raise ConfigError(f"{FLAG} {file}: another {path.name} is loaded already; rename one of them")
+            raise ConfigError(f"{FLAG} {file}: another {path.name} is already loaded; rename one of them")
 
 
 def note_changes(provenance_file: Path) -> list[str]:
-    """Print how the plugins of this process differ from those of a run, and return it; see `changes`."""
+    """Print and return how the plugins of this process differ from those of a run; see `changes`."""
     recorded, _ = read_object(provenance_file)
     lines = changes(recorded.get("plugins"))
     for line in lines:
@@ -100,26 +101,26 @@ def note_changes(provenance_file: Path) -> list[str]:
 
 
 def changes(recorded: object) -> list[str]:
-    """How the plugins of this process differ from those that a record names, a line each.
+    """Return how the plugins of this process differ from the recorded ones, one line each.
 
-    Raises `ConfigError` where one that is named is not loaded.
+    Raises `ConfigError` if a recorded plugin is not loaded.
     """
     named = {str(one["name"]): one for one in _mappings(recorded)}
     for name, one in named.items():
         if name not in _loaded:
             how = f"{FLAG} {name}" if name.endswith(".py") else "its package, installed"
             raise ConfigError(
-                f"plugin {name} (sha256 {one.get('sha256')}) is part of what is recorded and is not loaded; "
-                f"give it again: {how}"
+                f"plugin {name} (sha256 {one.get('sha256')}) is in the record but not loaded; load it "
+                f"again: {how}"
             )
     lines = []
     for plugin in loaded():
         before = named.get(plugin.name)
         if before is None:
-            lines.append(f"plugin {plugin} is loaded and was not there before")
+            lines.append(f"plugin {plugin} is loaded but not in the record")
         elif before.get("sha256") != plugin.sha256:
             was = str(before.get("sha256"))[:_DIGITS]
-            lines.append(f"plugin {plugin} is not the one that is recorded, whose sha256 begins with {was}")
+            lines.append(f"plugin {plugin} differs from the recorded one, whose sha256 begins with {was}")
     return lines
 
 
@@ -136,20 +137,20 @@ def _checked(file: str) -> Path:
     for folder in path.parents:
         if (folder / "status.json").is_file():
             raise ConfigError(
-                f"{FLAG} {file}: lies in the run folder {folder}, and what lies there is never executed; "
-                "give the file that it is a copy of"
+                f"{FLAG} {file}: lies in the run folder {folder}, whose files are never executed; give the "
+                "original file"
             )
     return path
 
 
 def _run(plugin: Plugin, said: str) -> None:
-    """Execute the very bytes that the digest is of."""
+    """Execute exactly the bytes that were hashed."""
     assert plugin.path is not None
     _check_in_time(plugin.name)
     name = f"atrium_plugin_{plugin.path.stem}"
     spec = util.spec_from_file_location(name, plugin.path)
     assert spec is not None
-    sys.modules[name] = module = util.module_from_spec(spec)  # where pydantic looks up annotations
+    sys.modules[name] = module = util.module_from_spec(spec)  # pydantic looks up annotations here
     try:
         code = compile(plugin.source, str(plugin.path), "exec")
         exec(code, module.__dict__)  # noqa: S102 - importing the file would read it once more
@@ -158,8 +159,8 @@ def _run(plugin: Plugin, said: str) -> None:
 
 
 def _installed() -> dict[str, list[str]]:
-    """The modules that installed distributions name as plugins, by distribution."""
-    from importlib import metadata  # only where a command runs: `atrium --help` answers without it
+    """Return the modules that installed distributions name as plugins, by distribution."""
+    from importlib import metadata  # only when a command runs: `atrium --help` works without it
 
     found: dict[str, list[str]] = {}
     for point in metadata.entry_points(group=GROUP):
@@ -191,13 +192,13 @@ def _check_in_time(name: str) -> None:
     if _SETTINGS in sys.modules:
         raise RuntimeError(
             f"the plugin {name} is loaded after {_SETTINGS}, which would not know it; call "
-            "atrium.base.plugins.load before anything that reads settings"
+            "atrium.base.plugins.load before importing anything that reads settings"
         )
 
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Re-raise an error that a plugin's code raised as a `PluginError` that names file, line and function."""
+    """Re-raise an error from a plugin's code as a `PluginError` that names file, line and function."""
     try:
         yield
     except AtriumError:
@@ -210,7 +211,7 @@ def explained() -> Iterator[None]:
         code, line = frames[-1]
         raise PluginError(
             f"{code.co_filename}, line {line}, in {code.co_qualname.partition('.<locals>')[0]}: "
-            f"{type(error).__name__}: {error}; correct the plugin"
+            f"{type(error).__name__}: {error}; fix the plugin"
         ) from error
 
 
@@ -220,12 +221,12 @@ def _is_plugins(file: str) -> bool:
 
 
 def _failed(said: str, error: BaseException, path: str) -> ConfigError:
-    """What went wrong, and the line of the plugin where it did."""
+    """Return an error with the cause and the line of the plugin that failed."""
     line = error.lineno if isinstance(error, SyntaxError) and error.filename == path else None
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     if line is None and frames:
         line = frames[-1].lineno
     where = f", line {line}" if line else ""
     is_moved = isinstance(error, ImportError) and str(error.name).startswith("atrium.")
-    remedy = "; docs/extending.md names the modules of this version" if is_moved else ""
+    remedy = "; docs/extending.md lists the modules of this version" if is_moved else ""
     return ConfigError(f"{said}{where}: {type(error).__name__}: {error}{remedy}")

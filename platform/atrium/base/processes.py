@@ -1,4 +1,4 @@
-"""Processes: whether one still lives; the signals that ask this one to stop, and a bound on its memory."""
+"""Processes: liveness checks, stop signals, and a limit on memory."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from contextlib import contextmanager
 import psutil
 
 END_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-"""What asks any command to end; the second says that its terminal is gone."""
+"""Signals that end any command; SIGHUP means that its terminal was closed."""
 
 STOP_SIGNALS = (signal.SIGINT, *END_SIGNALS, signal.SIGUSR1, signal.SIGUSR2)
-"""What asks a run to stop; SLURM announces with the last two that a job's time ends."""
+"""Signals that stop a run; SLURM sends the last two before a job's time limit."""
 
 CLOCK_TOLERANCE_S = 60.0
-"""How far two readings of one process's start may differ when the clock was set in between."""
+"""Largest difference between two readings of a process's start time if the clock was adjusted in between."""
 
 
 def is_alive(pid: int, started: float | None = None) -> bool:
-    """Whether process `pid` runs and, where `started` is given, is the one that began then."""
+    """Return whether process `pid` is running and, if `started` is given, started at that time."""
     if not 0 < pid < 2**31:
         return False
     try:
@@ -36,9 +36,9 @@ def is_alive(pid: int, started: float | None = None) -> bool:
 
 @contextmanager
 def stop_requests(ask: Callable[[int], None], signals: Sequence[int] = STOP_SIGNALS) -> Iterator[None]:
-    """Within the body, call `ask` with each of these signals that arrives.
+    """Call `ask` for each of these signals that arrives while the body runs.
 
-    Where SIGHUP is ignored it stays so: `nohup` means a command to outlive its terminal.
+    If SIGHUP is ignored it stays ignored: `nohup` asks for a command to outlive its terminal.
     """
     before = {
         number: signal.signal(number, lambda number, _: ask(number))
@@ -56,10 +56,11 @@ def stop_requests(ask: Callable[[int], None], signals: Sequence[int] = STOP_SIGN
 def stopped_at_once(
     error: Callable[[int], Exception], signals: Sequence[int] = STOP_SIGNALS
 ) -> Iterator[Callable[[], None]]:
-    """Within the body, a signal that arrives raises its `error`; gives what raises it again.
+    """Raise `error` as soon as a signal arrives in the body; yields a function that raises it again.
 
-    What a handler raises is lost in a finalizer, and a library may swallow it or make an error of its own of
-    it. So any exception that leaves the body after a signal is replaced, and the body asks where it goes on.
+    An exception raised by a signal handler is lost in a finalizer, and a library may swallow or replace it.
+    Any exception that leaves the body after a signal is therefore replaced, and the body calls the yielded
+    function at safe points.
     """
     arrived: list[int] = []
 
@@ -81,9 +82,9 @@ def stopped_at_once(
 
 @contextmanager
 def bounded_memory(more_bytes: int) -> Iterator[None]:
-    """Within the body, let allocations fail that take this process so far beyond what it has on entry.
+    """Let allocations in the body fail once this process uses `more_bytes` more than on entry.
 
-    What is bounded is the address space, of all threads (Linux; macOS does not keep to it).
+    The limit applies to the address space of all threads (Linux; macOS does not enforce it).
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     wanted = psutil.Process().memory_info().vms + more_bytes

@@ -1,4 +1,4 @@
-"""JSON that a run recorded, read forgivingly: what is missing or of another type is None, or empty."""
+"""Tolerant readers for recorded JSON: missing values and values of another type become None or empty."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from atrium.base.plain_files import read_plain
 Interval = tuple[float, float]
 
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-"""How JSON holds the numbers that it has no words for."""
+"""Non-finite numbers as they appear in JSON text."""
 
 
 def read_object(path: Path) -> tuple[Mapping[str, object], str | None]:
-    """The object in a JSON file and None, or an empty one and the reason in words."""
+    """Return the object in a JSON file and None, or an empty object and the reason."""
     try:
         content = json.loads(read_plain(path))
     except FileNotFoundError:
-        return {}, f"it has no {path.name}"
+        return {}, f"{path.name} is missing"
     except OSError as error:
         return {}, f"{path.name} cannot be read: {error.strerror}"
     except (ValueError, RecursionError):
@@ -31,31 +31,31 @@ def read_object(path: Path) -> tuple[Mapping[str, object], str | None]:
 
 
 def as_integer(value: object) -> int | None:
-    """A whole number."""
+    """Return the value if it is a whole number, else None."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def as_number(value: object) -> float | None:
-    """A number; `"NaN"`, `"Infinity"` and `"-Infinity"` are numbers too."""
+    """Return the value as a number, including `"NaN"`, `"Infinity"` and `"-Infinity"`, else None."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     return _NOT_FINITE.get(value) if isinstance(value, str) else None
 
 
 def number_or_nan(value: object) -> float:
-    """A number, NaN where there is none."""
+    """Return the value as a number, or NaN."""
     found = as_number(value)
     return math.nan if found is None else found
 
 
 def as_finite(value: object) -> float | None:
-    """A finite number."""
+    """Return the value if it is a finite number, else None."""
     found = as_number(value)
     return found if found is not None and math.isfinite(found) else None
 
 
 def as_interval(value: object) -> Interval | None:
-    """The two ends of an interval, both finite."""
+    """Return the two ends of an interval if both are finite, else None."""
     if not isinstance(value, list | tuple) or len(value) != 2:
         return None
     low, high = as_finite(value[0]), as_finite(value[1])

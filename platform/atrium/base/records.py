@@ -1,8 +1,8 @@
-"""The frozen records that cross layers: what a problem, a completion, a verdict and a rollout are.
+"""Frozen records shared by all layers: problems, completions, verdicts and rollouts.
 
-No behaviour beyond small derived properties lives here, and nothing of the rest of Atrium is imported.
-Token ids are int32 arrays and log-probabilities float32 arrays in nats, because a batch of long
-completions holds tens of millions of them.
+The records have only small derived properties, and this module imports nothing else of Atrium. Token ids are
+int32 arrays and log-probabilities float32 arrays in nats, because a batch of long completions holds tens of
+millions of them.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from numpy.typing import NDArray
 TokenIds = NDArray[np.int32]
 Logprobs = NDArray[np.float32]
 NamedRewards = Mapping[str, tuple[float | None, float]]
-"""A completion's rewards by name: each one's value, None where it abstained, and its weight."""
+"""The named rewards of a completion: each one's value (None if it abstained) and weight."""
 OwnTokens = NDArray[np.bool_]
 
 STORED_VERSION = -1
-"""The weight version of completions read from disk: none of this run's weights sampled them."""
+"""Weight version of completions read from disk, which no weights of this run sampled."""
 
 REASONING_MARKERS = ("<think>", "</think>")
-"""The marks around a completion's reasoning, which is not graded: where it begins, and where it ends."""
+"""Markers around a completion's reasoning, which is not graded: start and end."""
 
 
 class VerdictKind(StrEnum):
-    """What the grader found out about one completion."""
+    """The grader's finding about one completion."""
 
     CORRECT = "correct"
     INCORRECT = "incorrect"
@@ -39,24 +39,24 @@ class VerdictKind(StrEnum):
 
 
 class FinishReason(StrEnum):
-    """Why generation ended: the model emitted its stop token, or the length limit was reached."""
+    """Reason why generation ended: the model emitted its stop token, or the length limit was reached."""
 
     STOP = "stop"
     LENGTH = "length"
 
 
 CLUSTER = "cluster"
-"""The key of a problem's metadata that names its contest, source, template or paraphrase."""
+"""Metadata key that names a problem's contest, source, template or paraphrase."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One question with a verifiable answer.
+    """A question with a verifiable answer.
 
-    `problem_id` is unique within its dataset and stable between loads. `answer` is the gold answer as
-    text, without a box. `metadata` holds what breakdowns use, such as `level` and `subject`, and `cluster`.
-    `turns` are the turns of a conversation before the question, each a role (system, user, assistant) and
-    a text. `verifier` holds values for the verifier alone, as JSON has them.
+    `problem_id` is unique within its dataset and stable between loads. `answer` is the reference answer as
+    text, without a box. `metadata` holds the keys used in breakdowns, such as `level`, `subject` and
+    `cluster`. `turns` are the earlier turns of a conversation, each a role (system, user, assistant) and a
+    text. `verifier` holds JSON values that only the verifier reads.
     """
 
     problem_id: str
@@ -73,16 +73,16 @@ class Problem:
 
     @property
     def judged_by(self) -> Mapping[str, Any]:
-        """What a verifier may judge by: the metadata and the values for the verifier."""
+        """The metadata and the verifier's own values, which a verifier may use to judge."""
         return {**self.metadata, **self.verifier}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the grader says about one completion, and why.
+    """The grader's judgment of one completion, and its reason.
 
-    A verdict ignores truncation; whether a truncated completion may count is the reward's decision.
-    `score` is between 0 and 1 where the verifier gives partial scores, and None elsewhere.
+    A verdict ignores truncation; the reward decides whether a truncated completion counts. `score` is between
+    0 and 1 if the verifier gives partial scores, else None.
     """
 
     kind: VerdictKind
@@ -92,24 +92,25 @@ class Verdict:
 
     @property
     def is_correct(self) -> bool:
-        """Whether the extracted answer equals the gold answer."""
+        """Whether the extracted answer equals the reference answer."""
         return self.kind is VerdictKind.CORRECT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Completion:
-    """What an engine sampled for one prompt.
+    """A completion that an engine sampled for one prompt.
 
-    `token_ids` [T] include the stop token when one was emitted; `logprobs` [T] are those of the
-    distribution that was sampled from (temperature included). `text` is the decoded completion
-    without the stop token. `weight_version` counts the updates of the weights that sampled it.
-    `spans` are there where weights changed in its middle: version, first token and the token behind the last
-    one of each part, in order; `weight_version` is then the oldest.
-    `own` [T] is True at tokens that the policy sampled, and None where it sampled all of them. Others, such
-    as a tool's answer, stand between its own: what follows is conditioned on them, they are not trained on,
-    and their log-probabilities may be anything, NaN included.
-    A stored completion has version `STORED_VERSION`, NaN log-probabilities where none were stored, and the
-    reward that was stored with it, if one was.
+    `token_ids` [T] include the stop token if one was emitted. `logprobs` [T] belong to the distribution that
+    was sampled from (including temperature). `text` is the decoded completion without the stop token.
+    `weight_version` counts the updates of the weights that sampled it.
+
+    If the weights changed during the completion, `spans` hold the version, first token and end (exclusive) of
+    each part, in order, and `weight_version` is the oldest version.
+
+    `own` [T] is True at tokens that the policy sampled, and None if it sampled all of them. Other tokens,
+    such as a tool's output, are context only: they are not trained on, and their log-probabilities may be
+    anything, including NaN. A stored completion has version `STORED_VERSION`, NaN log-probabilities if none
+    were stored, and its stored reward, if any.
     """
 
     token_ids: TokenIds
@@ -128,18 +129,18 @@ class Completion:
 
     @property
     def num_tokens(self) -> int:
-        """The number of sampled tokens, the stop token included; tokens of others are not counted."""
+        """The number of sampled tokens, including the stop token; tokens of others are not counted."""
         return len(self.token_ids) if self.own is None else int(self.own.sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rollout:
-    """A completion with its verdict and its reward. `sample_index` is its place in the group.
+    """A completion with its verdict and reward. `sample_index` is its position in the group.
 
-    `reward` is None where the reward abstained; groups that train hold no such rollout. `parts` are the named
-    rewards of which it is the weighted sum; empty for a single one.
-    `behavior_logprobs` [T] are those of the weights that sampled it, by the trainer's numerics; None where
-    they were not computed when it was sampled.
+    `reward` is None if the reward abstained; groups used for training contain no such rollout. `parts` are
+    the named rewards whose weighted sum it is; empty for a single reward. `behavior_logprobs` [T] are the
+    trainer's log-probabilities under the weights that sampled the completion; None if they were not computed
+    at sampling time.
     """
 
     sample_index: int
@@ -186,16 +187,16 @@ class RolloutGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenTrace:
-    """What the objective saw and did at each token of one rollout; lists of T values.
+    """The objective's inputs and effects at each token of one rollout; lists of T values.
 
-    At tokens that the policy did not write they are NaN, and `clipped` is 0.
+    At tokens that the policy did not sample, values are NaN and `clipped` is 0.
 
-    `ratio` is the gate ratio after the step's last update that used the token, `clipped` is +1 where
-    that update cut its gradient on the high side, -1 on the low side, 0 where it did not.
+    `ratio` is the gate ratio after the step's last update that used the token, `clipped` is +1 where that
+    update clipped its gradient on the high side, -1 on the low side, else 0.
 
     Examples
     --------
-    A right answer of three tokens; the second has left a window that ends at 1.2, and is cut there:
+    A right answer of three tokens; the second is above a window that ends at 1.2, and is clipped:
 
     >>> trace = TokenTrace(
     ...     advantage=(0.7, 0.7, 0.7), ratio=(1.0, 1.25, 0.98), entropy=(0.1, 1.3, 0.0), clipped=(0, 1, 0)
@@ -212,10 +213,10 @@ class TokenTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatioHistogram:
-    """How the gate ratios of one step are distributed over N bins, by the sign of the token's advantage.
+    """The distribution of one step's gate ratios over N bins, by the sign of the token's advantage.
 
-    `edges` are the bins' bounds, N + 1 increasing ratios; the outermost ones hold what lies beyond them
-    too. Each of the others counts tokens per bin.
+    `edges` are the bounds of the bins, N + 1 increasing ratios; the outermost bins include everything beyond
+    them. The other fields count tokens per bin.
     """
 
     edges: tuple[float, ...]
@@ -226,7 +227,7 @@ class RatioHistogram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedSample:
-    """One sampled answer to one benchmark problem: a row of an evaluation's Parquet file."""
+    """A sampled answer to a benchmark problem: one row of an evaluation's Parquet file."""
 
     problem: Problem
     sample_index: int
@@ -242,7 +243,7 @@ class EvaluatedSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkResult:
-    """One evaluation: a sample per problem and index, and its summary numbers by name."""
+    """An evaluation: one sample per problem and index, and summary numbers by name."""
 
     step: int
     benchmark: str
@@ -251,7 +252,7 @@ class BenchmarkResult:
 
 
 class Phase(StrEnum):
-    """The phases of a run whose memory differs."""
+    """Phases of a run with different memory use."""
 
     START = "start"
     SAMPLING = "sampling"
@@ -277,7 +278,7 @@ class Concurrency:
 
 @dataclass(frozen=True, slots=True)
 class MemoryItem:
-    """One use of a device's memory: its bytes, when it is there, and the settings that lower it."""
+    """One use of a device's memory: its size in bytes, its phases, and the settings that reduce it."""
 
     name: str
     num_bytes: int

@@ -1,7 +1,7 @@
-"""Rows of data files: JSON Lines, JSON, Parquet and CSV to plain dictionaries, one after the other.
+"""Rows of data files: JSON Lines, JSON, Parquet and CSV as plain dictionaries, one by one.
 
 Nothing is decided here about what a row means, and nothing is unpickled or executed. Parquet is read in
-batches and only in the columns that are asked for, so that a file of millions of rows needs little memory.
+batches and only in the requested columns, so that a file of millions of rows needs little memory.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ Parse = Callable[[str], Any]
 """Reads a text of JSON; raises `ValueError`."""
 
 _BATCH_ROWS = 2048
-_ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # most stand beside their other half
+_ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # most appear in pairs
 _SEPARATOR = re.compile(r"sep=(.)\s*", re.IGNORECASE)
 _DELIMITERS = (",", ";", "\t", "|")
 _SAMPLE_LINES = 100
 _POINTER = "version https://git-lfs.github.com"
-_MAX_CHARS = 1 << 26  # of one line and one cell; a row of this size is none that a model could read
+_MAX_CHARS = 1 << 26  # of one line and one cell; no model could read a larger row
 
 
 def parse_json(text: str) -> Any:  # noqa: ANN401 - whatever the text holds
-    """What a text of JSON says; `ValueError` also where a string holds half of a character."""
+    """Parse JSON text; `ValueError` also for strings with half of a surrogate pair."""
     value = json.loads(text)
     if _ESCAPED_HALF.search(text):
         json.dumps(value, ensure_ascii=False).encode()
@@ -48,7 +48,7 @@ def read_rows(path: Path, columns: Collection[str] = (), *, parse: Parse = parse
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
-        raise DataError(f"{path}: cannot read files of this kind; allowed are {', '.join(READERS)}")
+        raise DataError(f"{path}: unknown kind of file; expected one of {', '.join(READERS)}")
     try:
         yield from reader(path, columns, parse)
     except UnicodeDecodeError as error:
@@ -65,7 +65,7 @@ def _json_lines(path: Path, columns: Collection[str], parse: Parse) -> Iterator[
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """The lines of a text with their ends, as they are."""
+    """Yield the lines of a text, including their line ends."""
     with open_plain(path) as plain, io.TextIOWrapper(plain, encoding="utf-8-sig", newline="") as file:
         for number in itertools.count(1):
             line = file.readline(_MAX_CHARS)
@@ -87,7 +87,7 @@ def _json(path: Path, columns: Collection[str], parse: Parse) -> Iterator[Row]:
         lists = [value for value in rows.values() if isinstance(value, list)]
         rows = lists[0] if len(lists) == 1 else [rows]
     if not isinstance(rows, list):
-        raise DataError(f"{path}: holds no list of rows")
+        raise DataError(f"{path}: expected a list of rows")
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
             raise DataError(f"{path}: entry {number} is not an object with fields")
@@ -101,7 +101,7 @@ def _object(path: Path, place: str, text: str, parse: Parse) -> Row:
         row = parse(text.rstrip())
     except (ValueError, RecursionError) as error:
         said = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
-        raise DataError(f"{path}: {place} is not JSON ({said}); is the file whole?") from error
+        raise DataError(f"{path}: {place} is not valid JSON ({said}); the file may be incomplete") from error
     if not isinstance(row, dict):
         raise DataError(f"{path}: {place} is not an object with fields")
     return row
@@ -113,8 +113,8 @@ def _csv(path: Path, columns: Collection[str], parse: Parse) -> Iterator[Row]:
     try:
         lines = _lines(path)
         first = next(lines, "")
-        said = _SEPARATOR.fullmatch(first)  # Excel's way to name it
-        # A quoted cell may hold line ends, so that the sample is lines, not records.
+        said = _SEPARATOR.fullmatch(first)  # Excel's separator line
+        # A quoted cell may contain line breaks, so the sample consists of lines, not records.
         sample = ([] if said else [first]) + list(itertools.islice(lines, _SAMPLE_LINES))
         delimiter = said[1] if said else _delimiter(path, sample)
         reader = csv.DictReader(itertools.chain(sample, lines), delimiter=delimiter, strict=True)
@@ -127,27 +127,30 @@ def _csv(path: Path, columns: Collection[str], parse: Parse) -> Iterator[Row]:
                 num_cells = len(names) - num_missing + len(row.get(None) or ())
                 raise DataError(
                     f"{path}: line {reader.line_num} has {num_cells} cells, the header has {len(names)} "
-                    f"(divided by {delimiter!r}); put a cell that holds {delimiter!r} in double quotes, or "
-                    "name another delimiter in a first line, such as sep=;"
+                    f"(separated by {delimiter!r}); put a cell that contains {delimiter!r} in double "
+                    "quotes, or name another separator in the first line, such as sep=;"
                 )
             yield row
     except csv.Error as error:
-        raise DataError(f"{path}: is no CSV ({error})") from error
+        raise DataError(f"{path}: is not a CSV file ({error})") from error
     finally:
         csv.field_size_limit(before)
 
 
 def _delimiter(path: Path, sample: Sequence[str]) -> str:
-    """What gives most of the first records as many cells as the header has; of several, the most cells."""
+    """Return the separator that gives most of the first records as many cells as the header.
+
+    Of several, the one with the most cells.
+    """
     if path.suffix.lower() == ".tsv":
         return "\t"
     return max(_DELIMITERS, key=lambda mark: _fit(sample, mark))
 
 
 def _fit(sample: Sequence[str], mark: str) -> tuple[float, int]:
-    """The share of records with as many cells as the header, which are two at least, and their number."""
+    """Return the share of records with as many cells as the header (at least two), and their number."""
     widths: list[int] = []
-    with contextlib.suppress(csv.Error):  # quotes that do not close, of the last record or by a wrong mark
+    with contextlib.suppress(csv.Error):  # unclosed quotes, in the last record or due to a wrong separator
         widths.extend(len(cells) for cells in csv.reader(sample, delimiter=mark, strict=True) if cells)
     if not widths or widths[0] < 2:
         return 0.0, 0
@@ -162,14 +165,14 @@ def _parquet(path: Path, columns: Collection[str], parse: Parse) -> Iterator[Row
     try:
         with open_plain(path) as plain, pq.ParquetFile(plain) as file:
             names = file.schema_arrow.names
-            # Where no wanted column is there, any row says what is there instead.
+            # If no wanted column exists, any row shows which columns do.
             wanted = [name for name in names if name in columns] or names
             for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=wanted):
                 for row in batch.to_pylist():
                     yield row if wanted == names else {**dict.fromkeys(names), **row}
     except pa.ArrowException as error:
         said = " ".join(str(error).split())
-        raise DataError(f"{path}: is no whole Parquet file ({said[:200]})") from error
+        raise DataError(f"{path}: is not a complete Parquet file ({said[:200]})") from error
 
 
 READERS: dict[str, Callable[[Path, Collection[str], Parse], Iterator[Row]]] = {

@@ -1,4 +1,4 @@
-"""Normalized text, by which one problem is recognized in two files."""
+"""Normalized text, used to recognize the same problem in two files."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import hashlib
 import unicodedata
 
 TEXT_ID = "text-"
-"""The prefix of ids of problems that have none in their source; their `text_key` follows."""
+"""Id prefix of problems without an id in their source; their `text_key` follows."""
 
 
 def text_key(text: str) -> str:
-    r"""16 hex digits that two texts share if they differ only in white space or compatible Unicode.
+    r"""Return 16 hex digits, equal for texts that differ only in white space or compatible Unicode.
 
     >>> text_key("1 + 1 =") == text_key("  1 +\n1 = ") != text_key("1 + 2 =")
     True
@@ -20,5 +20,5 @@ def text_key(text: str) -> str:
 
 
 def encodable(text: str | None) -> str | None:
-    """The text with halves of surrogate pairs, which UTF-8 cannot hold, replaced by `?`."""
+    """Return the text with unpaired surrogates, which UTF-8 cannot encode, replaced by `?`."""
     return text if text is None else text.encode("utf-8", "replace").decode()

@@ -1,9 +1,9 @@
-"""Bounded waits for what cannot be interrupted: a kernel or a compilation that hangs inside a library.
+"""Timeouts for waits that cannot be interrupted, such as a kernel or compilation that hangs in a library.
 
-A thread watches the deadline of the one wait that is going on. Nothing in Python can end a call that never
-returns from C, so a wait that has passed its deadline ends the process, after one line that says what was
-waited for, on the terminal and to every handler (`on_hang`), such as the run's record.
-Processes that a run starts end with it, and its last checkpoint stays as it is.
+A thread watches the deadline of the current wait. Python cannot end a call that never returns from C, so an
+expired deadline ends the process. Before that, one line that names the wait goes to the terminal and to every
+handler (`on_hang`), such as the run's record. Child processes of the run end with it, and its last checkpoint
+is unchanged.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 _LOOK_EVERY_S = 0.5
-# How long handlers may take: they may hang on what the process hangs on.
+# Time limit for handlers, which may hang for the same reason as the process.
 _HANDLERS_S = 10.0
-# Of the process as a whole, as its end is.
+# For the process as a whole, since the whole process ends.
 _handlers: list[Callable[[str], None]] = []
 
 
 @contextmanager
 def on_hang(handle: Callable[[str], None]) -> Iterator[None]:
-    """Within the body, call `handle` with one line before a wait that is too long ends the process."""
+    """Call `handle` with one line before an expired wait in the body ends the process."""
     _handlers.append(handle)
     try:
         yield
@@ -33,7 +33,7 @@ def on_hang(handle: Callable[[str], None]) -> Iterator[None]:
 
 
 class Watchdog:
-    """Watches one wait at a time; the thread starts with the first one and ends with `close`."""
+    """A watchdog for one wait at a time; its thread starts with the first wait and ends with `close`."""
 
     def __init__(self) -> None:
         self._wait: tuple[str, float, float] | None = None
@@ -42,7 +42,7 @@ class Watchdog:
 
     @contextmanager
     def bounded(self, what: str, timeout_s: float) -> Iterator[None]:
-        """Let the body take at most `timeout_s`; `what` names it in the message."""
+        """Allow the body at most `timeout_s` seconds; `what` names it in the message."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="engine-watchdog", daemon=True)
             self._thread.start()
@@ -61,8 +61,8 @@ class Watchdog:
             wait = self._wait
             if wait is not None and time.monotonic() > wait[2]:
                 _end(
-                    f"gave up waiting for {wait[0]} after {wait[1]:g} s; the last checkpoint is intact, go "
-                    "on from it with --resume"
+                    f"gave up waiting for {wait[0]} after {wait[1]:g} s; the last checkpoint is intact, "
+                    "resume from it with --resume"
                 )
 
 
@@ -79,5 +79,5 @@ def _end(message: str) -> None:
 
 
 def _call(handle: Callable[[str], None], message: str) -> None:
-    with suppress(Exception):  # the process ends in any case, and has said why
+    with suppress(Exception):  # the process ends in any case; the reason has been reported
         handle(message)

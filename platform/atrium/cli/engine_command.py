@@ -25,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
     config = compose(arguments.overrides)
     if not isinstance(config.rollout, VllmSettings):
         raise ConfigError(f"rollout.engine={config.rollout.engine} has no server; add rollout=vllm")
-    # Only now: it loads torch, and most mistakes have been found without it.
+    # Imported late: it loads torch, and most mistakes have been found without it.
     from atrium.assemble.servers import engine_command
 
     command, folder = engine_command(config, arguments.host, arguments.port)

@@ -78,7 +78,7 @@ def _worker(argv: Sequence[str]) -> int:
 
     runs_dir = options.get("runs_dir", "runs")
     url = known_storage(runs_dir, name, options.get("storage"))
-    # Only now: torch reads the environment when it is loaded.
+    # Imported late: torch reads the environment when it is loaded.
     from atrium.assemble.sweeping import work
     from atrium.views.live.log_display import StandardOutput
 

@@ -62,7 +62,7 @@ class MissingRun:
 
     @property
     def words(self) -> str:
-        """`study/atr-1 still runs`."""
+        """The description, such as `study/atr-1 still runs`."""
         return f"{self.folder.name} {self.stands}"
 
 

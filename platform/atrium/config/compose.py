@@ -1,7 +1,7 @@
-"""From YAML files and command-line overrides to a validated `RunConfig`, by Hydra's composition.
+"""Composition of YAML files and command-line overrides into a validated `RunConfig`, by Hydra.
 
-Every way in which this can fail is a `ConfigError` of one line. Hydra's composition runs no code that
-a configuration names, and what it leaves in Hydra's own node is checked before Hydra may act on it.
+Every failure is a `ConfigError` of one line. Hydra's composition runs no code that a configuration names, and
+Hydra's own node is checked before Hydra acts on it.
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ _FIXED_HYDRA: Mapping[str, Any] = {
     "job.env_copy": [],
     "job.env_set": {},
 }
-"""What Hydra's own node must hold, so that no file makes it run code or write outside the runs."""
+"""Required values of Hydra's own node, so that no file makes it run code or write outside the runs."""
 
 
 def compose(
     overrides: Sequence[str] = (), *, machine: Machine | None = None, trains: bool = True
 ) -> RunConfig:
-    """The configuration that the shipped files and `overrides` give, validated and resolved.
+    """Return the configuration composed of the shipped files and `overrides`, validated and resolved.
 
-    `machine` is what `auto` is resolved for; this machine by default. A group may name a file of one's own by
-    its path. For `trains` see `validated`.
+    `machine` is the machine for which `auto` is resolved; this machine by default. A group may name a user's
+    file by its path. For `trains` see `validated`.
     """
     checked = check_overrides(overrides)
     config = config_from_hydra(_compose(overrides), machine=machine, trains=trains)
@@ -83,7 +83,7 @@ def compose(
 
 
 def compose_notes(config: RunConfig, overrides: Sequence[str]) -> list[str]:
-    """Notes for the user about `config`, which `compose(overrides)` gave, a line each."""
+    """Return notes for the user about `config`, the result of `compose(overrides)`, one line each."""
     return scale_notes(config, check_overrides(overrides), conf_folder())
 
 
@@ -93,24 +93,24 @@ def leaves_engine_open(overrides: Sequence[str]) -> bool:
 
 
 def check_overrides(lines: Sequence[str], *, allow_sweeps: bool = False) -> list[Override]:
-    """Parse overrides and check what can be checked before composition; `ConfigError` otherwise."""
+    """Parse overrides and run the checks that need no composition; raise `ConfigError` for an error."""
     groups = read_groups(conf_folder())
     return parse_overrides(expand_files(lines, groups), groups, allow_sweeps=allow_sweeps)
 
 
 def with_files(arguments: Sequence[str]) -> list[str]:
-    """The arguments with files of one's own replaced by what they mean, as a run records them."""
+    """Return the arguments with users' files replaced by their settings, as a run records them."""
     return expand_files(arguments, read_groups(conf_folder()))
 
 
 def composed_text(
     overrides: Sequence[str], which: str = "job", package: str | None = None, *, resolve: bool = False
 ) -> str:
-    """What the files and `overrides` give as YAML, where `auto` still stands.
+    """Return the composition of the files and `overrides` as YAML, with `auto` unresolved.
 
     `which` is `job` for the settings of a run, `hydra` for Hydra's own, or `all`; `package` names a part.
     """
-    compose(overrides)  # so that mistakes read the same here as when training
+    compose(overrides)  # so that mistakes give the same messages as when training
     composed = _compose(overrides)
     keys = [str(key) for key in composed if which == "all" or (key == "hydra") == (which == "hydra")]
     part: Any = OmegaConf.masked_copy(composed, keys)
@@ -118,9 +118,7 @@ def composed_text(
     if package not in (None, "_global_"):
         part, heading = OmegaConf.select(part, package), f"# @package {package}\n"
     if part is None:
-        raise ConfigError(
-            f"--package {package}: there is no such key; allowed is one that --cfg {which} shows"
-        )
+        raise ConfigError(f"--package {package}: unknown key; use one that --cfg {which} shows")
     if not OmegaConf.is_config(part):
         return f"{part}\n"
     return heading + OmegaConf.to_yaml(part, resolve=resolve)
@@ -129,7 +127,7 @@ def composed_text(
 def config_from_hydra(
     composed: DictConfig, *, machine: Machine | None = None, trains: bool = True
 ) -> RunConfig:
-    """Validate what Hydra composed; its own node, where present, is checked and left out."""
+    """Validate Hydra's composition; Hydra's own node, if present, is checked and removed."""
     raw = OmegaConf.to_container(composed, resolve=False)
     assert isinstance(raw, dict)
     if "hydra" in raw:
@@ -138,7 +136,7 @@ def config_from_hydra(
             text = (conf_folder() / "algorithm" / f"{method}.yaml").read_text(encoding="utf-8")
             check_method_name(method, parse_yaml(text))
     if "branch" in raw:
-        raise ConfigError("branch: is no setting; a run that goes on from --resume RUN@STEP records it")
+        raise ConfigError("branch cannot be set; `--resume RUN@STEP` records it")
     own = OmegaConf.masked_copy(composed, [str(key) for key in raw if key != "hydra"])
     _refuse_code_in(OmegaConf.to_container(own, resolve=False))
     machine = machine or this_machine()
@@ -146,28 +144,28 @@ def config_from_hydra(
 
 
 def to_json(config: RunConfig) -> str:
-    """The resolved configuration as JSON text, complete: `from_json` gives an equal one."""
+    """Return the resolved configuration as complete JSON text, which `from_json` reads back unchanged."""
     return json.dumps(config.model_dump(mode="json"), indent=2) + "\n"
 
 
 def from_json(text: str, *, trains: bool = True) -> RunConfig:
-    """The configuration that `to_json` wrote; `ConfigError` where the text is not one. See `validated`."""
+    """Return the configuration that `to_json` wrote; `ConfigError` for other text. See `validated`."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"the stored configuration is not JSON: {error}") from error
+        raise ConfigError(f"the stored configuration is not valid JSON: {error}") from error
     if not isinstance(data, dict):
         raise ConfigError("the stored configuration is not a JSON object")
     return validated(upgraded(data), trains=trains)
 
 
 def validated(data: Mapping[str, Any], *, trains: bool = True) -> RunConfig:
-    """The configuration that plain data holds; `ConfigError` names the first wrong setting.
+    """Validate plain data as a configuration; `ConfigError` names the first wrong setting.
 
-    Where nothing trains by it, the method of a run from before a rule was made is not held against the rule.
+    With `trains=False`, a method recorded before a rule existed is not checked against that rule.
     """
     try:
-        # Through JSON, in which a list may stand for a tuple and text for an enumeration.
+        # Through JSON, where a list may stand for a tuple and text for an enumeration.
         config = RunConfig.model_validate_json(json.dumps(data, default=str))
     except ValidationError as error:
         raise config_error(error, RunConfig, data) from error
@@ -178,15 +176,15 @@ def validated(data: Mapping[str, Any], *, trains: bool = True) -> RunConfig:
 
 
 def _hydra_lines(overrides: Sequence[str]) -> list[str]:
-    """Checked overrides in the form in which Hydra accepts every setting.
+    """Return checked overrides in the form in which Hydra accepts every setting.
 
-    A source that a model file describes becomes that model, any other gets the recipe for its size.
+    A source that a model file describes selects that model; any other selects the recipe for its size.
     """
     groups = read_groups(conf_folder())
     checked = check_overrides(overrides)
     choice = choose_by_source(checked, conf_folder())
     options = {} if choice is None else choice.options
-    # Hydra takes no null for a group; those that may be null are so as shipped.
+    # Hydra accepts no null for a group; groups that may be null are null by default.
     kept = [
         override
         for override in checked
@@ -198,13 +196,13 @@ def _hydra_lines(overrides: Sequence[str]) -> list[str]:
     ]
     if os.environ.get("ATRIUM_NO_LOCAL") and (conf_folder() / LOCAL / "default.yaml").is_file():
         lines.append(f"~{LOCAL}@_global_")
-    # Hydra takes a null for a key that is not there, so each gets a value before it is deleted.
+    # Hydra accepts no null for a missing key, so each gets a value before it is deleted.
     deleted = [line for key in _left_by_typed_kinds(checked) for line in (f"++{key}=0", f"~{key}")]
     return [*lines, *deleted]
 
 
 def _left_by_typed_kinds(checked: Sequence[Override]) -> list[str]:
-    """The keys that belong to kinds which were typed over."""
+    """Return the keys of kinds that overrides replace."""
     typed = {
         override.key_or_group: override.value()
         for override in checked
@@ -218,7 +216,7 @@ def _left_by_typed_kinds(checked: Sequence[Override]) -> list[str]:
 
 
 def _compose(overrides: Sequence[str]) -> DictConfig:
-    lines = _hydra_lines(overrides)  # before Hydra is begun: a kind that is typed makes it compose twice
+    lines = _hydra_lines(overrides)  # before Hydra is initialized, because a typed kind composes twice
     try:
         with hydra.initialize_config_dir(str(conf_folder()), version_base=HYDRA_VERSION_BASE):
             composed: DictConfig = hydra.compose(CONFIG_NAME, overrides=lines, return_hydra_config=True)
@@ -228,25 +226,25 @@ def _compose(overrides: Sequence[str]) -> DictConfig:
 
 
 def _composition_error(overrides: Sequence[Override], error: Exception) -> ConfigError:
-    """The error in one line: the override that does not fit the files, or else Hydra's words."""
+    """Return the error in one line: the override that does not fit the files, or Hydra's own message."""
     said = " ".join(" ".join(str(part) for part in (error, error.__cause__ or "")).split())
     for override in overrides:
         key, line = override.key_or_group, override.input_line or ""
         if override.is_add() and "Could not append" in said and f"'{key}'" in said:
-            return ConfigError(f"{shown(line)}: {key} is there already; allowed is {key}=VALUE")
+            return ConfigError(f"{shown(line)}: {key} already exists; use {key}=VALUE")
         if override.is_delete() and "Could not delete" in said and f"'{key}'" in said:
-            return ConfigError(f"{shown(line)}: there is no such key to delete; allowed is {key}=null")
+            return ConfigError(f"{shown(line)}: there is no such key to delete; use {key}=null")
     if wrong := _OVERRIDE_BELOW.search(said):
         file, group = wrong.groups()
         return ConfigError(
-            f"conf/{file}.yaml: `override /{group}` means a part of the algorithm; another part of the run "
-            f"is chosen by `override /{group}@_global_.{group}: NAME`"
+            f"conf/{file}.yaml: `override /{group}` selects a part of the algorithm; select another part "
+            f"of the run with `override /{group}@_global_.{group}: NAME`"
         )
     if missing := _NO_RECIPE.search(said):
         model = missing[1]
         return ConfigError(
-            f"model={model}: there is no conf/recipe/{model}.yaml, which says at what scale it is trained; "
-            "write one (defaults: [direct], or [thinking]), or choose one with recipe=NAME"
+            f"model={model}: conf/recipe/{model}.yaml, its training recipe, is missing; write one "
+            "(defaults: [direct], or [thinking]), or choose one with recipe=NAME"
         )
     return ConfigError(f"the configuration cannot be composed: {said}")
 
@@ -259,20 +257,20 @@ def _check_hydra_node(composed: DictConfig) -> None:
         assert isinstance(raw, dict)
         if raw.get(name) != expected:
             raise ConfigError(
-                f"hydra.{key}={shown(raw.get(name))}: Hydra's own settings are fixed; "
-                f"allowed is {shown(expected)}; remove it from the configuration files"
+                f"hydra.{key}={shown(raw.get(name))}: Hydra's own settings are fixed; it must be "
+                f"{shown(expected)}, so remove it from the configuration files"
             )
 
 
 def _refuse_code_in(node: object, key: str = "") -> None:
-    """Refuse names of code and calls in interpolations, wherever the files hold them."""
+    """Raise an error for names of code and calls in interpolations, wherever the files contain them."""
     if isinstance(node, dict):
         for name, value in node.items():
             path = f"{key}.{name}" if key else str(name)
             if name == FORBIDDEN_KEY:
                 raise ConfigError(
-                    f"{path}={shown(value)}: refused, a configuration names no code to run; "
-                    "allowed is a kind that Atrium ships"
+                    f"{path}={shown(value)}: a configuration cannot name code to run; use a kind that "
+                    "Atrium ships"
                 )
             _refuse_code_in(value, path)
     elif isinstance(node, list):
@@ -283,7 +281,7 @@ def _refuse_code_in(node: object, key: str = "") -> None:
 
 
 def _resolved(composed: DictConfig) -> dict[str, Any]:
-    """Interpolations replaced by values, and settings without a value (`???`) left out."""
+    """Return the settings with interpolations resolved and settings without a value (`???`) removed."""
     try:
         data = OmegaConf.to_container(composed, resolve=True)
         missing = OmegaConf.missing_keys(composed)
@@ -302,7 +300,7 @@ def _resolved(composed: DictConfig) -> dict[str, Any]:
 
 
 def _with_engine(data: dict[str, Any], machine: Machine) -> dict[str, Any]:
-    """The data with `rollout.engine=auto` replaced by an engine and completed by that engine's own file."""
+    """Return the data with `rollout.engine=auto` replaced by an engine and its own file's settings."""
     rollout, model, compute = (data.get(key) for key in ("rollout", "model", "compute"))
     if not (isinstance(rollout, dict) and isinstance(model, dict) and isinstance(compute, dict)):
         return data
@@ -310,7 +308,7 @@ def _with_engine(data: dict[str, Any], machine: Machine) -> dict[str, Any]:
         return data
     engine, _ = engine_choice(model.get("kind"), compute.get("device"), machine)
     shipped = parse_yaml((conf_folder() / "rollout" / f"{engine}.yaml").read_text(encoding="utf-8"))
-    # Settings that the chosen engine lacks are left out where they are off, and refused where they are set.
+    # Settings that the chosen engine does not have are dropped if they are off, and refused if they are set.
     known = EngineSettings.named(engine).model_fields.keys() | shipped.keys()
     known_elsewhere = {key for other in EngineSettings.values() for key in other.model_fields} - known
     given = {key: value for key, value in rollout.items() if value is not None or key not in known_elsewhere}

@@ -15,64 +15,68 @@ from atrium.launch.settings import NodeSettings
 
 
 class ComputeConfig(NodeSettings):
-    """Device, precision, batching and processes; what was `auto` holds what was chosen for it."""
+    """Device, precision, batching and processes. Settings given as `auto` hold the value that was chosen."""
 
     device: Literal["cpu", "cuda"]
-    """Where the policy is sampled from and trained."""
+    """Device on which the policy is sampled and trained."""
     dtype: Literal["float32", "bfloat16"]
-    """Of the model's forward pass; log-probabilities and the objective are float32 always."""
+    """Number format of the model's forward pass; log-probabilities and the objective are always float32."""
     head_dtype: Literal["model", "float32"] = "model"
-    """What vLLM and the trainer compute logits in: the model's `dtype`, or float32 beside it. States and
-    weights of the LM head are rounded to `dtype` either way, only their products are not."""
+    """Number format in which vLLM and the trainer compute logits: the model's `dtype`, or float32. States and
+    weights of the LM head are rounded to `dtype` in both cases; only their products are not."""
     residual_dtype: Literal["float32", "model"] = "float32"
-    """What one process keeps the states between layers in when it computes in bfloat16: float32, or the
-    model's `dtype`, as vLLM and several processes do."""
+    """Number format of the states between layers if one process computes in bfloat16: float32, or the model's
+    `dtype`, as in vLLM and with several processes."""
     num_threads: Parallel
-    """Threads of torch's CPU operations, in each process."""
+    """Number of threads for torch's CPU operations in each process."""
     micro_batch_tokens: Count | Literal["auto"]
-    """The most tokens, each row's prompt counted, in one pass of an update; auto until memory was tried."""
+    """Maximum number of tokens, including each row's prompt, in one pass of an update; auto to find it by
+    trying."""
     memory_limit_mb: Annotated[int, Field(ge=64, le=10**9)] | None = None
-    """Megabytes for the run on a GPU, or on a CPU for one pass of an update; null for all there are."""
+    """Memory limit in megabytes: for the run on a GPU, for one pass of an update on a CPU; null for none."""
     packing: bool | Literal["auto"] = "auto"
     """Whether an update computes rows without padding and shared prompts once; false pads whole rows. auto
-    packs where a check at the start finds that the model's packed states are its own."""
+    packs if a check at the start finds that packing does not change the model's states."""
     recompute_activations: bool | Literal["auto"] = "auto"
-    """Whether updates keep states between blocks only (gradient checkpointing); auto where memory lacks."""
+    """Whether updates keep only the states between blocks (gradient checkpointing); auto to do so if memory
+    is short."""
     compile: bool = False
-    """Whether torch compiles the decoder blocks that updates run; a minute once, then fewer kernels."""
+    """Whether torch compiles the decoder blocks used in updates; takes a minute once, then runs fewer
+    kernels."""
     on_oom: Literal["stop", "shrink"] = "stop"
-    """What running out of memory in an update does: end the run, or halve micro-batches and repeat it."""
+    """Reaction to running out of memory in an update: end the run, or halve the micro-batches and repeat the
+    update."""
     offload: bool = False
-    """Whether the optimiser's state, and of several GPUs the shards of the policy, lie in main memory."""
+    """Whether the optimizer's state and, with several GPUs, the policy's shards are kept in main memory."""
     profile_step: Count | None = None
-    """The step that torch's profiler traces into the run folder; null for none."""
+    """Step that torch's profiler traces into the run folder; null for none."""
     behavior_logprobs: Literal["auto", "engine", "recompute"]
-    """Whose numbers the anchor `behavior` has: the engine's, or a pass of the trainer by the weights that
-    sampled; auto for the engine's where both are the same and no part of the method compares them."""
+    """Log-probabilities of the anchor `behavior`: the engine's, or those of a trainer pass with the weights
+    that sampled. auto uses the engine's if both are the same and no part of the method compares them."""
 
     @property
     def max_micro_batch_tokens(self) -> int:
-        """The tokens of micro-batches, or the most that trying may find."""
+        """The tokens of micro-batches, or the largest value that the search may try."""
         return LARGE_BATCH_TOKENS if self.micro_batch_tokens == "auto" else self.micro_batch_tokens
 
     @property
     def world_size(self) -> int:
-        """Processes of the run on all nodes together."""
+        """The number of processes of the run on all nodes together."""
         return self.num_processes * self.num_nodes
 
     @property
     def is_launched(self) -> bool:
-        """Whether the run's processes are started and watched by another one."""
+        """Whether a launcher process starts and watches the run's processes."""
         return self.world_size > 1 or self.max_restarts > 0
 
 
 def check_alone(compute: ComputeConfig, what: str) -> None:
-    """Raise `ConfigError` where settings of several processes are given to `what`, which has one."""
+    """Raise `ConfigError` if settings for several processes are given to `what`, which runs as one."""
     for key, one in ONE_PROCESS.items():
         if (given := getattr(compute, key)) != one:
             raise ConfigError(
-                f"compute.{key}={given} is for `atrium train`; {what}; "
-                f"allowed is {'null' if one is None else one}"
+                f"compute.{key}={given} applies only to `atrium train`; {what}; use "
+                f"{'null' if one is None else one}"
             )
 
 
@@ -83,41 +87,42 @@ ONE_PROCESS: Mapping[str, object] = {
 
 
 def check_processes(compute: ComputeConfig, rollout: EngineSettings) -> None:
-    """Raise `ConfigError` where processes have nowhere to meet, or cannot share engines or prompts evenly."""
+    """Raise `ConfigError` if processes have no rendezvous, or cannot share engines or prompts evenly."""
     if compute.num_nodes > 1 and compute.slurm is None and compute.rendezvous is None:
         raise ConfigError(
-            f"compute.num_nodes={compute.num_nodes} needs a place where the nodes meet; allowed is "
-            "compute.rendezvous=HOST:PORT with the name of one of them and a port that is free there"
+            f"compute.num_nodes={compute.num_nodes} needs a rendezvous address; set "
+            "compute.rendezvous=HOST:PORT to the name of one of the nodes and a free port there"
         )
     if compute.rendezvous is not None and (compute.num_nodes == 1 or compute.slurm is not None):
-        why = "one node meets nobody" if compute.num_nodes == 1 else "a SLURM job knows where its nodes meet"
+        why = "one node needs none" if compute.num_nodes == 1 else "a SLURM job sets its own"
         raise ConfigError(
-            f"compute.rendezvous={compute.rendezvous} has no effect: {why}; allowed is null"
-            + (", or compute.num_nodes of at least 2" if compute.num_nodes == 1 else "")
+            f"compute.rendezvous={compute.rendezvous} has no effect: {why}; use null"
+            + (", or set compute.num_nodes to at least 2" if compute.num_nodes == 1 else "")
         )
     if compute.allow_public_rendezvous and compute.num_nodes == 1:
         raise ConfigError(
-            "compute.allow_public_rendezvous=true has no effect: one node meets nobody; allowed is false, or "
-            "compute.num_nodes of at least 2"
+            "compute.allow_public_rendezvous=true has no effect: a single node needs no rendezvous; use "
+            "false, or set compute.num_nodes to at least 2"
         )
     num_prompts, shared = rollout.num_prompts, rollout.ranks_per_engine
     if compute.num_processes % shared:
         raise ConfigError(
-            f"rollout.tensor_parallel={shared} does not divide compute.num_processes="
-            f"{compute.num_processes}, and processes that share vLLM are on one node; allowed is "
-            f"{_listed(divisors(compute.num_processes))}, or a number of processes that it divides"
+            f"rollout.tensor_parallel={shared} does not divide "
+            f"compute.num_processes={compute.num_processes}, and processes that share vLLM must be on one "
+            f"node; use {_listed(divisors(compute.num_processes))}, or a number of processes that it "
+            "divides"
         )
     if num_prompts * shared % compute.world_size:
         times = f" times rollout.tensor_parallel={shared}" if shared > 1 else ""
         raise ConfigError(
             f"compute.num_processes={compute.num_processes} on compute.num_nodes={compute.num_nodes} does "
-            f"not divide rollout.num_prompts={num_prompts}{times}, and prompts are dealt evenly; allowed is "
+            f"not divide rollout.num_prompts={num_prompts}{times}, and prompts are distributed evenly; use "
             f"a number of processes that divides it: {_listed(shared * n for n in divisors(num_prompts))}"
         )
 
 
 def divisors(number: int) -> list[int]:
-    """The numbers that divide this one, in their order."""
+    """Return the divisors of this number in ascending order."""
     return [n for n in range(1, number + 1) if number % n == 0]
 
 

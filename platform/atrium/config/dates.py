@@ -1,4 +1,4 @@
-"""The day that a run's chat templates take for today: one for all processes, seeds and sessions of a run."""
+"""The current date in a run's chat templates: the same for all processes and sessions of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from atrium.config.schema import RunConfig
 
 
 def dated(config: RunConfig, started: float) -> RunConfig:
-    """The configuration with `model.date`: its own, or the day (UTC) of `started` (seconds since 1970)."""
+    """Return the configuration with `model.date`: its own, or the day (UTC) of `started` (s since 1970)."""
     if config.model.date is not None:
         return config
     day = datetime.fromtimestamp(started, UTC).date().isoformat()

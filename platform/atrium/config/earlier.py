@@ -1,4 +1,4 @@
-"""Settings that earlier versions recorded, as this version names them."""
+"""Translation of settings recorded by earlier versions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def upgraded(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def placement_note(data: Mapping[str, Any]) -> str | None:
-    """Return a line that says what became of a recorded placement; None where it still exists."""
+    """Return a line that explains what replaced a recorded placement; None if it still exists."""
     placement = _placement_now(data)
     if placement is None:
         return None
@@ -46,7 +46,7 @@ def placement_note(data: Mapping[str, Any]) -> str | None:
 
 
 def _placement_now(data: Mapping[str, Any]) -> str | None:
-    """The placement that replaces a removed one; None where there is nothing to replace."""
+    """Return the placement that replaces a removed one; None if there is nothing to replace."""
     if setting(data, "rollout.placement") not in _REMOVED_PLACEMENTS:
         return None
     engine = str(setting(data, "rollout.engine"))

@@ -1,7 +1,8 @@
-"""The configuration of `atrium evaluate`: those parts of a run's configuration that an evaluation reads.
+"""The configuration of `atrium evaluate`: the parts of a run's configuration that an evaluation reads.
 
-It is composed and validated as a run's is. Settings that only training reads are refused by name, because
-they would have no effect; the record keeps them apart, so that an evaluation can be resumed from it.
+It is composed and validated like a run's configuration. Settings that only training reads are refused by
+name, because they would have no effect. The record stores them separately, so that an evaluation can be
+resumed from it.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from atrium.config.schema import RunConfig
 from atrium.models.settings import HubModelSettings
 
 EXPERIMENT = "evaluations"
-"""The folder below runs_dir that evaluations are filed in, unless experiment_name says otherwise."""
+"""Folder below runs_dir for evaluations, unless experiment_name is set."""
 
 HUB_SAMPLING = "literature"
-"""The option of the group `evaluation` whose length limit models from the Hub have, unless one is chosen."""
+"""Default option of the group `evaluation`, whose length limit applies to models from the Hub."""
 
 SECTIONS = (
     "experiment_name",
@@ -42,13 +43,13 @@ SECTIONS = (
     "tracking",
     "compute",
 )
-"""What an evaluation reads: of rollout the engine, of dataset the test problems that it may hold out."""
+"""Sections that an evaluation reads: of rollout only the engine, of dataset only held-out test problems."""
 
 ONLY_TRAINING_READS = (
     *("num_prompts", "group_size", "temperature", "lag", "sampling_stream", "max_mismatch"),
     "weight_transfer",
 )
-"""Settings of `rollout` that only training reads: how many rollouts, and how."""
+"""Settings of `rollout` that only training reads: the number and sampling of rollouts."""
 _OF_TRAINING = frozenset(f"rollout.{name}" for name in ONLY_TRAINING_READS)
 
 _OF_ASKING = ("model.prompt", "model.thinking", "model.date")
@@ -58,9 +59,9 @@ _UNREAD = "not_read"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedCheckpoint:
-    """The run and the step that the evaluated policy comes from.
+    """The run and step of the evaluated policy.
 
-    `seed` is the run's, which keys the answers' draws; None in records from before it did.
+    `seed` is the run's seed, which keys the sampling of answers; None in older records.
     """
 
     run: str
@@ -70,23 +71,23 @@ class EvaluatedCheckpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSettings:
-    """What is evaluated and how: `config` in the parts that `SECTIONS` names."""
+    """The subject and method of an evaluation: `config`, restricted to the parts in `SECTIONS`."""
 
     config: RunConfig
     checkpoint: EvaluatedCheckpoint | None = None
 
     @property
     def step(self) -> int:
-        """The training step of the policy, 0 where no run of Atrium made it."""
+        """The training step of the policy; 0 if no Atrium run trained it."""
         return 0 if self.checkpoint is None else self.checkpoint.step
 
     @property
     def run_seed(self) -> int | None:
-        """What keys the draws besides `evaluation.seed`: the run's seed for a policy that it has trained."""
+        """The run's seed for a policy trained by a run; it keys the draws together with `evaluation.seed`."""
         return self.checkpoint.seed if self.checkpoint is not None and self.step > 0 else None
 
     def as_record(self) -> dict[str, object]:
-        """What `config.json` of an evaluation holds."""
+        """Return the content of an evaluation's `config.json`."""
         data = self.config.model_dump(mode="json")
         return {
             "kind": _KIND,
@@ -97,24 +98,27 @@ class EvaluationSettings:
 
 
 def compose_evaluation(overrides: Sequence[str]) -> EvaluationSettings:
-    """The evaluation that the shipped files and `overrides` give; `ConfigError` for idle settings."""
+    """Compose the evaluation from the shipped files and `overrides`.
+
+    Raises `ConfigError` for settings without effect.
+    """
     parsed = _checked(overrides)
     lines = [f"experiment_name={EXPERIMENT}", *overrides]
     config = compose(lines, trains=False)
     _check_effect(config, parsed)
     is_chosen = any(override.key_or_group == "evaluation" for override in parsed)
     if isinstance(config.model, HubModelSettings) and not is_chosen:
-        # The literature's length, and the sampling of the model's authors, which its recipe holds.
+        # The literature's length limit, and the sampling settings of the model's authors, from its recipe.
         own = config.evaluation
         sampling = [f"evaluation.temperature={own.temperature}", f"evaluation.top_p={own.top_p}"]
         config = compose([f"evaluation={HUB_SAMPLING}", *sampling, *lines], trains=False)
     _check_engine(config)
-    check_alone(config.compute, "an evaluation is one process")
+    check_alone(config.compute, "an evaluation runs as one process")
     return EvaluationSettings(config=_with_own_engine(config, parsed))
 
 
 def _check_effect(config: RunConfig, parsed: Sequence[Override]) -> None:
-    """Raise `ConfigError` for a set of differences, such as an experiment, of which nothing is read."""
+    """Raise `ConfigError` for a set of changes, such as an experiment, that an evaluation does not read."""
     for override in parsed:
         is_setting = override.key_or_group.partition(".")[0] in RunConfig.model_fields
         if is_setting or override.value() is None:
@@ -122,19 +126,19 @@ def _check_effect(config: RunConfig, parsed: Sequence[Override]) -> None:
         others = [other.input_line or "" for other in parsed if other is not override]
         if _read(compose(others, trains=False)) == _read(config):
             raise ConfigError(
-                f"{shown(override.input_line)}: changes only what training reads; leave it out, allowed are "
-                f"settings of {', '.join(SECTIONS)}"
+                f"{shown(override.input_line)}: changes only settings that training reads; remove it, or "
+                f"change settings of {', '.join(SECTIONS)}"
             )
 
 
 def _read(config: RunConfig) -> dict[str, object]:
-    """The settings that an evaluation reads, by key."""
+    """Return the settings that an evaluation reads, by key."""
     data = config.model_dump(mode="json", include=set(SECTIONS) - {"experiment_name"})
     return {key: value for key, value in flattened(data).items() if key not in _OF_TRAINING}
 
 
 def _with_own_engine(config: RunConfig, parsed: Sequence[Override]) -> RunConfig:
-    """The configuration with the engine that evaluations have, but for what was typed of it."""
+    """Return the configuration with the evaluation engine's settings, except for those that were typed."""
     answering = config.rollout.for_evaluation()
     assert answering is not None  # `_check_engine`
     typed = {override.key_or_group.removeprefix("rollout.") for override in parsed}
@@ -145,19 +149,19 @@ def _with_own_engine(config: RunConfig, parsed: Sequence[Override]) -> RunConfig
 def checkpoint_evaluation(
     trained: RunConfig, checkpoint: EvaluatedCheckpoint, *, policy: Path, overrides: Sequence[str]
 ) -> EvaluationSettings:
-    """The evaluation of a policy that a run trained, by default as the run itself evaluates it.
+    """Return the evaluation of a policy that a run trained, by default with the run's own settings.
 
-    `trained` is the run's configuration; overrides change what they name.
+    `trained` is the run's configuration; overrides change the settings they name.
     """
     for override in _checked(overrides):
         key = override.key_or_group
         if key.startswith("model") and key not in _OF_ASKING:
             raise ConfigError(
-                f"{shown(override.input_line)}: the model is the run's checkpoint; allowed are "
-                f"{', '.join(_OF_ASKING)}"
+                f"{shown(override.input_line)}: the model is the run's checkpoint; only these settings of "
+                f"it can be changed: {', '.join(_OF_ASKING)}"
             )
     answering = trained.rollout.for_evaluation()
-    # The run's own model need not be one of the shipped ones, and what fits it is checked in the end.
+    # The run's own model need not be a shipped one, so whether settings fit it is checked at the end.
     length = f"rollout.max_new_tokens={trained.rollout.max_new_tokens}"  # which evaluations follow
     lines = ["model=hub", "model.source=checkpoint", length, *overrides]
     if answering is not None and answering.engine in options_of(conf_folder() / "rollout"):
@@ -178,22 +182,22 @@ def checkpoint_evaluation(
         _copy(wanted, data, override)
     config = validated(data, trains=False)
     _check_engine(config)
-    check_alone(config.compute, "an evaluation is one process")
+    check_alone(config.compute, "an evaluation runs as one process")
     return EvaluationSettings(config=config, checkpoint=checkpoint)
 
 
 def stored_evaluation(text: str, folder: Path) -> EvaluationSettings:
-    """The settings that `as_record` wrote, for the folder they now lie in.
+    """Return the settings written by `as_record`, for the folder they are in now.
 
-    Raises `RunFolderError` where the text is not such a record.
+    Raises `RunFolderError` if the text is not such a record.
     """
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise RunFolderError(f"{folder}: config.json is not JSON: {error}") from error
+        raise RunFolderError(f"{folder}: config.json is not valid JSON: {error}") from error
     if not isinstance(data, dict) or data.get("kind") != _KIND:
         raise RunFolderError(
-            f"{folder} is no evaluation; `atrium evaluate --run` evaluates a run's checkpoint, and "
+            f"{folder} is not an evaluation; `atrium evaluate --run` evaluates a run's checkpoint, and "
             "`atrium train --resume` continues a run"
         )
     checkpoint = data.get("checkpoint")
@@ -208,34 +212,34 @@ def stored_evaluation(text: str, folder: Path) -> EvaluationSettings:
 def _check_engine(config: RunConfig) -> None:
     if config.rollout.for_evaluation() is None:
         raise ConfigError(
-            f"rollout.engine={config.rollout.engine}: stored rollouts answer no benchmark; allowed is "
-            "rollout=transformers, or another that samples"
+            f"rollout.engine={config.rollout.engine}: stored rollouts cannot answer a benchmark; use "
+            "rollout=transformers, or another engine that samples"
         )
 
 
 def _checked(overrides: Sequence[str]) -> list[Override]:
-    """The overrides, none of which only training reads."""
+    """Return the checked overrides; raise `ConfigError` for one that only training reads."""
     parsed = check_overrides(overrides)
     for override in parsed:
         first = override.key_or_group.partition(".")[0]
         is_read = first in SECTIONS and override.key_or_group not in _OF_TRAINING
         if is_read or first not in RunConfig.model_fields:
             continue
-        hint = "; the answers' randomness starts from evaluation.seed" if first == "seed" else ""
+        hint = "; evaluation.seed is the random seed of the answers" if first == "seed" else ""
         raise ConfigError(
-            f"{shown(override.input_line)}: has no effect on an evaluation{hint}; allowed are settings of "
-            f"{', '.join(SECTIONS)}"
+            f"{shown(override.input_line)}: has no effect on an evaluation{hint}; only settings of these "
+            f"sections can be changed: {', '.join(SECTIONS)}"
         )
     return parsed
 
 
 def _copy(source: Mapping[str, Any], target: dict[str, Any], override: Override) -> None:
-    """Set in `target` what the override names, to its value in `source`."""
+    """Copy the setting that the override names from `source` to `target`."""
     *path, last = override.key_or_group.split(".")
     if not path and last not in SECTIONS:
         raise ConfigError(
-            f"{shown(override.input_line)}: a set of settings would change the run's own; allowed are "
-            f"{', '.join(SECTIONS)} and their settings"
+            f"{shown(override.input_line)}: a set of settings would change the run's own; only these "
+            f"sections and their settings can be changed: {', '.join(SECTIONS)}"
         )
     for part in path:
         source, target = source[part], target[part]

@@ -1,6 +1,6 @@
-"""`atrium train --help [SECTION ...]`: the parts of a run, or what each setting of a section means.
+"""`atrium train --help [SECTION ...]`: the parts of a run, or the meaning of each setting of a section.
 
-The words are the docstrings of the settings' own classes, by way of their JSON schema.
+The text is the docstrings of the settings' classes, by way of their JSON schema.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ atrium train: train a policy by reinforcement learning with verifiable rewards.
   atrium train experiment=stress algorithm=grpo divergence=none
   atrium train --multirun algorithm=atr,grpo seed=0,1,2 --planned-seeds 3
   atrium train --resume RUN [--from-step N] [num_steps=N]
-  atrium train --resume RUN@STEP [optimizer.learning_rate=RATE ...]
+  atrium train --resume RUN@STEP [optimizer.learning_rate=LR ...]
   atrium train --cfg job --resolve      show the settings instead of training
-  atrium train --help divergence        what the settings of a part mean
+  atrium train --help divergence        show the settings of a part
 
-PART=FILE exchanges a part (FILE.yaml with a path is one of your own), and
+PART=FILE selects a part (FILE.yaml with a path is one of your own), and
 PART.SETTING=VALUE changes one of its settings.
 """
 _FLAGS = """\
 Flags: --multirun, --planned-seeds N (seeds per method at which comparisons give
 their verdict) [--looks 3,N (interim verdicts)], --resume RUN, --profile (trace
-step 2), --print-script (of a SLURM job), --cfg job|hydra|all [--resolve]
+step 2), --print-script (show the SLURM job), --cfg job|hydra|all [--resolve]
 [--package P], --info [defaults].
 Tab completion: eval "$(atrium -sc install=bash)"
 """
 
 
 def help_text(sections: Sequence[str] = ()) -> str:
-    """The overview, or the settings of these sections; `ConfigError` for one that does not exist."""
+    """Return the overview, or the settings of these sections; `ConfigError` for an unknown section."""
     if sections:
         return "\n".join(line for section in sections for line in _section(section)) + "\n"
     return "\n".join([_USAGE, *_parts(), "", *_own_settings(), "", _FLAGS])
 
 
 def _parts() -> Iterator[str]:
-    """Each part of a run with its meaning and its files, in the order of `conf/config.yaml`."""
+    """Yield each part of a run with its meaning and its files, in the order of `conf/config.yaml`."""
     groups = read_groups(conf_folder())
     text = (conf_folder() / f"{CONFIG_NAME}.yaml").read_text(encoding="utf-8")
     for line in text.splitlines():
@@ -66,7 +66,7 @@ def _parts() -> Iterator[str]:
 
 
 def _own_settings() -> Iterator[str]:
-    yield "Settings of no part:"
+    yield "Top-level settings:"
     schema = RunConfig.model_json_schema()
     for name, node in schema["properties"].items():
         if not kinds(node, schema):
@@ -74,18 +74,18 @@ def _own_settings() -> Iterator[str]:
 
 
 def setting_names() -> Iterator[str]:
-    """The dotted names of all sections and settings."""
+    """Yield the dotted names of all sections and settings."""
     schema = RunConfig.model_json_schema()
     queue: list[tuple[str, Schema]] = list(schema["properties"].items())
     for name, node in queue:
         yield name
         properties = [pair for kind in kinds(node, schema) for pair in kind["properties"].items()]
-        if len(name) < _LONGEST_NAME:  # suites of benchmarks hold benchmarks
+        if len(name) < _LONGEST_NAME:  # suites of benchmarks contain benchmarks
             queue += [(f"{name}.{key}", below) for key, below in properties]
 
 
 def _section(path: str) -> Iterator[str]:
-    """The meaning of a section and its settings, for each kind that it may have."""
+    """Yield the meaning of a section and its settings, for each of its kinds."""
     schema = RunConfig.model_json_schema()
     node: Schema = schema
     for depth, name in enumerate(names := path.split(".")):
@@ -93,8 +93,8 @@ def _section(path: str) -> Iterator[str]:
         if name not in known:
             where = ".".join(names[:depth]) or "a run"
             raise ConfigError(
-                f"atrium train --help {shown(path)}: {where} has no setting {shown(name)}"
-                f"{suggestion(name, list(known)) or ';'} allowed are {', '.join(known)}"
+                f"atrium train --help {shown(path)}: {where} has no setting "
+                f"{shown(name)}{suggestion(name, list(known)) or ';'} choose from {', '.join(known)}"
             )
         node = known[name]
     classes = kinds(node, schema)
@@ -116,7 +116,7 @@ def _section(path: str) -> Iterator[str]:
 
 
 def _setting(path: str, node: Schema, schema: Schema, *, is_required: bool = False) -> Iterator[str]:
-    """A setting: what is allowed, its default, and what it means."""
+    """Yield the lines of a setting: its values, its default, and its meaning."""
     values = f"`--help {path}`" if kinds(node, schema) else allowed(node, schema)
     shown = default_text(node, is_required=is_required)
     said = f"; default {shown}" if shown else ""
@@ -125,7 +125,7 @@ def _setting(path: str, node: Schema, schema: Schema, *, is_required: bool = Fal
 
 
 def default_text(node: Schema, *, is_required: bool = False) -> str:
-    """The default of a plain setting, or nothing."""
+    """Return the default of a plain setting, or an empty text."""
     default = None if is_required else node.get("default")
     if not isinstance(default, int | float | str):
         return ""
@@ -133,7 +133,7 @@ def default_text(node: Schema, *, is_required: bool = False) -> str:
 
 
 def kinds(node: Schema, schema: Schema) -> list[Schema]:
-    """The classes that a node may be: none for a plain setting."""
+    """Return the classes that a node may be; none for a plain setting."""
     if "properties" in node:
         return [node]
     if reference := node.get("$ref"):
@@ -143,7 +143,7 @@ def kinds(node: Schema, schema: Schema) -> list[Schema]:
 
 
 def allowed(node: Schema, schema: Schema) -> str:
-    """The values that a setting may have."""
+    """Describe the values that a setting may have."""
     if reference := node.get("$ref"):
         return allowed(schema["$defs"][reference.rpartition("/")[2]], schema)
     if branches := [*node.get("oneOf", ()), *node.get("anyOf", ())]:
@@ -179,5 +179,5 @@ def _width() -> int:
 
 
 def flat(text: str) -> str:
-    """The text on one line."""
+    """Return the text on one line."""
     return " ".join(text.split())

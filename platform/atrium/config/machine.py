@@ -1,9 +1,9 @@
-"""What `auto` means on this machine: rules from the model and the hardware, never from timing.
+"""Resolution of `auto` for a machine: rules that depend on the model and the hardware, never on timing.
 
-A rule gives the same value every time, so that a run can be repeated; the value is stored in the
-configuration and reused on resume. Nothing here imports torch: the thread count has to be in the
-environment before that. Measured reasons: for models of some 100,000 parameters two threads cost more
-than they bring on shared machines, and 7 to 40 times more where OpenMP threads wait actively.
+A rule always gives the same value, so that a run can be repeated; the value is stored in the configuration
+and reused on resume. Nothing here imports torch, because the thread count must be in the environment first.
+Measured reasons for the rules: for models of about 100,000 parameters a second thread costs more than it
+gains on shared machines, and makes them 7 to 40 times slower if OpenMP threads busy-wait.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _CPU_TOPOLOGY = Path("/sys/devices/system/cpu")
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg")
 _SMALL_BATCH_TOKENS = 4096
 LARGE_BATCH_TOKENS = 16384
-"""More tokens per micro-batch fill no device better."""
+"""Number of tokens per micro-batch beyond which no device becomes faster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The facts that the rules look at. `requested_threads` is what the environment asks for, if it does."""
+    """Facts used by the rules. `requested_threads` is the number set in the environment, if any."""
 
     num_cores: int
     requested_threads: int | None
@@ -41,7 +41,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """The machine and environment of this process."""
+    """Describe the machine and environment of this process."""
     return Machine(
         num_cores=num_usable_cores(),
         requested_threads=_requested_threads(),
@@ -52,16 +52,16 @@ def this_machine() -> Machine:
 
 
 def machine_with_gpu() -> Machine:
-    """A machine with vLLM and one GPU, and the cores of this one: what is planned for another machine."""
+    """Describe a machine with vLLM, one GPU and this machine's cores, for planning."""
     return Machine(
         num_cores=num_usable_cores(), requested_threads=None, has_cuda=True, has_vllm=True, num_gpus=1
     )
 
 
 def resolve_auto(data: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
-    """A copy of a configuration in which every `auto` of `compute` that has a rule is a value.
+    """Return a copy of a configuration in which every `auto` of `compute` with a rule is resolved.
 
-    What is malformed is left as it is, for validation to refuse.
+    Malformed values are left for validation to refuse.
     """
     compute, model = data.get("compute"), data.get("model")
     if not isinstance(compute, dict) or not isinstance(model, dict):
@@ -75,9 +75,9 @@ def resolve_auto(data: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
 
 
 def engine_choice(model_kind: object, device: object, machine: Machine) -> tuple[str, str]:
-    """The engine that `rollout.engine=auto` stands for, and why, in a few words."""
+    """Return the engine that `rollout.engine=auto` stands for, and a short reason."""
     if model_kind == "tiny":
-        return "transformers", "the built-in model is smaller than what vLLM costs to call"
+        return "transformers", "the built-in model is too small to benefit from vLLM"
     if device != "cuda":
         return "transformers", "there is no GPU for vLLM"
     if not machine.has_vllm:
@@ -86,8 +86,8 @@ def engine_choice(model_kind: object, device: object, machine: Machine) -> tuple
 
 
 def num_usable_cores() -> int:
-    """Physical cores that this process may use: its affinity and its control groups' quota, >= 1."""
-    import psutil  # here alone: `messages`, which other trainers load, takes AUTO_KEYS from this module
+    """Return the number of physical cores that affinity and control-group quotas allow, >= 1."""
+    import psutil  # here because `messages`, which other trainers load, imports this module
 
     cores = _physical_cores(_usable_cpus()) or psutil.cpu_count(logical=False) or 1
     quota = _cgroup_quota()
@@ -95,7 +95,7 @@ def num_usable_cores() -> int:
 
 
 def visible_gpus() -> tuple[str, ...]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them or by their numbers."""
+    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them or by their numbers."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         devices = (device.strip() for device in visible.split(","))
@@ -105,11 +105,11 @@ def visible_gpus() -> tuple[str, ...]:
 
 
 _Resolved = Mapping[str, Any]
-"""The settings of `compute`, those resolved that stand before the rule at hand."""
+"""The settings of `compute`, resolved up to the current rule."""
 
 
 def _device(is_tiny: bool, _compute: _Resolved, machine: Machine) -> str:
-    # A decoding step of the built-in model is shorter than the launch of its kernels.
+    # A decoding step of the built-in model is shorter than its kernels' launch time.
     return "cuda" if machine.has_cuda and not is_tiny else "cpu"
 
 
@@ -140,7 +140,7 @@ def _micro_batch_tokens(is_tiny: bool, compute: _Resolved, _machine: Machine) ->
 
 def _recompute_activations(is_tiny: bool, compute: _Resolved, _machine: Machine) -> str | bool:
     has_limit = compute.get("memory_limit_mb") is not None
-    # On a GPU the longest row decides, which is not known before the data is.
+    # On a GPU the longest row decides, which is unknown before the data is loaded.
     return "auto" if has_limit or (compute.get("device") == "cuda" and not is_tiny) else False
 
 
@@ -154,14 +154,14 @@ def _requested_threads() -> int | None:
 
 
 def _has_cuda() -> bool:
-    """Whether a GPU is there and torch's build can use one, as far as can be seen without torch."""
+    """Return whether a GPU is present and torch's build supports it, as far as visible without torch."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
         return False
     return torch_has_cuda() and any(Path(device).exists() for device in _GPU_DEVICES)
 
 
 def torch_has_cuda() -> bool:
-    """Whether the installed build of torch may have CUDA, by its version: `2.13.0+cpu` has not."""
+    """Return whether the installed build of torch may support CUDA, by its version: `2.13.0+cpu` does not."""
     version = installed_version("torch")
     return version is not None and not version.endswith("+cpu") and sys.platform != "darwin"
 
@@ -173,7 +173,7 @@ def _usable_cpus() -> set[int]:
 
 
 def _physical_cores(cpus: set[int]) -> int:
-    """How many physical cores the logical CPUs belong to; 0 where the system does not say."""
+    """Return the number of physical cores of the logical CPUs; 0 if the system does not say."""
     cores = set()
     for cpu in cpus:
         topology = _CPU_TOPOLOGY / f"cpu{cpu}" / "topology"
@@ -186,13 +186,13 @@ def _physical_cores(cpus: set[int]) -> int:
 
 
 def _cgroup_quota() -> float | None:
-    """The CPUs' worth of time that control groups (version 2, else 1) grant, or None for no limit."""
+    """Return the CPU quota of control groups (version 2, else 1) in CPUs, or None for no limit."""
     quotas = [quota for folder in _cgroup_folders() if (quota := _quota_of(folder)) is not None]
     return min(quotas, default=None)
 
 
 def _cgroup_folders() -> list[Path]:
-    """The folders that may hold limits: the process's own group of version 2, those above it, version 1."""
+    """Return the folders that may hold limits: version 2 of the process and its parents, then version 1."""
     folders = [_CGROUP, _CGROUP / "cpu"]
     try:
         groups = _OWN_CGROUPS.read_text().splitlines()
@@ -218,7 +218,7 @@ def _quota_of(folder: Path) -> float | None:
 
 
 AUTO_RULES: Mapping[str, Callable[[bool, _Resolved, Machine], str | int]] = {
-    # In this order: the later ones look at what the earlier ones became.
+    # The order matters: later rules read the results of earlier ones.
     "device": _device,
     "num_processes": _num_processes,
     "dtype": _dtype,

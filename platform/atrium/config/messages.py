@@ -1,6 +1,6 @@
-"""Validation errors in one line: the key, what was given, what is allowed, the nearest right name.
+"""Validation errors in one line: the key, the allowed values, the given value, the nearest valid name.
 
-Works on the fields of the sections, so a new setting needs no words of its own here.
+The messages are built from the fields of the sections, so a new setting needs no text here.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from atrium.config.machine import AUTO_KEYS
 from atrium.config.nearest import MAX_LISTED, nearest_key, shown, suggestion
 
 DISCRIMINATORS = ("kind", "engine")
-"""The keys by which sections of several kinds are told apart."""
+"""Keys that distinguish the kinds of a section."""
 _ABSENT = object()
 Details = Mapping[str, Any]
-"""An error as pydantic describes it."""
+"""An error in pydantic's format."""
 _QUOTED = re.compile(r"'([^']*)'")
 
 _NO_PLACEMENT = (
@@ -39,7 +39,7 @@ _GONE = {
     "rollout.cluster_address": "this setting was removed; rollout.servers names servers on other machines",
     "rollout.allow_open_cluster": "this setting was removed; rollout.servers names servers on other machines",
 }
-"""What replaces settings, or values of settings, of earlier versions."""
+"""Replacements for removed settings and values of earlier versions."""
 
 _ALLOWED = {
     "int_type": "a whole number",
@@ -52,27 +52,27 @@ _ALLOWED = {
     "bool_type": "true or false",
     "bool_parsing": "true or false",
     "string_type": "text",
-    "string_too_short": "text that is not empty",
+    "string_too_short": "non-empty text",
     "list_type": "a list",
     "tuple_type": "a list",
-    "dict_type": "a group of keys",
-    "model_type": "a group of keys",
-    "model_attributes_type": "a group of keys",
+    "dict_type": "a section with keys",
+    "model_type": "a section with keys",
+    "model_attributes_type": "a section with keys",
     "none_required": "null",
-    "greater_than": "above {gt}",
+    "greater_than": "greater than {gt}",
     "greater_than_equal": "at least {ge}",
-    "less_than": "below {lt}",
+    "less_than": "less than {lt}",
     "less_than_equal": "at most {le}",
     "multiple_of": "a multiple of {multiple_of}",
-    "too_short": "at least {min_length} of them",
-    "too_long": "at most {max_length} of them",
+    "too_short": "a list of at least {min_length}",
+    "too_long": "a list of at most {max_length}",
     "string_too_long": "at most {max_length} characters",
     "string_pattern_mismatch": "letters, digits and _ - . after a letter or digit",
 }
 
 
 def config_error(error: ValidationError, model: type[BaseModel], data: object) -> ConfigError:
-    """The first wrong setting of `data`, which does not fit `model`, and how many more there are."""
+    """Return the first wrong setting of `data`, which does not fit `model`, and the number of others."""
     by_key: dict[str, list[Details]] = {}
     for detail in error.errors(include_url=False):
         by_key.setdefault(".".join(_path(detail, data)), []).append(detail)
@@ -92,28 +92,29 @@ def _line(key: str, details: Sequence[Details], model: type[BaseModel], data: ob
     if (gone := _GONE.get(f"{key}={value}")) is not None:
         return f"{key}={value}: {gone}"
     if first["type"] == "union_tag_not_found":
-        return f"{key} is missing; allowed is {', '.join(_tags_at(first['loc'], model))}"
+        return f"{key} is missing; use one of {', '.join(_tags_at(first['loc'], model))}"
     if first["type"] == "missing" or value is _ABSENT:
         meaning = _description(first["loc"], model)
         text = f"{key} is missing" + (f": {meaning}" if meaning else f"; give {key}=VALUE")
         parent, _, _ = key.rpartition(".")
         is_kind = parent and "." not in parent and len(sections_at([parent], model)) > 1
-        return text + (f" ({parent}=OPTION exchanges the whole part)" if is_kind else "")
+        return text + (f" ({parent}=OPTION replaces the whole part)" if is_kind else "")
     allowed = list(dict.fromkeys(_allowed(detail) for detail in details))
     if key in AUTO_KEYS and "auto" not in allowed:
         allowed.append("auto")
     names = [name for detail in details for name in _names(detail)]
     near = suggestion(value, names) if isinstance(value, str) else ""
     if first["type"] == "union_tag_invalid" and not near:
-        near = "; a kind of your own needs --plugin FILE.py"
-    return f"{key}={shown(value)}: allowed is {' or '.join(allowed)}{near}"
+        near = "; your own kind needs --plugin FILE.py"
+    return f"{key} must be {' or '.join(allowed)}, got {shown(value)}{near}"
 
 
 def _allowed(detail: Details) -> str:
     context = detail.get("ctx", {})
     kind = detail["type"]
     if kind in ("literal_error", "enum", "union_tag_invalid"):
-        return ", ".join(_names(detail)) or str(context.get("expected"))
+        names = _names(detail) or [str(context.get("expected"))]
+        return "one of " * (len(names) > 1) + ", ".join(names)
     if kind in _ALLOWED:
         return _ALLOWED[kind].format(**{name: _plain(value) for name, value in context.items()})
     text = str(context.get("error", detail["msg"])).strip()
@@ -125,25 +126,25 @@ def _plain(value: object) -> object:
 
 
 def _discriminator(detail: Details) -> str:
-    """The key by which a section is chosen among several."""
+    """Return the key that distinguishes the kinds of a section."""
     named = _QUOTED.findall(str(detail.get("ctx", {}).get("discriminator", "")))
     return named[0] if named else "kind"
 
 
 def _names(detail: Details) -> list[str]:
-    """The names that an error says are allowed."""
+    """Return the names that an error lists as allowed."""
     context = detail.get("ctx", {})
     return _QUOTED.findall(str(context.get("expected", context.get("expected_tags", ""))))
 
 
 def _path(detail: Details, data: object) -> Iterator[str]:
-    """The keys of an error's location, without the tags that pydantic adds for members of a union."""
+    """Yield the keys of an error's location, without the tags that pydantic adds for members of a union."""
     location = detail["loc"]
     for index, part in enumerate(location):
-        if _is_alone(data) and not isinstance(part, int):  # a list of one is read as that one
+        if _is_alone(data) and not isinstance(part, int):  # a list of one is treated as its element
             data = data[0]
             yield "0"
-        # What a validator of a whole section says stands at the section's tag, which is no key.
+        # The error of a validator for a whole section is located at the section's tag, which is no key.
         is_last = index == len(location) - 1 and detail["type"] != "value_error"
         if isinstance(data, Mapping):
             if part in data:
@@ -159,7 +160,7 @@ def _path(detail: Details, data: object) -> Iterator[str]:
 
 
 def _is_alone(data: object) -> TypeGuard[list[Any]]:
-    """Whether data is a list of one section."""
+    """Return whether data is a list of one section."""
     return isinstance(data, list) and len(data) == 1 and isinstance(data[0], Mapping)
 
 
@@ -183,10 +184,11 @@ def _unknown_in_section(detail: Details, key: str, model: type[BaseModel], data:
     if found is not None and len(section.model_fields) > MAX_LISTED:
         return f"unknown key; did you mean {found}?"
     text = "unknown key; " + (f"did you mean {found}? " if found is not None else "")
-    place = f"in {parent}" if parent else "at the top"
-    text += f"allowed {place}{f' of kind {kind}' if kind else ''}: {', '.join(sorted(section.model_fields))}"
+    place = f"in {parent}" if parent else "at the top level"
+    names = ", ".join(sorted(section.model_fields))
+    text += f"the keys {place}{f' of kind {kind}' if kind else ''} are {names}"
     is_group = kind is not None and "." not in parent
-    return text + (f"; {parent}=OPTION exchanges the whole part" if is_group and found is None else "")
+    return text + (f"; {parent}=OPTION replaces the whole part" if is_group and found is None else "")
 
 
 def _dotted_names(data: object, prefix: str = "") -> Iterator[str]:
@@ -203,7 +205,7 @@ def _description(location: Sequence[int | str], model: type[BaseModel]) -> str |
 
 
 def _section_at(location: Sequence[int | str], model: type[BaseModel]) -> tuple[type[BaseModel], str | None]:
-    """The section at a location, and the tag by which it was chosen where it is one of several."""
+    """Return the section at a location, and the tag that selected it if it is one of several."""
     section, tag = model, None
     candidates: list[type[BaseModel]] = []
     for part in location:
@@ -219,12 +221,12 @@ def _section_at(location: Sequence[int | str], model: type[BaseModel]) -> tuple[
 
 
 def _tags_at(location: Sequence[int | str], model: type[BaseModel]) -> list[str]:
-    """The tags that the section at a location may have."""
+    """Return the tags that the section at a location may have."""
     return [tag for section in sections_at(location, model) for tag in _kinds(section)]
 
 
 def sections_at(location: Sequence[int | str], model: type[BaseModel]) -> list[type[BaseModel]]:
-    """The sections that may stand at a location: one for each kind. None where no section does."""
+    """Return the sections that may be at a location, one per kind; none if it is no section."""
     section, _ = _section_at(location[:-1], model)
     field = section.model_fields.get(str(location[-1]))
     return list(_sections(field.annotation)) if field is not None else []
@@ -241,7 +243,7 @@ def _sections(annotation: object) -> Iterator[type[BaseModel]]:
 
 
 def _kinds(section: type[BaseModel]) -> tuple[Any, ...]:
-    """The tags of a section: what its `kind` may be, if it has one."""
+    """Return the tags of a section: the values of its `kind`, if it has one."""
     fields = (section.model_fields.get(name) for name in DISCRIMINATORS)
     field = next((found for found in fields if found is not None), None)
     annotation = field.annotation if field is not None else None

@@ -1,4 +1,4 @@
-"""A method from its name or a file of one's own and typed settings, without Hydra and without a run."""
+"""Methods from a name or a user's file plus typed settings, without Hydra and without a run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from atrium.method.regularizers import Regularizer
 _ANY_METHOD = "grpo"
 _COLON = re.compile(r"""(?P<quoted>'[^']*'|"[^"]*")|:(?=\S)""")
 MAX_NEW_TOKENS = "rollout.max_new_tokens"
-"""The one setting of a run that methods refer to: the largest length of a completion."""
+"""The only run setting that methods refer to: the maximum length of a completion."""
 
 
 class _Sections(Section):
@@ -45,11 +45,11 @@ class _Sections(Section):
 
 
 def read_method(source: str, settings: Sequence[str] = (), *, max_new_tokens: int | None = None) -> Method:
-    """The method called `source`, or that of the YAML file there, with `settings` typed over it.
+    """Return the method called `source`, or that of the YAML file at this path, with `settings` applied.
 
-    Settings are those of a command line: `divergence=kl3`, `divergence.delta=0.02`,
-    `algorithm.surrogate.cap=4`. `max_new_tokens` is the largest length of a completion, which some methods
-    divide by. Raises `ConfigError` in one line for whatever is wrong.
+    Settings are written as on the command line: `divergence=kl3`, `divergence.delta=0.02`,
+    `algorithm.surrogate.cap=4`. `max_new_tokens` is the maximum length of a completion, by which some methods
+    divide. Raises `ConfigError` with one line for any error.
     """
     groups = read_groups(conf_folder())
     lines = expand_files([f"algorithm={source}"], groups)
@@ -80,9 +80,9 @@ def read_method(source: str, settings: Sequence[str] = (), *, max_new_tokens: in
 
 
 def resolve_preset(source: str) -> Preset:
-    """The method that `algorithm=SOURCE` means: a file of `conf/algorithm` by its name, or one by its path.
+    """Return the method that `algorithm=SOURCE` selects: the name of a file in `conf/algorithm`, or a path.
 
-    Raises `ConfigError` in one line for whatever is wrong.
+    Raises `ConfigError` with one line for any error.
     """
     if not is_own_file(source):
         return read_preset(source)
@@ -106,9 +106,9 @@ def resolve_preset(source: str) -> Preset:
 
 
 def resolve_divergence(source: str) -> tuple[str, Divergence]:
-    """The name and the divergence that `divergence=SOURCE` means; a method's file stands for its divergence.
+    """Return the name and divergence that `divergence=SOURCE` selects; a method's file gives its divergence.
 
-    Raises `ConfigError` in one line for whatever is wrong.
+    Raises `ConfigError` with one line for any error.
     """
     if not is_own_file(source):
         return source, read_divergence(source)
@@ -121,7 +121,7 @@ def resolve_divergence(source: str) -> tuple[str, Divergence]:
 
 
 def is_own_file(source: str) -> bool:
-    """Whether a name is a path to a YAML file of the user's own."""
+    """Return whether a name is a path to a user's YAML file."""
     return source.endswith((".yaml", ".yml"))
 
 
@@ -130,7 +130,7 @@ def _length_key(preset: Preset) -> str:
 
 
 def _split(lines: Sequence[str]) -> tuple[dict[str, str], dict[str, object]]:
-    """The files that lines choose, by group, and the settings that they type, by key."""
+    """Split lines into the files that they select, by group, and the settings that they type, by key."""
     choices: dict[str, str] = {}
     typed: dict[str, object] = {}
     for line in lines:
@@ -138,8 +138,8 @@ def _split(lines: Sequence[str]) -> tuple[dict[str, str], dict[str, object]]:
         if not has_value or key.split(".")[0] not in SECTIONS:
             near = suggestion(key, SECTIONS)
             raise ConfigError(
-                f"{shown(line)}: no setting of a method{near or ';'} allowed are {', '.join(SECTIONS)}, "
-                "as GROUP=OPTION or GROUP.key=value"
+                f"{shown(line)}: not a setting of a method{near or ';'} only {', '.join(SECTIONS)} can be "
+                "set, as GROUP=OPTION or GROUP.key=value"
             )
         if key in SECTIONS:
             choices[key] = text
@@ -147,12 +147,12 @@ def _split(lines: Sequence[str]) -> tuple[dict[str, str], dict[str, object]]:
         try:
             typed[key] = parse_value(_spaced(text)) if text else text
         except (YAMLError, ValueError) as error:
-            raise ConfigError(f"{shown(line)}: {key}'s value cannot be read") from error
+            raise ConfigError(f"{shown(line)}: cannot read the value of {key}") from error
     return choices, typed
 
 
 def _spaced(text: str) -> str:
-    """The text as a command line reads it: `{kind:clip}` is `{kind: clip}`, which YAML takes for one key."""
+    """Return the text as a command line reads it: `{kind:clip}` becomes `{kind: clip}`, one key in YAML."""
     if not text.startswith(("{", "[")):
         return text
     return _COLON.sub(lambda found: found["quoted"] or ": ", text)
@@ -161,7 +161,7 @@ def _spaced(text: str) -> str:
 def _max_new_tokens(source: str, key: str, given: int | None) -> float:
     if given is None:
         raise ConfigError(
-            f"{source}: {key} is the largest length of a completion, which is not known here; give "
-            f"max_new_tokens, or {key}=NUMBER"
+            f"{source}: {key} is the maximum length of a completion, which is unknown here; pass "
+            f"max_new_tokens, or set {key}=NUMBER"
         )
     return float(given)

@@ -1,4 +1,4 @@
-"""The jobs of a multirun: one run for each combination of the values that overrides give."""
+"""The jobs of a multirun: one run for each combination of the overrides' values."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from atrium.config.schema import RunConfig
 
 
 def compose_all(overrides: Sequence[str]) -> list[tuple[tuple[str, ...], RunConfig]]:
-    """Every job of a `--multirun`: its overrides and its configuration, in Hydra's order."""
+    """Return every job of a `--multirun`, its overrides and its configuration, in Hydra's order."""
     return [(job, compose(job)) for job in jobs(check_overrides(overrides, allow_sweeps=True))]
 
 
 def jobs(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
-    """The product of all swept values, the last one varying fastest, as Hydra's sweeper orders it."""
+    """Return the product of all swept values in the order of Hydra's sweeper: the last varies fastest."""
     values: dict[str, list[str]] = {}
     for override in overrides:
         key = override.get_key_element()

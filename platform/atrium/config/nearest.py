@@ -1,4 +1,4 @@
-"""The nearest right name for a wrong one, and values as a person would type them."""
+"""The nearest valid name for a wrong one, and values as a person would type them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 _CUTOFF = 0.6
 _MAX_SHOWN = 60
 MAX_LISTED = 12
-"""Names beyond which a mistake is answered by the nearest alone."""
+"""Number of names beyond which a message suggests only the nearest."""
 _SHORT = {
     "lr": "learning_rate",
     "wd": "weight_decay",
@@ -24,13 +24,13 @@ _SHORT = {
     "temp": "temperature",
     "clip_range": "delta",
 }
-"""Settings by the names that other programs have for them."""
+"""Settings by the names that other programs use."""
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = _CUTOFF) -> str | None:
-    """The known name most like `name` whatever its case, or None where nothing is alike.
+    """Return the known name most similar to `name`, ignoring case, or None if none is similar.
 
-    Letters that changed places are likelier than wrong ones.
+    Swapped letters count as more similar than wrong ones.
     """
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_lower, cutoff=cutoff)
@@ -39,10 +39,10 @@ def nearest(name: str, known: Iterable[str], cutoff: float = _CUTOFF) -> str | N
 
 
 def nearest_key(key: str, known: Iterable[str]) -> str | None:
-    """The known dotted key most like `key`: by its last part, or beside it in its section.
+    """Return the known dotted key most similar to `key`: by its last part, or within its section.
 
-    So `delta` finds `divergence.delta`; of several equal last parts the shallowest key wins. Keys that are as
-    good as each other are tried in alphabetical order, so that a mistake reads the same every time.
+    So `delta` finds `divergence.delta`; of several equal last parts the shallowest key wins. Equally similar
+    keys are tried in alphabetical order, so that messages are deterministic.
     """
     keys = sorted(known, key=lambda candidate: (-candidate.count("."), candidate))
     parent, _, last = key.rpartition(".")
@@ -59,13 +59,13 @@ def nearest_key(key: str, known: Iterable[str]) -> str | None:
 
 
 def is_named(key: str, name: str) -> bool:
-    """Whether `name` is the last part of the key, or another program's name for it."""
+    """Return whether `name` is the last part of the key, or another program's name for it."""
     last = last_part(name)
     return last_part(key) in (last, _SHORT.get(last))
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """`; did you mean X?`, or nothing where no known name is alike."""
+    """Return `; did you mean X?`, or an empty text if no known name is similar."""
     found = nearest(name, known)
     return f"; did you mean {found}?" if found is not None else ""
 
@@ -75,12 +75,12 @@ def _parent(key: str) -> str:
 
 
 def last_part(key: str) -> str:
-    """The last part of a dotted key."""
+    """Return the last part of a dotted key."""
     return key.rpartition(".")[2]
 
 
 def shown(value: object) -> str:
-    """A value as it stands in YAML, on one line and cut where it is long."""
+    """Return a value as YAML writes it, on one line and truncated if it is long."""
     if isinstance(value, str):
         is_plain = bool(value) and value.isprintable() and value == value.strip()
         text = value if is_plain else json.dumps(value)

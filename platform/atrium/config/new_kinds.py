@@ -1,8 +1,8 @@
-"""A kind that is typed begins its section anew: what a file said of the old kind does not pass to the new.
+"""Replacing a section's kind: settings of the old kind are dropped.
 
-`algorithm=atr divergence.kind=ratio` would otherwise read KL3's budget as a clip range. Settings that all
-kinds of a section share by declaration (a grader's workers, a rollout's lengths) stay; of the others only
-what was typed counts, and what is then missing is asked for.
+Otherwise, `algorithm=atr divergence.kind=ratio` would read KL3's budget as a clip range. Settings that all
+kinds of a section share by declaration (a grader's workers, a rollout's lengths) are kept. Of the others only
+typed values count, and a missing value is reported.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ _UNDECIDED = "auto"
 
 
 def typed_kinds(typed: Mapping[str, object]) -> dict[str, object]:
-    """The typed settings that choose the kind of a section, by key."""
+    """Return the typed settings that choose the kind of a section, by key."""
     return {key: value for key, value in typed.items() if "." in key and last_part(key) in DISCRIMINATORS}
 
 
 def stale_keys(typed: Mapping[str, object], before: Mapping[str, Any], model: type[BaseModel]) -> list[str]:
-    """The keys that typed kinds leave behind in `before`, settings of `model` composed without them."""
+    """Return the keys of `before` that typed kinds make obsolete.
+
+    `before` holds settings of `model`, composed without the typed kinds.
+    """
     return [
         key
         for chosen, value in typed_kinds(typed).items()
@@ -55,6 +58,6 @@ def _stale(
 
 
 def _shared_settings(kinds: Sequence[type[BaseModel]]) -> set[str]:
-    """The settings that a common base of all kinds declares."""
+    """Return the settings that a common base of all kinds declares."""
     bases = set.intersection(*(set(kind.__mro__) for kind in kinds)) if kinds else set()
     return {name for base in bases if issubclass(base, Section) for name in base.model_fields}

@@ -1,8 +1,8 @@
-"""Command-line overrides, checked before Hydra composes them.
+"""Checks of command-line overrides before Hydra composes them.
 
-Hydra's own grammar is kept. Refused are Hydra's own settings (its callbacks, search path and
-output folders), anything that would name code to run, and interpolations that read the environment,
-whose value would end in the record of the run.
+Hydra's own grammar applies. Refused are Hydra's own settings (its callbacks, search path and output folders),
+names of code to run, and interpolations that read the environment, whose value would be written to the run's
+record.
 """
 
 from __future__ import annotations
@@ -29,24 +29,25 @@ _OTHER_LETTERS = re.compile(r"(?=[^\s,=\[\]{}()]*[^\x00-\x7f])[^\s,=\[\]{}():]+"
 FORBIDDEN_KEY = "_target_"
 
 NO_CALLS = (
-    "an interpolation that calls something is refused, what it reads would be written to the record; "
-    "allowed is a plain value or another key, such as ${rollout.group_size}"
+    "an interpolation cannot call a resolver, since its result would be written to the record; use a "
+    "plain value or another key, such as ${rollout.group_size}"
 )
 Groups = Mapping[str, tuple[str, ...]]
 MAY_BE_NULL = frozenset({"evaluation", "experiment", "debug"})
-"""Groups of differences, which are null as shipped; every other part is there exactly once."""
+"""Groups of changes, which are null by default; every other part exists exactly once."""
 
 
 def parse_overrides(lines: Sequence[str], groups: Groups, *, allow_sweeps: bool = False) -> list[Override]:
-    """Parse and check overrides; `ConfigError` for the first that is wrong.
+    """Parse and check overrides; `ConfigError` for the first wrong one.
 
-    What depends on the composed configuration (whether a key exists, whether a value fits) is found
-    later.
+    Checks that need the composed configuration (whether a key exists, whether a value fits) come later.
     """
     for line in lines:
         _refuse_code(line)
         if line.lstrip("+~").startswith((f"{LOCAL}=", f"{LOCAL}@")):
-            raise ConfigError(f"{line}: conf/{LOCAL}/default.yaml applies by itself; change the file instead")
+            raise ConfigError(
+                f"{line}: conf/{LOCAL}/default.yaml applies automatically; change the file instead"
+            )
     overrides = [_parse(_with_quotes(line), groups) for line in lines]
     for override in overrides:
         _check_shape(override, groups, allow_sweeps=allow_sweeps)
@@ -56,16 +57,16 @@ def parse_overrides(lines: Sequence[str], groups: Groups, *, allow_sweeps: bool 
 
 
 def calls_something(text: str) -> bool:
-    """Whether text interpolates more than the value of a key: `${oc.env:HOME}`, and whatever nests."""
+    """Return whether text interpolates more than the value of a key, such as `${oc.env:HOME}` or nesting."""
     return "${" in _PLAIN_INTERPOLATION.sub("", text)
 
 
 def for_hydra(override: Override, groups: Groups) -> list[str]:
-    """The override as Hydra gets it: a setting may be given whether or not a file lists it.
+    """Return the override in Hydra's form: a setting may be given whether or not a file lists it.
 
-    Sections have defaults, so the files need not name every setting; Hydra alone would refuse the others
-    without a `+`. What does not exist at all is refused when the whole is validated. A list may stand where
-    a file has a mapping, with which Hydra would merge it, so that another value takes its place before.
+    Sections have defaults, so the files need not name every setting; Hydra alone would refuse unnamed ones
+    without a `+`. Unknown settings are refused when the whole configuration is validated. Hydra would merge a
+    list into a mapping from a file, so another value replaces the mapping first.
     """
     line, key = override.input_line or "", override.key_or_group
     if override.type is not OverrideType.CHANGE or key in groups:
@@ -75,7 +76,7 @@ def for_hydra(override: Override, groups: Groups) -> list[str]:
 
 
 def is_null_group(override: Override, groups: Groups) -> bool:
-    """Whether the override chooses none of a group's options: `experiment=null`."""
+    """Return whether the override selects none of a group's options: `experiment=null`."""
     is_one = override.key_or_group in groups and not override.is_sweep_override()
     return is_one and override.type is OverrideType.CHANGE and override.value() is None
 
@@ -83,20 +84,18 @@ def is_null_group(override: Override, groups: Groups) -> bool:
 def _refuse_code(line: str) -> None:
     if FORBIDDEN_KEY in line:
         raise ConfigError(
-            f"{shown(line)}: {FORBIDDEN_KEY} is refused, a configuration names no code to run; "
-            "allowed is a kind that Atrium ships"
+            f"{shown(line)}: {FORBIDDEN_KEY} cannot be set, since a configuration cannot name code to run; "
+            "use a kind that Atrium ships"
         )
     if calls_something(line):
         raise ConfigError(f"{shown(line)}: {NO_CALLS}")
     key = line.lstrip("+~").partition("=")[0]
     if re.split(r"[./@]", key)[0] == "hydra":
-        raise ConfigError(
-            f"{shown(line)}: Hydra's own settings are fixed; allowed are --multirun, --cfg and --help"
-        )
+        raise ConfigError(f"{shown(line)}: Hydra's own settings are fixed; use --multirun, --cfg or --help")
 
 
 def _with_quotes(line: str) -> str:
-    """The line with the quotes that Hydra needs around messages[1].content and letters other than ASCII."""
+    """Return the line with the quotes that Hydra needs around messages[1].content and non-ASCII letters."""
     key, equals, value = line.partition("=")
     is_quoted = "'" in value or '"' in value
     quoted = _OTHER_LETTERS.sub(r'"\g<0>"', _FIELD_PATH.sub(r'"\g<0>"', value))
@@ -118,19 +117,19 @@ def _parse(line: str, groups: Groups) -> Override:
         cause = str(error.__cause__ if isinstance(error.__cause__, ValueError) else error)
         cause = cause.splitlines()[0].partition(" expecting ")[0]
         raise ConfigError(
-            f"{shown(line)}: {key.strip()} and its value cannot be read ({cause}); write key=value, "
-            "with quotes around special characters: 'key=\"value\"'"
+            f"{shown(line)}: cannot read {key.strip()} and its value ({cause}); write key=value, with "
+            "quotes around special characters: 'key=\"value\"'"
         ) from error
     except RecursionError:
         is_too_deep = True
     if is_too_deep:
-        raise ConfigError(f"{shown(line)}: lists or mappings in one another, more than {_MAX_DEPTH} deep")
+        raise ConfigError(f"{shown(line)}: lists or mappings are nested more than {_MAX_DEPTH} levels deep")
     override.config_loader = cast("ConfigLoader", _Options(groups))
     return override
 
 
 def _depth(value: object) -> int:
-    """How many lists and mappings stand in one another, without recursion of its own."""
+    """Return the nesting depth of lists and mappings, computed without recursion."""
     depth, level = 0, [value]
     while level := [one for one in level if isinstance(one, list | dict)]:
         depth += 1
@@ -140,7 +139,7 @@ def _depth(value: object) -> int:
 
 @dataclass(frozen=True)
 class _Options:
-    """What Hydra's parser needs of a configuration loader: the options that a glob chooses from."""
+    """The configuration loader that Hydra's parser expects: the options that a glob selects from."""
 
     groups: Groups
 
@@ -151,22 +150,24 @@ class _Options:
 def _check_shape(override: Override, groups: Groups, *, allow_sweeps: bool) -> None:
     line, key = override.input_line or "", override.key_or_group
     if override.package is not None:
-        raise ConfigError(f"{shown(line)}: @ is not used; allowed is {key}=OPTION")
+        raise ConfigError(f"{shown(line)}: @ is not supported; use {key}=OPTION")
     if override.is_sweep_override() and not allow_sweeps:
-        raise ConfigError(f"{shown(line)}: several values of {key}; add --multirun, or give one")
+        raise ConfigError(f"{shown(line)}: several values for {key}; add --multirun, or give one")
     if override.is_sweep_override() and not override.is_discrete_sweep():
         raise ConfigError(
-            f"{shown(line)}: an interval has no end of values; allowed is {key}=a,b,c or "
+            f"{shown(line)}: an interval cannot be enumerated; use {key}=a,b,c or "
             f"{key}=range(start,stop,step)"
         )
     if override.is_sweep_override() and not _values(override):
-        options = f"one that fits one of {', '.join(groups[key])}" if key in groups else f"{key}=a,b,c"
-        raise ConfigError(f"{shown(line)}: names no value, so nothing would run; allowed is {options}")
+        options = (
+            f"a pattern that matches one of {', '.join(groups[key])}" if key in groups else f"{key}=a,b,c"
+        )
+        raise ConfigError(f"{shown(line)}: matches no value, so nothing would run; use {options}")
     if "???" in _values(override):
-        raise ConfigError(f"{shown(line)}: ??? stands for a value that is still to be given; give {key} one")
+        raise ConfigError(f"{shown(line)}: ??? marks a missing value; give {key} a value")
     if key in groups and override.type is not OverrideType.CHANGE:
         raise ConfigError(
-            f"{shown(line)}: every part is there exactly once; allowed is {key}=OPTION with one of "
+            f"{shown(line)}: every part must exist exactly once; use {key}=OPTION with one of "
             + ", ".join(groups[key])
         )
 
@@ -183,8 +184,8 @@ def _check_option(override: Override, options: Sequence[str]) -> None:
             if group == "model" and isinstance(option, str) and _HUB_NAME.fullmatch(option):
                 near = f"; did you mean model=hub model.source={option}?"
             is_listed = not near or len(options) <= MAX_LISTED
-            listed = f"{'' if near else ';'} allowed is {', '.join(options)}" if is_listed else ""
-            raise ConfigError(f"{group}={shown(option)}: there is no such option{near}{listed}")
+            listed = f"{'' if near else ';'} choose from {', '.join(options)}" if is_listed else ""
+            raise ConfigError(f"{group}={shown(option)}: unknown option{near}{listed}")
 
 
 def _values(override: Override) -> list[object]:

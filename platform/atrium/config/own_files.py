@@ -1,7 +1,7 @@
-"""Files of one's own: `GROUP=PATH.yaml` becomes the overrides that the file means.
+"""Users' files: `GROUP=PATH.yaml` is replaced by the overrides that the file contains.
 
-Hydra would need its search path changed, which is refused because what lies there is composed without
-a look. Here the file is read as data and every line of it goes through the checks of the command line.
+With Hydra this would need a change of its search path, whose files are composed without checks. Here the file
+is read as data, and every line passes the checks of the command line.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from atrium.config.files import read_yaml, wrong_name
 from atrium.config.nearest import shown
 
 WHOLE_RUN = frozenset({"debug", "experiment", "recipe"})
-"""Groups whose files set keys of the whole run; those of any other set keys of their own section."""
+"""Groups whose files set keys of the whole run; files of other groups set keys of their own section."""
 
 _OF_RUN = {"algorithm": ("label",)}
-"""Keys of a group's file that are settings of the run: what its method is called in figures and tables."""
+"""Keys of a group's file that are settings of the run: the method's label in figures and tables."""
 _OVERRIDE = re.compile(r"override\s+/(\w+)(@_global_\.\1)?")
 _PARENT = re.compile(r"[\w/-]+")
 _FOLDER = ("./", "../", "/", "~/")
@@ -27,13 +27,13 @@ _PLAIN_TEXT = re.compile(r"[A-Za-z_][\w./-]*")
 
 
 def expand_files(arguments: Sequence[str], groups: Mapping[str, Sequence[str]]) -> list[str]:
-    """The arguments, with each `GROUP=PATH.yaml` (or .yml) replaced by the overrides of that file.
+    """Return the arguments with each `GROUP=PATH.yaml` (or .yml) replaced by the overrides of that file.
 
-    `model=./FOLDER` means the language model in that folder.
+    `model=./FOLDER` selects the language model in that folder.
 
-    Those stand first, so that what is typed wins. `groups` are the options of each group. Raises
-    `ConfigError` for a file that is missing, and where one holds anything but settings and a `defaults` list
-    with an option of its group to start from and `override /GROUP: OPTION`.
+    The file's overrides come first, so typed values win. `groups` are the options of each group. Raises
+    `ConfigError` for a missing file, and for a file with anything but settings and a `defaults` list with an
+    option of its group to start from and `override /GROUP: OPTION`.
     """
     of_files: list[str] = []
     typed: list[str] = []
@@ -42,14 +42,14 @@ def expand_files(arguments: Sequence[str], groups: Mapping[str, Sequence[str]]) 
         if group in groups and value.endswith((".yaml", ".yml")):
             of_files += _read(group, value, groups[group])
         elif group == "model" and value.startswith(_FOLDER) and "," not in value:
-            typed += ["model=hub", f"model.source={value}"]  # as MODEL=./folder means it
+            typed += ["model=hub", f"model.source={value}"]  # as in MODEL=./folder
         else:
             typed.append(argument)
     return [*of_files, *typed]
 
 
 def as_overrides(settings: Mapping[str, object], prefix: str = "") -> Iterator[str]:
-    """Nested settings as overrides, one per leaf."""
+    """Yield nested settings as overrides, one per leaf."""
     for key, value in settings.items():
         if isinstance(value, Mapping) and value:
             yield from as_overrides({str(k): v for k, v in value.items()}, f"{prefix}{key}.")
@@ -58,7 +58,7 @@ def as_overrides(settings: Mapping[str, object], prefix: str = "") -> Iterator[s
 
 
 def override_text(value: object) -> str:
-    """A value as Hydra's grammar reads it back."""
+    """Return a value in Hydra's grammar."""
     if isinstance(value, str) and _PLAIN_TEXT.fullmatch(value):
         return value
     return _nested_text(value)
@@ -73,20 +73,19 @@ def _nested_text(value: object) -> str:
 
 
 def _read(group: str, name: str, options: Sequence[str]) -> list[str]:
-    """The overrides that a file means, its parents first."""
+    """Return the overrides of a file, its parents first."""
     path, said = Path(name).expanduser(), f"{group}={name}"
     if not path.is_file():
         raise ConfigError(
-            f"{said}: there is no such file; allowed is a file of conf/{group} by its name, or a path to one "
-            "of yours"
+            f"{said}: there is no such file; use the name of a file in conf/{group}, or a path to your own"
         )
     content = read_yaml(path, said)
     if not isinstance(content, Mapping):
-        raise ConfigError(f"{said}: holds no settings")
+        raise ConfigError(f"{said}: contains no settings")
     settings = {str(key): value for key, value in content.items() if key != "defaults"}
     defaults = content.get("defaults", [])
     if not isinstance(defaults, list):
-        raise ConfigError(f"{said}: defaults={shown(defaults)}; allowed is a list")
+        raise ConfigError(f"{said}: defaults={shown(defaults)} must be a list")
     parents = list(_parents(group, said, defaults))
     _check(group, said, settings, parents, options)
     prefix = "" if group in WHOLE_RUN else f"{group}."
@@ -95,7 +94,7 @@ def _read(group: str, name: str, options: Sequence[str]) -> list[str]:
 
 
 def _parents(group: str, said: str, defaults: Sequence[object]) -> Iterator[str]:
-    """The options that a `defaults` list chooses, as overrides."""
+    """Yield the options that a `defaults` list selects, as overrides."""
     for entry in defaults:
         if entry == "_self_":
             continue
@@ -109,18 +108,18 @@ def _parents(group: str, said: str, defaults: Sequence[object]) -> Iterator[str]
                 yield f"{other[1]}={option}"
                 continue
         raise ConfigError(
-            f"{said}: defaults holds {shown(entry)}; allowed are names of conf/{group} and "
-            "`override /GROUP: OPTION`"
+            f"{said}: defaults contains {shown(entry)}; use names of conf/{group} and `override /GROUP: "
+            "OPTION`"
         )
 
 
 def _check(
     group: str, said: str, settings: Mapping[str, object], parents: Sequence[str], options: Sequence[str]
 ) -> None:
-    """A part starts from a shipped one that it names, and a method is recorded under a name of its own."""
+    """Check that a part starts from a shipped one that it names, and that a method has its own name."""
     num_parents = sum(parent.startswith(f"{group}=") for parent in parents)
     if num_parents > 1:
-        raise ConfigError(f"{said}: defaults names {num_parents} files of conf/{group}; allowed is one")
+        raise ConfigError(f"{said}: defaults names {num_parents} files of conf/{group}; use one")
     if num_parents == 0 and group not in WHOLE_RUN | {"evaluation"}:
         raise ConfigError(
             f"{said}: does not say which file of conf/{group} it starts from; begin it with "

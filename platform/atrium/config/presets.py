@@ -1,8 +1,8 @@
-"""The shipped methods and divergences as the files have them, read without Hydra: all presets in a moment.
+"""The shipped methods and divergences as their files define them, read quickly and without Hydra.
 
-What a preset means is what Hydra composes; this reader follows the few rules that the files of
+Hydra's composition defines the meaning of a preset. This reader implements the few rules that the files of
 `conf/algorithm` use (a parent, `override` of another group, `_self_`, references to one other key), and a
-test holds it equal to Hydra for every preset. Runs are never composed here.
+test checks it against Hydra for every preset. Runs are never composed here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartFile:
-    """One file of a group: its name, the text of its header comment, and its settings."""
+    """A file of a group: its name, the text of its header comment, and its settings."""
 
     group: str
     name: str
@@ -45,11 +45,11 @@ class PartFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """A method: its file, what it builds on, and its three sections of settings.
+    """A method: its file, its parents, and its three sections of settings.
 
-    `parts` holds the other groups' files that the preset chooses or leaves at their defaults, by group.
-    `references` says, by key below `algorithm`, which setting of a run a value is taken from; the value
-    in `algorithm` is then the default one.
+    `parts` holds the other groups' files that the preset selects or leaves at their defaults, by group.
+    `references` maps keys below `algorithm` to the run settings that they refer to; `algorithm` then holds
+    the default value.
     """
 
     file: PartFile
@@ -62,22 +62,22 @@ class Preset:
 
     @property
     def method(self) -> Method:
-        """The three sections as a method."""
+        """Return the three sections as a method."""
         return Method(self.algorithm, self.divergence, self.regularizer)
 
     @property
     def name(self) -> str:
-        """The name of its file, which is that of the method."""
+        """The name of its file and of the method."""
         return self.file.name
 
 
 def names(group: str) -> tuple[str, ...]:
-    """The files of a group, those of single papers behind the others."""
+    """Return the files of a group; those of single papers come last."""
     return options_of(conf_folder() / group)
 
 
 def read_preset(name: str) -> Preset:
-    """The method of `conf/algorithm/NAME.yaml`. Raises `ConfigError` where there is none or it is wrong."""
+    """Read the method of `conf/algorithm/NAME.yaml`. Raises `ConfigError` if it is missing or wrong."""
     file = read_part("algorithm", name)
     check_method_name(name, file.settings)
     merged = _merged("algorithm", name)
@@ -97,32 +97,35 @@ def read_preset(name: str) -> Preset:
 
 
 def read_presets() -> tuple[Preset, ...]:
-    """Every method, in alphabetical order."""
+    """Read every method, in alphabetical order."""
     return tuple(read_preset(name) for name in names("algorithm"))
 
 
 def read_divergence(name: str) -> Divergence:
-    """The divergence of `conf/divergence/NAME.yaml`; `ConfigError` where there is none or it is wrong."""
+    """Read the divergence of `conf/divergence/NAME.yaml`; `ConfigError` if it is missing or wrong."""
     return divergence_from(_merged("divergence", name).settings, f"divergence={name}")
 
 
 def divergence_from(settings: Mapping[str, Any], where: str) -> Divergence:
-    """The divergence that settings describe; `where` names them in the `ConfigError` if they are wrong."""
+    """Return the divergence that settings describe.
+
+    `where` names them in the `ConfigError` if they are wrong.
+    """
     return _validated(_AnyDivergence, {"divergence": settings}, where).divergence
 
 
 def read_settings(group: str, name: str) -> dict[str, Any]:
-    """The settings of one file of a group over its parents', the caller's to change."""
+    """Return the settings of a group's file merged over its parents', as a copy."""
     return deepcopy(dict(_merged(group, name).settings))
 
 
 @cache
 def read_part(group: str, name: str) -> PartFile:
-    """One file of a group. Raises `ConfigError` where there is none, or where it is not YAML."""
+    """Read one file of a group. Raises `ConfigError` if it is missing or not YAML."""
     known = names(group)
     if name not in known:
         listed = f": {', '.join(known)}" if len(known) <= _MAX_LISTED else "; `atrium objectives` lists them"
-        near = suggestion(name, known) or f"; allowed are the {len(known)} files of conf/{group}{listed}"
+        near = suggestion(name, known) or f"; choose from the {len(known)} files of conf/{group}{listed}"
         raise ConfigError(f"{shown(name)}: there is no such {group}{near}")
     path = conf_folder() / group / f"{name}.yaml"
     try:
@@ -131,7 +134,7 @@ def read_part(group: str, name: str) -> PartFile:
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(settings, dict):
-        raise ConfigError(f"{path}: holds no settings; allowed are lines of `key: value`")
+        raise ConfigError(f"{path}: contains no settings; write lines of `key: value`")
     return PartFile(group=group, name=name, header=header(text), settings=settings)
 
 
@@ -141,7 +144,7 @@ class _AnyDivergence(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class _Merged:
-    """A file's settings over its parent's, the options chosen in other groups, and the parent's name."""
+    """A file's settings merged over its parent's, the options selected in other groups, and the parent."""
 
     settings: Mapping[str, Any]
     choices: Mapping[str, str]
@@ -160,7 +163,7 @@ def _merged(group: str, name: str) -> _Merged:
 
 
 def own_overrides(part: PartFile) -> dict[str, str]:
-    """The options of other groups that a file's own defaults list chooses, by group."""
+    """Return the options of other groups that a file's own defaults list selects, by group."""
     found = {}
     for entry in part.settings.get("defaults", []):
         for key, option in entry.items() if isinstance(entry, dict) else ():
@@ -171,9 +174,9 @@ def own_overrides(part: PartFile) -> dict[str, str]:
 
 @cache
 def settings_outside(name: str) -> Mapping[str, str]:
-    """The settings outside of a method's own sections that its preset file changes, by dotted key, as text.
+    """Return the settings outside a method's own sections that its preset changes, by dotted key, as text.
 
-    Empty for a method that no file of `conf/algorithm` has.
+    Empty for a method without a file in `conf/algorithm`.
     """
     if name not in names("algorithm"):
         return {}
@@ -194,7 +197,7 @@ def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 def _resolved(
     settings: Mapping[str, Any], choices: Mapping[str, str], prefix: str = ""
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Settings with references to other groups replaced by what their files say, and what they refer to."""
+    """Resolve references to other groups from their files; return the settings and what they refer to."""
     resolved: dict[str, Any] = {}
     references: dict[str, str] = {}
     for key, value in settings.items():
@@ -212,7 +215,7 @@ def _resolved(
 
 @cache
 def _default_options() -> Mapping[str, str]:
-    """The options of the groups in the primary defaults list."""
+    """Return the options of the groups in the primary defaults list."""
     text = (conf_folder() / "config.yaml").read_text(encoding="utf-8")
     defaults = parse_yaml(text)["defaults"]
     return {key: str(value) for entry in defaults if isinstance(entry, dict) for key, value in entry.items()}
@@ -226,7 +229,7 @@ def _validated(model: type[_Model], data: Mapping[str, Any], where: str) -> _Mod
 
 
 def header(text: str) -> str:
-    """The comment at a file's start, line by line, without its marks."""
+    """Return the comment at a file's start, line by line, without its markers."""
     lines = []
     for line in text.splitlines():
         if not line.startswith("#"):

@@ -1,8 +1,8 @@
-"""The configuration of a continued run: what was stored, and the little that may change.
+"""The configuration of a resumed run: the stored one, and the few settings that may change.
 
-A continued run has to do what the interrupted one would have done, so every setting that training
-depends on is refused, by name, unless it repeats the stored value. A run of its own that goes on from a
-step of another may also change how it learns; not what it learns from, which the step's state belongs to.
+A resumed run must do what the interrupted one would have done, so every setting that affects training is
+refused, by name, unless it repeats the stored value. A branch, a new run that starts from a step of another,
+may also change how it learns, but not its task, to which the step's state belongs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MAY_CHANGE = (
     "compute.timeout_s",
     "compute.slurm",
 )
-"""Settings and sections of a run that may differ when it is continued: none changes what a step computes."""
+"""Settings and sections that may differ when a run is resumed: none changes what a step computes."""
 
 BRANCH_MAY_CHANGE = (
     "experiment_name",
@@ -52,23 +52,23 @@ BRANCH_MAY_CHANGE = (
     "tracking",
     *MAY_CHANGE,
 )
-"""Settings and sections that may differ from those of the run whose step another goes on from."""
+"""Settings and sections that may differ between a branch and the run that it starts from."""
 
 
 def branched(stored: RunConfig, folder: Path, branch: BranchConfig, overrides: Sequence[str]) -> RunConfig:
-    """The configuration of a new run that goes on from a step of the run in `folder`.
+    """Return the configuration of a new run that branches from a step of the run in `folder`.
 
-    `resume` is the other run's folder, for checks; it becomes the new one's. `ConfigError` for overrides of
-    what `BRANCH_MAY_CHANGE` does not name.
+    `resume` is the other run's folder, for checks; the new run's folder replaces it. Raises `ConfigError` for
+    overrides of settings outside `BRANCH_MAY_CHANGE`.
     """
     data = stored.model_dump(mode="json")
     for override in check_overrides(overrides):
         key = override.key_or_group
         if not any(f"{key}.".startswith(f"{name}.") for name in BRANCH_MAY_CHANGE):
-            compose([override.input_line])  # what is no setting at all is named as such
+            compose([override.input_line])  # reports unknown settings as such
             raise ConfigError(
-                f"{shown(override.input_line)}: cannot change where a run goes on from a step of another; "
-                f"allowed are {', '.join(BRANCH_MAY_CHANGE)}"
+                f"{shown(override.input_line)}: cannot change when a run starts from a step of another; "
+                f"only these settings can be changed: {', '.join(BRANCH_MAY_CHANGE)}"
             )
         is_group = isinstance(data.get(key), dict)
         value = compose([override.input_line]).model_dump(mode="json")[key] if is_group else override.value()
@@ -77,17 +77,17 @@ def branched(stored: RunConfig, folder: Path, branch: BranchConfig, overrides: S
 
 
 def resumed(stored: RunConfig, folder: Path, overrides: Sequence[str]) -> RunConfig:
-    """The configuration that continues the run in `folder`, whose configuration is `stored`.
+    """Return the configuration that resumes the run in `folder`, whose configuration is `stored`.
 
-    Overrides may change what `MAY_CHANGE` names and may repeat what the run began with; `ConfigError` for
-    any other. `runs_dir` becomes the one that the folder lies in. A learning-rate schedule that ends at
-    num_steps follows a changed num_steps from here on.
+    Overrides may change the settings in `MAY_CHANGE` and may repeat the run's initial settings; `ConfigError`
+    for any other. `runs_dir` becomes the current location of the folder. A learning-rate schedule that ends
+    at num_steps follows a changed num_steps from here on.
     """
     parsed = check_overrides(overrides)
     given = compose(overrides) if overrides else stored
     data = stored.model_dump(mode="json")
     wanted = given.model_dump(mode="json")
-    # What was found when the run began stays.
+    # Values found when the run began are kept.
     for key in ("micro_batch_tokens", "recompute_activations", "packing"):
         if wanted["compute"][key] == "auto":
             wanted["compute"][key] = data["compute"][key]
@@ -100,12 +100,12 @@ def resumed(stored: RunConfig, folder: Path, overrides: Sequence[str]) -> RunCon
         _refuse_change(override, changed, data)
         for name in _changeable(override.key_or_group):
             put(data, name, setting(wanted, name))
-    # Where it lies now, which is not where it began if the runs were moved.
+    # The current location, which differs from the original one if the runs were moved.
     return validated({**data, "resume": str(folder), "runs_dir": str(folder.parents[1])})
 
 
 def schedule_note(before: RunConfig, now: RunConfig, step: int) -> str | None:
-    """How the learning rate changes after `step` where the schedule ends at another step; None elsewhere."""
+    """Describe how the learning rate changes after `step` if the schedule's end moved; None otherwise."""
     is_same = before.optimizer.schedule == "constant" == now.optimizer.schedule
     if is_same or before.num_steps == now.num_steps or not 0 < step < now.num_steps:
         return None
@@ -119,7 +119,7 @@ def schedule_note(before: RunConfig, now: RunConfig, step: int) -> str | None:
 
 
 def _changeable(key: str) -> list[str]:
-    """The settings that an override of `key`, a setting or a group, sets and that may change."""
+    """Return the settings that an override of `key`, a setting or a group, sets and that may change."""
     if any(f"{key}.".startswith(f"{name}.") for name in MAY_CHANGE):
         return [key]
     return [name for name in MAY_CHANGE if name.startswith(f"{key}.")]
@@ -137,16 +137,16 @@ def _refuse_change(override: Override, changed: Sequence[str], stored: dict[str,
     else:
         # A group without a section of its own, such as `experiment`, may touch anything.
         touched = [name for name in fixed if name not in (*AUTO_KEYS, "resume")]
-        began_with = "it keeps all that it began with, so leave this out"
+        began_with = "a resumed run keeps its settings, so remove this override"
     if touched:
         raise ConfigError(
-            f"{shown(override.input_line)}: cannot change when a run is continued ({began_with}); "
-            f"allowed are {', '.join(MAY_CHANGE)}"
+            f"{shown(override.input_line)}: cannot change when a run is resumed ({began_with}); only these "
+            f"settings can be changed: {', '.join(MAY_CHANGE)}"
         )
 
 
 def _differing(stored: object, wanted: object, prefix: str = "") -> list[str]:
-    """The dotted names of the settings in which two configurations differ."""
+    """Return the dotted names of the settings in which two configurations differ."""
     if isinstance(stored, dict) and isinstance(wanted, dict):
         return [
             name

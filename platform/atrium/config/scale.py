@@ -1,7 +1,7 @@
-"""The scale a model is trained at: which recipe a Hub source gets, and what cannot be meant for its size.
+"""The scale of a model: the recipe for a Hub source, and checks for settings unsuitable for its size.
 
 `conf/recipe` has a file for every model of `conf/model`. A source that one of those describes is that model;
-any other gets the generic recipe for its size. Nothing here asks the Hub or loads torch.
+any other gets the generic recipe for its size. Nothing here contacts the Hub or loads torch.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from atrium.models.settings import HubModelSettings
 from atrium.models.shape import read_shape
 
 LARGE_MODEL = 500_000_000
-"""Parameters from which on a model is fine-tuned at about 1e-6."""
+"""Number of parameters from which a model is fine-tuned at about 1e-6."""
 SMALL_MODEL = 10_000_000
-"""Parameters below which a model is a toy, as the built-in one is."""
+"""Number of parameters below which a model is a toy, like the built-in one."""
 DESTRUCTIVE_RATE = 1e-4
-"""The learning rate from which on full fine-tuning destroys a large model."""
+"""Learning rate from which full fine-tuning destroys a large model."""
 FEWEST_THINKING_TOKENS = 1024
-"""A model that thinks ends in fewer tokens than this only by being cut off."""
+"""Number of tokens below which a reasoning model ends only by being cut off."""
 
 _RATE = "optimizer.learning_rate"
 _ROLLOUT_TOKENS, _EVALUATION_TOKENS = "rollout.max_new_tokens", "evaluation.max_new_tokens"
@@ -36,17 +36,16 @@ _ROLLOUT_TOKENS, _EVALUATION_TOKENS = "rollout.max_new_tokens", "evaluation.max_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceChoice:
-    """The meaning of `model=hub` with a typed source: options by group, and the reason for the user."""
+    """The meaning of `model=hub` with a typed source: options by group, and a reason for the user."""
 
     options: Mapping[str, str]
     note: str
 
 
 def choose_by_source(overrides: Sequence[Override], conf: Path) -> SourceChoice | None:
-    """The model file that describes a typed `model.source`, or the generic recipe for its size.
+    """Return the model file that describes a typed `model.source`, or the generic recipe for its size.
 
-    None where no such choice is to be made: another model or several, an architecture of one's own, a recipe
-    that was typed.
+    None if there is no such choice: another model or several, a custom architecture, or a typed recipe.
     """
     typed = {override.key_or_group: override for override in overrides}
     model, source = typed.get("model"), typed.get("model.source")
@@ -59,8 +58,8 @@ def choose_by_source(overrides: Sequence[Override], conf: Path) -> SourceChoice 
     if described is not None:
         return SourceChoice(
             options={"model": described},
-            note=f"model.source={name} is what conf/model/{described}.yaml describes, so model={described} "
-            "is used, with its prompt and its recipe",
+            note=f"model.source={name} is described by conf/model/{described}.yaml, so model={described} is "
+            "used, with its prompt and recipe",
         )
     if "recipe" in typed:
         return None
@@ -68,49 +67,48 @@ def choose_by_source(overrides: Sequence[Override], conf: Path) -> SourceChoice 
     if size is None:
         return SourceChoice(
             options={},
-            note=f"model.source={name}: no file of conf/model describes it and its size is not known yet, so "
+            note=f"model.source={name}: no file of conf/model describes it and its size is unknown, so "
             "recipe=hub is used, which suits 500M parameters and more; choose another with recipe=NAME",
         )
     recipe = generic_recipe(size)
     return SourceChoice(
         options={"recipe": recipe},
-        note=f"model.source={name}: no file of conf/model describes it; with {size:,} parameters it gets "
-        f"recipe={recipe}",
+        note=f"model.source={name}: no file of conf/model describes it; recipe={recipe} is used for "
+        f"{size:,} parameters",
     )
 
 
 def generic_recipe(num_parameters: int) -> str:
-    """The recipe of a model of this size that no file describes."""
+    """Return the recipe for a model of this size that no file describes."""
     if num_parameters < SMALL_MODEL:
         return "hub_below_10m"
     return "hub_below_500m" if num_parameters < LARGE_MODEL else "hub"
 
 
 def known_architecture(model: HubModelSettings) -> Mapping[str, object] | None:
-    """The keys of the model's config.json, where its file or a local folder has them."""
+    """Return the keys of the model's config.json, if its file or a local folder has them."""
     return _read_architecture(model.source) if model.architecture is None else model.architecture
 
 
 def check_scale(config: RunConfig, overrides: Sequence[Override]) -> None:
-    """Raise `ConfigError` for a scale that cannot be meant for pretrained weights, unless it was typed."""
+    """Raise `ConfigError` for a scale that is unsuitable for pretrained weights, unless it was typed."""
     for doubt in _doubts(config, overrides):
         if not doubt.is_typed:
             raise ConfigError(
-                f"{doubt.setting} {doubt.effect}; allowed is {doubt.allowed}, or to type {doubt.setting} "
-                "where it is meant"
+                f"{doubt.setting} {doubt.effect}; use {doubt.allowed}, or type {doubt.setting} to confirm it"
             )
 
 
 def scale_notes(config: RunConfig, overrides: Sequence[Override], conf: Path) -> list[str]:
-    """Notes for the user about the scale: how it was chosen, and what was typed against the odds."""
+    """Return notes for the user about the scale: how it was chosen, and unusual values that were typed."""
     choice = choose_by_source(overrides, conf)
     doubts = [doubt for doubt in _doubts(config, overrides) if doubt.is_typed]
-    notes = [f"{doubt.setting} {doubt.effect}; it was typed, so it is taken" for doubt in doubts]
+    notes = [f"{doubt.setting} {doubt.effect}; it is used because it was typed" for doubt in doubts]
     return notes if choice is None else [choice.note, *notes]
 
 
 class _Doubt(NamedTuple):
-    """A setting that destroys pretrained weights or shows nothing of them, and what would not."""
+    """A setting that destroys pretrained weights or hides their ability, and values that do not."""
 
     setting: str
     effect: str
@@ -125,12 +123,12 @@ def _doubts(config: RunConfig, overrides: Sequence[Override]) -> list[_Doubt]:
     )
     if not isinstance(model, HubModelSettings) or model.weights == "random" or is_debugged:
         return []
-    # What an experiment file of one's own says stands among the overrides, too.
+    # The settings of a user's experiment file are among the overrides, too.
     typed = {override.key_or_group for override in overrides}
     doubts = []
     size, rate = _num_parameters(known_architecture(model)), config.optimizer.learning_rate
     if model.lora is None and size is not None and size >= LARGE_MODEL and rate >= DESTRUCTIVE_RATE:
-        effect = f"destroys a pretrained model of {size / 1e9:.1f} billion parameters, all trained"
+        effect = f"destroys a fully trained pretrained model of {size / 1e9:.1f} billion parameters"
         remedy = f"less than {DESTRUCTIVE_RATE:g}, such as 1e-6, adapters (model.lora)"
         doubts.append(_Doubt(f"{_RATE}={rate:g}", effect, remedy, _RATE in typed))
     lengths = {_ROLLOUT_TOKENS: config.rollout.max_new_tokens}
@@ -139,7 +137,7 @@ def _doubts(config: RunConfig, overrides: Sequence[Override]) -> list[_Doubt]:
         if model.thinking and length < FEWEST_THINKING_TOKENS:
             follows = key == _EVALUATION_TOKENS and length == lengths[_ROLLOUT_TOKENS]
             is_typed = key in typed or (follows and _ROLLOUT_TOKENS in typed)
-            effect = "cuts off a model that thinks (model.thinking=true) before it answers"
+            effect = "cuts off a reasoning model (model.thinking=true) before it answers"
             doubts.append(_Doubt(f"{key}={length:g}", effect, f"at least {FEWEST_THINKING_TOKENS}", is_typed))
     return doubts
 
@@ -159,7 +157,7 @@ def _describing_file(source: str, conf: Path) -> str | None:
 
 
 def _read_architecture(source: str) -> Mapping[str, object] | None:
-    """A local folder's config.json, or None where there is none that can be read."""
+    """Read a local folder's config.json; None if there is none that can be read."""
     try:
         data = json.loads(read_plain(Path(source).expanduser() / "config.json"))
     except (OSError, ValueError, RuntimeError):

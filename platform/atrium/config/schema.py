@@ -1,8 +1,8 @@
 """The whole configuration of a run, validated and frozen: `RunConfig` and the loop's sections.
 
-A section per group and kind; the policy's stand in `models`, the task's in `tasks`, the method's in
-`method`. Ranges of single settings are checked here, combinations in `consistency`. Settings
-that may be given as `auto` hold what was chosen for them (see `machine`).
+Sections are defined per group and kind; those of the policy in `models`, of the task in `tasks`, of the
+method in `method`. Ranges of single settings are checked here, combinations in `consistency`. Settings that
+may be given as `auto` hold the value that was chosen (see `machine`).
 """
 
 from __future__ import annotations
@@ -29,88 +29,88 @@ from atrium.models.settings import ModelSettings
 from atrium.train.settings import OptimizerSettings
 
 MIN_PLANNED_SEEDS = 3
-"""With fewer seeds nothing is judged."""
+"""Minimum number of seeds for a verdict."""
 PlannedSeeds = Annotated[int, Field(ge=MIN_PLANNED_SEEDS, le=1000)]
 
 
 class EvaluationConfig(Sampling):
-    """When and how held-out problems are answered."""
+    """Schedule and sampling of evaluations on held-out problems."""
 
     every_num_steps: Count | None
-    """Steps between evaluations on the validation problems; null for none while training."""
+    """Number of steps between evaluations on the validation problems; null for none during training."""
     num_samples: Annotated[int, Field(ge=1, le=100_000)]
-    """Answers sampled per problem: the K of Mean@K."""
+    """Number of answers sampled per problem: the K of Mean@K."""
     pass_at: tuple[Count, ...] | None = None
-    """The k of Pass@k, each at most num_samples; null for the powers of two up to it, and itself."""
+    """Values of k for Pass@k, each at most num_samples; null for num_samples and all powers of two below."""
     seed: Seed = 0
-    """The start of the answers' randomness. Once a run has trained, its own seed keys the draws too: equal
-    seeds of two methods share them, different seeds share none."""
+    """Random seed of the sampled answers. Once a run has trained, its own seed keys the draws too: two
+    methods with equal seeds share the draws, and different seeds share none."""
 
 
 class CheckpointConfig(Section):
-    """When the state of training is saved, and what is kept."""
+    """Schedule of checkpoints, and which are kept."""
 
     every_num_steps: Count
-    """Steps between checkpoints; the last step always has one."""
+    """Number of steps between checkpoints; the last step always has one."""
     keep_last: Count
-    """Newest checkpoints that are kept."""
+    """Number of newest checkpoints to keep."""
     keep_best: bool
-    """Whether the one with the highest Mean@K on the validation problems is kept besides."""
+    """Whether to also keep the checkpoint with the highest Mean@K on the validation problems."""
 
 
 class MLflowConfig(Section):
     """A mirror of the run folder in MLflow."""
 
     uri: Text | None
-    """The tracking server; null for MLFLOW_TRACKING_URI, or else a database below runs_dir."""
+    """Address of the tracking server; null for MLFLOW_TRACKING_URI, or else a database below runs_dir."""
 
 
 class WandbConfig(Section):
-    """A mirror of the run folder in W&B; its key is read from the environment only."""
+    """A mirror of the run folder in W&B; the API key is read from the environment only."""
 
     project: Text
-    """The project that runs are filed in."""
+    """Name of the W&B project."""
     entity: Text | None
-    """User or team; null for the default of the key."""
+    """W&B user or team; null for the default of the API key."""
     mode: Literal["online", "offline"]
-    """Whether runs are sent, or kept in the run folder for `wandb sync`."""
+    """Whether runs are sent to W&B, or kept in the run folder for `wandb sync`."""
 
 
 class TensorBoardConfig(Section):
-    """A mirror of the run folder in TensorBoard's event files, inside it; there is nothing to choose."""
+    """A mirror of the run folder in TensorBoard's event files, inside the run folder; it has no settings."""
 
 
 class TrackioConfig(Section):
     """A mirror of the run folder in Trackio's local database."""
 
     project: Text
-    """The project that runs are filed in."""
+    """Name of the Trackio project."""
 
 
 class TrackingConfig(Section):
-    """What the run folder records, and where it is mirrored to."""
+    """Content of the run folder, and its mirrors."""
 
     kind: Literal["run_folder"]
     """The only kind: a folder per run, with optional mirrors."""
     rollouts_every_num_steps: Count | None = 10
-    """Steps between records of rollouts with their tokens; null for none."""
+    """Number of steps between records of rollouts with their tokens; null for none."""
     rollouts_max_mb: Count = 256
-    """Megabytes of rollouts after which no more are recorded."""
+    """Size in megabytes after which no more rollouts are recorded."""
     figures: bool = True
-    """Whether figures are drawn at the end."""
+    """Whether to draw figures at the end of the run."""
     progress: Literal["auto", "on", "off"] = "auto"
-    """The live display in the terminal; auto shows it only there."""
+    """Live display in the terminal; auto shows it only in an interactive terminal."""
     names: MetricNames = "atrium"
-    """Whose names training metrics have in mirrors. Metrics without a name in TRL or verl keep Atrium's; the
-    run directory always has Atrium's."""
+    """Naming scheme for training metrics in mirrors. Metrics without a name in TRL or verl keep Atrium's; the
+    run directory always uses Atrium's."""
     mlflow: MLflowConfig | None = None
-    """The mirror in MLflow; null for none."""
+    """Mirror in MLflow; null for none."""
     wandb: WandbConfig | None = None
-    """The mirror in W&B; null for none."""
+    """Mirror in W&B; null for none."""
     tensorboard: TensorBoardConfig | None = None
-    """The mirror in TensorBoard's files; null for none."""
+    """Mirror in TensorBoard's files; null for none."""
     trackio: TrackioConfig | None = None
-    """The mirror in Trackio; null for none."""
+    """Mirror in Trackio; null for none."""
 
     @property
     def mirrors(self) -> tuple[str, ...]:
@@ -125,89 +125,89 @@ class TrackingConfig(Section):
 
 
 class BranchConfig(Section):
-    """Where a run began that goes on from a step of another: what `--resume RUN@STEP` records."""
+    """The origin of a branch, a run that starts from a step of another, as `--resume RUN@STEP` records it."""
 
     run: Text
-    """The run that it goes on from."""
+    """The run that the branch starts from."""
     step: Count
-    """The last step that both share."""
+    """The last step that both runs share."""
     method: Text
-    """The key of that run's method (`runs.method_settings`), which the shared steps were trained by."""
+    """Key of that run's method (`runs.method_settings`), which trained the shared steps."""
 
 
 class RunConfig(Section):
-    """Everything that determines a run."""
+    """All settings of a run."""
 
     seed: Seed
-    """The start of every random choice of the run, the built-in model's and the dataset's excepted."""
+    """Random seed of the run, except for the built-in model's weights and the dataset."""
     num_steps: Count
-    """Training steps: sample, grade, update."""
+    """Number of training steps: sample, grade, update."""
     experiment_name: FolderName
-    """The folder below runs_dir that the run is filed in."""
+    """Folder below runs_dir that contains the run."""
     label: Text | None = None
-    """What the run's method is called in figures and tables; null for the name of its algorithm."""
+    """Label of the run's method in figures and tables; null for the name of its algorithm."""
     planned_seeds: PlannedSeeds | None = None
-    """Seeds per method at which comparisons give their verdict; null where no number is planned."""
+    """Number of seeds per method at which comparisons give their verdict; null if no number is planned."""
     looks: tuple[PlannedSeeds, ...] = ()
-    """Numbers of seeds at which comparisons give verdicts at alpha / their number; the last one is
-    planned_seeds. Empty for the one verdict at planned_seeds."""
+    """Numbers of seeds at which comparisons give interim verdicts, each at alpha divided by their count; the
+    last one is planned_seeds. Empty for a single verdict at planned_seeds."""
     runs_dir: Text
-    """The folder below which everything is written."""
+    """Folder that contains all output."""
     resume: Text | None
-    """The run that is continued; null for a new one."""
+    """Run to resume; null for a new one."""
     branch: BranchConfig | None = None
-    """The run and step that it began from, as `--resume RUN@STEP` records it; null for a run of its own."""
+    """Run and step that this run branches from, as `--resume RUN@STEP` records it; null if it has none."""
     model: ModelSettings
-    """The policy that is trained."""
+    """Policy to train."""
     dataset: DatasetConfig
-    """The problems it trains on."""
+    """Problems to train on."""
     benchmark: BenchmarkConfig
-    """The problems it is judged on."""
+    """Test problems."""
     grader: Verifier
-    """How an answer is compared with the reference answer."""
+    """Comparison of an answer with the reference answer."""
     reward: Reward
-    """The reward of a completion, given its verdict."""
+    """Reward of a completion, given its verdict."""
     rollout: EngineSettings
-    """The engine that samples completions, and its settings."""
+    """Engine that samples completions, and its settings."""
     optimizer: OptimizerSettings
-    """How the policy is updated."""
+    """Optimizer and its schedule."""
     evaluation: EvaluationConfig
-    """How held-out problems are answered."""
+    """Schedule and sampling of evaluations on held-out problems."""
     checkpoint: CheckpointConfig
-    """When checkpoints are written, and which are kept."""
+    """Schedule of checkpoints, and which are kept."""
     tracking: TrackingConfig
-    """What the run folder records, and the trackers it is mirrored to."""
+    """Content of the run folder, and its mirrors."""
     compute: ComputeConfig
     """Device, precision, processes and memory."""
     algorithm: Algorithm
-    """The method: advantage, ratio, surrogate, reduction and the other axes."""
+    """Method: advantage, ratio, surrogate, reduction and the other axes."""
     divergence: Divergence
-    """The trust region of the method."""
+    """Trust region of the method."""
     regularizer: Regularizer
     """Terms added to the objective: a KL to a reference policy, an entropy bonus."""
 
     def as_record(self) -> dict[str, object]:
-        """The content of a run's `config.json`: `resume` belongs to a command, not to the run."""
+        """Return the content of a run's `config.json`, without `resume`, which belongs to a command."""
         return {**self.model_dump(mode="json"), "resume": None}
 
     @property
     def method(self) -> Method:
-        """The three sections that together are the method."""
+        """Return the three sections that together are the method."""
         return Method(self.algorithm, self.divergence, self.regularizer)
 
     @property
     def model_seed(self) -> int:
-        """The start of the model's weights: its own, or the run's."""
+        """The seed of the model's initial weights: its own, or the run's."""
         return self.seed if self.model.seed is None else self.model.seed
 
     @property
     def num_updates_per_batch(self) -> int:
-        """Optimiser updates that each batch of rollouts gets."""
+        """The number of optimizer updates per batch of rollouts."""
         return self.optimizer.num_minibatches * self.optimizer.num_epochs
 
     @property
     def use(self) -> Use:
-        """The use that this run makes of its method."""
+        """Return the demands that this run makes on its method."""
         return Use(
             num_updates_per_batch=self.num_updates_per_batch,
             group_size=self.rollout.group_size,
@@ -220,7 +220,7 @@ class RunConfig(Section):
 
     @property
     def engine_use(self) -> EngineUse:
-        """What this run does around its engine."""
+        """Return the demands that this run makes on its engine."""
         return EngineUse(
             device=self.compute.device,
             num_ranks=self.compute.world_size,

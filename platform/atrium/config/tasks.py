@@ -17,65 +17,65 @@ class ArithmeticDatasetConfig(ArithmeticSettings):
     """The built-in task: chained sums of one-digit numbers; the level is the number of operands."""
 
     kind: Literal["arithmetic"]
-    """Which kind of dataset this is."""
+    """Kind of dataset."""
 
 
 class ProblemSetConfig(ProblemFiles):
-    """Problems from the Hub or from a file, and what is expected of them."""
+    """Problems from the Hub or from a file, and the expected number and format."""
 
     kind: Literal["problems"]
-    """Which kind this is."""
+    """Kind of problem set."""
     unreadable: Literal["drop", "keep", "error"]
-    """What happens to problems whose gold does not equal the same answer written in another way."""
+    """Reaction to problems whose reference answer does not equal the same answer written in another way."""
 
 
 class ProblemsDatasetConfig(ProblemSetConfig):
     """Problems from the Hub or a file, split into disjoint parts by a keyed hash of each question."""
 
     num_train: Count | None
-    """Problems to train on; null for all that are left."""
+    """Number of training problems; null for all remaining ones."""
     num_validation: Count
-    """Held-out problems that the best checkpoint is chosen on."""
+    """Number of held-out problems on which the best checkpoint is chosen."""
     num_test: CountOrZero
-    """Held-out problems for benchmark=held_out; 0 where other benchmarks judge."""
+    """Number of held-out problems for benchmark=held_out; 0 if other benchmarks are used."""
     seed: Seed
-    """The key of the split, so that all seeds of a run share it."""
+    """Key of the split; it does not depend on the run's seed."""
     require_stop: bool
-    """Whether a held-out answer that was cut off counts as wrong whatever it says."""
+    """Whether a held-out answer that was cut off counts as wrong even if it is correct."""
     contamination: Contamination
-    """Which problems are not trained on because a benchmark of the run has them too."""
+    """Handling of training problems that also appear in a benchmark of the run."""
 
 
 class ReasoningGymDatasetConfig(Section):
-    """Problems that a generator of the package reasoning-gym makes, scored by the task's own scorer."""
+    """Generated problems of the package reasoning-gym, scored by the task's own scorer."""
 
     kind: Literal["reasoning_gym"]
-    """Which kind of dataset this is."""
+    """Kind of dataset."""
     task: FolderName
-    """The task's name in the package, such as countdown."""
+    """Name of the task in the package, such as countdown."""
     difficulty: CountOrZero | None = None
-    """A level of the task's curriculum, from 0 on; null for the generator's default settings."""
+    """Level of the task's curriculum, starting at 0; null for the generator's default settings."""
     options: dict[str, Scalar | tuple[Scalar, ...]] = Field(default_factory=dict)
-    """Settings of the generator, by their name in the package; they win over the difficulty."""
+    """Settings of the generator, by their name in the package; they override the difficulty."""
     num_train: Count = 2_000
-    """Problems to train on."""
+    """Number of training problems."""
     num_validation: Count = 100
-    """Held-out problems for choosing the best checkpoint."""
+    """Number of held-out problems on which the best checkpoint is chosen."""
     num_test: CountOrZero = 100
-    """Held-out problems for benchmark=held_out."""
+    """Number of held-out problems for benchmark=held_out."""
     seed: Seed = 0
-    """The key of the problems; all seeds of a run share them."""
+    """Key of the problems; it does not depend on the run's seed."""
     require_stop: bool = True
-    """Whether a held-out answer that was cut off counts as wrong whatever it says."""
+    """Whether a held-out answer that was cut off counts as wrong even if it is correct."""
 
     @property
     def name(self) -> str:
-        """The name that results are filed under."""
+        """The name under which results are stored."""
         return self.task
 
     @staticmethod
     def fits(grader: Verifier) -> bool:
-        """Whether a grader calls the scorers of the tasks."""
+        """Return whether a grader calls the scorers of the tasks."""
         return isinstance(grader, ReasoningGymVerifier)
 
 
@@ -88,46 +88,46 @@ class ArithmeticBenchmarkConfig(Section):
     """The test problems of the arithmetic dataset."""
 
     kind: Literal["arithmetic"]
-    """Which kind of benchmark this is."""
+    """Kind of benchmark."""
 
 
 class HeldOutBenchmarkConfig(Section):
     """The test problems that the training set itself holds out."""
 
     kind: Literal["held_out"]
-    """Which kind of benchmark this is."""
+    """Kind of benchmark."""
 
 
 class ProblemsBenchmarkConfig(ProblemSetConfig):
-    """A published set of problems, or a file of one's own."""
+    """A published set of problems, or a user's file."""
 
     section: ClassVar[str] = "benchmark"
     published: Day | None = None
-    """The first day on which the problems were public, YYYY-MM-DD; shown beside the model's release."""
+    """First day on which the problems were public, YYYY-MM-DD; shown next to the model's release date."""
     num_problems: Count | None
-    """How many of the problems, from the first on; null for all, and for results that compare."""
+    """Number of problems to use, from the first on; null for all, which comparable results need."""
     grader: Verifier | None
-    """How answers are compared with golds here; null for the run's grader."""
+    """Grader for this benchmark; null for the run's grader."""
     require_stop: bool
-    """Whether an answer that was cut off at the length limit counts as wrong whatever it says."""
+    """Whether an answer that was cut off at the length limit counts as wrong even if it is correct."""
 
     @property
     def verifier(self) -> Verifier | None:
-        """The grader, which is multiple_choice where choices are shown; None for the run's grader."""
+        """The grader, which is multiple_choice if choices are shown; None for the run's grader."""
         if self.grader is None and self.fields.choices:
             return MultipleChoiceVerifier()
         return self.grader
 
 
 class SuiteBenchmarkConfig(Section):
-    """Several benchmarks, each with results of its own."""
+    """Several benchmarks, each with its own results."""
 
     kind: Literal["suite"]
-    """Which kind of benchmark this is."""
+    """Kind of benchmark."""
     name: FolderName
-    """The name of the suite in results."""
+    """Name of the suite in results."""
     members: Annotated[dict[str, ProblemsBenchmarkConfig], Field(min_length=1)]
-    """The benchmarks of the suite, each with its own settings."""
+    """Benchmarks of the suite, each with its own settings."""
 
 
 BenchmarkConfig = Annotated[

@@ -1,9 +1,9 @@
-r"""The built-in task "chain": sums of one-digit operands, such as `7+8-4+3=`, of several levels.
+r"""The built-in task "chain": sums of one-digit operands, such as `7+8-4+3=`, at several levels.
 
-An operand is 1 to 9, an operation is + or -, and every partial result is at least 0. The level is the
-number of operands. A worked solution restates each step and boxes the result:
-`7+8=15;15-4=11;11+3=14;\boxed{14}`. Flawed solutions, for a demonstrator that errs, are written here
-too, because they depend on the task's rules only.
+An operand is 1 to 9, an operation is + or -, and every partial result is at least 0. The level is the number
+of operands. A worked solution writes out each step and boxes the result: `7+8=15;15-4=11;11+3=14;\boxed{14}`.
+Flawed solutions, for a demonstrator that makes mistakes, are written here too, because they depend only on
+the task's rules.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TERM = re.compile(r"[+-]?[1-9]")
 _QUESTION = re.compile(r"[1-9]([+-][1-9])+=")
 _ERRORS = (-2, -1, 1, 2)
 _MAX_REDRAWS = 2_000
-"""Draws in a row that may hit a question already taken before the level counts as exhausted."""
+"""Number of consecutive draws of a taken question after which the level counts as exhausted."""
 
 
 @lru_cache(maxsize=2)  # runs of one sweep share a process and a task
@@ -34,8 +34,8 @@ def arithmetic_splits(settings: ArithmeticSettings) -> Splits:
     """Draw the three splits; no question of one split occurs in another.
 
     Levels are uniform. Validation and test questions are distinct; training questions are drawn with
-    replacement. Raises `ConfigError` where there is no level, or one has too few questions for what is
-    held out.
+    replacement. Raises `ConfigError` if there is no level, or one has too few questions for the held-out
+    splits.
     """
     settings.check()
     test, validation = _held_out(settings)
@@ -48,13 +48,13 @@ def arithmetic_splits(settings: ArithmeticSettings) -> Splits:
 
 
 def held_out_questions(settings: ArithmeticSettings) -> frozenset[str]:
-    """The questions of the validation and test splits, which nothing may train on."""
+    """Return the questions of the validation and test splits, which must not be trained on."""
     test, validation = _held_out(settings)
     return frozenset(test) | frozenset(validation)
 
 
 def draw_questions(settings: ArithmeticSettings, purpose: str) -> Iterator[str]:
-    """Endless questions for training, with replacement, none held out; keyed by (seed, purpose)."""
+    """Yield training questions without end, with replacement, never held out; keyed by (seed, purpose)."""
     rng = random.Random(derive_seed(settings.seed, "arithmetic", purpose))
     taken = held_out_questions(settings)
     while True:
@@ -62,14 +62,14 @@ def draw_questions(settings: ArithmeticSettings, purpose: str) -> Iterator[str]:
 
 
 def solution(question: str) -> str:
-    r"""The worked steps, e.g. `7+8=15;15-4=11;\boxed{11}`. Raises `ValueError` for other text."""
+    r"""Return the worked steps, e.g. `7+8=15;15-4=11;\boxed{11}`. Raises `ValueError` for other text."""
     return _worked(_terms(question), list(_partial_results(question)))
 
 
 def slipping_solution(question: str, rng: random.Random, *, slip_frac: float) -> str:
-    """Worked steps, each of which slips by 1 or 2 with probability `slip_frac` and carries it on.
+    """Return worked steps, each wrong by 1 or 2 with probability `slip_frac`; errors carry over.
 
-    No written result is below 0: a slip that would bring a later one there is not made.
+    No written result is below 0: a slip that would cause a negative result later is not made.
     """
     results = list(_partial_results(question))
     for index in range(1, len(results)):
@@ -80,7 +80,7 @@ def slipping_solution(question: str, rng: random.Random, *, slip_frac: float) ->
 
 
 def guessed_answer(question: str, rng: random.Random, *, error_frac: float) -> str:
-    """The answer without steps, wrong by 1 or 2 (never below 0) with probability `error_frac`."""
+    """Return the answer without steps, wrong by 1 or 2 (never below 0) with probability `error_frac`."""
     answer = _partial_results(question)[-1]
     if rng.random() < error_frac:
         answer += _draw_error(rng, lowest=answer)
@@ -101,15 +101,15 @@ def _held_out(settings: ArithmeticSettings) -> tuple[list[str], list[str]]:
 
 
 def _draw_new(rng: random.Random, settings: ArithmeticSettings, taken: Set[str]) -> str:
-    """A question at a uniform level that is not taken; a taken one is redrawn at its own level."""
+    """Draw an untaken question at a uniform level; a taken one is redrawn at the same level."""
     level = settings.min_operands + _below(rng, settings.max_operands - settings.min_operands + 1)
     for _ in range(_MAX_REDRAWS):
         question = _draw_question(rng, level)
         if question not in taken:
             return question
     raise ConfigError(
-        f"dataset: hardly any question with {level} operands is left after the held-out ones; "
-        "lower num_validation or num_test, or raise min_operands or max_operands"
+        f"dataset: almost no questions with {level} operands remain after the held-out ones; lower "
+        "num_validation or num_test, or raise min_operands or max_operands"
     )
 
 
@@ -132,7 +132,7 @@ def _draw_question(rng: random.Random, level: int) -> str:
 
 
 def _below(rng: random.Random, bound: int) -> int:
-    # Python promises a stable stream over its versions for `random()` only, not for `randrange`.
+    # Python guarantees the same stream across its versions only for `random()`, not for `randrange`.
     return int(rng.random() * bound)
 
 

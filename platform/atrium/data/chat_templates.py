@@ -1,7 +1,7 @@
-"""Running a tokenizer's chat template, a program of others, within bounds of its size and of its work.
+"""Rendering of a tokenizer's chat template, which is untrusted code, with limits on its size and work.
 
-A template renders the same prompt at any time and in any process: it sees one fixed date, and a template
-that draws random numbers is refused.
+A template always renders the same prompt, in any process: it sees one fixed date, and a template that draws
+random numbers is refused.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from atrium.base.errors import ConfigError
 from atrium.base.section import CountOrZero
 
 MAX_CHARS = 1 << 20
-"""The longest chat template that is compiled; the longest of published models have some 20,000."""
+"""Maximum length of a chat template; the longest published ones have about 20,000 characters."""
 MAX_LINES = 1_000_000
-"""How many lines of a template one prompt may run; a usual prompt runs some hundred."""
+"""Maximum number of template lines that one prompt may run; a usual prompt runs a few hundred."""
 _FILLED_IN = frozenset({"messages", "tools", "documents", "add_generation_prompt", "date_string"})
-_FILE = "<template>"  # what jinja2 calls the code that it makes of a text
+_FILE = "<template>"  # jinja2's name for the code that it generates from a template
 
 
 class ChatTokenizer(Protocol):
-    """What is needed of a tokenizer; those of transformers have it."""
+    """The required methods of a tokenizer, as transformers' tokenizers have them."""
 
     chat_template: Any
 
     def encode(self, text: str, /) -> list[int]:
-        """The token ids of a text, with the special tokens that the model expects at its start."""
+        """Return the token ids of a text, with the special tokens that the model expects at its start."""
         ...
 
     def apply_chat_template(self, conversation: Sequence[Mapping[str, str]], **options: Any) -> Any:  # noqa: ANN401 - transformers' own signature
-        """The token ids (or text) of a conversation."""
+        """Return the token ids (or text) of a conversation."""
         ...
 
 
@@ -51,12 +51,11 @@ def conversation_tokens(
     *,
     add_generation_prompt: bool = True,
 ) -> list[int]:
-    """The token ids of a conversation, up to where the next answer begins; `options` are the template's own.
+    """Return the token ids of a conversation up to the next answer; `options` are the template's own.
 
-    `date` (YYYY-MM-DD) is the present day for the template: its `strftime_now` formats midnight of that day,
-    and it is passed as `date_string`, as in Llama's `26 Jul 2024`; None leaves it the clock. Raises
-    `ConfigError` for whatever the template raises, for one that draws random numbers, and for one that is too
-    long or never ends.
+    `date` (YYYY-MM-DD) is the current date for the template: `strftime_now` formats midnight of that day, and
+    the date is passed as `date_string`, in Llama's format `26 Jul 2024`; None leaves the clock. Raises
+    `ConfigError` if the template raises an error, draws random numbers, is too long, or never ends.
     """
     named = tokenizer.chat_template  # some models have several, by name
     dated = {} if date is None else {"date_string": datetime.fromisoformat(date).strftime("%d %b %Y")}
@@ -72,7 +71,7 @@ def conversation_tokens(
                 return_dict=False,
                 **{**dated, **options},
             )
-    except Exception as error:  # a program of others raises anything
+    except Exception as error:  # untrusted code may raise any exception
         said = " ".join(str(error).split())[:200] or type(error).__name__
         raise ConfigError(
             f"does not fit this tokenizer's chat template ({said}); "
@@ -82,8 +81,9 @@ def conversation_tokens(
 
 
 def _fix_state(template: str, date: str | None) -> None:
-    """Give the template, as transformers has compiled and keeps it, a fixed clock and no random numbers."""
-    # Only now: settings are checked without transformers. Private: it has no way to pass a function.
+    """Give the template, as compiled and cached by transformers, a fixed clock and no random numbers."""
+    # Imported late: settings are checked without transformers. Private: there is no public way to pass a
+    # function.
     from transformers.utils import chat_template_utils
 
     environment = chat_template_utils._compile_jinja_template(template).environment
@@ -93,7 +93,7 @@ def _fix_state(template: str, date: str | None) -> None:
 
 
 def options_of(tokenizer: ChatTokenizer) -> list[str]:
-    """The names that the chat template takes from outside, those that transformers fills in left out."""
+    """Return the variables that the chat template reads, except those that transformers sets."""
     from jinja2 import meta
     from transformers.utils import chat_template_utils
 
@@ -107,7 +107,7 @@ def options_of(tokenizer: ChatTokenizer) -> list[str]:
 
 @contextmanager
 def moved_clock() -> Iterator[None]:
-    """Within the body, let transformers' own functions for templates see another time."""
+    """Let transformers' own functions for templates see another time within the body."""
     from transformers.utils import chat_template_utils
 
     class Moved(datetime):
@@ -131,26 +131,26 @@ def _clock(fixed: datetime | None) -> Callable[[str], str]:
 
 
 def _refuse_random(*_: object, **__: object) -> str:
-    raise ValueError("it draws random numbers, so a prompt would never be the same again")
+    raise ValueError("it draws random numbers, so the prompt would differ each time")
 
 
 @cache
 def _check(template: str) -> None:
-    """Raise `ValueError` for what would never end before a line has run: compiling it, or one huge power."""
+    """Raise `ValueError` for code that may never end before a line has run: compiling it, or a huge power."""
     from jinja2 import Environment
 
     if len(template) > MAX_CHARS:
-        raise ValueError(f"it has {len(template):,} characters, and {MAX_CHARS:,} are allowed")
+        raise ValueError(f"it has {len(template):,} characters, more than the maximum of {MAX_CHARS:,}")
     before = ""
     for _, kind, value in Environment(autoescape=True).lex(template):
         if (kind, value) == ("operator", "**") and before not in ("(", ","):  # there it unpacks arguments
-            raise ValueError("it computes a power, which could take for ever")
+            raise ValueError("it computes a power, which may never end")
         before = before if kind == "whitespace" else value
 
 
 @contextmanager
 def _bounded_work() -> Iterator[None]:
-    """Raise in the template once it has run `MAX_LINES`, counted and not timed, so that runs repeat."""
+    """Raise in the template after `MAX_LINES` lines; lines are counted, not timed, for repeatable runs."""
     num_lines = 0
 
     def count(frame: FrameType, event: str, _: object) -> Any:  # noqa: ANN401 - as sys.settrace has it

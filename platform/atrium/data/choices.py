@@ -1,4 +1,4 @@
-"""Multiple choice: the choices of a row in any layout, as lettered lines, and the letter of the reference.
+"""Multiple choice: reading choices from any layout, showing them with letters, finding the correct letter.
 
 Layouts: a list of texts (with or without their own letters), a mapping of letter to text, ARC's mapping of
 `label` and `text`, a list of objects with a label and a text, one text such as `a ) 38 , b ) 27`, or several
@@ -35,20 +35,20 @@ class Choices:
     texts: tuple[str, ...]
 
     def shuffled(self, question: str) -> Choices:
-        """The same choices in an order that a hash of the question and of each text decides."""
+        """Return the same choices in an order determined by a hash of the question and of each text."""
         pairs = sorted(self.texts, key=lambda text: hashlib.sha256(f"{question}\n{text}".encode()).digest())
         return Choices(tuple(ascii_uppercase[: len(pairs)]), tuple(pairs))
 
     def shown(self) -> str:
-        """A line per choice: `(A) 12`."""
+        """Return one line per choice: `(A) 12`."""
         return "\n".join(
             f"({letter}) {text}" for letter, text in zip(ascii_uppercase, self.texts, strict=False)
         )
 
     def text_of(self, reference: object) -> str:
-        """The text of the choice that a reference names: by its label, its index from 0, or its own text.
+        """Return the text of the choice that a reference gives by its label, index from 0, or text.
 
-        Raises `UnreadableValueError` where it names none, or several.
+        Raises `UnreadableValueError` if it matches none or several.
         """
         named = {self.texts.index(text) for text in self.texts if text == str(reference).strip()}
         label = _LETTER.fullmatch(str(reference).strip())
@@ -65,12 +65,12 @@ class Choices:
         return self.texts[named.pop()]
 
     def letter_of(self, text: str) -> str:
-        """The letter that a choice is shown with."""
+        """Return the letter that a choice is shown with."""
         return ascii_uppercase[self.texts.index(text)]
 
 
 def choice_columns(names: Iterable[object]) -> tuple[str, ...]:
-    """The columns that hold one choice each by their names: A, B, C, or option_a, or choice1."""
+    """Return the columns that hold one choice each by their names: A, B, C, or option_a, or choice1."""
     found: dict[str, dict[str, str]] = {}
     for name in names:
         if isinstance(name, str) and (match := _COLUMN.fullmatch(name)):
@@ -87,28 +87,28 @@ def choice_columns(names: Iterable[object]) -> tuple[str, ...]:
 
 
 def labels_of(columns: Sequence[str]) -> tuple[str, ...]:
-    """The letters or numbers at the end of the names of such columns; empty for other names."""
+    """Return the letters or numbers at the end of such column names; empty for other names."""
     found = [_COLUMN.fullmatch(name) for name in columns]
     return tuple(match[2] for match in found if match) if all(found) else ()
 
 
 def choices_of(values: Sequence[Any], columns: Sequence[str] = ()) -> Choices:
-    """The choices in a field's value, or in one value each, which stand in the columns of these names.
+    """Return the choices in a field's value, or in one value for each of these columns.
 
-    Raises `UnreadableValueError` for less than two choices, more than 26, or two that are equal.
+    Raises `UnreadableValueError` for fewer than two choices, more than 26, or two equal ones.
     """
     if len(values) > 1:
         labels, texts = list(labels_of(columns)), [_text(one) for one in values]
     else:
         labels, texts = _labelled(values[0])
     if not 2 <= len(texts) <= len(ascii_uppercase) or len(set(texts)) < len(texts):
-        raise UnreadableValueError(f"{len(texts)} choices; 2 to 26 different ones are needed")
+        raise UnreadableValueError(f"expected 2 to 26 different choices, got {len(texts)}")
     own = labels if len(set(labels)) == len(texts) else ascii_uppercase[: len(texts)]
     return Choices(tuple(own), tuple(texts))
 
 
 def _labelled(value: Any) -> tuple[list[str], list[str]]:  # noqa: ANN401 - any value of a row
-    """The labels, where there are any, and the texts of choices in one value."""
+    """Return the labels, if any, and the texts of choices in one value."""
     value = opened(value) if isinstance(value, str) else value
     if isinstance(value, str):
         return _split(value)
@@ -126,7 +126,7 @@ def _labelled(value: Any) -> tuple[list[str], list[str]]:  # noqa: ANN401 - any 
 
 
 def _unlettered(texts: Sequence[str]) -> list[str]:
-    """The texts without their own letters, where they begin with A, B, C, ... in this order."""
+    """Return the texts without their own letters, if they begin with A, B, C, ... in this order."""
     found = [_LABEL.match(text) for text in texts]
     letters = "".join(match[1].upper() if match else "-" for match in found)
     if letters != ascii_uppercase[: len(texts)]:
@@ -135,7 +135,7 @@ def _unlettered(texts: Sequence[str]) -> list[str]:
 
 
 def _split(text: str) -> tuple[list[str], list[str]]:
-    """One text that letters divide, in the order A, B, C, ..."""
+    """Split one text at its letters, in the order A, B, C, ..."""
     places: list[re.Match[str]] = []
     for match in _INNER_LABEL.finditer(text):
         if match[1].upper() == ascii_uppercase[len(places) : len(places) + 1]:
@@ -146,5 +146,5 @@ def _split(text: str) -> tuple[list[str], list[str]]:
 
 def _text(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float) or not str(value).strip():
-        raise UnreadableValueError("a choice without text")
+        raise UnreadableValueError("a choice has no text")
     return str(value).strip()

@@ -1,9 +1,10 @@
-"""Training problems that a benchmark has too: the same question, or one that shares a run of words with it.
+"""Training problems that also appear in a benchmark: the same question, or a shared run of words.
 
-Source: the rule of words is open-r1's, which flags any 8 words in a row that a benchmark has (`num_words=8`,
-`min_common_frac=0`), and Qwen2.5-Math's, which flags 13 words where the longest common subsequence is above
-0.6 (arXiv 2409.12122, section on decontamination; the numbers are recalled). Differs: numbers, signs and
-LaTeX commands are words of their own, whatever the spacing; the share is one of the longer question's words.
+Source: the rule for words is open-r1's, which flags any 8 consecutive words that a benchmark contains
+(`num_words=8`, `min_common_frac=0`), and Qwen2.5-Math's, which flags 13 words if the longest common
+subsequence is above 0.6 (arXiv 2409.12122, section on decontamination; the numbers are recalled). Differs:
+numbers, signs and LaTeX commands are separate words, regardless of spacing; the share refers to the words of
+the longer question.
 """
 
 from __future__ import annotations
@@ -24,17 +25,18 @@ _Held = tuple[str, str]
 
 
 class Contamination(Section):
-    """When a training problem is taken for one of a benchmark."""
+    """The rule by which a training problem counts as a benchmark's."""
 
     num_words: Count | None
-    """Words (numbers and signs too) in a row that two questions share; null for equal questions only."""
+    """Number of consecutive words (including numbers and signs) that two questions share; null for equal
+    questions only."""
     min_common_frac: Frac
-    """The least share of the longer question that both have in the same order; 0 for any."""
+    """Minimum share of the longer question's words that both have in the same order; 0 for any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """A training problem, the benchmark and its problem that it repeats, and the words that they share."""
+    """A training problem, the benchmark problem that it repeats, and the words that they share."""
 
     problem_id: str
     benchmark: str
@@ -45,7 +47,7 @@ class Overlap:
 def find_overlaps(
     problems: Sequence[Problem], benchmarks: Mapping[str, Sequence[Problem]], rule: Contamination
 ) -> tuple[Overlap, ...]:
-    """The problems that a benchmark has too, in their order, each with the first problem that it repeats."""
+    """Return the problems that also appear in a benchmark, each with the first problem that it repeats."""
     held = {(name, one.problem_id): one.question for name, several in benchmarks.items() for one in several}
     by_key = {question_key(question): key for key, question in reversed(held.items())}
     words = {key: _words(question) for key, question in held.items()}
@@ -91,7 +93,7 @@ def _shared_run(
 
 
 def _common_frac(one: Sequence[str], other: Sequence[str]) -> float:
-    """The length of the longest common subsequence, as a share of the longer one's words."""
+    """Return the length of the longest common subsequence as a share of the longer one's words."""
     row = [0] * (len(other) + 1)
     for word in one:
         before = 0

@@ -1,8 +1,8 @@
-"""Message lists as prompts: the system turn, earlier turns, the question, and the solution that follows it.
+"""Message lists as prompts: the system turn, earlier turns, the question, and its solution.
 
 A turn is an object with `role` and `content`, or ShareGPT's `from` and `value`. The last turn of the user is
-the question. The turns before it stay in front of it, as few-shot examples or as the conversation so far, and
-a trailing turn of the assistant is a solution, which no prompt shows.
+the question. The turns before it remain in the prompt, as few-shot examples or earlier conversation. A
+trailing turn of the assistant is a solution, which is not part of the prompt.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ROLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The prompt of a row: its question, the turns before it, and a solution that follows (or None)."""
+    """The prompt of a row: its question, the turns before it, and a solution after it (or None)."""
 
     question: str
     turns: tuple[tuple[str, str], ...] = ()
@@ -30,7 +30,7 @@ class Asked:
 
     @property
     def system(self) -> str | None:
-        """The text of the system turn, which is the first one, or None."""
+        """The text of the system turn, which is the first turn, or None."""
         return self.turns[0][1] if self.turns and self.turns[0][0] == "system" else None
 
     @property
@@ -40,9 +40,9 @@ class Asked:
 
 
 def asked(value: object) -> Asked:
-    """The prompt in a field: text, or a message list, which may be JSON text.
+    """Return the prompt in a field: text, or a message list, which may be JSON text.
 
-    Raises `UnreadableValueError` where it has no question, or a turn that is not text of a known role.
+    Raises `UnreadableValueError` if there is no question, or a turn is not text of a known role.
     """
     if isinstance(value, str):
         value = opened(value) if value.lstrip().startswith("[{") else value
@@ -70,22 +70,24 @@ def _of_turns(turns: Sequence[tuple[str, str]]) -> Asked:
 
 
 def _turn(turn: Mapping[str, Any]) -> tuple[str, str]:
-    """The role and the text of a turn; a turn that names no role is one of the user."""
+    """Return the role and text of a turn; a turn without a role is the user's."""
     name = next((turn[key] for key in ("role", "from") if turn.get(key) is not None), "user")
     role = _ROLES.get(str(name).lower())
     if role is None:
-        raise UnreadableValueError(f"a turn of the role {str(name)[:40]!r}; known are {', '.join(_ROLES)}")
+        raise UnreadableValueError(
+            f"unknown role {str(name)[:40]!r} of a turn; known are {', '.join(_ROLES)}"
+        )
     text = next((turn[key] for key in ("content", "value") if turn.get(key) is not None), None)
     if isinstance(text, list):
         text = "\n".join(_part(part) for part in text)
     if not isinstance(text, str):
-        raise UnreadableValueError(f"a turn of the {role} without text in content or value")
+        raise UnreadableValueError(f"a turn of the {role} has no text in content or value")
     return role, text.strip()
 
 
 def _part(part: object) -> str:
-    """The text of one part of a turn whose content is a list of parts."""
+    """Return the text of one part of a turn whose content is a list of parts."""
     if isinstance(part, Mapping) and isinstance(part.get("text"), str):
         return str(part["text"])
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-    raise UnreadableValueError(f"a turn with a part of the type {str(kind)[:40]!r}, which is not text")
+    raise UnreadableValueError(f"a turn has a part of the type {str(kind)[:40]!r}, which is not text")

@@ -1,8 +1,8 @@
-r"""Field mapping: where a row holds its values, and the text of its reference answer.
+r"""Field mapping: the location of a row's values, and the text of its reference answer.
 
-The shapes in which published datasets hold an answer are told apart by the value, not by the dataset: an
-answer is text, a number, a list of one, an object of one, `... #### 1,234`, or has a box. The caller says how
-a box is read, so that references and completions are read by the same code. Questions are read in
+The formats of answers in published datasets are recognized by the value, not by the dataset: text, a number,
+a list of one, an object of one, `... #### 1,234`, or text with a box. The caller provides the function that
+reads a box, so that references and completions are read by the same code. Questions are read in
 `conversations`, choices in `choices`.
 """
 
@@ -16,10 +16,10 @@ from functools import lru_cache
 from typing import Any
 
 MISSING = object()
-"""What `look_up` returns where a row has no such field."""
+"""Result of `look_up` if a row has no such field."""
 
 BoxReader = Callable[[str], str | None]
-"""The content of a text's last box, or None where it has none."""
+"""A function that returns the content of a text's last box, or None."""
 
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 _MARK = "####"
@@ -28,13 +28,13 @@ _BOX = re.compile(r"\\(?:boxed|fbox)\b")
 _SENTENCE = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{2,}[\s,]+[A-Za-z$]")  # a word before a word or a formula
 _MAX_BARE_CHARS = 100
 _NOT_FOUND = frozenset(("proof", "notfound"))
-"""What NuminaMath 1.5 has in place of an answer."""
+"""Values that NuminaMath 1.5 uses for missing answers."""
 
 
 class UnreadableValueError(ValueError):
-    """A value that holds no question or no single answer; the message says why.
+    """A value without a question or a single answer; the message gives the reason.
 
-    `part` is the path of a part that could be the answer, such as `.target` or `[0]`; empty without one.
+    `part` is the path of a part that may be the answer, such as `.target` or `[0]`; empty if there is none.
     """
 
     def __init__(self, message: str, *, part: str = "") -> None:
@@ -44,12 +44,12 @@ class UnreadableValueError(ValueError):
 
 @lru_cache(maxsize=256)
 def steps_of(path: str) -> tuple[str | int, ...]:
-    """`prompt[0].content` as `("prompt", 0, "content")`."""
+    """Return a path's steps: `prompt[0].content` as `("prompt", 0, "content")`."""
     return tuple(name or int(index) for name, index in _STEP.findall(path))
 
 
 def look_up(row: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401 - any value of a row
-    """The value at a path, or `MISSING`; text that holds JSON is opened where the path goes on in it."""
+    """Return the value at a path, or `MISSING`; JSON text is parsed if the path continues inside it."""
     if path in row:
         return row[path]
     value: Any = row
@@ -68,7 +68,7 @@ def _has_index(value: object, step: str | int) -> bool:
 
 
 def first_of(row: Mapping[str, Any], paths: Sequence[str]) -> Any:  # noqa: ANN401 - any value of a row
-    """The first value that is there and not empty; else `None` where one is empty, else `MISSING`."""
+    """Return the first value that is not empty; else `None` if one is empty, else `MISSING`."""
     found: Any = MISSING
     for path in paths:
         value = look_up(row, path)
@@ -81,20 +81,22 @@ def first_of(row: Mapping[str, Any], paths: Sequence[str]) -> Any:  # noqa: ANN4
 
 
 def answer_text(value: object, read_box: BoxReader, at: str = "") -> str:
-    """The gold answer of a field's value, without a box and without the way to it.
+    """Return the reference answer in a field's value, without its box and without the reasoning.
 
-    `at` is the path of the value within its field. Raises `UnreadableValueError` where the value is empty or
-    not one answer.
+    `at` is the path of the value within its field. Raises `UnreadableValueError` if the value is empty or not
+    a single answer.
     """
     if isinstance(value, list | tuple):
         if len(value) != 1:
-            what, part = f"a list of {len(value)} answers, not one", f"{at}[0]" if value else ""
+            what, part = f"expected one answer, got a list of {len(value)}", f"{at}[0]" if value else ""
             raise UnreadableValueError(what, part=part)
         return answer_text(value[0], read_box, f"{at}[0]")
     if isinstance(value, Mapping):
         if len(value) != 1:
             part = next((name for name, one in value.items() if isinstance(one, str | int | float)), "")
-            what = f"an object with the fields {', '.join(map(str, value)) or 'none'}, not one answer"
+            what = (
+                f"expected one answer, got an object with the fields {', '.join(map(str, value)) or 'none'}"
+            )
             raise UnreadableValueError(what, part=f"{at}.{part}" if part else "")
         ((name, only),) = value.items()
         return answer_text(only, read_box, f"{at}.{name}")
@@ -106,9 +108,9 @@ def answer_text(value: object, read_box: BoxReader, at: str = "") -> str:
 
 
 def solution_answer(value: object, read_box: BoxReader) -> str:
-    """The reference answer of a solution: its last box, what follows `####`, or all of a bare expression.
+    """Return the reference answer of a solution: its last box, the text after `####`, or a bare expression.
 
-    Raises `UnreadableValueError` where it has none of them.
+    Raises `UnreadableValueError` if it has none of them.
     """
     if isinstance(value, int | float):
         return answer_text(value, read_box)
@@ -144,7 +146,7 @@ def _number_text(value: int | float) -> str:
 
 
 def opened(text: str) -> Any:  # noqa: ANN401 - any JSON
-    """What a text of JSON holds; other text as it is."""
+    """Return the content of JSON text; other text unchanged."""
     if not text.lstrip().startswith(("{", "[")):
         return text
     try:

@@ -1,8 +1,8 @@
-r"""Instructions that published questions carry: found and taken off, so that a prompt has one and not two.
+r"""Instructions in published questions: found and removed, so that a prompt does not have two.
 
-An instruction says how to answer ("put your final answer within \boxed{}"), not what is asked. Only sentences
-at the very beginning or end count, only if they name a form of answer that no problem asks for by itself
-(`\boxed`, `####`, `Answer:`, or thinking step by step), and never the whole text.
+An instruction says how to answer ("put your final answer within \boxed{}"), not what the question is. Only
+sentences at the very beginning or end count, only if they name an answer format that no problem requires by
+itself (`\boxed`, `####`, `Answer:`, or thinking step by step), and never the whole text.
 
 The phrases are those of the prompts that DAPO, verl, DeepScaleR and Qwen2.5-Math publish.
 """
@@ -37,7 +37,7 @@ _MAX_SENTENCES = 4
 
 
 def without_instruction(question: str) -> tuple[str, str | None]:
-    """The question without an instruction before or after it, and that instruction (None: it has none)."""
+    """Return the question without an instruction before or after it, and that instruction (or None)."""
     text, after = _without_end(question.strip())
     text, before = _without_beginning(text)
     taken = " ".join(part for part in (before, after) if part)
@@ -53,12 +53,12 @@ def _without_end(text: str) -> tuple[str, str]:
         sentence_start = breaks[-1] if breaks else 0
         starts = [match.start() for match in _START.finditer(text, sentence_start)]
         starts = starts or [match.start() for match in _SUBJECT_START.finditer(text, sentence_start)]
-        # The last place that still begins an instruction: what stands before it may be the question.
+        # The last position that can begin an instruction: the text before it may be the question.
         found = [start for start in starts if _is_instruction(text[start:])]
         if not found:
             break
         taken = f"{text[found[-1] :]} {taken}".strip()
-        # "step by step, and put": the joint belongs to neither part.
+        # "step by step, and put": the conjunction belongs to neither part.
         head = text[: found[-1]]
         text = _GLUE.sub("", head) if found[-1] > sentence_start else head.rstrip()
     return text, taken
@@ -86,6 +86,6 @@ def _is_instruction(text: str) -> bool:
 
 
 def _without_equation(math: re.Match[str]) -> str:
-    """Nothing in place of an equation in which a box is a missing part; other mathematics as it is."""
+    """Remove an equation in which a box marks a missing part; keep other mathematics."""
     rest = _BOX.sub("", math[0])
     return "" if rest != math[0] and re.search(r"[0-9A-Za-z=]", rest) else math[0]

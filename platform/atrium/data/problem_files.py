@@ -1,8 +1,9 @@
-"""Rows to problems, with everything counted that did not become one.
+"""Conversion of rows to problems, with counts of all rows that were dropped.
 
-Rows are chosen by `where`, questions and answers found by field mapping, instructions taken off, repeats
-dropped. What differs from what is declared (a field that no row has, another number of rows or of problems)
-is an error: the same name must not stand for other data. Whether references can be graded is not known here.
+Rows are selected by `where`, questions and answers found by field mapping, instructions removed, repeats
+dropped. A difference from the declaration (a field that no row has, another number of rows or of problems) is
+an error, so that a name always stands for the same data. Whether references can be graded is checked
+elsewhere.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _MAX_REPEATED_FRAC = 0.9
 
 @dataclass(slots=True)
 class _Found:
-    """A distinct problem, how many rows have it, and whether their answers differ."""
+    """A distinct problem, the number of its rows, and whether their answers differ."""
 
     problem: Problem
     num_rows: int = 1
@@ -37,7 +38,7 @@ class _Found:
 
 
 class Reading:
-    """Takes rows in, one by one, and keeps the distinct problems and all counts."""
+    """A reader of rows that keeps the distinct problems and all counts."""
 
     def __init__(self, wanted: ProblemFiles, read_box: BoxReader) -> None:
         self._wanted = wanted
@@ -53,7 +54,7 @@ class Reading:
         self._last_row: Row = {}
 
     def add(self, row: Row) -> None:
-        """Take in the next row."""
+        """Add the next row."""
         self.num_rows += 1
         self._last_row = row
         if not all(_is_among(look_up(row, path), allowed) for path, allowed in self._wanted.allowed.items()):
@@ -67,7 +68,7 @@ class Reading:
 
     def _take(self, row: RowProblem) -> None:
         problem = row.problem
-        # Rows that repeat a question 100 times are many; a look at the text is enough for those.
+        # A question may repeat in 100 rows; for those a look at the text is enough.
         key = self._raw_seen.get(row.raw)
         if key is None:
             key = self._raw_seen[row.raw] = _key(problem)
@@ -88,7 +89,7 @@ class Reading:
         self._notes.update(row.notes)
 
     def check(self, names: Sequence[str]) -> None:
-        """Raise `DataError` where the data are not what is declared."""
+        """Raise `DataError` if the data do not match their declaration."""
         wanted = self._wanted
         listed = f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''} of "
         is_one = [PurePath(wanted.source).name] == list(names)
@@ -104,20 +105,20 @@ class Reading:
                     (*getattr(wanted.fields, name), *(wanted.fields.solution if name == "answer" else ()))
                 )
                 raise DataError(
-                    f"{place}: no row has a field for the {name}: looked for {paths or 'nothing'}; a row has "
+                    f"{place}: no row has a field for the {name}: expected {paths or 'nothing'}; a row has "
                     f"{self._columns_text()}; set {wanted.section}.fields.{name}=FIELD"
                 )
         if not self.found:
             raise DataError(
-                f"{place}: no row gives a problem: {self._incomplete_text()}; a row has "
+                f"{place}: no row contains a problem: {self._incomplete_text()}; a row has "
                 f"{self._columns_text()}; set {wanted.section}.fields.question and "
-                f"{wanted.section}.fields.answer to the fields that hold question and answer"
+                f"{wanted.section}.fields.answer to the fields with question and answer"
             )
         self._check_questions(place)
         _check_count(place, "distinct problems", len(self.found), wanted.expected_num_problems)
 
     def _check_questions(self, place: str) -> None:
-        """Raise `DataError` where most rows share a question that has different answers."""
+        """Raise `DataError` if most rows share a question that has different answers."""
         conflicting = [found for found in self.found.values() if found.is_conflicting]
         most = max(conflicting, key=lambda found: found.num_rows, default=None)
         if most is None:
@@ -127,14 +128,14 @@ class Reading:
         is_most = 2 * max(most.num_rows, self.num_conflicting) > self.num_chosen > 2
         if is_most or (is_few and 2 * num_shared > self.num_chosen):
             raise DataError(
-                f"{place}: {num_shared} of {self.num_chosen} rows share their question with rows of another "
-                f"answer ({most.num_rows} ask {most.problem.question[:_MAX_SHOWN_CHARS]!r}), so the field "
-                f"that is read is not the problem; a row has {self._columns_text()}; set "
+                f"{place}: {num_shared} of {self.num_chosen} rows have the same question as rows with "
+                f"another answer ({most.num_rows} ask {most.problem.question[:_MAX_SHOWN_CHARS]!r}), so "
+                f"this field is not the problem; a row has {self._columns_text()}; set "
                 f"{self._wanted.section}.fields.question=FIELD"
             )
 
     def problems(self) -> tuple[Problem, ...]:
-        """The problems; one without a name of its own is named by its question."""
+        """Return the problems; one without its own id is named by its question."""
         names = [found.problem.problem_id for found in self.found.values()]
         if all(names) and len(set(names)) == len(names):
             return tuple(found.problem for found in self.found.values())
@@ -145,22 +146,20 @@ class Reading:
         )
 
     def warnings(self) -> Iterator[str]:
-        """What a person should know, one line each."""
+        """Yield warnings for the user, one line each."""
         if self.num_repeated:
-            text = (
-                f"{self.num_repeated} of {self.num_chosen} rows repeat a problem, {len(self.found)} are left"
-            )
+            text = f"{self.num_repeated} of {self.num_chosen} rows repeat a problem, {len(self.found)} remain"
             if self.num_conflicting:
                 text += f" ({self.num_conflicting} repeats have another answer, the first one counts)"
             yield text
         if self.num_instructions:
             done = "taken off" if self._wanted.strips else "kept, so choose a prompt without one"
             shown = (self._instruction or "")[:_MAX_SHOWN_CHARS]
-            yield f"{self.num_instructions} questions carry an instruction ({shown!r}), {done}"
+            yield f"{self.num_instructions} questions contain an instruction ({shown!r}), {done}"
         for note, count in self._notes.items():
             yield f"{count} {note}"
         if self.incomplete:
-            yield f"{sum(self.incomplete.values())} rows give no problem: {self._incomplete_text()}"
+            yield f"{sum(self.incomplete.values())} rows contain no problem: {self._incomplete_text()}"
         for name, count in self._reader.num_without.items():
             if "." in name or name == CLUSTER:
                 yield f"{count} rows have no field for {name}"
@@ -168,13 +167,13 @@ class Reading:
             yield from self._unused_choices()
 
     def _unused_choices(self) -> Iterator[str]:
-        """A note about columns of choices that no question shows."""
+        """Yield a note about columns of choices that no question shows."""
         whole = tuple(name for name in COLUMNS if self._last_row.get(name))[:1]
         if names := whole or choice_columns(self._last_row):
-            held = f"column {names[0]} holds" if whole else f"columns {', '.join(names)} hold"
+            held = f"column {names[0]} contains" if whole else f"columns {', '.join(names)} contain"
             yield (
-                f"the {held} choices that no question shows; {self._wanted.section}.fields.choices="
-                f"[{','.join(names)}] shows them with letters, which the grader multiple_choice compares"
+                f"no question shows the {held}; {self._wanted.section}.fields.choices=[{','.join(names)}] "
+                "shows them with letters, which the grader multiple_choice compares"
             )
 
     def _columns_text(self) -> str:
@@ -188,7 +187,7 @@ class Reading:
 
 
 def _key(problem: Problem) -> str:
-    """Equal for rows that ask the same after the same conversation, whatever their system turns say."""
+    """Return a key that is equal for rows with the same question and conversation, ignoring system turns."""
     earlier = [text for role, text in problem.turns if role != "system"]
     return "\n".join(question_key(text) for text in (*earlier, problem.question))
 
@@ -201,8 +200,9 @@ def _is_among(value: object, allowed: tuple[object, ...]) -> bool:
 def _check_count(place: str, what: str, found: int, expected: int | None) -> None:
     if expected is not None and found != expected:
         raise DataError(
-            f"{place}: {found} {what}, {expected} are expected: these are other data than the configuration "
-            f"was written for; pin revision, or set expected_num_{what.split()[-1]}=null to take them"
+            f"{place}: expected {expected} {what}, got {found}: the data differ from those that the "
+            f"configuration was written for; pin revision, or set expected_num_{what.split()[-1]}=null to "
+            "accept them"
         )
 
 

@@ -1,7 +1,7 @@
-"""A published or local problem set: its files fetched and read, and the record of where it came from.
+"""Published and local problem sets: fetched, read, and recorded with their origin.
 
-The problems are distinct and in the order of the files. Whether the grader can read their golds, and which of
-them are trained on, is decided elsewhere.
+The problems are distinct and in the order of the files. Whether the grader can read their reference answers,
+and which problems are used for training, is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from atrium.data.sources import Log, locate_files
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where problems came from and what became of the rows; part of a run's provenance.
+    """The origin of problems and the fate of their rows; part of a run's provenance.
 
     `num_unreadable` counts references that the grader did not find equal to the same answer in another form;
-    `unreadable` are the ids of their problems, None where nothing was checked. `num_unchecked` counts those
-    whose check timed out, and `num_overlapping` training problems that a benchmark has too; `overlaps` names
-    them, the benchmark's problem and the words that both have (the first 1,000).
+    `unreadable` holds the ids of their problems, or None if nothing was checked. `num_unchecked` counts those
+    whose check timed out, and `num_overlapping` training problems that a benchmark also has; `overlaps` lists
+    them with the benchmark's problem and the shared words (the first 1,000).
     """
 
     source: str
@@ -44,13 +44,13 @@ class Origin:
     warnings: tuple[str, ...] = ()
 
     def as_record(self) -> dict[str, object]:
-        """As plain values, for JSON."""
+        """Return the record as plain values, for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemSet:
-    """Distinct problems in the order of the files, and where they came from."""
+    """Distinct problems in the order of the files, and their origin."""
 
     name: str
     problems: tuple[Problem, ...]
@@ -60,8 +60,8 @@ class ProblemSet:
 def read_problem_set(wanted: ProblemFiles, *, cache_dir: Path, read_box: BoxReader, log: Log) -> ProblemSet:
     """Fetch the files, and read their problems.
 
-    `read_box` gives the content of a text's last box. Raises `DataError` where the data are not there or
-    are not what is declared.
+    `read_box` returns the content of a text's last box. Raises `DataError` if the data are missing or do not
+    match their declaration.
     """
     located = locate_files(
         wanted.source,

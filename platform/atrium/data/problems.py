@@ -1,6 +1,6 @@
-"""Datasets: named, hashed collections of problems, and the endless order in which training takes them.
+"""Datasets: named, hashed collections of problems, and the endless order of training.
 
-Where problems come from (the built-in task, a file, the Hub) is not known here.
+The source of the problems (the built-in task, a file, the Hub) is not known here.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from atrium.base.seeding import derive_seed
 
 
 def content_hash(problems: Sequence[Problem]) -> str:
-    """SHA-256 (hex) over every field of the problems, in their order; equal data has an equal hash."""
+    """Return the SHA-256 (hex) of every field of the problems, in order; equal data have equal hashes."""
     digest = hashlib.sha256()
     for problem in problems:
         row: list[object] = [problem.problem_id, problem.question, problem.answer, dict(problem.metadata)]
-        if problem.turns or problem.verifier:  # hashes of problems without them stay what they were
+        if problem.turns or problem.verifier:  # hashes of problems without them stay the same
             row += [problem.turns, dict(problem.verifier)]
         digest.update(json.dumps(row, sort_keys=True, ensure_ascii=True).encode())
         digest.update(b"\n")
@@ -34,7 +34,7 @@ def content_hash(problems: Sequence[Problem]) -> str:
 class Dataset:
     """Problems under one name, with the hash of their content.
 
-    Raises `DataError` when it is empty or a `problem_id` occurs twice.
+    Raises `DataError` if it is empty or a `problem_id` occurs twice.
     """
 
     name: str
@@ -43,13 +43,13 @@ class Dataset:
 
     def __post_init__(self) -> None:
         if not self.problems:
-            raise DataError(f"dataset '{self.name}' holds no problems; give it at least one")
+            raise DataError(f"dataset '{self.name}' contains no problems; give it at least one")
         seen: set[str] = set()
         for problem in self.problems:
             if problem.problem_id in seen:
                 raise DataError(
-                    f"dataset '{self.name}' holds problem_id '{problem.problem_id}' twice; "
-                    "give every problem its own"
+                    f"dataset '{self.name}' contains problem_id '{problem.problem_id}' twice; give every "
+                    "problem its own"
                 )
             seen.add(problem.problem_id)
         object.__setattr__(self, "content_hash", content_hash(self.problems))
@@ -61,7 +61,7 @@ class Dataset:
 class ProblemStream:
     """An endless concatenation of epochs, each a permutation of the problems keyed by (seed, epoch).
 
-    It holds no position: what stands at a cursor depends on the problems and the seed only, so a
+    The stream has no position: the problem at a cursor depends only on the problems and the seed, so a
     resumed run continues from its cursor alone. Raises `DataError` without problems.
     """
 
@@ -72,9 +72,9 @@ class ProblemStream:
         self._seed = seed
 
     def take(self, cursor: int, num: int) -> tuple[Problem, ...]:
-        """The problems at positions `cursor` to `cursor + num - 1`; both are at least 0."""
+        """Return the problems at positions `cursor` to `cursor + num - 1`; both are at least 0."""
         if cursor < 0 or num < 0:
-            raise ValueError(f"cursor and num must be at least 0, not {cursor} and {num}")
+            raise ValueError(f"cursor and num must be at least 0, got {cursor} and {num}")
         taken: list[Problem] = []
         while len(taken) < num:
             epoch, offset = divmod(cursor + len(taken), len(self._problems))
@@ -83,6 +83,6 @@ class ProblemStream:
         return tuple(taken)
 
     def _permutation(self, epoch: int) -> NDArray[np.intp]:
-        # Sorting random keys: NumPy keeps PCG64's doubles stable over its versions, not its shuffles.
+        # Sorting random keys: NumPy guarantees PCG64's doubles across its versions, but not its shuffles.
         generator = np.random.Generator(np.random.PCG64(derive_seed(self._seed, "epoch", epoch)))
         return np.argsort(generator.random(len(self._problems)), kind="stable")

@@ -1,4 +1,4 @@
-"""The effect of a prompt's settings on the chat template, found by rendering with and without each."""
+"""Checks of prompt settings against the chat template, by rendering with and without each setting."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _OTHER_TEXT = "Answer in one word."
 _SHOWN_END = 40
 
 Render = Callable[..., list[int] | None]
-"""The prompt's tokens with some of its fields replaced; None where the chat template raises."""
+"""Returns the prompt's tokens with some of its fields replaced; None if the chat template raises."""
 
 
 def check_prompt(
     tokenizer: ChatTokenizer, template: PromptTemplate, problem: Problem, date: str | None
 ) -> list[str]:
-    """What the user should know about prompts that are not wrong, a line each.
+    """Return notes about valid but unusual prompts, one line each.
 
-    Raises `ConfigError` for a chat template that renders otherwise each time, and for a system turn or an
-    option that changes nothing.
+    Raises `ConfigError` for a chat template whose output changes, and for a system turn or an option without
+    effect.
     """
     if not template.use_chat_template:
         return []
@@ -43,8 +43,8 @@ def check_prompt(
         return []
     end = f", which ends with {text[-_SHOWN_END:]!r}" if text else ""
     return [
-        f"the chat template adds no generation prompt: answers continue the prompt{end}; this is right only "
-        "for a model that was trained so"
+        f"the chat template adds no generation prompt: answers continue the prompt{end}; this is right "
+        "only for a model trained that way"
     ]
 
 
@@ -71,16 +71,16 @@ def _check_repeats(template: PromptTemplate, prompt: list[int], text: str, rende
         again = render()
     if again == prompt and not _ADDRESS.search(text):
         return
-    what = "a clock or other changing state" if again != prompt else "an address in memory"
+    what = "a clock or other changing state" if again != prompt else "a memory address"
     raise ConfigError(
-        f"prompt template '{template.name}': the tokenizer's chat template reads {what}, so that a "
-        "question's prompt would be another one each time; correct chat_template in the model's "
-        "folder, or choose a prompt with use_chat_template=false"
+        f"prompt template '{template.name}': the tokenizer's chat template reads {what}, so a question's "
+        "prompt would differ each time; correct chat_template in the model's folder, or choose a prompt "
+        "with use_chat_template=false"
     )
 
 
 def _check_turns(template: PromptTemplate, prompt: list[int], render: Render) -> None:
-    """Raise `ConfigError` where a turn that the settings ask for is not part of the prompt."""
+    """Raise `ConfigError` if a turn given in the settings is missing from the prompt."""
     turns = (
         ("system turn", template.system is not None, {"system": f"{template.system} {_OTHER_TEXT}"}),
         ("worked examples", bool(template.examples), {"examples": ()}),
@@ -98,7 +98,7 @@ def _check_turns(template: PromptTemplate, prompt: list[int], render: Render) ->
 def _check_option(
     tokenizer: ChatTokenizer, template: PromptTemplate, name: str, prompt: list[int], render: Render
 ) -> None:
-    """Raise `ConfigError` where the prompt is the same without the option and with another value of it."""
+    """Raise `ConfigError` if the prompt is the same without the option and with another value of it."""
     value = template.chat_options[name]
     others = {key: one for key, one in template.chat_options.items() if key != name}
     if isinstance(value, bool):
@@ -111,6 +111,6 @@ def _check_option(
     near = difflib.get_close_matches(name, read, n=1)
     hint = f"did you mean {near[0]}?" if near else f"its options are {', '.join(read) or 'none'}"
     raise ConfigError(
-        f"prompt template '{template.name}': chat_options.{name} changes nothing in this tokenizer's chat "
+        f"prompt template '{template.name}': chat_options.{name} has no effect in this tokenizer's chat "
         f"template; {hint}"
     )

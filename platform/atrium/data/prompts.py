@@ -1,17 +1,17 @@
-r"""Prompts: how a problem's question becomes the token ids that a policy continues.
+r"""Prompts: the conversion of a problem's question to the token ids that a policy continues.
 
-A template adds an instruction, worked examples and an optional system turn; the turns' own markers come
-from the tokenizer's chat template, so one template serves every model. It may name strings that end an
-answer. The tokenizer is passed in: nothing here imports transformers.
+A template adds an instruction, worked examples and an optional system turn; the markers of turns come from
+the tokenizer's chat template, so one template serves every model. It may name strings that end an answer. The
+tokenizer is passed in: nothing here imports transformers.
 
-Settings name a template of this module, or say what one of their own is (see `Prompt`).
+Settings name a template of this module, or define one of their own (see `Prompt`).
 
-Sources: the instruction of `qwen_boxed` is the one that the Qwen model cards advise for mathematics. On a
+Sources: the instruction of `qwen_boxed` is the one that the Qwen model cards recommend for mathematics. On a
 Qwen tokenizer `qwen_boxed` and `qwen_user_boxed` give the prompts that the evaluation code of
 github.com/hkust-nlp/simpleRL-reason calls qwen25-math-cot and qwen-boxed. `matharena` and `matharena_aime`
 are github.com/eth-sri/matharena's. `dapo` is arXiv 2503.14476's and `r1` is table 1 of arXiv 2501.12948.
-Differs: `dapo` and `r1` ask for a box around the answer besides, because that is what the grader reads.
-`base_boxed` is Atrium's own, for models without chat; `bare` is none at all.
+Differs: `dapo` and `r1` also ask for a box around the answer, because the grader reads it. `base_boxed` is
+Atrium's own, for models without a chat template; `bare` adds nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from atrium.base.section import Section, Text
 from atrium.data.chat_templates import ChatTokenizer, Option, conversation_tokens
 
 FIRST_PROMPT_BYTES = 2 << 30
-"""Memory that the first prompt may take, which bounds what a chat template can do."""
+"""Memory limit for rendering the first prompt, which bounds a chat template's memory."""
 _PLACEHOLDER = "{question}"
 _INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
 _MATHARENA = "Put your final answer within \\boxed{}."
@@ -41,42 +41,42 @@ _AIME = "The answer is an integer between 0 and 999 inclusive."
 
 
 PromptEncoder = Callable[[Problem], TokenIds]
-"""A function from a problem to the tokens of its prompt."""
+"""Converts a problem to the tokens of its prompt."""
 
 
 class WorkedExample(Section):
-    """A question and the answer that the model is shown to it."""
+    """A question and the answer that the model is shown for it."""
 
     question: Text
-    """Put to the model as the problem's own question is."""
+    """Question of the example, formatted like the problem's own question."""
     answer: Text
-    """The text that the model is to imitate; without a chat template it follows the question directly."""
+    """Answer that the model should imitate; without a chat template it follows the question directly."""
 
 
 class PromptTemplate(Section):
-    """How one question is put to a model, and what ends its answer.
+    """The format of a question for a model, and the strings that end its answer.
 
     With the chat template, worked examples are turns of a conversation before the question. Without it the
-    prompt is plain text, for models that never saw a chat: each example's question and answer, then the
-    question, separated by `separator`; there is then no system turn.
+    prompt is plain text, for models not trained on chats: each example's question and answer, then the
+    question, separated by `separator`; there is no system turn.
     """
 
     name: Text = "own"
-    """The name of the prompt in records."""
+    """Name of the prompt in records."""
     system: Text | None = None
-    """The system turn; null leaves it to the chat template."""
+    """System turn; null leaves it to the chat template."""
     examples: tuple[WorkedExample, ...] = ()
     """Questions with answers, shown before the question."""
     user: Text = _PLACEHOLDER
-    """The text around a question, which holds {question} exactly once."""
+    """Text around a question, which contains {question} exactly once."""
     separator: str = "\n\n"
-    """What stands between examples without a chat template."""
+    """Separator between examples without a chat template."""
     use_chat_template: bool = True
     """Whether the tokenizer's chat template marks the turns; false gives plain text."""
     chat_options: dict[str, Option] = Field(default_factory=dict)
-    """The chat template's own options: switches, numbers or text, such as Qwen3's enable_thinking."""
+    """Options of the chat template: switches, numbers or text, such as Qwen3's enable_thinking."""
     stop: tuple[Text, ...] = ()
-    """Strings that end an answer; the tokens up to the one that completes a string are kept and trained."""
+    """Strings that end an answer; tokens up to the one that completes a string are kept and trained."""
 
     @model_validator(mode="after")
     def _check_whole(self) -> PromptTemplate:
@@ -92,7 +92,7 @@ class PromptTemplate(Section):
 
     @property
     def content_hash(self) -> str:
-        """SHA-256 (hex) over all that shapes the prompt: every field but the name, as far as it is used."""
+        """Return the SHA-256 (hex) of every field that affects the prompt, except the name."""
         content: list[object] = [self.user, self.system, self.use_chat_template, dict(self.chat_options)]
         if self.examples or self.stop:
             examples = [[one.question, one.answer] for one in self.examples]
@@ -108,11 +108,11 @@ def encode_prompt(
     *,
     add_generation_prompt: bool = True,
 ) -> TokenIds:
-    """The prompt's token ids [T], up to where the model's answer begins, on a `date` (see `chat_templates`).
+    """Return the prompt's token ids [T], up to the model's answer, for a `date` (see `chat_templates`).
 
-    The problem's own system turn precedes that of the template, and its earlier turns stand between the
-    worked examples and the question, as they are. Raises `ConfigError` when the template needs a chat
-    template and the tokenizer has none, or when plain text cannot hold the problem's turns.
+    The problem's own system turn precedes that of the template, and its earlier turns are placed, unchanged,
+    between the worked examples and the question. Raises `ConfigError` if the template needs a chat template
+    and the tokenizer has none, or if plain text cannot represent the problem's turns.
     """
     if not template.use_chat_template:
         if problem.turns:
@@ -142,13 +142,13 @@ def encode_prompt(
 
 
 def plain_prompt(question: str, template: PromptTemplate) -> str:
-    """The prompt of a template without chat: the examples, then the question."""
+    """Return the prompt of a template without chat: the examples, then the question."""
     shown = [template.user.replace(_PLACEHOLDER, one.question) + one.answer for one in template.examples]
     return template.separator.join([*shown, template.user.replace(_PLACEHOLDER, question)])
 
 
 def prompt_turns(problem: Problem, template: PromptTemplate) -> list[dict[str, str]]:
-    """The conversation that a chat template renders, up to the question."""
+    """Return the conversation that a chat template renders, up to the question."""
     systems = [text for role, text in problem.turns if role == "system"]
     if template.system is not None and not any(template.system in text for text in systems):
         systems.append(template.system)
@@ -164,9 +164,9 @@ def prompt_turns(problem: Problem, template: PromptTemplate) -> list[dict[str, s
 def prompt_encoder(
     tokenizer: ChatTokenizer, template: PromptTemplate, date: str | None = None
 ) -> PromptEncoder:
-    """A function from a problem to its prompt's tokens, which encodes each question once.
+    """Return a function from a problem to its prompt's tokens, which encodes each question once.
 
-    Encode one before other threads work: the memory that a chat template may take is bounded then.
+    Encode one prompt before other threads work: only then can the chat template's memory be limited.
     """
     known: dict[tuple[object, str], TokenIds] = {}
 
@@ -181,7 +181,7 @@ def prompt_encoder(
 
 
 def find_prompt_template(name: str) -> PromptTemplate:
-    """The template of that name in `PROMPT_TEMPLATES`; `ValueError` names the nearest otherwise."""
+    """Return the template of that name in `PROMPT_TEMPLATES`; a `ValueError` names the nearest otherwise."""
     template = PROMPT_TEMPLATES.get(name)
     if template is None:
         near = difflib.get_close_matches(name, PROMPT_TEMPLATES, n=1)
@@ -193,7 +193,7 @@ def find_prompt_template(name: str) -> PromptTemplate:
 
 
 def _shortened(template: PromptTemplate) -> object:
-    """A shipped template by its name, as it was typed; one of the user's own with all that it says."""
+    """Return a shipped template by its name, as it was typed; a user's template with all its fields."""
     if PROMPT_TEMPLATES.get(template.name) == template:
         return template.name
     return template.model_dump(mode="json", exclude_defaults=True)
@@ -208,7 +208,7 @@ else:
         Discriminator(lambda value: "name" if isinstance(value, str) else "own"),
         PlainSerializer(_shortened),
     ]
-"""A template as settings have it: the name of a shipped one, or a mapping of its fields."""
+"""A template in settings: the name of a shipped one, or a mapping of its fields."""
 
 
 def _without_chat() -> list[str]:

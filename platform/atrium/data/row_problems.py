@@ -1,4 +1,4 @@
-"""One row to one problem: its question, reference answer, choices, and what the verifier gets."""
+"""Conversion of one row to one problem: its question, reference answer, choices, and verifier values."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from atrium.data.settings import ProblemFiles
 
 _SYSTEM = {
     "keep": "prompts have a system turn, which precedes that of model.prompt",
-    "drop": "prompts have a system turn, left out",
+    "drop": "prompts have a system turn, which is dropped",
 }
-_EARLIER = "questions follow earlier turns, which stay in front of them"
-_SOLUTION = "message lists end with a turn of the assistant, which no prompt shows"
+_EARLIER = "questions follow earlier turns, which remain before them"
+_SOLUTION = "message lists end with a turn of the assistant, which is not part of the prompt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowProblem:
-    """What a row says; the `problem_id` is empty where it has none.
+    """The problem in a row; the `problem_id` is empty if it has none.
 
-    `raw` is equal for rows whose prompt has the same text; `notes` are worth counting.
+    `raw` is equal for rows whose prompt has the same text; `notes` are to be counted.
     """
 
     raw: object
@@ -46,7 +46,7 @@ class RowProblem:
 
 
 class RowReader:
-    """Reads rows by a field mapping; `num_without` counts rows that lack a field."""
+    """Reads rows by a field mapping; `num_without` counts rows with a missing field."""
 
     def __init__(self, wanted: ProblemFiles, read_box: BoxReader) -> None:
         self._wanted = wanted
@@ -55,7 +55,7 @@ class RowReader:
         self._instructions: dict[str, tuple[str, str | None]] = {}
 
     def read(self, row: Row) -> RowProblem:
-        """The problem of a row. Raises `UnreadableValueError` where it has none."""
+        """Return the problem of a row. Raises `UnreadableValueError` if it has none."""
         wanted = self._wanted
         prompt = self._prompt(row)
         question, instruction = self._without_instruction(prompt.question)
@@ -119,12 +119,12 @@ class RowReader:
             self.num_without["choices"] += 1
             raise UnreadableValueError("no field for the choices")
         whole = [value for value in found.values() if isinstance(value, list | Mapping)]
-        # A number counts columns from 0 (COPA), and text is the name of one (WinoGrande).
+        # A number counts columns from 0 (COPA), and text names one (WinoGrande).
         is_named = isinstance(first_of(row, self._wanted.fields.answer), str)
         return choices_of(whole[:1] or list(found.values()), list(found) if is_named else ())
 
     def _answer_value(self, row: Row, prompt: Asked) -> object:
-        """The value of the answer field; without one, the answer that a solution ends with."""
+        """Return the value of the answer field; without one, the answer at the end of a solution."""
         fields = self._wanted.fields
         value = first_of(row, fields.answer)
         if value is not MISSING and value is not None:
@@ -145,7 +145,7 @@ class RowReader:
                 return answer_text(value, self._read_box)
             except UnreadableValueError as error:
                 raise self._with_remedy(error, row, value) from error
-        # The verifier knows what the reference is: it may be JSON, and it may be missing.
+        # The verifier interprets the reference: it may be JSON, and it may be missing.
         value = first_of(row, self._wanted.fields.answer)
         if isinstance(value, list | Mapping):
             return json.dumps(value, ensure_ascii=False)
@@ -154,14 +154,14 @@ class RowReader:
         return "" if value is MISSING or value is None else answer_text(value, self._read_box)
 
     def _with_remedy(self, error: UnreadableValueError, row: Row, value: object) -> UnreadableValueError:
-        """The error with the settings that read a value of several parts."""
+        """Return the error with the settings that read a value of several parts."""
         path = next((path for path in self._wanted.fields.answer if look_up(row, path) is value), None)
         if path is None or not error.part:
             return error
         fields = f"{self._wanted.section}.fields"
         return UnreadableValueError(
             f"{error}: set {fields}.answer={path}{error.part} to compare with one part, or "
-            f"{fields}.verifier={path} to give all of it to a grader of your own"
+            f"{fields}.verifier={path} to pass all of it to your own grader"
         )
 
     def _metadata(self, row: Row) -> dict[str, str]:
@@ -180,11 +180,13 @@ class RowReader:
                 json.dumps(value)
             except (TypeError, ValueError) as error:
                 kind = type(value).__name__
-                raise UnreadableValueError(f"verifier.{name} is a {kind}, which JSON cannot hold") from error
+                raise UnreadableValueError(
+                    f"verifier.{name} is a {kind}, which JSON cannot represent"
+                ) from error
         return found
 
     def _named(self, row: Row, group: str) -> dict[str, Any]:
-        """The values of a group of fields by name, those that the row has."""
+        """Return the values of a group of fields by name, without missing ones."""
         values = {}
         for name, path in getattr(self._wanted.fields, group).items():
             value = look_up(row, path)

@@ -1,7 +1,7 @@
 """Settings of problems: the built-in task, and sets on the Hub or in a file. Never torch.
 
-What the training set and a benchmark share has the same words in both, so that a benchmark's file shows how
-to train on its like.
+The training set and a benchmark use the same names for shared settings, so a benchmark's file shows how to
+train on similar data.
 """
 
 from __future__ import annotations
@@ -23,77 +23,79 @@ class ArithmeticSettings(Section):
     """The built-in task: chained sums of one-digit numbers; the level is the number of operands."""
 
     min_operands: Annotated[int, Field(ge=2, le=1000)] = 2
-    """Operands of the easiest problems."""
+    """Number of operands of the easiest problems."""
     max_operands: Annotated[int, Field(ge=2, le=1000)] = 7
-    """Operands of the hardest problems."""
+    """Number of operands of the hardest problems."""
     num_train: ProblemCount = 20_000
-    """Problems to train on."""
+    """Number of training problems."""
     num_validation: ProblemCount = 192
-    """Held-out problems that the best checkpoint is chosen on."""
+    """Number of held-out problems on which the best checkpoint is chosen."""
     num_test: ProblemCount = 192
-    """Held-out problems that results are reported on."""
+    """Number of held-out problems on which results are reported."""
     seed: Seed = 0
-    """The start of the problems themselves, so that all seeds of a run share them."""
+    """Random seed of the problems; it does not depend on the run's seed."""
 
     def check(self) -> None:
-        """Raise `ConfigError` where there are no levels."""
+        """Raise `ConfigError` if there are no levels."""
         if self.min_operands > self.max_operands:
             raise ConfigError(
                 f"dataset.min_operands={self.min_operands} is above "
-                f"dataset.max_operands={self.max_operands}; allowed is 2 to {self.max_operands}"
+                f"dataset.max_operands={self.max_operands}; use 2 to {self.max_operands}"
             )
 
 
 def _as_paths(value: object) -> object:
-    # What is given here no longer counts as JSON, where a list would do for a tuple.
+    # Defaults given here do not pass through JSON, where a list may stand for a tuple.
     if isinstance(value, str):
         return (value,)
     return tuple(value) if isinstance(value, list) else value
 
 
 def _as_named_paths(value: object) -> object:
-    # A path by itself, or a list of paths, is named by what it says.
+    # A path alone, or a list of paths, is named by its own text.
     if isinstance(value, str):
         return {value: value}
     return {str(path): path for path in value} if isinstance(value, list) else value
 
 
 FieldPaths = Annotated[tuple[Text, ...], BeforeValidator(_as_paths)]
-"""Where a value stands in a row, such as `problem` or `extra_info.index`; of several the first there is."""
+"""Paths of a value in a row, such as `problem` or `extra_info.index`; the first one that exists is used."""
 NamedPaths = Annotated[dict[str, Text], BeforeValidator(_as_named_paths)]
-"""Paths by the name that their value has here."""
+"""Paths, by the name of their value."""
 
 Scalar = str | int | float | bool
 
 
 class Fields(Section):
-    """Which fields of a row hold what. An answer or a solution is needed."""
+    """The mapping from a row's fields to their meaning. An answer or a solution is required."""
 
     question: Annotated[FieldPaths, Field(min_length=1)]
-    """The problem's text, or a message list whose last turn of the user it is."""
+    """Field with the problem's text, or with a message list whose last user turn is the problem."""
     answer: FieldPaths = ()
-    """The reference answer: text, a number, a list of one, or text with `####` or a box; may be empty."""
+    """Field with the reference answer: text, a number, a list of one, or text with `####` or a box; may be
+    empty."""
     solution: FieldPaths = ()
-    """A solution; its last box, or a bare expression, is the reference where no answer field is filled."""
+    """Field with a solution; its last box, or a bare expression, is the reference if no answer field is
+    filled."""
     system: FieldPaths = ()
-    """The text of the system turn, where it is not part of a message list."""
+    """Field with the text of the system turn, if it is not part of a message list."""
     choices: FieldPaths = ()
-    """The choices of a multiple-choice question (or several fields with one choice each), which the question
-    then shows with letters; the reference becomes a letter. Empty: choices are not shown."""
+    """Field with the choices of a multiple-choice question, or several fields with one choice each. The
+    question shows them with letters, and the reference becomes a letter. Empty: choices are not shown."""
     problem_id: FieldPaths = ()
-    """The problem's own name; where there is none, it is made from the question."""
+    """Field with the problem's id; if there is none, the id is derived from the question."""
     metadata: dict[str, Text] = Field(default_factory=dict)
-    """What results are broken down by, such as level and subject, each with its field."""
+    """Fields by which results are broken down, such as level and subject, by name."""
     cluster: FieldPaths = ()
-    """The contest, source, template or paraphrase that problems share: comparisons count the problems of one
-    as dependent. Not a subject, which recurs in the next competition."""
+    """Field with the contest, source, template or paraphrase that problems share: comparisons treat the
+    problems of one cluster as dependent. Not a subject, which recurs in the next competition."""
     verifier: NamedPaths = Field(default_factory=dict)
-    """Values that the grader alone gets, unchanged, by name: a tolerance, the tests of a puzzle. With them a
-    reference that is JSON stays text, and a row may do without a reference."""
+    """Fields that only the grader receives, unchanged, by name: a tolerance, the tests of a puzzle. With them
+    a reference that is JSON stays text, and a row may have no reference."""
 
     @property
     def columns(self) -> frozenset[str]:
-        """The fields at the top of a row that the paths begin with, and the paths themselves."""
+        """Return the top-level fields that the paths begin with, and the paths themselves."""
         named = (
             *self.metadata.values(),
             *self.cluster,
@@ -107,43 +109,44 @@ class Fields(Section):
 
 
 class ProblemFiles(Section):
-    """Problems on the Hub or in a file: what is read, and what is expected of it."""
+    """Problems on the Hub or in a file: the files to read, and their expected content."""
 
     section: ClassVar[str] = "dataset"
-    """The section of the configuration that error messages name."""
+    """Section of the configuration that error messages name."""
 
     name: FolderName
-    """The name that results are filed under."""
+    """Name under which results are stored."""
     source: Text
     """A dataset's Hub id (owner/name), or the path of a local file or folder."""
     revision: Text | None = None
-    """Commit, tag or branch of the Hub repository; null for its newest state, which is recorded."""
+    """Commit, tag or branch of the Hub repository; null for its newest commit, which is recorded."""
     files: tuple[Text, ...] = ()
-    """Files to read below the Hub repository or the folder, in this order; not used for a single file."""
+    """Files to read in the Hub repository or folder, in this order; ignored for a single file."""
     fields: Fields
-    """Which fields of a row hold what."""
+    """Mapping from a row's fields to their meaning."""
     where: dict[str, Scalar | tuple[Scalar, ...]] = Field(default_factory=dict)
-    """Rows that are read: fields with the value, or one of the values, that they must have."""
+    """Filter of rows: fields with the value, or list of values, that they must have."""
     expected_num_rows: Count | None = None
-    """Rows that the files must hold; null where it is not known."""
+    """Expected number of rows in the files; null if unknown."""
     expected_num_problems: Count | None = None
-    """Problems that must be left once rows are chosen and repeats dropped; null where it is not known."""
+    """Expected number of problems after filtering and dropping repeats; null if unknown."""
     instruction: Literal["strip", "keep"] = "strip"
-    """What happens to an instruction such as `put your answer in a box` that a question ends with."""
+    """Whether an instruction at the end of a question, such as `put your answer in a box`, is removed or
+    kept."""
     system: Literal["keep", "drop"] = "keep"
-    """What happens to a system turn of a row: it precedes that of model.prompt, or it is left out."""
+    """Whether a row's system turn is kept, before that of model.prompt, or dropped."""
     choice_order: Literal["given", "shuffled"] = "given"
-    """The order of choices: as the file has them, or shuffled by a hash of each question, for files that have
-    the correct one first."""
+    """Order of choices: as given in the file, or shuffled by a hash of each question, for files in which the
+    correct choice is always first."""
 
     @property
     def strips(self) -> bool:
-        """Whether an instruction is taken off."""
+        """Whether instructions are removed."""
         return self.instruction == "strip"
 
     @property
     def allowed(self) -> Mapping[str, tuple[Scalar, ...]]:
-        """The values that a row may have, by field."""
+        """The allowed values of a row, by field."""
         return {
             name: values if isinstance(values, tuple) else (values,) for name, values in self.where.items()
         }

@@ -1,9 +1,8 @@
-"""Where a problem set's files are: on this machine, or on the Hugging Face Hub and then in its cache.
+"""Locations of a problem set's files: on this machine, or on the Hugging Face Hub and then in its cache.
 
-Files of one repository always come from one commit, which is reported; a connection that drops is taken up
-where it broke. `HF_ENDPOINT` names another Hub, `HF_HUB_OFFLINE` forbids the network, and `HF_HOME` or
-`HF_HUB_CACHE` choose another cache than the given one. No code of a repository is run, and no data file is
-anything but JSON, CSV or Parquet.
+Files of one repository always come from one commit, which is reported; interrupted downloads are resumed.
+`HF_ENDPOINT` names another Hub, `HF_HUB_OFFLINE` forbids network access, and `HF_HOME` or `HF_HUB_CACHE`
+select another cache. Code in a repository is never run, and data files must be JSON, CSV or Parquet.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocatedFiles:
-    """Files on this machine, in the order in which they are read; `revision` is the Hub's commit, if any."""
+    """Files on this machine, in reading order; `revision` is the Hub's commit, if any."""
 
     paths: tuple[Path, ...]
     names: tuple[str, ...]
@@ -39,21 +38,21 @@ class LocatedFiles:
 def locate_files(
     source: str, files: Sequence[str], *, revision: str | None, cache_dir: Path, log: Log
 ) -> LocatedFiles:
-    """The files of a local path or of a Hub dataset, downloaded where they are not in the cache.
+    """Return the files of a local path or Hub dataset, downloading those that are not in the cache.
 
-    A local file is taken whatever `files` says. Where a folder or repository has one data file, `files`
-    may be empty. Raises `DataError` where anything is missing or cannot be fetched.
+    A local file is read regardless of `files`. If a folder or repository has one data file, `files` may be
+    empty. Raises `DataError` if anything is missing or cannot be fetched.
     """
     path = Path(source).expanduser()
     if is_local(source):
         return _local_files(source, path, files)
     if not _HUB_ID.fullmatch(source):
-        raise DataError(f"source={source}: there is no such file, and it is no Hub id (owner/name)")
+        raise DataError(f"source={source}: there is no such file, and it is not a Hub id (owner/name)")
     return _hub_files(source, files, revision=revision, cache_dir=cache_dir, log=log)
 
 
 def is_local(source: str) -> bool:
-    """Whether a source means a path: it exists, looks like one, or has a data file's suffix."""
+    """Return whether a source is a path: it exists, looks like one, or has a data file's suffix."""
     path = Path(source).expanduser()
     looks_like_path = source.startswith((".", "/", "~")) or source.count("/") > 1
     return looks_like_path or path.suffix.lower() in READERS or path.exists()
@@ -69,7 +68,7 @@ def _local_files(source: str, path: Path, files: Sequence[str]) -> LocatedFiles:
     paths = tuple(path / name for name in names)
     for name, file in zip(names, paths, strict=True):
         if not file.is_file():
-            raise DataError(f"source={source}: there is no file {name} in it; it has {_listed(found)}")
+            raise DataError(f"source={source}: it has no file {name}; it has {_listed(found)}")
     return LocatedFiles(paths=paths, names=names, revision=None)
 
 
@@ -82,7 +81,7 @@ def _hub_files(
     paths: list[Path] = []
     for name in names:
         path = _downloaded(source, name, revision=commit, cache_dir=cache_dir, log=log)
-        # The first file says which commit a branch means; the others must not be of a newer one.
+        # The first file determines the commit of a branch; the others must come from the same one.
         commit = _commit_of(path, name) or commit
         paths.append(path)
     return LocatedFiles(paths=tuple(paths), names=names, revision=commit)
@@ -101,12 +100,12 @@ def _downloaded(source: str, name: str, *, revision: str | None, cache_dir: Path
         log(f"fetching {name} of {source} from {_endpoint() or 'the Hugging Face Hub'}")
     try:
         return Path(hf_hub_download(source, name, endpoint=_endpoint(), **options))
-    except Exception as error:  # the library lets its HTTP client's errors through, whichever that is
+    except Exception as error:  # the library passes through the errors of its HTTP client
         raise _download_error(error, source=source, name=name, revision=revision) from error
 
 
 def _files_on_hub(source: str, revision: str | None, cache_dir: Path) -> tuple[tuple[str, ...], str | None]:
-    """The one data file of a repository, and the commit that was looked at."""
+    """Return the only data file of a repository, and the commit that was used."""
     from huggingface_hub import HfApi, snapshot_download
 
     try:
@@ -116,9 +115,9 @@ def _files_on_hub(source: str, revision: str | None, cache_dir: Path) -> tuple[t
     except Exception as error:  # as above
         options: dict[str, Any] = {"repo_type": "dataset", "revision": revision, "local_files_only": True}
         try:
-            # What an earlier run fetched serves without the network.
+            # Files fetched by an earlier run are used without network access.
             cached = Path(snapshot_download(source, cache_dir=_hub_cache(cache_dir), **options))
-        except Exception:  # no usable copy: what is told is why the Hub did not answer
+        except Exception:  # no usable copy: the error explains why the Hub did not answer
             raise _download_error(error, source=source, name=None, revision=revision) from error
         names = [str(path.relative_to(cached)) for path in cached.rglob("*")]
         commit = cached.name
@@ -129,7 +128,7 @@ def _only_data_file(source: str, names: Sequence[str]) -> str:
     data = [name for name in names if PurePosixPath(name).suffix.lower() in READERS]
     if len(data) != 1:
         found = f"has {len(data)} data files ({_listed(data)})" if data else "has no data file"
-        raise DataError(f"source={source}: {found}; name those to read with files=[NAME,...]")
+        raise DataError(f"source={source}: {found}; name the files to read with files=[NAME,...]")
     return data[0]
 
 
@@ -139,13 +138,13 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _commit_of(path: Path, name: str) -> str | None:
-    """The commit in a cache path `.../snapshots/<commit>/<name>`."""
+    """Return the commit in a cache path `.../snapshots/<commit>/<name>`."""
     snapshot = path.parents[len(PurePosixPath(name).parts) - 1]
     return snapshot.name if snapshot.parent.name == "snapshots" else None
 
 
 def _hub_cache(cache_dir: Path) -> Path | None:
-    """None, for the library's own choice, where the environment makes one."""
+    """Return the cache folder, or None if the environment selects one for the library."""
     return None if any(os.environ.get(name) for name in _CACHE_VARIABLES) else cache_dir / "huggingface"
 
 
@@ -158,17 +157,20 @@ def _download_error(error: Exception, *, source: str, name: str | None, revision
 
     what = f"{source}" + (f", file {name}" if name else "") + (f", revision {revision}" if revision else "")
     for kind, reason in (
-        (hub.GatedRepoError, "is gated; ask for access on its Hub page, then run `hf auth login`"),
+        (hub.GatedRepoError, "is gated; request access on its Hub page, then run `hf auth login`"),
         (hub.RevisionNotFoundError, "has no such revision; see its history on the Hub, or set revision=null"),
-        (hub.RepositoryNotFoundError, "is no dataset on the Hub that you may see; check the name"),
-        (hub.RemoteEntryNotFoundError, "is not on the Hub; see what files are there, and set files=[NAME]"),
-        (hub.OfflineModeIsEnabled, f"HF_HUB_OFFLINE forbids to download it; unset it, or {_LOCAL_COPY}"),
+        (hub.RepositoryNotFoundError, "is not a dataset on the Hub that you can access; check the name"),
+        (hub.RemoteEntryNotFoundError, "is not on the Hub; see which files are there, and set files=[NAME]"),
+        (
+            hub.OfflineModeIsEnabled,
+            f"cannot be downloaded if HF_HUB_OFFLINE is set; unset it, or {_LOCAL_COPY}",
+        ),
         (hub.LocalEntryNotFoundError, f"{_NOT_REACHED}; try again, or {_LOCAL_COPY}"),
     ):
         if isinstance(error, kind):
             return DataError(f"dataset {what}: {reason}")
     said = " ".join(str(error).split())[:200] or type(error).__name__
     return DataError(
-        f"dataset {what}: the download failed ({said}); start again, files that are whole are kept, "
-        f"or {_LOCAL_COPY}"
+        f"dataset {what}: the download failed ({said}); start again (complete files are kept), or "
+        f"{_LOCAL_COPY}"
     )

@@ -1,8 +1,8 @@
-r"""Which questions are the same, and which part of a dataset each problem belongs to.
+r"""Identity of questions, and the assignment of problems to the parts of a dataset.
 
-Two questions are the same if they differ in spacing and in LaTeX that only spaces or resizes. The parts of
-a dataset follow from a keyed hash of each question: they do not depend on the order of the rows, and hardly
-on what else is in the file.
+Two questions are the same if they differ only in spacing and in LaTeX for spacing and size. The parts of a
+dataset follow from a keyed hash of each question: they do not depend on the order of the rows, and hardly on
+the other rows.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _FRACTION = re.compile(r"\\[dt]frac(?![A-Za-z])")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Splits:
-    """Problems to train on, to choose by (validation), and to report on (test); all disjoint.
+    """Training, validation (selection) and test (reporting) problems; all disjoint.
 
-    `test` is None where the dataset holds out nothing to report on.
+    `test` is None if the dataset holds out no test problems.
     """
 
     train: Dataset
@@ -36,12 +36,12 @@ class Splits:
 
     @property
     def parts(self) -> tuple[Dataset, ...]:
-        """The parts that there are: train, validation, test."""
+        """Return the existing parts: train, validation, test."""
         return (self.train, self.validation, *([self.test] if self.test else []))
 
 
 def question_key(question: str) -> str:
-    """Equal for questions that are the same but for layout."""
+    """Return a key that is equal for questions that differ only in layout."""
     text = _FRACTION.sub(r"\\frac", unicodedata.normalize("NFKC", question))
     return _LAYOUT.sub("", text).rstrip(".?!:")
 
@@ -55,9 +55,9 @@ def split_problems(
     num_test: int,
     seed: int,
 ) -> Splits:
-    """Cut problems of distinct questions into three parts, each in the order of the file.
+    """Split problems with distinct questions into three parts, each in the order of the file.
 
-    `num_train` None takes all that are left. Raises `DataError` where there are too few.
+    `num_train=None` takes all remaining problems. Raises `DataError` if there are too few.
     """
     num_held = num_validation + num_test
     num_wanted = num_held + (1 if num_train is None else num_train)

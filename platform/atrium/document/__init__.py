@@ -1,1 +1,1 @@
-"""Documents: what commands and pages show, as typed records that views render in every medium."""
+"""Documents: the output of commands and pages, as typed records that views render in every medium."""

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 Unit = Literal["", "share", "points", "p", "fraction", "ratio", "bound", "count", "seconds", "bytes"]
-"""The unit of a number, which decides its digits (`document.formatting.value_text`).
+"""The unit of a number, which determines its digits (`document.formatting.value_text`).
 
 Shares and points are fractions of 1 and shown in percent, which a title has to say; `p` is a p-value, `bound`
 an end of a window of ratios.
 """
 Tone = Literal["plain", "better", "worse", "warning", "muted"]
-"""What a sentence means to a reader: a renderer chooses the color."""
+"""The meaning of a sentence for a reader, from which a renderer chooses the color."""
 Pair = tuple[float, float]
 
 
@@ -46,7 +46,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The smallest and largest of several numbers, `100 to 200`; a single one where they are equal."""
+    """The smallest and largest of several numbers, `100 to 200`; a single one if they are equal."""
 
     low: float
     high: float
@@ -97,7 +97,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row's cells. `place` is the color of its method; `is_strong` marks the row of interest."""
+    """A row's cells. `place` selects the color of its method; `is_strong` marks the row of interest."""
 
     cells: tuple[Cell, ...]
     place: int | None = None
@@ -107,7 +107,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table. Its first column names the rows; `note` says how to read it, below.
+    """A table. Its first column names the rows; `note` below explains how to read it.
 
     A table with a `caption` is meant for a paper: LaTeX gives it a caption and a label, and HTML shows it as
     LaTeX to copy; a terminal and Markdown leave it out.
@@ -123,9 +123,9 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """An axis: its title with the unit, its scale, and its ends where they are fixed.
+    """An axis: its title with the unit, its scale, and its ends if they are fixed.
 
-    Shares and points are drawn in percent. `labels` name the places 0, 1, 2 and so on.
+    Shares and points are drawn in percent. `labels` name the positions 0, 1, 2 and so on.
     """
 
     title: str = ""
@@ -138,7 +138,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A reference: a line at x or at y, or a shaded range from x to `end`; gray without a place."""
+    """A reference: a line at x or at y, or a shaded range from x to `end`; gray without a `place`."""
 
     name: str = ""
     x: float | None = None
@@ -195,7 +195,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """What all figures have. `caption` says how to read it."""
+    """Common fields of all figures. `caption` explains how to read it."""
 
     key: str
     title: str
@@ -254,7 +254,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """A stored picture by its path from the page; Markdown alone shows it."""
+    """A stored picture by its path relative to the page; shown in Markdown only."""
 
     title: str
     file: str
@@ -276,7 +276,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """An output: the answer, what endangers it (`alerts`), sections, and how to read it (`notes`).
+    """An output: the answer, warnings about it (`alerts`), sections, and explanations (`notes`).
 
     Notes about these numbers have the tone `warning`; `muted` ones explain terms, and a terminal omits them.
     """

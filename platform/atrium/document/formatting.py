@@ -1,4 +1,4 @@
-"""Numbers and text as people read them: one format for each unit, spans of time, sizes, sparklines."""
+"""Numbers and text for people: one format for each unit, durations, sizes, sparklines."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from atrium.document.document import Unit
 
 DASH = "–"
-"""What is shown for an unknown value."""
+"""Text for an unknown value."""
 MINUS = "\N{MINUS SIGN}"
 _BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int = 40) -> str:
-    """A curve as one line of at most `width` characters, each the mean of its part of the values.
+    """Return a curve as one line of at most `width` characters, each the mean of its part of the values.
 
     Values that are not finite show as a gap; a constant curve is a line at the bottom.
     """
@@ -31,7 +31,7 @@ def sparkline(values: Sequence[float], width: int = 40) -> str:
     if not known:
         return ""
     low, high = min(known), max(known)
-    # Means of equal values differ in their last bits, which is no course to show.
+    # Means of equal values differ in their last bits, which must not show as a change.
     is_flat = high - low <= 1e-9 * max(abs(low), abs(high))
     top = len(_BARS) - 1
     return "".join(
@@ -41,7 +41,7 @@ def sparkline(values: Sequence[float], width: int = 40) -> str:
 
 
 def value_text(value: float | None, unit: Unit = "", *, is_signed: bool = False) -> str:
-    """A number in the digits of its unit; a dash for None and NaN.
+    """Format a number with the digits of its unit; a dash for None and NaN.
 
     Shares and points have one decimal and are in percent, without the sign; a p-value has three decimals, or
     is `<0.001`; a fraction has two decimals, a ratio three, a bound six, a count none, seconds below ten one,
@@ -79,23 +79,23 @@ def _magnitude(value: float, unit: Unit) -> str:
 
 
 def interval_text(interval: tuple[float, float], unit: Unit = "", *, is_signed: bool = False) -> str:
-    """An interval, such as `[30.1, 38.3]`, or `[-0.3, +4.5]` for differences."""
+    """Format an interval, such as `[30.1, 38.3]`, or `[-0.3, +4.5]` for differences."""
     low, high = (value_text(end, unit, is_signed=is_signed) for end in interval)
     return f"[{low}, {high}]"
 
 
 def share(value: float | None) -> str:
-    """A share as a percentage with one decimal, such as `88.2 %`; a dash for None and NaN."""
+    """Format a share as a percentage with one decimal, such as `88.2 %`; a dash for None and NaN."""
     return "–" if value is None or math.isnan(value) else f"{100 * value:.1f} %"
 
 
 def span(interval: tuple[float, float] | None) -> str:
-    """An interval of shares, such as `[84.9, 91.5]` in percent; empty for None."""
+    """Format an interval of shares, such as `[84.9, 91.5]` in percent; empty for None."""
     return "" if interval is None else f"[{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
 
 
 def number(value: float | None) -> str:
-    """A number with three significant digits, never in more than nine characters; a dash for None."""
+    """Format a number with three significant digits and at most nine characters; a dash for None."""
     if value is None or math.isnan(value):
         return "–"
     if value == 0 or 0.001 <= abs(value) < 100_000:
@@ -104,7 +104,7 @@ def number(value: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A span of time, such as `8 s`, `3:25` or `2:03:25`."""
+    """Format a duration, such as `8 s`, `3:25` or `2:03:25`."""
     whole = max(round(seconds), 0)
     if whole < 60:
         return f"{whole} s"
@@ -114,7 +114,7 @@ def duration(seconds: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """How long ago something was, such as `just now`, `5 min`, `3 h` or `12 days`."""
+    """Format the time since an event, such as `just now`, `5 min`, `3 h` or `12 days`."""
     for size, unit in ((86_400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if seconds >= size * (2 if unit == "days" else 1):
             return f"{seconds / size:.0f} {unit}"
@@ -122,7 +122,7 @@ def age(seconds: float) -> str:
 
 
 def size(num_bytes: float) -> str:
-    """A number of bytes, such as `404 kB`."""
+    """Format a number of bytes, such as `404 kB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if num_bytes < 999.5:
             return f"{num_bytes:.3g} {unit}"
@@ -131,14 +131,14 @@ def size(num_bytes: float) -> str:
 
 
 def counted(num: int | str | None, noun: str) -> str:
-    """A number of things, such as `1 seed` or `8 seeds`."""
+    """Format a count, such as `1 seed` or `8 seeds`."""
     return f"{num} {noun}{'' if str(num) == '1' else 's'}"
 
 
 def printable(text: str) -> str:
-    """Text that cannot steer a terminal: control and direction characters are shown by their code.
+    """Return text that cannot control a terminal: control and direction characters are shown by their code.
 
-    Line ends and tabs stay.
+    Line breaks and tabs are kept.
     """
     return "".join(
         character
@@ -149,7 +149,7 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """The text, or its beginning and end around an ellipsis where it is longer than `width`."""
+    """Return the text, or its beginning and end around an ellipsis if it is longer than `width`."""
     if len(text) <= width:
         return text
     head = (width - 3) * 2 // 3

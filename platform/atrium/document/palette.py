@@ -1,6 +1,6 @@
-"""Which colour a method has: the same in every view, report and figure, whatever else they show.
+"""The color of a method: the same in every view, report and figure.
 
-A place says hue and dashes: hues go round every `NUM_HUES` places, and every round has dashes of its own.
+A place determines hue and dashes: hues repeat every `NUM_HUES` places, and every round has its own dashes.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from itertools import count
 
 NUM_HUES = 8
 _USUAL = ("atr", "grpo", "reinforce", "dapo", "gspo", "clip_higher", "cispo", "dr_grpo")
-"""The methods that are compared most: no two of them want one hue."""
+"""The most frequently compared methods, which have different hues."""
 
 
 def places(method_by_name: Mapping[str, str]) -> dict[str, int]:
-    """The place of each of the names, by its method; those named earlier have the first choice.
+    """Return the place of each name, by its method; earlier names have precedence.
 
-    A method gets the hue that it always gets, unless another of these methods has it: then the next free one,
-    and once all hues are taken its own one again, with the next dashes.
+    A method gets its usual hue, unless another of these methods has it: then the next free one, and once all
+    hues are taken its own one again, with the next dashes.
 
     >>> places({"grpo": "grpo", "atr": "atr", "atr · delta 0.05": "atr"})
     {'grpo': 1, 'atr': 0, 'atr · delta 0.05': 2}

@@ -1,10 +1,9 @@
-"""An engine that answers from a bank of stored completions, for all of a group or for a part of it.
+"""An engine that answers from a bank of stored completions, for all or part of each group.
 
-A group takes its stored completions without replacement, so whole stored groups stay whole; which ones
-depends on the prompt and on the group's first seed. In this it differs from other engines, whose
-completions depend on their own seed alone. What is not stored is sampled by a live engine, which holds the
-policy's weights; a bank cannot answer for a policy that did not write it, so evaluation uses the live engine
-and never this one.
+A group takes its stored completions without replacement, so complete stored groups stay complete; the choice
+depends on the prompt and on the group's first seed. Completions of other engines depend only on their own
+seed. Completions that are not stored are sampled by a live engine, which has the policy's weights. A bank
+cannot represent a policy that did not write it, so evaluation always uses the live engine.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from atrium.engines.sampling import check_requests
 
 
 class BankEngine:
-    """Answers the first `stored_frac` of a request's seeds from `bank`, and the others by `live`.
+    """Answers the first `stored_frac` of a request's seeds from `bank`, and the others with `live`.
 
     Parameters
     ----------
     bank
         Stored completions by prompt.
     live
-        The engine of the policy. With `stored_frac` 1 it samples nothing here.
+        The engine of the policy; it samples nothing if `stored_frac` is 1.
     stored_frac
-        In (0, 1]; of a request's seeds this share, rounded to the nearest whole number, is stored.
+        Share of a request's seeds that is stored, in (0, 1], rounded to the nearest whole number.
     context_length
-        The most tokens that a prompt and its completion may have together.
+        Maximum number of tokens of a prompt and its completion together.
     """
 
     def __init__(self, bank: Bank, live: Sampler, *, stored_frac: float, context_length: int) -> None:
@@ -45,7 +44,7 @@ class BankEngine:
 
     @property
     def facts(self) -> EngineFacts:
-        """Those of the live engine."""
+        """Return the facts of the live engine."""
         return self._live.facts
 
     def generate(
@@ -53,15 +52,15 @@ class BankEngine:
     ) -> Iterator[Generation]:
         """Yield each request's completions, the stored ones first.
 
-        Temperature, `top_p` and `top_k` hold for live completions only. Raises `EngineError` as every
-        engine does, for a prompt of which too little is stored, for a stored completion longer than
-        `max_new_tokens`, and for `ignore_stop`, which stored text cannot follow.
+        Temperature, `top_p` and `top_k` apply to live completions only. Raises `EngineError` as every engine
+        does, and for a prompt with too few stored completions, a stored completion longer than
+        `max_new_tokens`, and `ignore_stop`, which does not apply to stored text.
         """
         check_requests(requests, sampling, context_length=self._context_length)
         if sampling.stop:
-            raise EngineError("a prompt's stop strings cannot end stored text: leave out model.prompt.stop")
+            raise EngineError("stop strings cannot end stored text; remove model.prompt.stop")
         if sampling.ignore_stop:
-            raise EngineError("ignore_stop asks for text that is not stored: use a live engine")
+            raise EngineError("ignore_stop cannot be used with stored completions; use a live engine")
         stored = [self._stored(request, sampling.max_new_tokens) for request in requests]
         return self._generate(requests, sampling, stored)
 
@@ -88,7 +87,7 @@ class BankEngine:
             yield Generation(request_index=index, completions=stored[index] + generation.completions)
 
     def _stored(self, request: GenerationRequest, max_new_tokens: int) -> tuple[Completion, ...]:
-        """The request's part of the bank, drawn without replacement."""
+        """Draw the request's stored completions without replacement."""
         num_wanted = round(self._stored_frac * len(request.sample_seeds))
         if num_wanted == 0:
             return ()
@@ -96,8 +95,8 @@ class BankEngine:
         completions = self._bank.get(tuple(prompt.tolist()), ())
         if len(completions) < num_wanted:
             raise EngineError(
-                f"{len(completions)} completions are stored for the prompt {_shown(prompt)} and a group "
-                f"takes {num_wanted}: store more, or ask for smaller groups"
+                f"the prompt {_shown(prompt)} has {len(completions)} stored completions but a group needs "
+                f"{num_wanted}; store more, or use smaller groups"
             )
         keys = [derive_seed(request.sample_seeds[0], "stored", place) for place in range(len(completions))]
         chosen = np.argsort(np.array(keys), kind="stable")[:num_wanted]
@@ -105,8 +104,8 @@ class BankEngine:
         longest = max(len(completion.token_ids) for completion in drawn)
         if longest > max_new_tokens:
             raise EngineError(
-                f"a stored completion has {longest} tokens and max_new_tokens is {max_new_tokens}: ask for "
-                "at least as many, what is stored is not cut"
+                f"a stored completion has {longest} tokens but max_new_tokens is {max_new_tokens}; use at "
+                "least that, since stored completions are not truncated"
             )
         return drawn
 

@@ -1,4 +1,4 @@
-"""From rollout groups to tensors: what the trainer feeds to the model and to the objective.
+"""Conversion of rollout groups to the tensors that the model and the objective read.
 
 Rows keep the order of the groups. Axes: B rows (completions), T completion tokens.
 """
@@ -22,24 +22,24 @@ from atrium.method.batch import Batch
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutRows:
-    """A rollout batch: tokens for the model, and the objective's view of them.
+    """A rollout batch: tokens for the model, and their data for the objective.
 
     Attributes
     ----------
     token_BL
-        Int64 prompt and completion tokens of each row, from column 0 on; `pad_token_id` behind them.
+        Int64 prompt and completion tokens of each row, from column 0 on; then `pad_token_id`.
     num_prompt_tokens_B, num_tokens_B
-        Int64 arrays on the host: length of the prompt, and of prompt and completion together. Which of the
-        completion's tokens are trained on, only the mask of `batch` says.
+        Int64 arrays on the host: length of the prompt, and of prompt and completion together. The mask of
+        `batch` says which completion tokens are trained on.
     prompt_index_B
         Int64 on the host; rows with equal values have equal prompts.
     batch
         The same rows for the objective.
     live_B
-        Bool; False for completions that other weights sampled: read from disk, or from before an update.
+        Bool; False for completions sampled by other weights: read from disk, or from before an update.
     proximal_state_BTD
-        The last states of the policy as the step begins, at the completion tokens, where a state divergence
-        needs them.
+        The policy's last hidden states at the start of the step, at the completion tokens, if a state
+        divergence needs them.
 
     Examples
     --------
@@ -76,7 +76,7 @@ class RolloutRows:
 
     @property
     def lengths(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Lengths of prompts and of rows, and which prompts are shared: what computed tokens follow from."""
+        """The lengths of prompts and rows, and the prompt indices: the input for counting computed tokens."""
         return self.num_prompt_tokens_B, self.num_tokens_B, self.prompt_index_B
 
     @property
@@ -85,11 +85,11 @@ class RolloutRows:
         return self.num_tokens_B - self.num_prompt_tokens_B
 
     def trained_rows(self) -> NDArray[np.int64]:
-        """The places of rows that are computed."""
+        """Return the indices of rows that are computed."""
         return np.flatnonzero(self.batch.is_trained_B.cpu().numpy())
 
     def select(self, rows: NDArray[np.int64]) -> Self:
-        """The given rows, in the given order, trimmed to the longest of them."""
+        """Return the given rows, in the given order, trimmed to the longest of them."""
         index = on_device(rows, self.token_BL.device)
         num_tokens_B = self.num_tokens_B[rows]
         num_prompt_tokens_B = self.num_prompt_tokens_B[rows]
@@ -108,12 +108,12 @@ class RolloutRows:
         )
 
     def with_batch(self, batch: Batch) -> Self:
-        """The same tokens with another view for the objective."""
+        """Return the same tokens with another batch for the objective."""
         return replace(self, batch=batch)
 
 
 def on_device(array: NDArray[Any], device: torch.device) -> Tensor:
-    """The array as a tensor on a device, which a GPU takes from pinned memory: the host does not wait."""
+    """Return the array as a tensor on a device; a GPU copies from pinned memory without blocking the host."""
     tensor = torch.from_numpy(array)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
@@ -127,7 +127,7 @@ def collate(
     device: str,
     weight_version: int | None = None,
 ) -> RolloutRows:
-    """Rows of all completions of the groups.
+    """Return the rows of all completions of the groups.
 
     Parameters
     ----------
@@ -136,9 +136,9 @@ def collate(
     trains
         For each group, whether it is computed or only counted in denominators.
     seed
-        Key of random choices that an objective makes on these rows.
+        Random seed for an objective's choices on these rows.
     weight_version
-        That of the policy's weights; None where all that was not read from disk comes from them.
+        Version of the policy's weights; None if they sampled all rows that were not read from disk.
     """
     rollouts = [(index, rollout) for index, group in enumerate(groups) for rollout in group.rollouts]
     completion_ids = [rollout.completion.token_ids for _, rollout in rollouts]
@@ -181,7 +181,7 @@ def _is_live(completion: Completion, weight_version: int | None) -> bool:
 
 
 def _rewards(rollouts: Sequence[Rollout], device: str) -> dict[str, Tensor]:
-    """The rewards [B]; of several, also values and weights [B, K] of those with a weight other than 0."""
+    """Return the rewards [B]; of several, also the values and weights [B, K] of those with nonzero weight."""
 
     def tensor(values: Sequence[Any]) -> Tensor:
         return torch.tensor(values, dtype=torch.float64, device=device)
@@ -196,7 +196,7 @@ def _rewards(rollouts: Sequence[Rollout], device: str) -> dict[str, Tensor]:
 
 
 def _behavior(rollouts: Sequence[Rollout], shape: tuple[int, ...], device: str) -> Tensor | None:
-    """The behavior log-probabilities [B, T] of rollouts that bring them; None where they do not."""
+    """Return the behavior log-probabilities [B, T] recorded in the rollouts; None if there are none."""
     logprob_BT = np.zeros(shape, dtype=np.float32)
     for row, rollout in enumerate(rollouts):
         if rollout.behavior_logprobs is None:
@@ -206,7 +206,7 @@ def _behavior(rollouts: Sequence[Rollout], shape: tuple[int, ...], device: str) 
 
 
 def with_behavior(groups: Sequence[RolloutGroup], logprob_BT: Tensor) -> tuple[RolloutGroup, ...]:
-    """The groups with the behavior log-probabilities [B, T] of the rows that `collate` makes of them."""
+    """Return the groups with the behavior log-probabilities [B, T] of the rows made by `collate`."""
     rows = iter(logprob_BT.float().cpu().numpy())
     return tuple(
         replace(

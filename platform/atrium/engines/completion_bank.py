@@ -1,7 +1,7 @@
-"""A bank of completions: stored text as the policy's tokens, by the prompt that it answers.
+"""A bank of completions: stored text as tokens of the policy, by prompt.
 
-Text without token ids is encoded by the policy's tokenizer and ends in its stop token unless it was cut
-off. Stored token ids are taken as they are once they are known to be this tokenizer's.
+Text without token ids is encoded by the policy's tokenizer and ends with its stop token unless it was cut
+off. Stored token ids are used unchanged once they are known to belong to this tokenizer.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _MAX_TEXTS_COMPARED = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
-    """What is needed of the policy's tokenizer.
+    """The required methods of the policy's tokenizer.
 
-    `encode` and `decode` work without special tokens; `stop_token_ids` are those of the policy, of which
-    the first ends a text; `unknown_token_id` is what stands for text that the vocabulary lacks, if any.
+    `encode` and `decode` work without special tokens; `stop_token_ids` are the policy's, of which the first
+    ends a text; `unknown_token_id` represents text outside the vocabulary, if there is such a token.
     """
 
     encode: Callable[[str], Sequence[int]]
@@ -46,7 +46,7 @@ def build_bank(
     max_new_tokens: int,
     num_needed: int,
 ) -> Bank:
-    """The bank of these completions.
+    """Build the bank of these completions.
 
     Raises `DataError` for tokens that are not the tokenizer's, for log-probabilities that are not one per
     token, for completions longer than `max_new_tokens`, and for a prompt with fewer than `num_needed`.
@@ -69,8 +69,8 @@ def _completion(one: StoredCompletion, vocabulary: Vocabulary, *, compares_text:
         ids = np.asarray(vocabulary.encode(one.text), dtype=np.int64)
         if vocabulary.unknown_token_id is not None and (ids == vocabulary.unknown_token_id).any():
             raise DataError(
-                f"{one.where} holds text that the policy's tokenizer has no tokens for; choose the model "
-                "that it was written for, or leave the row out"
+                f"{one.where} contains text that the policy's tokenizer has no tokens for; use the model "
+                "that it was written for, or remove the row"
             )
         if stops:
             ids = np.append(ids, vocabulary.stop_token_ids[0])
@@ -79,11 +79,11 @@ def _completion(one: StoredCompletion, vocabulary: Vocabulary, *, compares_text:
         ids = one.token_ids
         text = _own_text(one, vocabulary, compares_text=compares_text)
     if not len(ids):
-        raise DataError(f"{one.where} has no tokens: a completion that was cut off holds at least one")
+        raise DataError(f"{one.where} has no tokens; a completion that was cut off has at least one")
     if one.logprobs is not None and len(one.logprobs) != len(ids):
         raise DataError(
             f"{one.where} has {len(one.logprobs)} log-probabilities for {len(ids)} tokens of the policy's "
-            "tokenizer, the stop token included; give token_ids too, or drop the column logprobs"
+            "tokenizer, including the stop token; give token_ids too, or remove the column logprobs"
         )
     unknown = np.full(len(ids), np.nan, dtype=np.float32)
     return Completion(
@@ -98,30 +98,33 @@ def _completion(one: StoredCompletion, vocabulary: Vocabulary, *, compares_text:
 
 
 def _own_text(one: StoredCompletion, vocabulary: Vocabulary, *, compares_text: bool) -> str:
-    """The text of stored tokens; a few texts are compared with what was stored beside them."""
+    """Return the text of stored tokens; a few texts are compared with the stored text."""
     ids = one.token_ids
     assert ids is not None, "called for stored tokens"
-    other = "they belong to another tokenizer; choose the model that wrote them, or drop the column token_ids"
+    other = "they belong to another tokenizer; use the model that wrote them, or remove the column token_ids"
     outside = ids[(ids < 0) | (ids >= vocabulary.num_tokens)]
     if len(outside):
         raise DataError(
-            f"{one.where} has the token id {outside[0]}, and the policy's tokenizer knows 0 to "
+            f"{one.where} has the token id {outside[0]}, but the policy's tokenizer has 0 to "
             f"{vocabulary.num_tokens - 1}: {other}"
         )
     ends_in_stop = len(ids) > 0 and int(ids[-1]) in vocabulary.stop_token_ids
     if ends_in_stop != (one.finish_reason is FinishReason.STOP):
         raise DataError(
             f"{one.where} has the finish_reason {one.finish_reason.value} and "
-            f"{'ends' if ends_in_stop else 'does not end'} in a stop token of the policy: {other}"
+            f"{'ends' if ends_in_stop else 'does not end'} with a stop token of the policy: {other}"
         )
     text = vocabulary.decode(ids[: len(ids) - ends_in_stop].tolist())
     if compares_text and _compared(text.encode("utf-8", "replace").decode()) != _compared(one.text):
-        raise DataError(f"{one.where} has token ids that do not spell its text: {other}")
+        raise DataError(f"{one.where} has token ids that do not decode to its text: {other}")
     return text
 
 
 def _compared(text: str) -> str:
-    """The text without reasoning markers, which earlier versions left out where they are special tokens."""
+    """Return the text without reasoning markers.
+
+    Earlier versions omitted the markers if they are special tokens.
+    """
     for marker in REASONING_MARKERS:
         text = text.replace(marker, "")
     return text.strip()
@@ -132,8 +135,9 @@ def _check_lengths(found: dict[tuple[int, ...], list[Completion]], max_new_token
     num_long = sum(length > max_new_tokens for length in lengths)
     if num_long:
         raise DataError(
-            f"{num_long} of {len(lengths)} stored completions have more than rollout.max_new_tokens="
-            f"{max_new_tokens} tokens; allowed is at least {max(lengths)}, the length of the longest"
+            f"{num_long} of {len(lengths)} stored completions have more than "
+            f"rollout.max_new_tokens={max_new_tokens} tokens; use at least {max(lengths)}, the length of "
+            "the longest"
         )
 
 
@@ -145,6 +149,6 @@ def _check_numbers(
         least = min(short, key=lambda prompt: len(found[prompt]))
         raise DataError(
             f"{len(short)} of {len(found)} problems have fewer than the {num_needed} stored completions "
-            f"that a group takes ({asked[least].problem_id!r} has {len(found[least])}); lower "
-            "rollout.group_size or rollout.stored_frac, or leave those problems out"
+            f"that a group needs ({asked[least].problem_id!r} has {len(found[least])}); lower "
+            "rollout.group_size or rollout.stored_frac, or remove those problems"
         )

@@ -1,7 +1,7 @@
-"""What every engine declares in its settings: how it is asked, what it can, and what memory it takes.
+"""Declarations of every engine in its settings: interface, capabilities and memory use.
 
-Whoever has to know how a run samples asks the engine's class and never compares its name, so an engine of
-one's own answers for itself. The classes of the engines stand in `settings`. Never torch.
+Code that depends on how a run samples reads the engine's class and never compares its name, so a user's
+engine can describe itself. The classes of the engines are in `settings`. Never torch.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from atrium.base.section import Axis, Count, CountOrZero, Parallel, Positive, Po
 from atrium.models.shape import ModelShape
 
 NUMBER_BYTES = {"float32": 4, "bfloat16": 2, "fp8": 1}
-"""Bytes of one number."""
+"""Bytes per number."""
 
 REMOVED_PLACE_SETTINGS = ("num_engines", "engine_timeout_s", "cluster_address", "allow_open_cluster")
-"""Settings that said where the engines of earlier versions ran."""
+"""Removed settings for the location of engines in earlier versions."""
 
 SERVER_SETTINGS = ("num_servers", "servers", "weights_dir", "devices", "weight_transfer")
-"""Settings of `placement=server` only."""
+"""Settings that apply only to `placement=server`."""
 PLACE_SETTINGS = ("placement", *SERVER_SETTINGS)
-"""Settings that say where engines live; none changes what they sample."""
+"""Settings for the location of engines; none changes what they sample."""
 
 _LOOPBACK = re.compile(r"https?://(localhost|127\.[\d.]+|\[::1\]):")
 _OLD_ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
@@ -42,7 +42,7 @@ def _check_url(value: str) -> str:
 
 
 class Sampling(Section):
-    """How answers are drawn, as evaluations can choose it; training samples from the policy itself."""
+    """Sampling of answers in evaluations; training samples from the policy's own distribution."""
 
     temperature: Annotated[float, Field(ge=0.0, le=1e6)] = 1.0
     """Sampling temperature; 0 means greedy decoding."""
@@ -65,23 +65,23 @@ class Sampling(Section):
     @field_validator("temperature")
     @classmethod
     def _check_temperature(cls, value: float) -> float:
-        if 0.0 < value < 0.01:  # divided by which logits overflow; vLLM takes 0.01 in its place
+        if 0.0 < value < 0.01:  # the logits are divided by it and may overflow; vLLM uses at least 0.01
             raise ValueError("0, which is greedy decoding, or at least 0.01")
         return value
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineUse:
-    """What a run does around its engine, as far as it decides whether the two go together.
+    """The parts of a run that decide whether it can use an engine.
 
     Attributes
     ----------
     device
-        What the run computes on: `cpu` or `cuda`.
+        Device of the run: `cpu` or `cuda`.
     num_ranks, num_nodes
-        Processes of the run, and the machines that they are on.
+        Number of processes of the run, and of the machines that they are on.
     evaluation_top_p, evaluation_temperature
-        The share of the probability mass that evaluations sample from, and their temperature.
+        The evaluations' `top_p` and temperature.
     behavior_logprobs
         The setting `compute.behavior_logprobs`.
     compiles
@@ -102,22 +102,22 @@ class EngineUse:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineDemand:
-    """What an engine's memory follows from, besides its own settings and the model's shape.
+    """The quantities that determine an engine's memory, besides its own settings and the model's shape.
 
     Attributes
     ----------
     dtype
-        What the model computes in: `float32` or `bfloat16`.
+        Number format of the model: `float32` or `bfloat16`.
     weight_bytes
-        Bytes of one weight of the trainer's.
+        Bytes per weight of the trainer.
     is_apart
         Whether the trainer's module cannot be sampled from: it is sharded, adapted, or in another process.
     num_ranks
-        Processes that share the work.
+        Number of processes that share the work.
     rollout_tokens, evaluation_tokens
         Tokens of a whole batch of rollouts, and of the longest prompt with the longest answer.
     device_bytes
-        The device's memory; None where it is not known.
+        The device's memory; None if unknown.
     """
 
     dtype: str
@@ -131,9 +131,9 @@ class EngineDemand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaveSize:
-    """How much an engine gets at a time: at most so many samples, and tokens of prompts and answers.
+    """Limits on the work given to an engine at once: samples, and tokens of prompts and answers.
 
-    Whole problems, at least one. The defaults suit a small model on a CPU.
+    At least one problem, and always whole problems. The defaults suit a small model on a CPU.
     """
 
     num_samples: int = 512
@@ -141,24 +141,24 @@ class WaveSize:
 
 
 class EngineSettings(Axis, axis=True, tag="engine"):
-    """Settings that every engine has."""
+    """Settings shared by all engines."""
 
     has_own_weights: ClassVar[bool] = False
-    """Whether it holds weights apart from the trainer's module, which it could otherwise sample from."""
+    """Whether it holds its own weights; otherwise it can sample from the trainer's module."""
     reads_stored: ClassVar[bool] = False
-    """Whether completions may have been written by anyone, at any time."""
+    """Whether completions may come from any writer, at any time."""
     runs_as_server: ClassVar[bool] = False
     """Whether it can run as a server."""
     packages: ClassVar[tuple[str, ...]] = ()
-    """Distributions, beside torch and transformers, of which the installed one computes the completions."""
+    """Python packages, besides torch and transformers, whose installed version affects the completions."""
 
-    if TYPE_CHECKING:  # every engine declares it, as a literal of its own
+    if TYPE_CHECKING:  # every engine declares its own literal
         engine: str
 
     num_prompts: Annotated[int, Field(ge=1, le=1_000_000)]
-    """Problems sampled in each training step."""
+    """Number of problems sampled in each training step."""
     group_size: Annotated[int, Field(ge=1, le=100_000)]
-    """Completions sampled per problem: the group that advantages compare."""
+    """Number of completions sampled per problem: the group that advantages compare."""
     max_new_tokens: Count
     """Maximum number of tokens of a completion, including its stop token."""
     temperature: Annotated[float, Field(ge=0.01, le=100.0)]
@@ -168,7 +168,8 @@ class EngineSettings(Axis, axis=True, tag="engine"):
     """Stream of random numbers that completions are drawn from. Another stream repeats a run with other
     completions and everything else equal."""
     lag: Annotated[int, Field(ge=0, le=64)] = 0
-    """Steps by which sampling is ahead: with k, the weights after step t-1-k sample the batch of step t."""
+    """Number of steps by which sampling is ahead: with k, the weights after step t-1-k sample the batch of
+    step t."""
     placement: Literal["inside", "server"] = "inside"
     """Where completions are sampled: inside the trainer's process, or by vLLM servers in separate processes.
     With a `lag`, servers sample during updates. This saves time if they have devices of their own, and keeps
@@ -204,21 +205,21 @@ class EngineSettings(Axis, axis=True, tag="engine"):
 
     @property
     def processes_per_engine(self) -> int:
-        """Processes that share one engine, on a GPU each where there are any."""
+        """The number of processes that share one engine, each on its own GPU if there are any."""
         return 1
 
     @property
     def ranks_per_engine(self) -> int:
-        """Processes of the run itself that share one engine."""
+        """The number of processes of the run itself that share one engine."""
         return self.processes_per_engine if self.placement == "inside" else 1
 
     @property
     def num_outside(self) -> int:
-        """Number of servers, where `placement` has any."""
+        """The number of servers, if `placement` has any."""
         return len(self.servers) or self.num_servers
 
     def num_gpus(self, num_processes: int, num_nodes: int) -> int:
-        """GPUs that each machine needs for its processes of the run and the servers that it starts."""
+        """Return the number of GPUs per machine for the run's processes and the servers it starts."""
         if self.placement == "inside" or self.servers:
             return num_processes
         if self.devices is not None:
@@ -227,12 +228,12 @@ class EngineSettings(Axis, axis=True, tag="engine"):
 
     @property
     def num_kept_weights(self) -> int:
-        """Versions of the weights whose files are kept for servers: those of all batches that are sampled."""
+        """The number of weight versions whose files are kept for servers, one per batch being sampled."""
         return max(2, self.lag + 1)
 
     @property
     def overlaps(self) -> bool:
-        """Whether a batch is sampled during the update before it."""
+        """Whether a batch is sampled during the previous update."""
         return self.placement != "inside" and self.lag > 0
 
     @property
@@ -242,33 +243,33 @@ class EngineSettings(Axis, axis=True, tag="engine"):
 
     @property
     def sends_weights_afar(self) -> bool:
-        """Whether NCCL has to reach other machines for that."""
+        """Whether NCCL must reach other machines for that."""
         return self.sends_weights and any(_LOOPBACK.match(url) is None for url in self.servers)
 
     @property
     def sleeps(self) -> bool:
-        """Whether the engine gives its memory to the update."""
+        """Whether the engine frees its memory during updates."""
         return False
 
     @property
     def allows_expandable_segments(self) -> bool:
-        """Whether the engine works beside torch's growing segments of GPU memory."""
+        """Whether the engine is compatible with torch's expandable segments of GPU memory."""
         return True
 
     def check(self, use: EngineUse) -> None:
-        """Raise `ConfigError` where the engine cannot do what the run asks, or a setting has no effect."""
+        """Raise `ConfigError` if the engine does not support the run, or a setting has no effect."""
         for name in (*SERVER_SETTINGS, "continuous"):
             if self.placement == "inside" and (value := getattr(self, name)) != ALONE[name]:
                 raise ConfigError(
                     f"rollout.{name}={json.dumps(value).strip(chr(34))} has no effect with "
-                    "rollout.placement=inside; choose rollout.placement=server, or leave it out"
+                    "rollout.placement=inside; choose rollout.placement=server, or remove it"
                 )
         self._check_placed(use)
         if self.sends_weights:
             self._check_sending(use)
 
     def _check_placed(self, use: EngineUse) -> None:
-        """Raise `ConfigError` where servers cannot be shared evenly by processes and devices."""
+        """Raise `ConfigError` if servers cannot be shared evenly by processes and devices."""
         if self.placement == "inside":
             return
         if not self.runs_as_server:
@@ -278,24 +279,25 @@ class EngineSettings(Axis, axis=True, tag="engine"):
             )
         if self.servers and (self.num_servers > 1 or self.devices is not None):
             raise ConfigError(
-                "rollout.num_servers and rollout.devices have no effect on servers that are given by "
-                "rollout.servers; leave them out"
+                "rollout.num_servers and rollout.devices have no effect on servers given by "
+                "rollout.servers; remove them"
             )
         name = "servers" if self.servers else "num_servers"
         if self.num_outside % use.num_ranks:
             raise ConfigError(
                 f"rollout.{name}={self.num_outside} cannot be shared evenly by the {use.num_ranks} "
-                f"processes of the run; give a multiple of {use.num_ranks}"
+                f"processes of the run; use a multiple of {use.num_ranks}"
             )
         num_devices = self.num_outside * self.processes_per_engine // use.num_nodes
         if self.devices is not None and len(self.devices) != num_devices:
             raise ConfigError(
-                f"rollout.devices={list(self.devices)}: the servers of rollout.num_servers="
-                f"{self.num_servers} take {num_devices} on each machine; name so many, or null"
+                f"rollout.devices={list(self.devices)}: the servers of "
+                f"rollout.num_servers={self.num_servers} need {num_devices} on each machine; name that "
+                "many, or use null"
             )
 
     def _check_sending(self, use: EngineUse) -> None:
-        """Raise `ConfigError` unless the trainer and each process of the servers have a GPU of their own."""
+        """Raise `ConfigError` unless the trainer and each server process have a GPU of their own."""
         num_trained_on, devices = use.num_ranks // use.num_nodes, self.devices or ()
         has_shared = len({*devices, *range(num_trained_on)}) < len(devices) + num_trained_on
         obstacle = None
@@ -303,8 +305,8 @@ class EngineSettings(Axis, axis=True, tag="engine"):
             obstacle = f"compute.device={use.device} has no GPU to send from"
         elif has_shared:
             obstacle = (
-                f"rollout.devices={list(devices)} names a GPU twice or one of the trainer's, the first "
-                f"{num_trained_on}, and NCCL needs one GPU per process"
+                f"rollout.devices={list(devices)} names a GPU twice or one of the trainer's (the first "
+                f"{num_trained_on}), and NCCL needs one GPU per process"
             )
         if obstacle is not None:
             raise ConfigError(
@@ -313,16 +315,16 @@ class EngineSettings(Axis, axis=True, tag="engine"):
             )
 
     def check_machine(self, device: str) -> None:
-        """Raise `MissingDependencyError` or `ConfigError` where the engine cannot run here on `device`."""
+        """Raise `MissingDependencyError` or `ConfigError` if the engine cannot run here on `device`."""
 
     def check_model(self, shape: ModelShape, device: str) -> None:
-        """Raise `ConfigError` where the engine cannot compute such a model on `device`."""
+        """Raise `ConfigError` if the engine cannot compute such a model on `device`."""
 
     def check_cache(self, shape: ModelShape, dtype: str, device_bytes: int | None) -> None:
-        """Raise `ConfigError` where what the engine is given does not hold the longest completion."""
+        """Raise `ConfigError` if the engine's memory cannot hold the longest completion."""
 
     def memory(self, shape: ModelShape, demand: EngineDemand) -> tuple[MemoryItem, ...]:
-        """What the engine takes of a device's memory, and when."""
+        """Return the engine's uses of a device's memory, and their phases."""
         raise NotImplementedError
 
     def concurrency(self, shape: ModelShape, dtype: str, device_bytes: int) -> Concurrency | None:
@@ -330,26 +332,26 @@ class EngineSettings(Axis, axis=True, tag="engine"):
         return None
 
     def wave_size(self, num_parameters: int) -> WaveSize | None:
-        """How much an evaluation gives the engine at a time; None for one that batches by itself.
+        """Return the limits on an evaluation's work per call; None for an engine that batches by itself.
 
-        A rule, not a measurement: it decides the last bits of log-probabilities, so it has to be the same for
-        an evaluation that is resumed.
+        This is a fixed rule, not a measurement: it affects the last bits of log-probabilities, so a resumed
+        evaluation must use the same.
         """
         return None
 
     def prepare_environment(self, device: str, cache_dir: Path) -> None:
-        """Put what torch and the engine's libraries read into the environment, before any is imported.
+        """Set the environment variables of torch and the engine's libraries, before any is imported.
 
-        On a GPU, segments that grow: micro-batches of many sizes then leave no holes in its memory. What the
-        user has set stays.
+        On a GPU this enables expandable segments, so that micro-batches of many sizes do not fragment memory.
+        Variables set by the user are kept.
         """
         if device == "cuda" and self.allows_expandable_segments and _OLD_ALLOCATOR not in os.environ:
             os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
     def for_evaluation(self) -> Self | None:
-        """The settings by which the engine answers for one process alone; None where it answers nothing."""
+        """Return the engine's settings in an evaluation by one process; None if it cannot answer."""
         return self.model_copy(update=ALONE)
 
 
 ALONE = {name: EngineSettings.model_fields[name].default for name in (*PLACE_SETTINGS, "lag", "continuous")}
-"""Settings of the engine of one process: the defaults of what concerns servers."""
+"""Settings of a single process's engine: the defaults of everything that concerns servers."""

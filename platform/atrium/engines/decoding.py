@@ -1,7 +1,7 @@
-"""Decoding a batch with a transformers model: cache, mask and positions, through its public interface.
+"""Decoding of a batch with a transformers model through its public interface: cache, mask, positions.
 
-One prefill per distinct prompt, left-padded, whose states all rows of that prompt share; then one token
-per row and step. What is sampled, and which rows go on, is decided elsewhere.
+One prefill per distinct prompt, left-padded, whose states are shared by all rows of that prompt; then one
+token per row and step. Sampling, and which rows continue, is decided elsewhere.
 
 Axes: N rows, U distinct prompts, L prompt tokens with padding, T new tokens, V vocabulary.
 """
@@ -23,7 +23,7 @@ from atrium.base.records import TokenIds
 from atrium.models.blocks import decoder_of
 from atrium.models.sources import one_line
 
-# A cache layer first reserves room for this many new tokens; the room doubles when it is full.
+# Initial capacity of a cache layer in new tokens; the capacity doubles when it is full.
 _FIRST_ROOM = 64
 _OTHERS = "use a model whose layers are all attention, or another engine"
 
@@ -42,7 +42,7 @@ class Decoder:
         pad_token_id: int,
         max_new_tokens: int,
     ) -> None:
-        """Run the distinct ones among `prompts`, and give each row the states of its prompt."""
+        """Run the distinct prompts among `prompts`, and give each row the states of its prompt."""
         self._model = model
         self._cache = new_cache(model, max_new_tokens)
         distinct = {prompt.tobytes(): prompt for prompt in prompts}
@@ -90,10 +90,10 @@ class Decoder:
         return logit_NV
 
     def _decoding_mask(self, mask_UL: Tensor, max_new_tokens: int) -> Tensor:
-        """The mask of all steps, whose last axis a step cuts to its length.
+        """Return the mask of all steps, whose last axis a step truncates to its length.
 
-        Where every layer attends to the whole cache, the mask is made in the form that attention
-        adds to its scores, [U, 1, 1, L + T], so that transformers need not make it at every step.
+        If every layer attends to the whole cache, the mask is created in the form that attention adds to its
+        scores, [U, 1, 1, L + T], so that transformers need not create it at every step.
         """
         mask = torch.nn.functional.pad(mask_UL, (0, max_new_tokens), value=1)
         if (
@@ -107,7 +107,7 @@ class Decoder:
 
 
 def _pad_left(prompts: Sequence[TokenIds], pad_token_id: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The prompts as rows [U, L], ending together, and ones where a row holds its prompt."""
+    """Return the prompts as right-aligned rows [U, L], and a mask that is one at their tokens."""
     length = max(len(prompt) for prompt in prompts)
     token_UL = np.full((len(prompts), length), pad_token_id, np.int64)
     is_token_UL = np.zeros_like(token_UL)
@@ -118,9 +118,9 @@ def _pad_left(prompts: Sequence[TokenIds], pad_token_id: int) -> tuple[NDArray[n
 
 
 class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
-    """A full-attention cache layer with room for new tokens, so that a token costs no copy of the cache.
+    """A full-attention cache layer with spare capacity, so that a new token does not copy the cache.
 
-    `keys` and `values` [N, heads, length, head size] are views of the filled part of that room.
+    `keys` and `values` [N, heads, length, head size] are views of the filled part.
     """
 
     def __init__(self, max_new_tokens: int) -> None:
@@ -135,7 +135,7 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Append the states of new tokens, and return those of all."""
+        """Append the states of new tokens, and return those of all tokens."""
         start = self.get_seq_length()
         end = start + key_states.shape[-2]
         if not self.is_initialized:
@@ -170,7 +170,7 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
 
 
 def new_cache(model: PreTrainedModel, max_new_tokens: int) -> DynamicCache:
-    """The model's own kind of cache, with room reserved where a layer attends to all tokens."""
+    """Return the model's own kind of cache, with spare capacity for layers that attend to all tokens."""
     cache = DynamicCache(config=model.config)
     if any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in cache.layers):
         raise EngineError(
@@ -184,7 +184,7 @@ def new_cache(model: PreTrainedModel, max_new_tokens: int) -> DynamicCache:
 
 
 def check_decoding(model: PreTrainedModel) -> None:
-    """Raise `EngineError` for a model that does not decode with a cache that its completions can share."""
+    """Raise `EngineError` for a model without a cache that completions of one prompt can share."""
     cache, name = new_cache(model, max_new_tokens=1), type(model).__name__
     try:
         with inference_mode(model):
@@ -193,12 +193,12 @@ def check_decoding(model: PreTrainedModel) -> None:
     except (TypeError, ValueError, AttributeError) as error:
         raise EngineError(f"{name} cannot be sampled by this engine: {one_line(error)}; {_OTHERS}") from error
     if cache.get_seq_length() != 2:
-        raise EngineError(f"{name} keeps no key-value cache of transformers; {_OTHERS}")
+        raise EngineError(f"{name} has no key-value cache of transformers; {_OTHERS}")
 
 
 @contextmanager
 def inference_mode(model: PreTrainedModel) -> Iterator[None]:
-    """Compute without gradients and without dropout, and leave every module in the mode it had."""
+    """Compute without gradients and dropout, and restore every module's mode."""
     training = [module for module in model.modules() if module.training]
     if training:
         model.eval()

@@ -1,8 +1,8 @@
-"""The engine protocol: whatever samples completions for the loop and for evaluation.
+"""The engine protocol: the interface for sampling completions in training and evaluation.
 
 Every engine passes the contract in `tests/engines/test_engine_contract.py`. An engine samples from
-softmax(logits / temperature), after penalties and cut to `min_p`, `top_k` and `top_p` where they are set, and
-reports the log-probabilities of that very distribution.
+softmax(logits / temperature), after penalties and truncation to `min_p`, `top_k` and `top_p` if they are set,
+and reports the log-probabilities of exactly that distribution.
 """
 
 from __future__ import annotations
@@ -18,17 +18,20 @@ from atrium.engines.declaration import Sampling
 
 
 class SamplingParams(Sampling):
-    """How completions are drawn.
+    """Sampling parameters of completions.
 
-    `temperature` 0 is greedy decoding (log-probabilities are then those at temperature 1).
-    `top_p` 1, `top_k` None and `min_p` 0 leave the distribution whole, which on-policy training requires.
-    The penalties change a token's logit z where the token occurred. First, `repetition_penalty` r makes z / r
-    of z > 0 and z r of others, for tokens of prompt and completion (arXiv 1909.05858, as vLLM has it); then z
-    falls by `presence_penalty` + n `frequency_penalty`, with n > 0 the times that the completion has the
-    token. Rollouts of training have none: what is sampled would not be the policy's distribution.
+    `temperature` 0 is greedy decoding (log-probabilities are then those at temperature 1). `top_p` 1, `top_k`
+    None and `min_p` 0 leave the distribution unchanged, as on-policy training requires.
+
+    The penalties change a token's logit z if the token has occurred. First, `repetition_penalty` r replaces z
+    by z / r if z > 0 and by z r otherwise, for tokens of prompt and completion (arXiv 1909.05858, as in
+    vLLM); then z decreases by `presence_penalty` + n `frequency_penalty`, where n > 0 is the token's count in
+    the completion. Training rollouts use no penalties, since samples would not follow the policy's
+    distribution.
+
     `ignore_stop` samples exactly `max_new_tokens` tokens: the stop token is given probability 0, and
-    log-probabilities are those of the distribution without it. Only benchmarks use it.
-    A completion is finished as well by the token that completes one of the strings `stop`, which it keeps.
+    log-probabilities are those of the distribution without it. Only benchmarks use it. A completion also ends
+    with the token that completes one of the strings `stop`, which it keeps.
     """
 
     ignore_stop: bool = False
@@ -36,19 +39,19 @@ class SamplingParams(Sampling):
 
     @property
     def has_penalties(self) -> bool:
-        """Whether tokens that occurred are more or less likely for it."""
+        """Whether tokens that have occurred become more or less likely."""
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GenerationRequest:
-    """One prompt and the seeds of the samples wanted for it: one completion per seed.
+    """A prompt and the seeds of its samples: one completion per seed.
 
-    The completion of a seed depends on the prompt, the weights, the sampling parameters and that seed
-    only: not on its neighbours, their order, or how the engine batches them (up to floating-point
-    rounding of the logits, which a batch's shape may change in the last bits).
-    Where an engine's work is cut into units, requests that follow one another share one only with an equal
-    `wave`: the neighbours of a request are then the same whatever else is asked.
+    The completion of a seed depends only on the prompt, the weights, the sampling parameters and that seed,
+    not on other requests, their order, or the engine's batching (up to floating-point rounding of the logits,
+    since a batch's shape may change the last bits). If an engine divides its work into units, consecutive
+    requests share a unit only if their `wave` is equal: a request's unit is then the same regardless of the
+    other requests.
     """
 
     prompt_token_ids: TokenIds
@@ -66,12 +69,12 @@ class Generation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFacts:
-    """What a run records of a started engine.
+    """The properties of a started engine that a run records.
 
-    `described` is what it made of its settings, such as the size of its cache; `num_preempted` how often
-    since its start a sample lost its place in the cache and was computed again, None where none can.
-    `idle_s` is for how long since its start it had nothing to do, as the mean of its processes; None for an
-    engine in the trainer's process, which is busy or keeps nobody waiting.
+    `described` holds derived values, such as the size of its cache. `num_preempted` counts samples that were
+    preempted from the cache and recomputed since the start, None if this cannot happen. `idle_s` is the idle
+    time since the start, averaged over its processes; None for an engine in the trainer's process, which is
+    busy or keeps nobody waiting.
     """
 
     described: Mapping[str, str | int | float] = field(default_factory=dict)
@@ -84,7 +87,7 @@ class Sampler(Protocol):
 
     @property
     def facts(self) -> EngineFacts:
-        """What only the started engine knows of itself, now."""
+        """Return the properties that only the running engine knows."""
         ...
 
     def generate(
@@ -92,8 +95,8 @@ class Sampler(Protocol):
     ) -> Iterator[Generation]:
         """Yield each request's completions once, as soon as all of them are finished, in any order.
 
-        An engine may also answer requests that are appended to `requests` while completions are taken.
-        Raises `EngineError` when a prompt leaves no room for `max_new_tokens` in the model's context.
+        An engine may also answer requests that are appended to `requests` during iteration. Raises
+        `EngineError` when a prompt leaves no room for `max_new_tokens` in the model's context.
         """
         ...
 
@@ -102,13 +105,13 @@ class Engine(Sampler, Protocol):
     """Samples completions from the policy's current weights."""
 
     def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Take over the policy's weights (a full `state_dict`, tied heads included) as `version`."""
+        """Replace the weights by the policy's (a full `state_dict`, including tied heads), as `version`."""
         ...
 
     def release_memory(self) -> None:
-        """Give the device's memory to others until the engine is used again, where it has any to give."""
+        """Free the device's memory, if possible, until the engine is used again."""
         ...
 
     def close(self) -> None:
-        """Release what the engine holds. Harmless when called twice."""
+        """Release the engine's resources. Harmless when called twice."""
         ...

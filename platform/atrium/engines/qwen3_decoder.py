@@ -1,12 +1,12 @@
-"""Decoding Qwen3 models on a CPU with fewer and larger operations than their module's forward has.
+"""Decoding Qwen3 models on a CPU with fewer and larger operations than the module's forward pass.
 
 At the sizes that train on a CPU, a decoding step of transformers spends a third of its time between
-operations. `Qwen3Decoder` does the same computation over the same weights: query, key and value in one
-product, gate and up in one, and attention as two batched products. Equal to the module's up to rounding.
+operations. `Qwen3Decoder` does the same computation with the same weights: query, key and value in one
+product, gate and up in one, and attention as two batched products. It equals the module up to rounding.
 
 Axes: N rows, H query heads, K key-value heads, R = H / K, D head size, L tokens so far, E hidden size.
 
-Source: `Qwen3ForCausalLM` of transformers, whose forward it repeats; prefill still runs that.
+Source: `Qwen3ForCausalLM` of transformers, whose forward pass it repeats; prefill still uses the module.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PROJECTIONS = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", 
 
 
 def has_fused_form(model: PreTrainedModel) -> bool:
-    """Whether `model` is a plain float32 Qwen3 on a CPU, without hooks, adapters or sliding windows."""
+    """Return whether `model` is a plain float32 Qwen3 on a CPU: no hooks, adapters or sliding windows."""
     if type(model) is not Qwen3ForCausalLM:
         return False
     config, weight = model.config, model.get_input_embeddings().weight
@@ -48,10 +48,10 @@ def has_fused_form(model: PreTrainedModel) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The weights of one layer as its step uses them; norms' scales are taken into them.
+    """The weights of one layer in the layout of its step; the norms' scales are folded into them.
 
-    They are copied with inputs first: MKL multiplies a hundred rows by those a fifth faster than by the
-    module's own.
+    They are copied with the input axis first: for a hundred rows MKL multiplies them a fifth faster than the
+    module's own layout.
     """
 
     query_key_value: Tensor
@@ -62,7 +62,7 @@ class _Block:
 
 
 class Qwen3Decoder(Decoder):
-    """A `Decoder` for models that `has_fused_form` accepts. It copies their weights when made."""
+    """A `Decoder` for models accepted by `has_fused_form`. It copies the weights at construction."""
 
     def __init__(self, model: PreTrainedModel, prompts: Sequence[TokenIds], **sizes: int) -> None:
         super().__init__(model, prompts, **sizes)
@@ -137,7 +137,7 @@ def _fuse(model: PreTrainedModel, index: int) -> _Block:
 
 
 def _unit_rms(state: Tensor, epsilon: float) -> Tensor:
-    """Return the states over their root mean square in the last axis."""
+    """Return the states divided by their root mean square over the last axis."""
     norm = torch.linalg.vector_norm(state, dim=-1, keepdim=True)
     inverse: Tensor = norm.square_().div_(state.shape[-1]).add_(epsilon).rsqrt_()
     return state * inverse
@@ -146,7 +146,7 @@ def _unit_rms(state: Tensor, epsilon: float) -> Tensor:
 def _rotations(model: PreTrainedModel, position_N: Tensor) -> tuple[Tensor, Tensor]:
     """Return cosines and sines [N, 1, D] of rotary positions, for all heads.
 
-    The sign of the sine's first half is turned, so that a rotation is x * cos + roll(x) * sin.
+    The sine's first half has the opposite sign, so that a rotation is x * cos + roll(x) * sin.
     """
     like = model.model.embed_tokens.weight
     cos_ND, sin_ND = (part[0] for part in model.model.rotary_emb(like, position_N[None]))

@@ -1,8 +1,8 @@
-"""Drawing tokens from logits, with randomness keyed by (sample seed, position) and by nothing else.
+"""Drawing tokens from logits, with randomness keyed only by sample seed and position.
 
-Pure functions on tensors, on any device; no generator state, no model. The token of a sample at a
-position is the inverse of the cumulative distribution at one uniform number, and that number is a hash
-of the sample's seed and the position: batching, order and neighbours cannot change it.
+Pure functions on tensors, on any device; no generator state, no model. The token of a sample at a position is
+the inverse of the cumulative distribution at a uniform number, which is a hash of the sample's seed and the
+position. Batching, order and other samples cannot change it.
 
 Axes: N rows, T positions, V vocabulary, S stop tokens.
 
@@ -22,7 +22,7 @@ from atrium.base.records import TokenIds
 from atrium.engines.engine import GenerationRequest, SamplingParams
 from atrium.method.selection import INCREMENT, mix, shift_right, signed
 
-# Drawing holds a few float64 copies of the distributions; more rows at once than this are split.
+# Drawing holds a few float64 copies of the distributions; more rows than this are split.
 _MAX_ELEMENTS = 1 << 25
 
 
@@ -31,37 +31,37 @@ def check_requests(
 ) -> None:
     """Raise `EngineError` for a prompt that is empty or too long.
 
-    A prompt is too long when it leaves no room for `max_new_tokens` in the context.
+    A prompt is too long if the context does not fit `max_new_tokens` after it.
     """
     for index, request in enumerate(requests):
         num_tokens = len(request.prompt_token_ids)
         if num_tokens == 0:
-            raise EngineError(f"the prompt of request {index} is empty: give at least one token")
+            raise EngineError(f"the prompt of request {index} is empty; give at least one token")
         if num_tokens + sampling.max_new_tokens > context_length:
             raise EngineError(
-                f"the prompt of request {index} has {num_tokens} tokens and leaves no room for "
-                f"max_new_tokens={sampling.max_new_tokens} in a context of {context_length}: lower "
-                "max_new_tokens or leave out longer prompts"
+                f"the prompt of request {index} has {num_tokens} tokens, so "
+                f"max_new_tokens={sampling.max_new_tokens} does not fit into a context of "
+                f"{context_length}; lower max_new_tokens or remove longer prompts"
             )
 
 
 def check_version(begun: int, now: int) -> None:
-    """Raise `EngineError` where the weights were updated while completions were sampled."""
+    """Raise `EngineError` if the weights were updated during sampling."""
     if now != begun:
         raise EngineError(
-            f"the weights went from version {begun} to {now} while completions were sampled: take all "
-            "completions before updating weights"
+            f"the weights changed from version {begun} to {now} during sampling; take all completions "
+            "before updating weights"
         )
 
 
 def sample_keys(seeds: Sequence[int], device: torch.device | str) -> Tensor:
-    """The hash state int64 [N] of each sample seed (any integers, taken modulo 2**64)."""
+    """Return the hash state int64 [N] of each sample seed (any integers, taken modulo 2**64)."""
     words = torch.tensor([signed(seed) for seed in seeds], dtype=torch.int64, device=device)
     return mix(words)
 
 
 def uniforms(key_N: Tensor, positions: range) -> Tensor:
-    """One number in [0, 1) per position and row, float64 [T, N], that depends on (key, position) only.
+    """Return numbers in [0, 1), float64 [T, N], that depend only on each row's key and the position.
 
     The numbers are multiples of 2**-53. Positions count a completion's tokens from 0.
     """
@@ -71,7 +71,7 @@ def uniforms(key_N: Tensor, positions: range) -> Tensor:
 
 
 class Occurrences:
-    """The tokens [N, V] that prompt and completion of each row have, and what they do to its logits."""
+    """Occurrence counts of tokens [N, V] in each row's prompt and completion, for penalties."""
 
     def __init__(self, prompts: Sequence[TokenIds], like_NV: Tensor) -> None:
         self._in_prompt_NV = torch.zeros_like(like_NV, dtype=torch.bool)
@@ -84,11 +84,11 @@ class Occurrences:
         self._count_NV[torch.arange(len(token_N), device=token_N.device), token_N] += 1
 
     def select(self, keep_N: Tensor) -> None:
-        """Keep these rows alone."""
+        """Keep only these rows."""
         self._in_prompt_NV, self._count_NV = self._in_prompt_NV[keep_N], self._count_NV[keep_N]
 
     def penalised(self, logits_NV: Tensor, sampling: SamplingParams) -> Tensor:
-        """The logits float32 [N, V] after the penalties, see `SamplingParams`."""
+        """Return the logits float32 [N, V] after the penalties, see `SamplingParams`."""
         occurred_NV = self._count_NV > 0
         logits_NV = logits_NV.float()
         factor = sampling.repetition_penalty
@@ -99,12 +99,12 @@ class Occurrences:
 
 
 def log_distribution(logits_NV: Tensor, sampling: SamplingParams) -> Tensor:
-    """Log-probabilities float32 [N, V] of the distribution that is sampled from.
+    """Return the log-probabilities float32 [N, V] of the sampled distribution.
 
-    log softmax(logits / temperature), cut to the tokens that are at least `min_p` times as likely as the
-    likeliest (arXiv 2407.01082), then to the `top_k` likeliest (ties with the last of them stay), then to the
-    fewest likeliest that hold `top_p` of what remains, and renormalised; this is vLLM's order.
-    Tokens cut away have -inf. At temperature 0 it is the whole distribution at temperature 1.
+    log softmax(logits / temperature), restricted to the tokens that are at least `min_p` times as likely as
+    the likeliest (arXiv 2407.01082), then to the `top_k` likeliest (including ties with the last), then to
+    the smallest set of the likeliest with probability `top_p` of the remainder, and renormalized; this is
+    vLLM's order. Excluded tokens have -inf. At temperature 0 it is the whole distribution at temperature 1.
     """
     scores_NV = logits_NV.float()
     if sampling.temperature == 0:
@@ -130,14 +130,14 @@ def log_distribution(logits_NV: Tensor, sampling: SamplingParams) -> Tensor:
 
 
 def draw(logprob_NV: Tensor, uniform_N: Tensor) -> Tensor:
-    """The token int64 [N] at which the cumulative distribution first exceeds `uniform_N`.
+    """Return the token int64 [N] at which the cumulative distribution first exceeds `uniform_N`.
 
-    A token of probability 0 is never drawn: its cumulative sum equals its predecessor's, and the
-    threshold stays below the total because a uniform number is at most 1 - 2**-53. Rows that hold NaN
-    give an arbitrary token.
+    A token of probability 0 is never drawn: its cumulative sum equals its predecessor's, and the threshold
+    stays below the total because a uniform number is at most 1 - 2**-53. Rows with NaN give an arbitrary
+    token.
     """
     cumulative_NV = logprob_NV.exp().cumsum(-1, dtype=torch.float64)
-    # Scaled by the total, because the float32 probabilities sum to 1 only up to rounding.
+    # Scaled by the total, because float32 probabilities sum to 1 only up to rounding.
     threshold_N1 = (uniform_N * cumulative_NV[:, -1]).unsqueeze(-1)
     token_N1 = torch.searchsorted(cumulative_NV, threshold_N1, right=True)
     return token_N1.squeeze(-1).clamp_(max=logprob_NV.shape[-1] - 1)
@@ -146,10 +146,10 @@ def draw(logprob_NV: Tensor, uniform_N: Tensor) -> Tensor:
 def sample_tokens(
     logits_NV: Tensor, uniform_N: Tensor, *, sampling: SamplingParams, stop_S: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The next token int64 [N] of every row, and its log-probability float32 [N].
+    """Return the next token int64 [N] of every row, and its log-probability float32 [N].
 
-    With `ignore_stop` the tokens `stop_S` have probability 0. Rows whose logits are not finite give
-    NaN as log-probability; callers must check for it.
+    With `ignore_stop` the tokens `stop_S` have probability 0. Rows whose logits are not finite give NaN as
+    log-probability; callers must check for it.
     """
     num_rows, vocabulary_size = logits_NV.shape
     chunk = max(1, _MAX_ELEMENTS // vocabulary_size)

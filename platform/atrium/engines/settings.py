@@ -1,4 +1,4 @@
-"""The engines and their settings, which say what each engine can. Never torch.
+"""The engines' settings, which also describe each engine's capabilities. Never torch.
 
 `assemble/engines.py` starts the engine of a class.
 """
@@ -44,16 +44,17 @@ class DecoderSettings(EngineSettings):
     bits of log-probabilities."""
 
     def check(self, use: EngineUse) -> None:
-        """As every engine; and a batch has to hold one completion."""
+        """Check as every engine, and that a batch can hold one completion."""
         super().check(use)
         if self.max_batch_tokens is not None and self.max_batch_tokens <= self.max_new_tokens:
             raise ConfigError(
-                f"rollout.max_batch_tokens={self.max_batch_tokens} does not hold one prompt and a completion "
-                f"of rollout.max_new_tokens={self.max_new_tokens}; give more, or null for no limit"
+                f"rollout.max_batch_tokens={self.max_batch_tokens} does not hold one prompt and a "
+                f"completion of rollout.max_new_tokens={self.max_new_tokens}; use more, or null for no "
+                "limit"
             )
 
     def memory(self, shape: ModelShape, demand: EngineDemand) -> tuple[MemoryItem, ...]:
-        """A copy of the weights where it cannot use the trainer's, and keys and values of what it decodes."""
+        """Return a copy of the weights unless the trainer's are used, and the cache while decoding."""
         copied = demand.weight_bytes * shape.num_parameters if demand.is_apart else 0
         # Keys and values are kept in float32.
         token_bytes = NUMBER_BYTES["float32"] * shape.cache_numbers_per_token()
@@ -79,7 +80,7 @@ class DecoderSettings(EngineSettings):
         )
 
     def wave_size(self, num_parameters: int) -> WaveSize:
-        """Fewer samples at a time of larger models."""
+        """Return fewer samples at a time for larger models."""
         is_small = num_parameters <= _SMALL_MODEL_PARAMETERS
         return WaveSize() if is_small else WaveSize(num_samples=_SAMPLES_OF_LARGE_MODELS)
 
@@ -133,25 +134,25 @@ class VllmSettings(EngineSettings):
 
     @property
     def processes_per_engine(self) -> int:
-        """Processes that share one engine, on a GPU each where there are any."""
+        """The number of processes that share one engine, each on its own GPU if there are any."""
         return self.tensor_parallel
 
     @property
     def sleeps(self) -> bool:
-        """Whether the engine gives its memory to the update."""
+        """Whether the engine frees its memory during updates."""
         return self.sleep_level is not None
 
     @property
     def allows_expandable_segments(self) -> bool:
-        """Not where vLLM has memory pools of its own that sleep, or shares buffers between processes."""
+        """Whether vLLM neither has sleeping memory pools of its own nor shares buffers between processes."""
         return not self.sleeps and self.tensor_parallel == 1
 
     def check(self, use: EngineUse) -> None:
-        """As every engine; and what vLLM cannot do together."""
+        """Check as every engine, and for combinations that vLLM does not support."""
         if self.overlaps and self.sleeps:
             raise ConfigError(
                 f"rollout.sleep_level={self.sleep_level}: with rollout.placement={self.placement} and "
-                f"rollout.lag={self.lag} vLLM samples during updates and cannot give its memory to them; "
+                f"rollout.lag={self.lag} vLLM samples during updates and cannot free its memory for them; "
                 "choose rollout.sleep_level=null, or rollout.placement=inside"
             )
         if self.placement == "server":
@@ -163,33 +164,33 @@ class VllmSettings(EngineSettings):
             if len(set(of_engine)) < len(of_engine):
                 raise ConfigError(
                     f"rollout.devices={list(devices)} gives one engine the GPUs "
-                    f"{', '.join(map(str, of_engine))}, and each of its processes takes one of its own "
+                    f"{', '.join(map(str, of_engine))}, but each of its processes needs its own "
                     f"(rollout.tensor_parallel={self.tensor_parallel}); name different ones"
                 )
         if self.enforce_eager and use.compiles:
             raise ConfigError(
-                "rollout.enforce_eager=true switches torch's compilation off in this process, and with it "
-                "compute.compile=true; allowed is rollout.enforce_eager=false, or compute.compile=false"
+                "rollout.enforce_eager=true disables torch's compilation in this process, including "
+                "compute.compile=true; use rollout.enforce_eager=false, or compute.compile=false"
             )
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(
-                f"rollout.max_num_batched_tokens={self.max_num_batched_tokens} holds no token of each of "
-                f"rollout.max_num_seqs={self.max_num_seqs} completions; give at least as many"
+                f"rollout.max_num_batched_tokens={self.max_num_batched_tokens} must be at least "
+                f"rollout.max_num_seqs={self.max_num_seqs}, one token per completion; raise it"
             )
         if self.num_speculative_tokens is not None and use.evaluation_top_p < 1.0:
             raise ConfigError(
-                f"rollout.num_speculative_tokens={self.num_speculative_tokens}: vLLM guesses with wrong "
-                f"log-probabilities where evaluation.top_p={use.evaluation_top_p:g} cuts their "
-                "distribution; allowed is null, or evaluation.top_p=1"
+                f"rollout.num_speculative_tokens={self.num_speculative_tokens}: with speculation vLLM "
+                f"reports wrong log-probabilities at evaluation.top_p={use.evaluation_top_p:g}; use null, "
+                "or evaluation.top_p=1"
             )
         if self.context_length is not None and self.context_length <= self.max_new_tokens:
             raise ConfigError(
-                f"rollout.context_length={self.context_length} leaves no room for a prompt before "
-                f"rollout.max_new_tokens={self.max_new_tokens}; give more, or null for the model's own"
+                f"rollout.context_length={self.context_length} does not fit a prompt before "
+                f"rollout.max_new_tokens={self.max_new_tokens}; use more, or null for the model's own"
             )
 
     def _check_server(self, use: EngineUse) -> None:
-        """Raise `ConfigError` where vLLM's server cannot do what the run asks."""
+        """Raise `ConfigError` if vLLM's server does not support the run."""
         found = {"rollout": self.temperature, "evaluation": use.evaluation_temperature}
         for section, value in found.items():
             if value > _MAX_SERVER_TEMPERATURE:
@@ -206,22 +207,22 @@ class VllmSettings(EngineSettings):
             raise ConfigError("rollout.servers names a server twice; name each once")
         if self.continuous and not self.lag:
             raise ConfigError(
-                "rollout.continuous=true: rollout.lag=0 would drop all that is sampled during an update; "
+                "rollout.continuous=true: rollout.lag=0 would drop everything sampled during an update; "
                 "choose rollout.lag=1 or more"
             )
         if self.continuous and use.behavior_logprobs == "recompute":
             raise ConfigError(
-                "compute.behavior_logprobs=recompute asks the weights that sampled, and with "
+                "compute.behavior_logprobs=recompute needs the weights that sampled, but with "
                 "rollout.continuous=true they change within a completion; choose auto"
             )
         if self.sleeps:
             raise ConfigError(
-                f"rollout.sleep_level={self.sleep_level} has no effect with rollout.placement=server, whose "
-                "servers have devices of their own; choose rollout.sleep_level=null"
+                f"rollout.sleep_level={self.sleep_level} has no effect with rollout.placement=server, "
+                "whose servers have their own devices; choose rollout.sleep_level=null"
             )
 
     def check_machine(self, device: str) -> None:
-        """Raise where no fitting vLLM is installed, or settings for GPUs are given to a CPU."""
+        """Raise an error if no supported vLLM is installed, or settings for GPUs are given for a CPU."""
         super().check_machine(device)
         if not self.servers or self.sends_weights:
             check_vllm(device)
@@ -233,31 +234,31 @@ class VllmSettings(EngineSettings):
             return
         if self.kv_cache_mb is None:
             raise ConfigError(
-                "rollout.kv_cache_mb=null takes a share of a GPU's memory, and compute.device=cpu has none; "
-                "give megabytes, or choose rollout=vllm_cpu"
+                "rollout.kv_cache_mb=null takes a share of a GPU's memory, but compute.device=cpu; give a "
+                "size in megabytes, or choose rollout=vllm_cpu"
             )
         if self.sleeps or self.kv_cache_dtype != "auto":
             raise ConfigError(
-                f"rollout.sleep_level={self.sleep_level} and rollout.kv_cache_dtype={self.kv_cache_dtype}: "
-                "both are for GPUs, and compute.device=cpu; allowed is null and auto"
+                f"rollout.sleep_level={self.sleep_level} and rollout.kv_cache_dtype={self.kv_cache_dtype} "
+                "require a GPU, but compute.device=cpu; use null and auto"
             )
 
     def check_model(self, shape: ModelShape, device: str) -> None:
-        """Raise `ConfigError` where vLLM cannot split the model, or has no kernel for it."""
+        """Raise `ConfigError` if vLLM cannot split the model, or has no kernel for it."""
         if (obstacle := shape.splitting_obstacle(self.tensor_parallel)) is not None:
             possible = [n for n in range(1, shape.num_heads + 1) if shape.splitting_obstacle(n) is None]
             raise ConfigError(
                 f"rollout.tensor_parallel={self.tensor_parallel} cannot split the model's {obstacle}; "
-                f"allowed is {', '.join(map(str, possible))}"
+                f"use {', '.join(map(str, possible))}"
             )
         if device == "cpu" and shape.head_size not in CPU_HEAD_SIZES:
             raise ConfigError(
                 f"model.head_dim={shape.head_size}: vLLM has no kernel for such attention heads on a CPU; "
-                f"allowed is {', '.join(str(size) for size in CPU_HEAD_SIZES)}, or rollout=transformers"
+                f"use {', '.join(str(size) for size in CPU_HEAD_SIZES)}, or rollout=transformers"
             )
 
     def check_cache(self, shape: ModelShape, dtype: str, device_bytes: int | None) -> None:
-        """Raise `ConfigError` where the cache does not hold the longest completion."""
+        """Raise `ConfigError` if the cache does not hold the longest completion."""
         if not shape.context_length:
             return
         length = self.longest(shape.context_length)
@@ -265,8 +266,9 @@ class VllmSettings(EngineSettings):
         if self.kv_cache_mb is not None:
             if self.kv_cache_mb * _MEGABYTE < longest:
                 raise ConfigError(
-                    f"rollout.kv_cache_mb={self.kv_cache_mb} holds no completion of {length} tokens, which "
-                    f"takes {-(-longest // _MEGABYTE)}; give at least that, or lower rollout.context_length"
+                    f"rollout.kv_cache_mb={self.kv_cache_mb} does not hold a completion of {length} "
+                    f"tokens, which needs {-(-longest // _MEGABYTE)}; use at least that, or lower "
+                    "rollout.context_length"
                 )
         elif device_bytes is not None:
             weights = self._weights_bytes(shape, dtype)
@@ -281,18 +283,18 @@ class VllmSettings(EngineSettings):
                 )
 
     def longest(self, allowed: int) -> int:
-        """The tokens of the longest prompt with its completion, of a model that allows so many."""
+        """Return the maximum tokens of a prompt and its completion, at most `allowed`, the model's limit."""
         if self.context_length is not None and self.context_length > allowed:
             raise ConfigError(
-                f"rollout.context_length={self.context_length} is more than the model allows; "
-                f"allowed is at most {allowed}, or null for all of it"
+                f"rollout.context_length={self.context_length} must be at most {allowed}, the model's "
+                "maximum; lower it, or use null for the maximum"
             )
         return self.context_length or allowed
 
     def memory(self, shape: ModelShape, demand: EngineDemand) -> tuple[MemoryItem, ...]:
-        """Weights and cache: always, or with `sleep_level` at the start and while something is sampled."""
+        """Return weights and cache: in all phases, or with `sleep_level` at the start and while sampling."""
         phases = (Phase.START, Phase.SAMPLING, Phase.EVALUATION) if self.sleeps else tuple(Phase)
-        # Sharded weights are handed over at once, and stay awake until the engine samples.
+        # Sharded weights are sent at once, and stay awake until the engine samples.
         of_weights = (*phases, Phase.SAVING) if self.sleeps and demand.num_ranks > 1 else phases
         weights = self._weights_bytes(shape, demand.dtype)
         if (cache := self._cache_bytes(shape, demand.dtype, demand.device_bytes)) is None:
@@ -329,17 +331,17 @@ class VllmSettings(EngineSettings):
         return NUMBER_BYTES[dtype] * shape.num_parameters // self.tensor_parallel
 
     def _token_bytes(self, shape: ModelShape, dtype: str) -> int:
-        """Bytes of the cache that one token takes on each of the ranks that share it."""
+        """Return the bytes of the cache per token on each of the ranks that share it."""
         cached = dtype if self.kv_cache_dtype == "auto" else self.kv_cache_dtype
         return NUMBER_BYTES[cached] * shape.cache_numbers_per_token(self.tensor_parallel)
 
     def prepare_environment(self, device: str, cache_dir: Path) -> None:
-        """Put what vLLM and the compilers read into the environment; what the user has set stays."""
+        """Set the environment variables of vLLM and the compilers; those set by the user are kept."""
         super().prepare_environment(device, cache_dir)
         set_environment(device, enforce_eager=self.enforce_eager, cache_dir=cache_dir)
 
     def for_evaluation(self) -> Self:
-        """The settings of an engine of one process that has the GPU for itself."""
+        """Return the settings of a single-process engine that has the GPU for itself."""
         alone = ALONE | {"tensor_parallel": 1, "sleep_level": None, "gpu_memory_fraction": _ALONE_FRACTION}
         return self.model_copy(update=alone)
 
@@ -360,39 +362,37 @@ class BankSettings(DecoderSettings):
 
     @property
     def num_stored(self) -> int:
-        """Stored completions per group."""
+        """The number of stored completions per group."""
         return round(self.stored_frac * self.group_size)
 
     def check(self, use: EngineUse) -> None:
-        """As every engine; and what completions that are read from disk cannot serve."""
+        """Check as every engine, and for settings that completions from disk do not support."""
         super().check(use)
         if self.lag:
-            raise ConfigError(
-                f"rollout.lag={self.lag} has no effect on completions that are read from disk; allowed is 0"
-            )
+            raise ConfigError(f"rollout.lag={self.lag} has no effect on completions read from disk; use 0")
         if self.sampling_stream and self.num_stored == self.group_size:
             raise ConfigError(
-                f"rollout.sampling_stream={self.sampling_stream} has no effect where all completions are "
-                "read from disk; allowed is 0, or rollout.stored_frac below 1"
+                f"rollout.sampling_stream={self.sampling_stream} has no effect if all completions are read "
+                "from disk; use 0, or rollout.stored_frac below 1"
             )
         if self.source == "last":
             raise ConfigError(
-                "rollout.source=last would mean another run when this one is continued or repeated; allowed "
-                "is the run's own name, which `atrium runs` shows, or a path"
+                "rollout.source=last would select another run when this one is resumed or repeated; use "
+                "the run's own name, which `atrium runs` shows, or a path"
             )
         if self.num_stored == 0 or abs(self.num_stored - self.stored_frac * self.group_size) > 1e-6:
             shares = ", ".join(f"{number / self.group_size:g}" for number in range(1, self.group_size + 1))
             raise ConfigError(
-                f"rollout.stored_frac={self.stored_frac:g} of rollout.group_size={self.group_size} is no "
-                f"whole number of completions; allowed is {shares}"
+                f"rollout.stored_frac={self.stored_frac:g} of rollout.group_size={self.group_size} must be "
+                f"a whole number of completions; use {shares}"
             )
         if use.behavior_logprobs == "recompute":
             raise ConfigError(
-                "compute.behavior_logprobs=recompute asks the weights that sampled, which nobody has for "
-                "completions that are read from disk; choose auto, or for the policy at the start of the "
-                "step algorithm.ratio.gate.anchor=proximal and algorithm.ratio.weight.anchor=proximal"
+                "compute.behavior_logprobs=recompute needs the weights that sampled, which do not exist "
+                "for completions read from disk; choose auto, or for the policy at the start of the step "
+                "algorithm.ratio.gate.anchor=proximal and algorithm.ratio.weight.anchor=proximal"
             )
 
     def for_evaluation(self) -> None:
-        """Nothing: stored completions answer no benchmark."""
+        """Return None: stored completions cannot answer a benchmark."""
         return None  # noqa: RET501 - the answer, not its absence

@@ -1,10 +1,10 @@
-"""Stored completions: reading them from Parquet, and matching them to the problems they answer.
+"""Stored completions: reading them from Parquet, and matching them to their problems.
 
-Two shapes of file are read: what a run records in `rollouts/`, and a table of one's own with the columns
-`problem_id` or `prompt` (the problem's question), `completion` or `text`, and, where they are known,
-`reward`, `token_ids`, `logprobs` (one per token, the stop token's included), `finish_reason` (`stop` or
-`length`) and `own` (for each of `token_ids`, whether the policy wrote it or somebody else did, such as a
-tool). No model and no tokenizer is needed here; `completion_bank` makes tokens of the text.
+Two formats are read: a run's recorded `rollouts/`, and a user's table with the columns `problem_id` or
+`prompt` (the problem's question), `completion` or `text`, and optionally `reward`, `token_ids`, `logprobs`
+(one per token, including the stop token), `finish_reason` (`stop` or `length`) and `own` (for each of
+`token_ids`, whether the policy sampled it, rather than a tool, for example). No model and no tokenizer is
+needed here; `completion_bank` converts the text to tokens.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from atrium.base.plain_files import open_plain
 from atrium.base.records import FinishReason, Logprobs, OwnTokens, Problem
 
 _ALTERNATIVES = {"prompt": ("question",), "completion": ("text",)}
-"""Other names of columns: those that a run's own rollouts have."""
+"""Alternative column names, as in a run's own rollouts."""
 _KNOWN = ("problem_id", "prompt", "completion", "reward", "token_ids", "logprobs", "finish_reason", "own")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StoredCompletion:
-    """One row of a file, with the problem that it answers. `where` names file and row, for messages."""
+    """A row of a file with its problem. `where` names file and row, for messages."""
 
     where: str
     problem: Problem
@@ -44,11 +44,11 @@ class StoredCompletion:
 
 
 def read_stored(paths: Sequence[Path], problems: Sequence[Problem]) -> list[StoredCompletion]:
-    """The completions of all files, in their order, each with its problem.
+    """Read the completions of all files, in order, each with its problem.
 
-    A row is matched by `problem_id` where the file has one, whose question must then be the problem's own,
-    and by its question otherwise (blanks at both ends aside). Raises `DataError` for a file that cannot be
-    read or lacks a column, and for a row whose problem is not among `problems`.
+    A row is matched by `problem_id` if the file has one, in which case the questions must be equal, and
+    otherwise by its question (ignoring white space at both ends). Raises `DataError` for a file that cannot
+    be read or with a missing column, and for a row whose problem is not among `problems`.
     """
     by_id = {problem.problem_id: problem for problem in problems}
     by_question = {problem.question.strip(): problem for problem in problems}
@@ -60,29 +60,29 @@ def read_stored(paths: Sequence[Path], problems: Sequence[Problem]) -> list[Stor
             found.append(_completion(where, row, problem))
     if not found:
         raise DataError(
-            f"no completions are stored in {', '.join(map(str, paths)) or 'the folder'}: it holds no rows"
+            f"{', '.join(map(str, paths)) or 'the folder'} contains no completions: it has no rows"
         )
     return found
 
 
 def stored_files(source: Path) -> list[Path]:
-    """The Parquet files of a source: itself, or all that lie in the folder, in the order of their names.
+    """Return the Parquet files of a source: the file itself, or all in the folder, sorted by name.
 
-    Raises `DataError` where there is none.
+    Raises `DataError` if there is none.
     """
     if source.is_file():
         return [source]
     files = sorted(source.glob("*.parquet")) if source.is_dir() else []
     if not files:
         raise DataError(
-            f"rollout.source={source}: there are no Parquet files; allowed is a run whose rollouts were "
-            "recorded, a folder of Parquet files, or one such file"
+            f"rollout.source={source}: there are no Parquet files; use a run that recorded rollouts, a "
+            "folder of Parquet files, or one such file"
         )
     return files
 
 
 def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The rows of a file under the names of `_KNOWN`; columns that the file lacks are left out."""
+    """Yield the rows of a file under the names of `_KNOWN`, without missing columns."""
     try:
         with open_plain(path) as plain, pq.ParquetFile(plain) as file:
             present = set(file.schema_arrow.names)
@@ -95,7 +95,7 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
                     yield dict(zip(columns, values, strict=True))
     except (OSError, pa.ArrowException) as error:
         reason = str(error).split("\n")[0]
-        raise DataError(f"{path} cannot be read as Parquet, it is missing or damaged: {reason}") from error
+        raise DataError(f"{path} cannot be read as Parquet; it is missing or damaged: {reason}") from error
 
 
 def _column(name: str, present: set[str]) -> str | None:
@@ -108,7 +108,7 @@ def _check_columns(path: Path, present: set[str], named: Mapping[str, str]) -> N
         missing.append("prompt (or question, or problem_id)")
     if missing:
         has = ", ".join(sorted(present)) or "none"
-        raise DataError(f"{path} lacks the column {' and '.join(missing)}; its columns are {has}")
+        raise DataError(f"{path}: the column {' and '.join(missing)} is missing; its columns are {has}")
 
 
 def _check_types(path: Path, schema: pa.Schema, named: Mapping[str, str]) -> None:
@@ -116,7 +116,7 @@ def _check_types(path: Path, schema: pa.Schema, named: Mapping[str, str]) -> Non
         words, is_right = _TYPES[name]
         found = schema.field(column).type
         if not (pa.types.is_null(found) or is_right(found)):
-            raise DataError(f"{path}: the column {column} holds {found}; allowed is {words}")
+            raise DataError(f"{path}: the column {column} must hold {words}, got {found}")
 
 
 def _is_text(found: pa.DataType) -> bool:
@@ -156,15 +156,15 @@ def _matched(
         asked = repr(problem_id if problem_id is not None else _shortened(question or ""))
         close = difflib.get_close_matches(str(problem_id), list(by_id)[:10_000], n=1) if problem_id else []
         raise DataError(
-            f"{where} answers {asked}, which is none of the {len(by_id)} training problems"
+            f"{where} answers {asked}, which is not among the {len(by_id)} training problems"
             + (f" (the nearest is {close[0]!r})" if close else "")
-            + "; choose the dataset that the completions answer, or leave such rows out"
+            + "; choose the dataset that the completions answer, or remove such rows"
         )
     if question is not None and question.strip() != problem.question.strip():
         raise DataError(
             f"{where} has the problem_id {problem.problem_id!r} of the question "
-            f"{_shortened(problem.question)!r} but asks {_shortened(question)!r}: it comes from other "
-            "problems of that name; choose the dataset that it was recorded with"
+            f"{_shortened(problem.question)!r} but asks {_shortened(question)!r}: its problems are "
+            "different ones; choose the dataset that it was recorded with"
         )
     return problem
 
@@ -172,19 +172,16 @@ def _matched(
 def _completion(where: str, row: Mapping[str, Any], problem: Problem) -> StoredCompletion:
     text, reward = row["completion"], row.get("reward")
     if text is None:
-        raise DataError(f"{where} has no completion; leave the row out, or give an empty text")
+        raise DataError(f"{where} has no completion; remove the row, or give an empty text")
     finish = row.get("finish_reason") or FinishReason.STOP.value
     if finish not in {reason.value for reason in FinishReason}:
         allowed = " or ".join(reason.value for reason in FinishReason)
-        raise DataError(f"{where} has the finish_reason {finish!r}; allowed is {allowed}")
+        raise DataError(f"{where} has the finish_reason {finish!r}; expected {allowed}")
     if reward is not None and not np.isfinite(reward):
-        raise DataError(f"{where} has the reward {reward}; allowed is a finite number")
+        raise DataError(f"{where} has the reward {reward}, which must be a finite number")
     ids, logprobs, own = row.get("token_ids"), row.get("logprobs"), row.get("own")
     if own is not None and (ids is None or len(own) != len(ids) or not any(own)):
-        raise DataError(
-            f"{where} says with own which tokens the policy wrote; allowed is one value for each of "
-            "token_ids, at least one of them true"
-        )
+        raise DataError(f"{where}: own must have one value for each of token_ids, at least one of them true")
     return StoredCompletion(
         where=where,
         problem=problem,
@@ -198,10 +195,10 @@ def _completion(where: str, row: Mapping[str, Any], problem: Problem) -> StoredC
 
 
 def _checked(where: str, logprobs: Logprobs) -> Logprobs:
-    """Log-probabilities at most 0; NaN stays, which stands for one that is not known."""
+    """Return log-probabilities of at most 0; NaN, for an unknown one, is kept."""
     wrong = logprobs[logprobs > 1e-3]
     if len(wrong):
-        raise DataError(f"{where} has the log-probability {wrong[0]:g}; allowed is at most 0, in nats")
+        raise DataError(f"{where} has the log-probability {wrong[0]:g}, which must be at most 0, in nats")
     if np.isneginf(logprobs).any():
         raise DataError(f"{where} has the log-probability -inf: its sampler could not have drawn the token")
     return np.minimum(logprobs, np.float32(0.0))

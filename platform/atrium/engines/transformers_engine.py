@@ -1,13 +1,12 @@
 """Sampling with a transformers model in this process: the engine that runs anywhere, on CPU and CUDA.
 
-Left-padded batches with a key-value cache, through the public interface of transformers: one prefill
-per distinct prompt, shared by its completions; finished rows are dropped when that pays; masks and
-positions are explicit, since without them a padded batch silently has other probabilities.
-The module is the trainer's own, so there are no second weights in memory.
+Left-padded batches with a key-value cache, through the public interface of transformers: one prefill per
+distinct prompt, shared by its completions; finished rows are dropped when it saves time; masks and positions
+are explicit, since without them a padded batch silently has other probabilities. The module is the trainer's
+own, so memory holds no second copy of the weights.
 
-Axes: N rows (completions in flight), F rows that have just finished, U distinct prompts, L prompt tokens
-with padding, T new tokens, B positions whose random numbers are hashed at once, V vocabulary, S stop
-tokens.
+Axes: N rows (completions in flight), F rows that have just finished, U distinct prompts, L prompt tokens with
+padding, T new tokens, B positions whose random numbers are hashed at once, V vocabulary, S stop tokens.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ from atrium.engines.sampling import (
 from atrium.engines.weights import load_weights
 from atrium.models.texts import TextDecoder
 
-# Finished rows are dropped once they have wasted as much as copying the others' cache costs,
-# in decoding steps of the rows that remain.
+# Finished rows are dropped once they have wasted as much time as copying the cache of the others costs, in
+# decoding steps of the remaining rows.
 _DROP_COST_STEPS = 0.5
 # Random numbers are hashed for this many positions at a time.
 _UNIFORM_BLOCK = 32
@@ -56,14 +55,14 @@ class TransformersEngine:
     stop_token_ids
         Each of these ends a completion and is kept as its last token.
     pad_token_id
-        Fills shorter prompts on the left; it is masked, so any valid token serves.
+        Pads shorter prompts on the left; it is masked, so any valid token will do.
     context_length
-        The most tokens that a prompt and its completion may have together.
+        Maximum number of tokens of a prompt and its completion together.
     max_batch_tokens
-        Bounds rows * (longest prompt + max_new_tokens) of a wave, and with it memory; a single row
-        that exceeds it runs alone. None for no bound.
+        Limit on rows * (longest prompt + max_new_tokens) of a wave, and thereby on memory; a single row
+        that exceeds it runs alone. None for no limit.
     unit_samples
-        The most completions of consecutive requests that share waves; None for no bound.
+        Maximum number of completions of consecutive requests that share waves; None for no limit.
     """
 
     model: PreTrainedModel
@@ -81,7 +80,7 @@ class TransformersEngine:
 
     @property
     def facts(self) -> EngineFacts:
-        """Nothing: all follows from its settings."""
+        """Return no facts, since everything follows from the settings."""
         return EngineFacts()
 
     def generate(
@@ -89,9 +88,9 @@ class TransformersEngine:
     ) -> Iterator[Generation]:
         """Yield each request's completions once, as soon as all of them are finished, in any order.
 
-        Checks all requests when called, before anything is generated. Raises `EngineError` for a
-        prompt that is empty or leaves no room for `max_new_tokens`, for sampling parameters without
-        a meaning, for logits that are not finite, and when weights change before the last completion.
+        Checks all requests when called, before anything is generated. Raises `EngineError` for a prompt that
+        is empty or too long for `max_new_tokens`, for invalid sampling parameters, for logits that are not
+        finite, and if weights change before the last completion.
         """
         check_requests(requests, sampling, context_length=self.context_length)
         return self._generate(requests, sampling)
@@ -110,7 +109,7 @@ class TransformersEngine:
         # Only the last token may reach beyond a string: an earlier match would have ended the completion.
         ends_in_string = StopStringCriteria(self.tokenizer, sampling.stop) if sampling.stop else None
         for rows in self._waves(requests, sampling.max_new_tokens):
-            # Nothing is yielded inside `inference_mode`: the caller must not run in its modes.
+            # Nothing is yielded inside `inference_mode`, which must not affect the caller.
             with inference_mode(self.model):
                 decoder = decoder_type(
                     self.model,
@@ -160,16 +159,16 @@ class TransformersEngine:
         ]
 
     def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Take over a full `state_dict` as `version`; the module's own tensors are left as they are.
+        """Load a full `state_dict` as `version`; the module's own tensors are left unchanged.
 
-        Raises `EngineError`, with nothing changed, unless names and shapes are exactly the module's;
-        tied weights stand under each of their names, with equal values.
+        Raises `EngineError`, with nothing changed, unless names and shapes are exactly the module's; tied
+        weights appear under each of their names, with equal values.
         """
         load_weights(self.model, weights)
         self._weight_version = version
 
     def release_memory(self) -> None:
-        """Do nothing, as `close`."""
+        """Do nothing, like `close`."""
 
     def close(self) -> None:
         """Do nothing: between generations the engine holds no memory of its own."""
@@ -177,7 +176,7 @@ class TransformersEngine:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One completion to sample: its place among the requests, its seed and its prompt."""
+    """A completion to sample: the index of its request, its seed and its prompt."""
 
     request_index: int
     sample_index: int
@@ -187,9 +186,9 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """What was sampled for a row; `stopped` says that the last token is a stop token.
+    """The sample of a row; `stopped` says whether the last token is a stop token.
 
-    `finished` says that it is, or that it completes a stop string.
+    `finished` says whether it is one, or completes a stop string.
     """
 
     row: _Row
@@ -200,11 +199,11 @@ class _Sample:
 
 
 def cut_units(requests: Sequence[GenerationRequest], unit_samples: int | None) -> list[range]:
-    """The places of each unit's requests, which follow one another; no requests make no unit.
+    """Return the indices of each unit's requests, which are consecutive; none if there are no requests.
 
-    A batch's shape changes the last bits of what is computed in it, so which requests share one follows from
-    the requests alone. A unit is of one wave and has at most `unit_samples` samples, and one request at
-    least; None makes one of the whole wave.
+    A batch's shape changes the last bits of its results, so units depend on the requests alone. A unit
+    belongs to one wave and has at most `unit_samples` samples, and at least one request; None makes a unit of
+    the whole wave.
     """
     units: list[range] = []
     first = num_samples = 0
@@ -218,7 +217,7 @@ def cut_units(requests: Sequence[GenerationRequest], unit_samples: int | None) -
 
 
 def _plan_waves(rows: list[_Row], max_new_tokens: int, max_batch_tokens: int | None) -> Iterator[list[_Row]]:
-    """Cut a unit's completions into waves, sorted by prompt length so that neighbours need no padding."""
+    """Split a unit's completions into waves, sorted by prompt length so that neighbors need no padding."""
     rows = sorted(rows, key=lambda row: -len(row.prompt))
     while rows:
         num_rows = len(rows)
@@ -230,7 +229,7 @@ def _plan_waves(rows: list[_Row], max_new_tokens: int, max_batch_tokens: int | N
 
 @dataclass(eq=False)
 class _Wave:
-    """Completions that are decoded together, one token of each per step."""
+    """Completions that are decoded together, one token each per step."""
 
     decoder: Decoder
     rows: list[_Row]
@@ -254,7 +253,7 @@ class _Wave:
         self._logprob_TN = torch.empty(shape, dtype=torch.float32, device=device)
 
     def run(self) -> list[_Sample]:
-        """Decode until some completions are finished, and return those; needs `num_live` > 0."""
+        """Decode until some completions are finished, and return those; requires `num_live` > 0."""
         while True:
             position = self._num_steps
             if position % _UNIFORM_BLOCK == 0:

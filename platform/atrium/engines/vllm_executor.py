@@ -1,8 +1,8 @@
-"""How ranks that share one vLLM on a CPU exchange tensors: through gloo.
+"""Tensor exchange through gloo between ranks that share one vLLM on a CPU.
 
-vLLM's own way there is shared memory, with two faults. Its name is the same for all runs of a machine. And
-a rank waits in a loop that only an answer ends, so that it never learns of another's death, at which gloo's
-connections break. vLLM imports this module by its name.
+vLLM itself uses shared memory here, with two faults. Its name is the same for all runs of a machine. And a
+rank waits in a loop that only a reply ends, so it does not notice the death of another rank, which breaks
+gloo's connections. vLLM imports this module by its name.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from vllm.v1.executor.uniproc_executor import ExecutorWithExternalLauncher
 
 
 class GlooExecutor(ExecutorWithExternalLauncher):  # type: ignore[misc]  # vLLM has no types here
-    """vLLM's executor of one rank among others that a launcher started, without its shared memory."""
+    """vLLM's executor of one rank among several started by a launcher, without its shared memory."""
 
     def _distributed_args(self) -> tuple[str, int, int]:
-        """As in vLLM; the process group is there already, and the address only names the shared memory.
+        """Return vLLM's arguments; the process group exists already, so the address only names shared memory.
 
-        Shared memory is used where all ranks that share the engine give it one name, which they do not here.
+        Shared memory is used if all ranks that share the engine give it the same name, which they do not
+        here.
         """
         address, rank, local_rank = super()._distributed_args()
         return f"{address}:{rank}", rank, local_rank

@@ -1,4 +1,4 @@
-"""From vLLM's outputs to completions."""
+"""Conversion of vLLM's outputs to completions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from atrium.models.texts import TextDecoder
 def completions_of(
     outputs: Sequence[Any], decode: TextDecoder, stop_token_ids: Sequence[int], version: int | None
 ) -> list[Completion]:
-    """The records of outputs that are finished, sampled by the weights of `version`, None for their spans'.
+    """Return finished outputs as completions, sampled by the weights of `version`, or of their spans if None.
 
-    Raises `EngineError` for outputs that ended in another way than at a stop token or the length limit, and
-    for log-probabilities that are not finite.
+    Raises `EngineError` for outputs that did not end at a stop token or the length limit, and for
+    log-probabilities that are not finite.
     """
     stopped = [bool(output.token_ids) and output.token_ids[-1] in stop_token_ids for output in outputs]
     texts = decode(
@@ -32,9 +32,9 @@ def completions_of(
         logprobs = np.asarray(output.logprobs.logprobs, dtype=np.float32)
         if len(logprobs) != len(output.token_ids) or output.finish_reason not in ("stop", "length"):
             raise EngineError(
-                f"vLLM ended a completion for the reason '{output.finish_reason}', with "
-                f"{len(logprobs)} log-probabilities for {len(output.token_ids)} tokens; "
-                "go on from the last checkpoint with --resume"
+                f"vLLM ended a completion for the reason '{output.finish_reason}', with {len(logprobs)} "
+                f"log-probabilities for {len(output.token_ids)} tokens; resume from the last checkpoint "
+                "with --resume"
             )
         if not np.isfinite(logprobs).all():
             raise PolicyDivergedError

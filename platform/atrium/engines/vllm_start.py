@@ -1,4 +1,4 @@
-"""What Atrium asks of vLLM: how it starts, the parameters of one sample, and its failures as one line."""
+"""Interface to vLLM: start arguments, parameters of one sample, and failures as one line."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from atrium.engines.engine import SamplingParams
 from atrium.engines.settings import VllmSettings
 
 _MEGABYTE = 1 << 20
-# vLLM takes a seed of -1 for none; other seeds are taken modulo this.
+# vLLM interprets a seed of -1 as none; other seeds are taken modulo this.
 _NUM_SEEDS = 1 << 63
 _GLOO_EXECUTOR = "atrium.engines.vllm_executor.GlooExecutor"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where vLLM computes: on `cpu` or `cuda`, in `float32` or `bfloat16`, for so many tokens of context.
+    """The place of vLLM's computation: `cpu` or `cuda`, `float32` or `bfloat16`, and the context in tokens.
 
-    `head_dtype` is what logits are computed in: `float32`, or what the `model` computes in.
+    `head_dtype` is the number format of the logits: `float32`, or `model` for the model's.
     """
 
     device: Literal["cpu", "cuda"]
@@ -41,11 +41,11 @@ class Place:
 def start_vllm(  # vLLM has no types here
     model: PreTrainedModel, settings: VllmSettings, place: Place, cache_dir: Path
 ) -> Any:  # noqa: ANN401
-    """vLLM with the architecture of the model and weights that mean nothing yet."""
+    """Start vLLM with the architecture of the model and placeholder weights."""
     if settings.enforce_eager:
-        # The environment says so too, but torch may have read it already; vLLM compiles where it is imported.
+        # The environment sets this too, but torch may have read it already; vLLM compiles at import.
         torch._dynamo.config.disable = True
-    # It says that Triton is not there, which is so on every machine without a GPU.
+    # vLLM warns that Triton is missing, as on every machine without a GPU.
     logging.getLogger("torch._library.triton").setLevel(logging.ERROR)
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
@@ -67,7 +67,7 @@ def start_vllm(  # vLLM has no types here
 
 
 def engine_arguments(settings: VllmSettings, place: Place) -> dict[str, Any]:
-    """Arguments that decide what vLLM computes, in this process or in a server."""
+    """Return the arguments that determine vLLM's computation, in this process or in a server."""
     speculative = None
     if settings.num_speculative_tokens is not None:
         speculative = {"method": "ngram", "num_speculative_tokens": settings.num_speculative_tokens}
@@ -88,9 +88,10 @@ def engine_arguments(settings: VllmSettings, place: Place) -> dict[str, Any]:
 
 
 def _drop_queue() -> None:
-    """Drop vLLM's queue between the processes that split it, with its shared memory and its sockets' files.
+    """Remove vLLM's queue between processes, with its shared memory and socket files.
 
-    Each schedules for itself and sends nothing through it, and one that is killed would leave these behind.
+    Each process schedules by itself and sends nothing through the queue, and a killed process would leave
+    these files behind.
     """
     from vllm.distributed.parallel_state import get_tp_group
 
@@ -102,9 +103,9 @@ def _drop_queue() -> None:
 
 
 def model_folder(model: PreTrainedModel, cache_dir: Path) -> Path:
-    """A folder that holds the model's configuration alone, named by its content.
+    """Return a folder with only the model's configuration, named by its content.
 
-    The path is part of the key under which vLLM keeps what it compiled, so equal models share a folder.
+    The path is part of vLLM's key for compiled code, so equal models share a folder.
     """
     text = model_config(model)
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -117,7 +118,7 @@ def model_folder(model: PreTrainedModel, cache_dir: Path) -> Path:
 
 
 def model_config(model: PreTrainedModel) -> str:
-    """The content of `config.json` for a model's architecture."""
+    """Return the content of `config.json` for a model's architecture."""
     config = copy.deepcopy(model.config)
     config.architectures = [type(model).__name__]
     text: str = config.to_json_string()
@@ -125,9 +126,9 @@ def model_config(model: PreTrainedModel) -> str:
 
 
 class Preemptions:
-    """Counts the samples that vLLM takes off the device, to compute all their tokens again later.
+    """Counts the samples that vLLM preempts and recomputes later.
 
-    Its own count needs statistics of every token, and its log says it below the level that is shown.
+    vLLM's own count needs statistics of every token, and its log message is below the shown level.
     """
 
     def __init__(self, engine: Any) -> None:  # noqa: ANN401 - vLLM has no types here
@@ -144,7 +145,7 @@ class Preemptions:
 
 
 def described(engine: Any) -> Mapping[str, str | int | float]:  # noqa: ANN401 - as above
-    """What vLLM made of its settings: the code that runs the model, and how much its cache holds."""
+    """Describe settings that vLLM derived: the code that runs the model, and the capacity of its cache."""
     from vllm import __version__
 
     config = engine.vllm_config
@@ -163,10 +164,10 @@ def described(engine: Any) -> Mapping[str, str | int | float]:  # noqa: ANN401 -
 
 
 def _sharing(settings: VllmSettings, place: Place) -> dict[str, Any]:
-    """What lets the ranks of a run have engines, in the process group that is there already.
+    """Return the arguments with which ranks of a run have engines in the existing process group.
 
     Ranks start and end their engines at the same time. vLLM splits an engine over consecutive ranks, each of
-    which schedules and samples by itself; several engines are to it copies that do not know of each other.
+    which schedules and samples by itself; it treats several engines as independent copies.
     """
     num_ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
     if num_ranks == 1:
@@ -179,7 +180,7 @@ def _sharing(settings: VllmSettings, place: Place) -> dict[str, Any]:
 
 
 def batching(settings: VllmSettings, place: Place) -> dict[str, Any]:
-    """How prompts are batched: whole on a CPU, where vLLM cannot rewind a seed after a part of a prompt."""
+    """Return how prompts are batched: whole on a CPU, where vLLM cannot rewind a seed within a prompt."""
     num_tokens = settings.max_num_batched_tokens
     if place.device != "cpu":
         return {"max_num_batched_tokens": num_tokens}
@@ -190,10 +191,10 @@ def batching(settings: VllmSettings, place: Place) -> dict[str, Any]:
 
 
 def sampling_fields(sampling: SamplingParams, seed: int, stop_token_ids: Sequence[int]) -> dict[str, Any]:
-    """Fields of vLLM's parameters for one sample, as JSON has them too."""
+    """Return the fields of vLLM's parameters for one sample, as JSON has them too."""
     return {
         "max_tokens": sampling.max_new_tokens,
-        # Stop tokens have probability 0 as long as fewer tokens than this are sampled.
+        # Stop tokens have probability 0 until this many tokens are sampled.
         "min_tokens": sampling.max_new_tokens if sampling.ignore_stop else 0,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
@@ -206,7 +207,7 @@ def sampling_fields(sampling: SamplingParams, seed: int, stop_token_ids: Sequenc
         "stop_token_ids": list(stop_token_ids),
         "ignore_eos": True,
         "logprobs": 0,
-        # vLLM looks for strings in the text, and ends a completion with the token that completes one.
+        # vLLM searches for strings in the text, and ends a completion with the token that completes one.
         "stop": [] if sampling.ignore_stop else list(sampling.stop),
         "include_stop_str_in_output": True,
         "detokenize": bool(sampling.stop),
@@ -214,7 +215,7 @@ def sampling_fields(sampling: SamplingParams, seed: int, stop_token_ids: Sequenc
 
 
 def sampling_parameters(sampling: SamplingParams, seed: int, stop_token_ids: Sequence[int]) -> Any:  # noqa: ANN401 - as above
-    """vLLM's parameters for one sample."""
+    """Return vLLM's parameters for one sample."""
     from vllm import SamplingParams as VllmSamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -231,9 +232,9 @@ def sampling_parameters(sampling: SamplingParams, seed: int, stop_token_ids: Seq
 
 
 def explanation(what: str, error: Exception) -> str:
-    """One line on why vLLM failed, with the setting that helps where it is known."""
+    """Describe in one line why vLLM failed, with the setting that helps, if known."""
     message = " ".join(str(error).split())[:300] or type(error).__name__
-    advice = "go on from the last checkpoint with --resume"
+    advice = "resume from the last checkpoint with --resume"
     if "out of memory" in message.lower() or "kv cache" in message.lower():
         advice = "lower rollout.gpu_memory_fraction, rollout.max_num_seqs or rollout.context_length"
     return f"vLLM failed (waiting for {what}): {type(error).__name__}: {message}; {advice}"

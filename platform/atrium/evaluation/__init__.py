@@ -1,1 +1,1 @@
-"""Benchmark times policy to per-problem outcomes, and estimators over them."""
+"""Evaluation of a policy on benchmarks: outcomes per problem, and estimates from them."""

@@ -1,6 +1,7 @@
-"""The samples of an evaluation on their way: sampled, graded, handed over.
+"""The samples of an evaluation in progress: sampled, graded, and handed over.
 
-In memory only: the caller of `evaluate` keeps what it is handed. Nothing is sampled or estimated here.
+Samples are in memory only: the caller of `evaluate` stores those it receives. Nothing is sampled or estimated
+here.
 """
 
 from __future__ import annotations
@@ -18,10 +19,9 @@ from atrium.grading.grader import Grader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far an evaluation is, in samples; `num_tokens` are those sampled by this call.
+    """The progress of an evaluation, in samples; `num_tokens` are those sampled by this call.
 
-    `mean` is over the graded samples so far, those finished before the call included; None before the
-    first.
+    `mean` is over the graded samples so far, including those finished before the call; None before the first.
     """
 
     num_sampled: int
@@ -32,11 +32,11 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """What a caller wants to hear while an evaluation goes on, and what it knows from an earlier one.
+    """Callbacks during an evaluation, and results of an earlier one.
 
     `on_finished` receives the samples of whole problems, K of each, as soon as all of a wave are graded;
-    what it has received may be given as `finished`, by problem id, to a later call, which then samples
-    the rest. `on_progress` is called after each sample.
+    these may be passed as `finished`, by problem id, to a later call, which then samples the rest.
+    `on_progress` is called after each sample.
     """
 
     on_progress: Callable[[Progress], None] | None = None
@@ -45,20 +45,20 @@ class Watch:
 
 
 class _Outcome(NamedTuple):
-    """A completion and the verdict that is on its way."""
+    """A completion and its pending verdict."""
 
     completion: Completion
     verdict: Future[Verdict]
 
     def is_correct(self, *, require_stop: bool) -> bool:
-        """Whether it counts; waits for the verdict."""
+        """Return whether it counts; waits for the verdict."""
         stopped = self.completion.finish_reason is FinishReason.STOP
         return self.verdict.result().is_correct and (stopped or not require_stop)
 
 
 @dataclass(kw_only=True, eq=False)
 class Collection:
-    """The samples of one evaluation of `problems`, `num_samples` of each, by their places."""
+    """The samples of one evaluation of `problems`, `num_samples` each, by index."""
 
     problems: Sequence[Problem]
     num_samples: int
@@ -80,7 +80,7 @@ class Collection:
         self._num_graded, self._num_correct = len(known), sum(sample.is_correct for sample in known)
 
     def add(self, index: int, sample_index: int, completion: Completion) -> bool:
-        """Take in one sample and tell of it; whether it was the last of its problem."""
+        """Add one sample and report it; return whether it was the last of its problem."""
         problem = self.problems[index]
         verdict = self.grader.submit(completion.text, problem.answer, problem.judged_by)
         outcome = _Outcome(completion, verdict)
@@ -101,19 +101,19 @@ class Collection:
         return len(of_problem) == self.num_samples
 
     def hand_over(self, indices: Sequence[int]) -> None:
-        """Hand over these problems, which are sampled, together: now or as soon as they are graded."""
+        """Hand over these sampled problems together, now or as soon as they are graded."""
         self._waiting.append(indices)
         self._hand_over_graded()
 
     def wait(self) -> list[tuple[EvaluatedSample, ...]]:
-        """Hand over the rest as it is graded; all samples by problem."""
+        """Hand over the rest as it is graded; return all samples by problem."""
         for indices in self._waiting:
             self._finish(indices)
         self._waiting = []
         return [self._samples[index] for index in range(len(self.problems))]
 
     def _mean_including(self, outcome: _Outcome) -> float | None:
-        """The share correct among the outcomes whose verdicts have arrived; None before the first."""
+        """Return the share correct among the outcomes with verdicts; None before the first."""
         outcomes, self._ungraded = [*self._ungraded, outcome], []
         for one in outcomes:
             if one.verdict.done():

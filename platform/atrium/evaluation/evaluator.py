@@ -1,15 +1,15 @@
-"""Benchmark times policy to per-problem outcomes: sample, grade, estimate.
+"""Evaluation of a policy on a benchmark: sample, grade, estimate.
 
-The same code evaluates inside training and from the command line. It holds no policy and writes nothing:
-an engine samples, a grader grades while the engine goes on sampling, and the caller records what comes
-back: at the end, and problem by problem where an interruption must lose nothing. A sample's seed depends
-on the seed of evaluations, the run's seed, the benchmark, the problem and the sample's index only, so
-evaluating more often, or more problems, changes no other random choice.
+The same code evaluates inside training and from the command line. It has no policy and writes nothing: an
+engine samples, a grader grades while the engine continues sampling, and the caller records the results, at
+the end or problem by problem if an interruption must lose nothing. A sample's seed depends only on the
+evaluation seed, the run's seed, the benchmark, the problem and the sample's index, so evaluating more often,
+or more problems, changes no other random choice.
 
-An engine's batch can change the last bits of a log-probability. A rule cuts the work into waves, which share
-no batch and are finished as a whole, so that an evaluation which was interrupted and one which was not take
-the same batches and give the same rows. The engine has all waves at once, so that several processes of it
-have work to the end.
+An engine's batch can change the last bits of a log-probability. A fixed rule divides the work into waves,
+which share no batch and are finished as a whole, so that an interrupted and an uninterrupted evaluation use
+the same batches and give the same rows. The engine receives all waves at once, so that several processes have
+work until the end.
 """
 
 from __future__ import annotations
@@ -35,14 +35,13 @@ _UNWATCHED = Watch()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
-    """What is evaluated, and how it is sampled.
+    """A set of problems, and how answers are sampled.
 
-    `require_stop` counts a truncated completion as wrong whatever its answer. `pass_at` lists the k of
-    Pass@k, each at most `num_samples`; None stands for the powers of two up to it, and itself.
-    `breakdown_by` names the metadata keys by which results are also told apart.
+    `require_stop` counts a truncated completion as wrong regardless of its answer. `pass_at` lists the k of
+    Pass@k, each at most `num_samples`; None stands for `num_samples` and the powers of two below it.
+    `breakdown_by` names the metadata keys by which results are broken down.
 
-    That no k is above `num_samples`, and that there are problems with ids of their own, is checked before: by
-    the configuration and by `Dataset`.
+    The configuration checks that no k is above `num_samples`, and `Dataset` that problems have unique ids.
     """
 
     name: str
@@ -55,7 +54,7 @@ class Benchmark:
 
     @property
     def reported_pass_at(self) -> tuple[int, ...]:
-        """The k of Pass@k that results hold, ascending and without repeats."""
+        """The k of Pass@k in results, ascending and without repeats."""
         if self.pass_at is not None:
             return tuple(sorted(set(self.pass_at)))
         powers = {2**power for power in range(self.num_samples.bit_length())}
@@ -73,20 +72,20 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draws:
-    """The engine that answers problems, and the key of its draws.
+    """The engine that answers problems, and the seeds of its draws.
 
     Attributes
     ----------
     engine, encode
-        Samples completions; a problem's prompt as token ids.
+        The engine that samples, and a function from a problem to its prompt's token ids.
     seed
-        The seed of evaluations: equal ones draw equal samples from equal weights.
+        The evaluation seed: equal seeds draw equal samples from equal weights.
     run_seed
         The seed of the run that trained these weights. Runs with different seeds share no draws, so that
-        their sampling noise is independent; None for the draws of weights that no run has trained.
+        their sampling noise is independent; None for weights that no run has trained.
     wave_size
-        How much is sampled together. None for an engine that fills its batch by itself: each problem is then
-        finished on its own.
+        Amount that is sampled together. None for an engine that fills its batch by itself: each problem is
+        then finished separately.
     """
 
     engine: Engine
@@ -97,10 +96,10 @@ class Draws:
 
 
 def evaluate(benchmark: Benchmark, draws: Draws, grader: Grader, watch: Watch = _UNWATCHED) -> Evaluation:
-    """Sample `num_samples` completions of every problem, grade them, and estimate what they say.
+    """Sample `num_samples` completions of every problem, grade them, and compute the estimates.
 
-    `watch` says what to tell while it goes on, and what is finished already. Raises `EngineError` when the
-    engine does not return each sample exactly once.
+    `watch` holds callbacks, and samples that are already finished. Raises `EngineError` if the engine does
+    not return each sample exactly once.
     """
     work = Collection(
         problems=benchmark.problems,
@@ -138,20 +137,20 @@ def evaluate(benchmark: Benchmark, draws: Draws, grader: Grader, watch: Watch = 
 def _majority(
     benchmark: Benchmark, samples_PK: Sequence[Sequence[EvaluatedSample]], grader: Grader
 ) -> dict[int, Values]:
-    """Maj@k of each problem at K and wherever Pass@k is reported."""
+    """Return Maj@k of each problem at K and wherever Pass@k is reported."""
     ks = sorted({*benchmark.reported_pass_at, benchmark.num_samples})
     return majority_at(samples_PK, ks, require_stop=benchmark.require_stop, compare=grader.compare)
 
 
 def sample_only(benchmark: Benchmark, draws: Draws) -> None:
-    """Sample what `evaluate` does, and drop it: for a process that shares its engine with one that grades."""
+    """Sample as `evaluate` does, without results: for a process that shares its engine with a grading one."""
     prompts = {index: draws.encode(problem) for index, problem in enumerate(benchmark.problems)}
     for _ in _sampled(benchmark, list(_waves(benchmark, draws)), prompts, draws):
         pass
 
 
 def _waves(benchmark: Benchmark, draws: Draws) -> Iterator[list[int]]:
-    """The places of all problems in waves, finished ones too: longest prompts first, for little padding.
+    """Yield the indices of all problems in waves, including finished ones: longest prompts first.
 
     Without a size each problem is a wave.
     """
@@ -176,9 +175,10 @@ def _sampled(
     prompts: Mapping[int, TokenIds],
     draws: Draws,
 ) -> Iterator[tuple[int, int, Completion]]:
-    """Each sample of the waves' problems as it is finished: the problem's place, the sample's, and it.
+    """Yield each finished sample of the waves' problems: problem index, sample index, completion.
 
-    A request holds one sample, so that none waits for its problem's others; checks the engine's promise.
+    A request has one sample, so that none waits for its problem's others. Checks that the engine returns each
+    sample once.
     """
     key = (benchmark.name,) if draws.run_seed is None else (draws.run_seed, benchmark.name)
     places = [
@@ -204,8 +204,8 @@ def _sampled(
         request, num_completions = generation.request_index, len(generation.completions)
         if request not in missing or num_completions != 1:
             raise EngineError(
-                f"the engine returned {num_completions} completions for request {request} of "
-                f"benchmark {benchmark.name!r}; 1 is due, once"
+                f"the engine returned {num_completions} completions for request {request} of benchmark "
+                f"{benchmark.name!r}, expected 1"
             )
         missing.remove(request)
         yield (*places[request][:2], generation.completions[0])

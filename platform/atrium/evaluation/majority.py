@@ -1,11 +1,10 @@
-"""Maj@k: what the most frequent of k answers to each problem is worth, equal answers counted together.
+"""Maj@k: the value of the most frequent of k answers to each problem, with equal answers counted together.
 
-Two answers are the same vote where the grader finds them equal, however they are written. All answers
-equal to the gold answer are one vote, so only wrong answers are compared with each other, and only where
-the comparison can change who wins among one of the k that are asked for. Of several most frequent answers
-one is drawn: a problem is then worth the probability that the right one is drawn. Below K it is the mean over
-all subsets of k samples, exactly; of more than 1,000 samples that is beyond double precision, and there is no
-value below K.
+Two answers are the same vote if the grader finds them equal, however they are written. All answers equal to
+the reference answer are one vote, so only wrong answers are compared with each other, and only if the
+comparison can change the winner for one of the requested k. Ties are broken at random: the value of a problem
+is then the probability that the correct answer is drawn. Below K it is the exact mean over all subsets of k
+samples; for more than 1,000 samples that is beyond double precision, and there is no value below K.
 
 Source: self-consistency, arXiv 2203.11171. Axes: P problems, K samples per problem.
 """
@@ -26,10 +25,10 @@ from atrium.base.records import EvaluatedSample, FinishReason, Verdict, VerdictK
 from atrium.stats.estimates import Values
 
 Compare = Callable[[str, str], Future[Verdict]]
-"""Starts comparing two extracted answers; `correct` means that they are equal."""
+"""Starts a comparison of two extracted answers; `correct` means that they are equal."""
 
 _MAX_COMPARED = 64
-"""Of more different wrong answers than this to one problem, the most frequent are compared."""
+"""Maximum number of different wrong answers per problem that are compared, the most frequent first."""
 
 
 def majority_at(
@@ -39,7 +38,7 @@ def majority_at(
     require_stop: bool,
     compare: Compare,
 ) -> dict[int, Values]:
-    """Maj@k of each problem [P], in [0, 1], for each k from 1 to K; 0 where no sample has an answer.
+    """Return Maj@k of each problem [P], in [0, 1], for each k from 1 to K; 0 if no sample has an answer.
 
     Samples without an answer do not vote, nor do truncated ones under `require_stop`. An answer that could
     not be graded votes as a wrong one.
@@ -60,7 +59,7 @@ _MAX_SUBSETS_OF = 1_000
 
 
 class _Votes(NamedTuple):
-    """How often the right answer was given, and how often each wrong text."""
+    """The count of the correct answer, and of each wrong text."""
 
     num_correct: int
     wrong: Counter[str]
@@ -80,10 +79,10 @@ def _votes(samples_K: Sequence[EvaluatedSample], *, require_stop: bool) -> _Vote
 
 
 def _comparisons(votes: _Votes, compare: Compare, *, below: bool) -> _Comparisons:
-    """The comparisons of wrong answers, where adding them up could beat or reach the right answer.
+    """Return the comparisons of wrong answers whose sum could beat or tie with the correct answer.
 
-    Among all samples that depends on the votes; `below` says that some three or more of them are looked at,
-    where two equal wrong answers beat a single right one.
+    Among all samples that depends on the votes; `below` says that subsets of three or more of them are
+    evaluated, where two equal wrong answers beat a single correct one.
     """
     most = max(votes.wrong.values(), default=0)
     if votes.num_correct == 0 or not (below or most <= votes.num_correct <= votes.wrong.total()):
@@ -93,7 +92,7 @@ def _comparisons(votes: _Votes, compare: Compare, *, below: bool) -> _Comparison
 
 
 def _merged(wrong: Counter[str], comparisons: _Comparisons) -> list[int]:
-    """The number of votes of each wrong answer, equal ones added up."""
+    """Return the number of votes of each wrong answer, with equal ones added up."""
     first = {answer: answer for answer in wrong}
 
     def first_of(answer: str) -> str:
@@ -112,10 +111,10 @@ def _merged(wrong: Counter[str], comparisons: _Comparisons) -> list[int]:
 
 @lru_cache(maxsize=4_096)
 def _share_of_wins(num_correct: int, num_wrong: tuple[int, ...], num_samples: int, k: int) -> float:
-    """The probability that the right answer wins among k of the samples, drawn without replacement.
+    """Return the probability that the correct answer wins among k samples drawn without replacement.
 
-    Summed over the number c of right ones drawn: `ways[x, t]` counts the draws of x others in which no wrong
-    answer has more than c votes and t have as many, each of which shares the win.
+    Summed over the number c of correct ones drawn: `ways[x, t]` counts the draws of x others in which no
+    wrong answer has more than c votes and t have as many, each of which shares the win.
     """
     if k >= num_samples:
         most = max((num_correct, *num_wrong))
@@ -136,4 +135,4 @@ def _share_of_wins(num_correct: int, num_wrong: tuple[int, ...], num_samples: in
                     drawn[x:, 1:] += share[:, :-1]
             ways = drawn
         wins += comb(num_correct, c) * float((ways[k - c] / np.arange(1, len(num_wrong) + 2)).sum())
-    return min(wins / comb(num_samples, k), 1.0)  # a certain win may come out as 1 and a rounding
+    return min(wins / comb(num_samples, k), 1.0)  # rounding may put a certain win above 1

@@ -1,7 +1,7 @@
 """The summary of one evaluation: plain numbers, ready for JSON, computed from its samples alone.
 
-Every score comes with both of its intervals (see `estimates`), and beside it stand the truncated share,
-the mean length and the share of each verdict, because a score without them can mislead.
+Every score has both of its intervals (see `estimates`), and is reported with the truncated share, the mean
+length and the share of each verdict, because a score without them can mislead.
 
 Axes: P problems, K samples per problem.
 """
@@ -41,18 +41,17 @@ def summarize(
     majority_P: Mapping[int, Values] | None = None,
     breakdown_by: Sequence[str] = (),
 ) -> Results:
-    """Summarise samples given in the order of (problem, sample index), `num_samples` per problem.
+    """Summarize samples in the order of (problem, sample index), `num_samples` per problem.
 
     Keys: `k`, the number of samples per problem; `mean_at_k`, `pass_at_k` (at k = K),
     `interval_over_problems` and `interval_sampling` (of Mean@K; [low, high], or null where it cannot be
     estimated), `num_problems`, `completion_length` (tokens, mean), `truncated_frac`; `maj_at_k` and
-    `maj_interval_over_problems`, and `maj_at` and `maj_at_intervals` (over problems) by k, where Maj@k of
-    each problem is given, K among the k; `pass_at`, `pass_at_intervals`,
-    `pass_hat` (Pass^k) and `pass_hat_intervals` by k; `curve`, for every k from 1 to K, Pass@k, Pass^k and
-    the Mean@k of the first k samples; `num_samples`, `num_tokens`; `num_endless_thoughts`, the answers whose
-    reasoning did not end; `verdicts`, the share of each kind, which ignores truncation as verdicts do;
-    `breakdown`, the scores by metadata key and value, for
-    problems that have it.
+    `maj_interval_over_problems`, and `maj_at` and `maj_at_intervals` (over problems) by k, if Maj@k of each
+    problem is given, including K; `pass_at`, `pass_at_intervals`, `pass_hat` (Pass^k) and
+    `pass_hat_intervals` by k; `curve`, for every k from 1 to K, Pass@k, Pass^k and the Mean@k of the first k
+    samples; `num_samples`, `num_tokens`; `num_endless_thoughts`, the answers whose reasoning did not end;
+    `verdicts`, the share of each kind, which ignores truncation as verdicts do; `breakdown`, the scores by
+    metadata key and value, for problems that have it.
     """
     samples_PK = [samples[start : start + num_samples] for start in range(0, len(samples), num_samples)]
     is_correct_PK = np.array([s.is_correct for s in samples]).reshape(-1, num_samples)
@@ -74,10 +73,10 @@ def summarize(
 
 
 def summarize_all(evaluations: Sequence[Sequence[EvaluatedSample]]) -> Results:
-    """The macro average over benchmarks: each weighs the same, whatever its number of problems.
+    """Return the macro average over benchmarks: each has the same weight, whatever its number of problems.
 
-    `mean_at_k` and `pass_at_k` (each benchmark at its own K) with their intervals over problems, [low,
-    high] or null. Each benchmark's samples are given in the order of (problem, sample index).
+    `mean_at_k` and `pass_at_k` (each benchmark at its own K) with their intervals over problems, [low, high]
+    or null. Each benchmark's samples are given in the order of (problem, sample index).
     """
     mean_BP, pass_BP = [], []
     for samples in evaluations:
@@ -96,7 +95,7 @@ def summarize_all(evaluations: Sequence[Sequence[EvaluatedSample]]) -> Results:
 
 
 def _scores(samples_PK: Sequence[Sequence[EvaluatedSample]], num_samples: int) -> Results:
-    """The main scores, and beside them how long the answers are and how many were cut off."""
+    """Return the main scores, with the length of the answers and the number of truncated ones."""
     samples = [sample for samples_K in samples_PK for sample in samples_K]
     num_correct_P = np.array([sum(s.is_correct for s in samples_K) for samples_K in samples_PK])
     mean_P = mean_at_k(num_correct_P, num_samples)
@@ -123,10 +122,10 @@ def _majority(majority_P: Mapping[int, Values] | None, num_samples: int) -> Resu
 
 
 def _by_k(num_correct_P: Counts, num_samples: int, ks: Sequence[int]) -> Results:
-    """Pass@k and Pass^k at the `ks`, each with both intervals."""
+    """Return Pass@k and Pass^k at the `ks`, each with both intervals."""
     pass_PK = pass_at_k(num_correct_P, num_samples)
     hat_PK = pass_hat_k(num_correct_P, num_samples)
-    # All of k are correct where not one of k is wrong, so Pass^k is 1 less the Pass@k of wrong samples.
+    # All of k are correct exactly if none of k is wrong, so Pass^k is 1 minus the Pass@k of wrong samples.
     wrong_P = num_samples - num_correct_P
     sampling = {k: sampling_interval(num_correct_P, num_samples, k) for k in ks}
     hat_sampling = {k: _complement(sampling_interval(wrong_P, num_samples, k)) for k in ks}
@@ -161,7 +160,7 @@ def _breakdown(samples_PK: Sequence[Sequence[EvaluatedSample]], num_samples: int
 
 
 def _natural_order(value: str) -> tuple[bool, int, str]:
-    """Numbers by value, then text."""
+    """Return a sort key: numbers by value, then text."""
     is_text = not value.isdecimal()
     return (is_text, 0 if is_text else int(value), value)
 

@@ -1,1 +1,1 @@
-"""Text and gold answer to a verdict, and verdicts to rewards; never imports torch."""
+"""Grading: verdicts from a text and a reference answer, and rewards from verdicts; never imports torch."""

@@ -1,12 +1,13 @@
-r"""The value of an answer that is an expression: exact where it is rational, an inexact number else.
+r"""The value of an answer that is an expression: exact if it is rational, else inexact.
 
 A small evaluator for the unambiguous part of LaTeX: numbers, fractions, mixed numbers, roots, powers,
-products, sums, factorials, binomials, functions, absolute values, degrees, the imaginary unit, and letters.
-A letter stands for a number, by default one that depends on its name only. It evaluates in a `Field`: floats
-tell most different values apart, and `identity` settles the rest with exact points and any precision.
+products, sums, factorials, binomials, functions, absolute values, degrees, the imaginary unit, and letters. A
+letter stands for a number, by default one that depends only on its name. Evaluation takes place in a `Field`:
+floats tell most different values apart, and `identity` decides the rest with exact points and arbitrary
+precision.
 
-Whatever can be read in two ways (`f(x)`, `1/2x`, `\sin x/2`, a word, a set, a relation) has no value here and
-is left to math-verify. It is not a parser of answers at large.
+Anything ambiguous (`f(x)`, `1/2x`, `\sin x/2`, a word, a set, a relation) has no value here and is left to
+math-verify. This is not a general parser of answers.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from atrium.grading.tokens import MAX_DEPTH, content, is_text
 from atrium.grading.values import NoValueError, Value, is_nan
 
 LOG = r"\log"
-"""The name under which the unknown base of a bare logarithm is listed."""
+"""Name under which the unknown base of a bare logarithm is listed."""
 
 GREEK = word_set(
     r"\alpha \beta \gamma \delta \epsilon \theta \lambda \mu \nu \rho \sigma \tau \phi \psi \omega "
@@ -49,7 +50,7 @@ _INVERSES = {r"\sin": r"\arcsin", r"\cos": r"\arccos", r"\tan": r"\arctan"}
 
 @lru_cache(maxsize=4_096)
 def evaluate(tokens: tuple[str, ...]) -> Value | None:
-    """The value of canonical tokens in floats, or None where they are not unambiguous arithmetic."""
+    """Return the value of canonical tokens in floats, or None if they are not unambiguous arithmetic."""
     if r"\log" in tokens:
         return None  # to base 10 or e
     evaluator = Evaluator(tokens, FLOATS).run()
@@ -61,7 +62,7 @@ def evaluate(tokens: tuple[str, ...]) -> Value | None:
 
 
 def _spelled_out(tokens: Sequence[str]) -> list[str]:
-    """The tokens with `xy` as `x`, `y`, except where it is the name of something."""
+    """Return the tokens with `xy` split into `x`, `y`, unless it is a known name."""
     spelled: list[str] = []
     for token in tokens:
         is_run = 1 < len(token) <= 3 and token.isascii() and token.isalpha()
@@ -74,16 +75,17 @@ def _spelled_out(tokens: Sequence[str]) -> list[str]:
 
 @lru_cache(maxsize=4_096)
 def _stand_in(name: str) -> float:
-    """A number between 0.5 and 1.5 that stands for a letter, the same in every process."""
+    """Return a number between 0.5 and 1.5 for a letter, the same in every process."""
     digest = hashlib.blake2b(name.encode(), digest_size=6).digest()
     return 0.5 + int.from_bytes(digest, "big") / 2**48
 
 
 class Evaluator:
-    """Recursive descent over one answer's tokens; the nesting is bounded by `MAX_DEPTH`.
+    """A recursive-descent evaluator for one answer's tokens; nesting is limited by `MAX_DEPTH`.
 
     After `run`: the `result`, the `names` in it, those under a root, whether there was a decimal fraction,
-    the largest magnitude on the way, and how many bits (`num_bits`) and roots (`degree`) went into the value.
+    the largest intermediate magnitude, and the number of bits (`num_bits`) and the root degree (`degree`) of
+    the value.
     """
 
     def __init__(
@@ -105,7 +107,7 @@ class Evaluator:
         self._in_function = 0
 
     def run(self) -> Evaluator:
-        """Evaluate; `result` stays None where there is no value."""
+        """Evaluate; `result` stays None if there is no value."""
         try:
             number = self.expression(0)
         except (NoValueError, ZeroDivisionError, ValueError, OverflowError, RecursionError):
@@ -115,7 +117,7 @@ class Evaluator:
         return self
 
     def expression(self, depth: int) -> Amount:
-        """A sum with an optional sign in front."""
+        """Parse a sum with an optional leading sign."""
         if depth > MAX_DEPTH:
             raise NoValueError
         sign = self._take_sign()
@@ -135,7 +137,7 @@ class Evaluator:
                 self.position += 1
                 product = self._noted(self.field.divide(product, self._factor(depth, is_first=True)))
                 if self._starts_factor():
-                    raise NoValueError  # 1/2x is read in two ways
+                    raise NoValueError  # 1/2x is ambiguous
             elif self._starts_factor():
                 product = self._noted(self.field.multiply(product, self._factor(depth, is_first=False)))
             else:
@@ -164,7 +166,7 @@ class Evaluator:
                 return base
 
     def _num_marks(self) -> int:
-        """How many exclamation marks follow: two are a double factorial, more are read in several ways."""
+        """Return the number of exclamation marks: two are a double factorial, more are ambiguous."""
         start = self.position
         while self._peek() == "!":
             self.position += 1
@@ -173,7 +175,7 @@ class Evaluator:
         return self.position - start
 
     def _degrees(self, number: Amount) -> Amount:
-        """An angle: in radians within a function, and its number of degrees elsewhere."""
+        """Return an angle: in radians within a function, else its number of degrees."""
         if not self._in_function:
             return number
         self.is_algebraic = False
@@ -214,7 +216,7 @@ class Evaluator:
             raise NoValueError
         self.is_decimal |= "." in token
         number = Fraction(token)
-        if self._peek() == r"\frac":  # a mixed number, where it is a proper one
+        if self._peek() == r"\frac":  # a mixed number, if the fraction is a proper one
             start = self.position
             part = self._base(depth + 1, is_first=True)
             digits = [t for t in self.tokens[start + 1 : self.position] if t not in "{}"]
@@ -246,7 +248,7 @@ class Evaluator:
         return _stand_in(name) if self.points is None else self.points[name]
 
     def _is_factor(self, name: str) -> bool:
-        """Whether a letter in front of a bracket multiplies a sum in it, as in `n(n+1)`."""
+        """Return whether a letter before a bracket multiplies a sum in it, as in `n(n+1)`."""
         rest = self.tokens[self.position : self.position + 8]
         inner = rest[1 : rest.index(")")] if ")" in rest else rest[1:]
         return name not in _CALLED and not {"+", "-"}.isdisjoint(inner[1:])
@@ -281,7 +283,7 @@ class Evaluator:
         return self._noted(number if exponent is None else self.field.power(number, exponent))
 
     def _argument(self, depth: int) -> Amount:
-        r"""What a function is applied to: a bracket, or the factors up to the next sign or function."""
+        r"""Return a function's argument: a bracket, or the factors up to the next sign or function."""
         if self._peek() in ("(", "{"):
             argument = self._bracketed(depth, self._peek())
             if self._peek() in ("^", "!", "("):
@@ -314,7 +316,7 @@ class Evaluator:
         return self._noted(Fraction(comb(int(upper), int(lower))))
 
     def _group(self, depth: int, *, is_exponent: bool = False, takes_numbers: bool = False) -> Amount:
-        r"""An argument in braces; also in parentheses, `\sqrt(3)`, and of one token, `\frac\pi 2`."""
+        r"""Return an argument in braces; also in parentheses, `\sqrt(3)`, or of one token, `\frac\pi 2`."""
         token = self._peek()
         if token in ("{", "("):
             return self._bracketed(depth, token)

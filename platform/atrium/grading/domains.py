@@ -1,12 +1,12 @@
-r"""Sets of real numbers, in each way that people write them, as conditions on one variable.
+r"""Sets of real numbers, in every common notation, as conditions on one variable.
 
-Intervals and their unions, inequalities and chains of them, solved where they are linear, `x \ne 1`,
-`|x-2| < 3`, differences such as `\mathbb{R} \setminus \{0\}`, set builders `\{x : x > 2\}`, and all of
-these joined by "and", "or" or a comma.
-A comma between conditions means "and", unless no number meets them all: `x<1, x>3` are two rays.
+Intervals and their unions, inequalities and chains of them, solved if they are linear, `x \ne 1`, `|x-2| <
+3`, differences such as `\mathbb{R} \setminus \{0\}`, set builders `\{x : x > 2\}`, and all of these joined by
+"and", "or" or a comma. A comma between conditions means "and", unless no number satisfies them all: `x<1,
+x>3` are two rays.
 
-Two sets are equal where they hold the same of their end points and of the gaps between these. Which end
-points are equal is for the caller's `Leaf` to say; without an answer there is none here.
+Two sets are equal if they contain the same end points and the same gaps between them. The caller's `Leaf`
+decides which end points are equal; without its answer there is none here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _POSITIVE = {
     ("_", "{", "<", "0", "}"): "<",
 }
 NUMBER_SETS = RELATIONS | _UNIONS | _DIFFERENCES | {r"\mathbb", r"\infty", r"\emptyset"}
-"""Tokens that show that an answer is a set of numbers."""
+"""Tokens that mark an answer as a set of numbers."""
 _LOWEST, _HIGHEST = ("-", r"\infty"), (r"\infty",)
 _MAX_ENDS = 24
 
@@ -42,7 +42,7 @@ _MAX_ENDS = 24
 class Node:
     r"""A condition: a relation to an end point, or a combination of conditions.
 
-    `kind` is a relation (<, >, \leq, \geq, =), `and`, `or`, `not`, or `comma`; an empty `and` always holds.
+    `kind` is a relation (<, >, \leq, \geq, =), `and`, `or`, `not`, or `comma`; an empty `and` is always true.
     """
 
     kind: str
@@ -52,16 +52,16 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """A set of real numbers, with the variable that it is written with, if any."""
+    """A set of real numbers, with the name of its variable, if any."""
 
     node: Node
     variable: Tokens
     is_shown: bool
-    """Whether it can be nothing else, as `(1,2)` can."""
+    """Whether it is certainly a set of numbers, unlike `(1,2)`, which may be a point."""
 
     @property
     def ends(self) -> tuple[Tokens, ...]:
-        """The finite end points, as they are written."""
+        """Return the finite end points, as they are written."""
         return tuple(end for end in dict.fromkeys(_ends(self.node)) if end not in (_LOWEST, _HIGHEST))
 
 
@@ -69,7 +69,7 @@ _ALL, _NONE = Node("and"), Node("or")
 
 
 def domain(tokens: Tokens, *, reads_points: bool = False) -> Domain | None:
-    """The set of real numbers that an answer is, or None where it is something else.
+    """Return the set of real numbers that an answer denotes, or None if it denotes something else.
 
     `(1,2), (3,4)` are two points, or with `reads_points` two intervals.
     """
@@ -87,7 +87,7 @@ def domain(tokens: Tokens, *, reads_points: bool = False) -> Domain | None:
 
 
 def same_domain(wanted: Domain, given: Domain, leaf: Leaf) -> bool | None:
-    """Whether two domains are the same set; None where that is not certain."""
+    """Return whether two domains are the same set; None if that is uncertain."""
     if wanted.variable and given.variable and wanted.variable != given.variable:
         return None if any(_names(end) for end in (*wanted.ends, *given.ends)) else False
     places: dict[Tokens, int] = {}
@@ -134,7 +134,7 @@ def _ends(node: Node) -> Iterator[Tokens]:
 
 
 def _members(node: Node, positions: range, ranks: dict[Tokens, int]) -> frozenset[int]:
-    """The positions, end points and gaps, that meet a condition."""
+    """Return the positions, end points and gaps, that satisfy a condition."""
     parts = [_members(part, positions, ranks) for part in node.parts]
     match node.kind:
         case "or":
@@ -157,7 +157,7 @@ def _members(node: Node, positions: range, ranks: dict[Tokens, int]) -> frozense
 
 
 def _same_pieces(wanted: Node, given: Node, places: dict[Tokens, int]) -> bool | None:
-    """For end points with letters, whose order nobody knows: whether the conditions have one form."""
+    """Return whether conditions on end points with letters, whose order is unknown, have one form."""
 
     def form(node: Node) -> object:
         end = places.get(node.end, node.end)
@@ -171,7 +171,7 @@ def _same_pieces(wanted: Node, given: Node, places: dict[Tokens, int]) -> bool |
 
 
 def _simplified(node: Node) -> Node:
-    """The condition without bounds at infinity."""
+    """Return the condition without bounds at infinity."""
     if node.end in (_LOWEST, _HIGHEST):
         return _ALL if (node.end == _LOWEST) == (node.kind in (">", r"\geq")) else _NONE
     parts = tuple(map(_simplified, node.parts))
@@ -181,14 +181,14 @@ def _simplified(node: Node) -> Node:
 
 
 class _Reader:
-    """Reads conditions and sets, and collects the variables that they are about."""
+    """A parser of conditions and sets that collects their variables."""
 
     def __init__(self, *, reads_points: bool) -> None:
         self.variables: set[Tokens] = set()
         self.reads_points = reads_points
 
     def condition(self, tokens: Tokens) -> Node | None:
-        """A condition in relations, joined by conjunctions."""
+        """Parse relations joined by conjunctions as a condition."""
         if RELATIONS.isdisjoint(tokens):
             return None
         several = split(tokens, _OR)
@@ -261,7 +261,7 @@ class _Reader:
         return _joined("and", [_around(shift, order, end) for order, end in bounds])
 
     def set_of_numbers(self, tokens: Tokens) -> Node | None:
-        """A set: intervals, points, all real numbers, set builders, and what operations make of them."""
+        """Parse a set: intervals, points, all real numbers, set builders, and operations on them."""
         for separators, kind in ((_UNIONS, "or"), (_INTERSECTIONS, "and"), (_AND, "or")):
             parts = split(tokens, separators)
             if separators is _AND and not all(map(self._is_interval, parts)):
@@ -283,7 +283,7 @@ class _Reader:
         return self._bracketed(tokens) if enclosed(tokens) else None
 
     def _is_interval(self, tokens: Tokens) -> bool:
-        """Whether it is one, or where the other answer is a set for certain may be one, as `(1,2)`."""
+        """Return whether it is an interval, or, like `(1,2)`, may be one since the other answer is a set."""
         is_enclosed = enclosed(tokens) and tokens[0] in ("(", "[") and len(split(tokens[1:-1], _AND)) == 2
         is_shown = tokens[0] == "[" or tokens[-1] == "]" or r"\infty" in tokens
         return is_enclosed and (is_shown or self.reads_points)
@@ -333,7 +333,7 @@ def _points(tokens: Tokens) -> Node | None:
 
 
 def _around(shift: Tokens, order: str, end: Tokens) -> Node:
-    """The condition that the distance from the shift's opposite is below, or above, a bound."""
+    """Return the condition that the distance from the shift's opposite is below, or above, a bound."""
     middle = ("-", "(", *shift, ")") if shift else ("0",)
     upper = Node(order, end=(*middle, "+", "(", *end, ")"))
     lower = Node(REVERSED[order], end=(*middle, "-", "(", *end, ")"))
@@ -343,13 +343,13 @@ def _around(shift: Tokens, order: str, end: Tokens) -> Node:
 def _is_name(tokens: Tokens) -> bool:
     is_letter = bool(tokens) and ((len(tokens[0]) == 1 and tokens[0].isalpha()) or tokens[0] in GREEK)
     is_bare = len(tokens) == 1 or (tokens[1:3] == ("_", "{") and tokens.index("}") == len(tokens) - 1)
-    if tokens[1:2] == ("(",) and tokens[3:] == (")",):  # a value of a function, such as `f(x)`
+    if tokens[1:2] == ("(",) and tokens[3:] == (")",):  # a function value, such as `f(x)`
         is_bare = tokens[2].isalpha()
     return is_letter and is_bare and tokens[0] not in ("e", "i")
 
 
 def _variable(tokens: Tokens) -> tuple[Tokens, Tokens]:
-    """The variable on one side of an inequality, and what is added to it within bars, as in `|x-2|`."""
+    """Return the variable on one side of an inequality, and the term added to it, as in `|x-2|`."""
     if _is_name(tokens):
         return tokens, ()
     if len(tokens) < 3 or tokens[0] != "|" or tokens[-1] != "|":

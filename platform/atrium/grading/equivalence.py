@@ -1,18 +1,18 @@
-r"""Whether an answer equals the gold answer, decided from the two texts.
+r"""Equivalence of an answer and the reference answer, decided from the two texts.
 
-Two stages. `settle` decides what needs little computation: equal canonical texts, words, rational numbers,
-values that differ, sets of numbers, lists of such things; and it refuses answers that name more than one
-value (`41=42`, `42 \approx 41`, `x=41, x=42`), some of which math-verify accepts. `verify` is the second
-stage: it decides expressions by `identity`, and leaves only what cannot be read there to math-verify
-(`symbolic`). It can run forever and is called in a worker process only. Nothing is extracted from
+Two stages. `settle` decides cheap cases: equal canonical texts, words, rational numbers, different values,
+sets of numbers, and lists of these. It also refuses answers that name more than one value (`41=42`, `42
+\approx 41`, `x=41, x=42`), some of which math-verify accepts. `verify` is the second stage: it decides
+expressions by `identity`, and passes only expressions that cannot be parsed there to math-verify
+(`symbolic`). It may never terminate and is called in a worker process only. Nothing is extracted from
 completions here.
 
-Percentages: `50\%` equals 0.5, and also 50, because problems that ask "what percent" have bare golds; not
-so between -1 and 1, where a bare number may be a share: `1\%` is not 1.
+Percentages: `50\%` equals 0.5, and also 50, because reference answers to "what percent" are bare numbers.
+This does not hold between -1 and 1, where a bare number may be a share: `1\%` is not 1.
 
 Differs from math-verify: the first stage and `identity`; lists are matched element by element before they are
-matched as a whole; units are dropped here (`units`), not there, where a word list drops variables and changed
-values too.
+matched as a whole; units are dropped here (`units`), not there, where a word list also drops variables and
+changed values.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ from atrium.grading.vectors import beside
 
 _MAX_PAIRS = 400
 _MAX_PARSED_DEPTH = 8
-_SLOW_BRACKETS = frozenset("()[]")  # with each within another math-verify takes twice as long
+_SLOW_BRACKETS = frozenset("()[]")  # nested in one another, math-verify takes twice as long
 
-_DIFFERENT = ({"{}", "()"}, {"{}", "(]"}, {"{}", "[)"})  # a set is no point and no interval
+_DIFFERENT = ({"{}", "()"}, {"{}", "(]"}, {"{}", "[)"})  # a set is neither a point nor an interval
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Whether the answer equals the gold answer, how that was found out, and a partial score, if any."""
+    """Whether the answer equals the reference answer, the reason, and a partial score, if any."""
 
     is_equal: bool
     reason: str
@@ -80,10 +80,10 @@ _SAME_VALUE, _OTHER_VALUE = Finding(True, "same value"), Finding(False, "other v
 
 
 def settle(gold: str, answer: str, *, tolerance: Tolerance = EXACT) -> Finding | None:
-    """Decide without math-verify, or return None where only math-verify can tell.
+    """Decide without math-verify, or return None if only math-verify can decide.
 
-    Numbers are equal within the tolerance; by default exactly, decimals to six places.
-    Texts of more than `MAX_ANSWER_CHARS` characters are equal if they are the same text, else not.
+    Numbers are equal within the tolerance; by default exactly, decimals to six places. Texts of more than
+    `MAX_ANSWER_CHARS` characters are equal only if they are identical.
     """
     if len(answer) > MAX_ANSWER_CHARS or len(gold) > MAX_ANSWER_CHARS:
         return Finding(answer == gold, "too long for an answer, compared as text")
@@ -120,7 +120,7 @@ def settle(gold: str, answer: str, *, tolerance: Tolerance = EXACT) -> Finding |
 
 
 def verify(gold: str, answer: str) -> Finding:
-    """Decide with math-verify, without any limit on time and memory: only for a worker process."""
+    """Decide with math-verify, with no limit on time and memory: only for a worker process."""
     wanted, given = _without_choices(read(gold), read(beside(gold, answer)))
     wanted, given, conditions = _without_conditions(wanted, given)
     tokens = without_labels(main_value(wanted.tokens), main_value(given.tokens))
@@ -145,7 +145,7 @@ def _verify(wanted: Tokens, given: Tokens) -> Finding:
         return Finding(False, "the gold answer cannot be read as mathematics, and the texts differ")
     if not parsed(join(plain[1])):
         return Finding(False, "cannot be read as mathematics")
-    if elements(wanted):  # each once: as a whole, math-verify tries every entry in several ways
+    if elements(wanted):  # one by one: math-verify tries every entry of a whole list in several ways
         is_equal = _compare(wanted, given, _compare_all_ways)
         if is_equal is not None:
             return Finding(
@@ -156,7 +156,7 @@ def _verify(wanted: Tokens, given: Tokens) -> Finding:
 
 
 def _compare_choices(wanted: Form, given: Form) -> Finding | None:
-    """Compare the letters of two choices, where the gold answer is one."""
+    """Compare the letters of two choices, if the reference answer is one."""
     if wanted.words is not None and wanted.words in CHOICES:
         chosen = choice(given.tokens)
         return Finding(chosen[0] == wanted.words, "the letter of the choice") if chosen else None
@@ -173,7 +173,7 @@ def _compare_choices(wanted: Form, given: Form) -> Finding | None:
 
 
 def _without_choices(wanted: Form, given: Form) -> tuple[Form, Form]:
-    """The values of choices."""
+    """Return the values of choices."""
     chosen = choice(given.tokens)
     by_gold = choice(wanted.tokens)
     if chosen and chosen[1] and (by_gold or not any(chosen[0] in token for token in wanted.tokens)):
@@ -184,7 +184,7 @@ def _without_choices(wanted: Form, given: Form) -> tuple[Form, Form]:
 
 
 def _without_conditions(wanted: Form, given: Form) -> tuple[Form, Form, Conditions | None]:
-    """The values that conditions are about, and the conditions; None where neither answer has one."""
+    """Return the values without their conditions, and the conditions; None if neither answer has any."""
     if wanted.words is not None or given.words is not None:
         return wanted, given, None
     by_gold, by_answer = qualified(wanted.tokens), qualified(given.tokens)
@@ -199,7 +199,7 @@ def _fit(wanted: Tokens, given: Tokens, conditions: Conditions, leaf: Leaf) -> b
 
 
 def _compare_families(wanted: Tokens, given: Tokens, letters: tuple[str, str]) -> bool | None:
-    """Compare values with a letter that stands for all integers; None where there is no such letter."""
+    """Compare values with a letter that stands for all integers; None if there is no such letter."""
     if _compare(wanted, given, _compare_values_precisely):
         return True
     if wanted[:2] == given[:2] and wanted[1:2] == (r"\neq",):
@@ -213,7 +213,7 @@ def _compare_families(wanted: Tokens, given: Tokens, letters: tuple[str, str]) -
 
 
 def _same_assignments(wanted: Form, given: Form) -> bool:
-    """Whether both read `p=5,q=2,p=7,q=2`, whichever separators they use."""
+    """Return whether both read `p=5,q=2,p=7,q=2`, regardless of their separators."""
     if "=" not in wanted.tokens:
         return False
     return wanted.text.replace(";", ",") == given.text.replace(";", ",")
@@ -234,16 +234,16 @@ def _compare_words(wanted: Form, given: Form) -> Finding | None:
 
 
 def _spelled(form: Form) -> str:
-    r"""The text in lower case, whatever is set as words in it; `\text{May 3}` is `May 3`."""
+    r"""Return the text in lower case, without markup for words; `\text{May 3}` becomes `May 3`."""
     return (
         "".join(content(token) if is_text(token) else token for token in form.tokens).replace(" ", "").lower()
     )
 
 
 def _compare(wanted: Tokens, given: Tokens, leaf: Leaf) -> bool | None:
-    """Compare sets of numbers, lists, sets and tuples by their parts, anything else by `leaf`.
+    """Compare sets of numbers, lists, sets and tuples by their elements, anything else by `leaf`.
 
-    True and False are as certain as `leaf` is; None means that the structure decides nothing.
+    True and False are as certain as `leaf` is; None means that the structure is not decisive.
     """
     is_equal = _compare_domains(wanted, given, leaf)
     if is_equal is not None:
@@ -270,7 +270,7 @@ def _compare(wanted: Tokens, given: Tokens, leaf: Leaf) -> bool | None:
 
 
 def _without_braces_of_one(wanted: Tokens, given: Tokens) -> tuple[Tokens, Tokens]:
-    """Both without the braces of a set of one element, which is that element, where the other is no set."""
+    """Return both, with a set of one element replaced by that element if the other is no set."""
     sides = (wanted, given)
     is_set = [side[:1] == (r"\{",) and enclosed(side) for side in sides]
     if is_set[0] == is_set[1]:
@@ -293,7 +293,7 @@ def _compare_domains(wanted: Tokens, given: Tokens, leaf: Leaf) -> bool | None:
 
 
 def _are_read_backwards(wanted: Tokens, given: Tokens, leaf: Leaf) -> bool:
-    r"""Whether they are `a \neq b` and `b \neq a`, which math-verify takes as different."""
+    r"""Return whether they are `a \neq b` and `b \neq a`, which math-verify considers different."""
     if r"\neq" not in wanted or r"\neq" not in given:
         return False
     first, second = (split(side, frozenset((r"\neq",))) for side in (wanted, given))
@@ -336,7 +336,7 @@ def _compare_lists(wanted: Elements, given: Elements, leaf: Leaf) -> bool | None
         return True if all(results) and {wanted.brackets, given.brackets} <= {"", "()"} else None
     if False in results:
         return False
-    # Other brackets mean other things: an open and a closed interval, a point and a row.
+    # Other brackets have other meanings: an open and a closed interval, a point and a row.
     is_same_kind = wanted.brackets == given.brackets or (
         wanted.is_vector and given.is_vector and "()" in (wanted.brackets, given.brackets)
     )
@@ -357,7 +357,7 @@ def _compare_unordered(wanted: Sequence[Tokens], given: Sequence[Tokens], leaf: 
                 break
         else:
             if len(wanted) == len(given) and is_certain and not any(result is None for result in results):
-                return False  # an element that equals none that is left on the other side
+                return False  # an element that equals no remaining one on the other side
             is_certain = False
     if not is_certain or unused:
         return None
@@ -365,7 +365,7 @@ def _compare_unordered(wanted: Sequence[Tokens], given: Sequence[Tokens], leaf: 
 
 
 def _compare_values(wanted: Tokens, given: Tokens, *, tolerance: Tolerance = EXACT) -> bool | None:
-    """Compare two single values by arithmetic; None where that leaves a doubt."""
+    """Compare two single values by arithmetic; None if that is not decisive."""
     wanted, given = without_base(wanted), without_base(given)
     wanted_percent, given_percent = wanted[-1:] == PERCENT, given[-1:] == PERCENT
     a = evaluate(wanted[:-1] if wanted_percent else wanted)
@@ -384,7 +384,7 @@ def _compare_values(wanted: Tokens, given: Tokens, *, tolerance: Tolerance = EXA
 
 
 def _compare_values_precisely(wanted: Tokens, given: Tokens) -> bool | None:
-    """As `_compare_values`, and then by `identity`."""
+    """Compare two single values as `_compare_values` does, and then by `identity`."""
     is_equal = _compare_values(wanted, given)
     wanted_percent, given_percent = wanted[-1:] == PERCENT, given[-1:] == PERCENT
     if is_equal is not None or wanted_percent != given_percent:

@@ -1,25 +1,25 @@
-r"""Where the answer of a completion stands: the last cluster of balanced `\boxed{}` after the thinking.
+r"""Extraction of a completion's answer: the last cluster of balanced `\boxed{}` after the reasoning.
 
-It reads text and judges nothing; what the boxed text means is `equivalence`'s business. One pass without
-recursion, so the time is linear in the text, whatever is nested or left open in it.
+Nothing is judged here; `equivalence` interprets the boxed text. One pass without recursion, so the time is
+linear in the text, even with nested or unclosed boxes.
 
-**Thinking.** What stands before the last `</think>` is thought, and so is what follows a `<think>` that was
-never closed. A model that was asked to think and wrote no `</think>` has not answered yet. Without
-thinking no `</think>` is required, and then the whole text is the answer's; tags that the text carries
-all the same still mark thought as thought, so that an answer inside them never counts.
+**Reasoning.** Text before the last `</think>` is reasoning, and so is text after an unclosed `<think>`. With
+`thinking`, a completion without `</think>` has no answer. Without `thinking`, no `</think>` is required and
+the whole text may hold the answer; if tags occur nevertheless, the text inside them is still reasoning, and
+an answer in it never counts.
 
-**Cluster.** Boxes belong to one cluster, and form one list of answers, when what joins two neighbours is
+**Cluster.** Boxes belong to one cluster, and form one list of answers, if the text between two neighbors is
 
 - only spacing, math delimiters and punctuation: `\boxed{1}, \boxed{2}`;
 - a few words that end in "and" or "or" and hold no end of a sentence: `\boxed{1} for part (a) and \boxed{2}`;
-- either of them with a label before the next box: `x = \boxed{1}, y = \boxed{2}`;
+- one of these with a label before the next box: `x = \boxed{1}, y = \boxed{2}`;
 - a sign or words for an approximation before a box with a decimal: `\boxed{\frac13} \approx \boxed{0.333}`.
 
-Contradicting neighbours therefore are a list of two, which equals no single number; boxes further apart
-are separate attempts, of which the last counts. A last box that is never closed was cut off, and then there
-is no answer. A box may lack its braces around a number, a letter or a command: `\boxed 5`.
+Two contradicting neighbors are therefore a list of two, which equals no single number. Boxes further apart
+are separate attempts, of which the last counts. If the last box is never closed, the completion was cut off
+and has no answer. Braces around a number, a letter or a command may be missing: `\boxed 5`.
 
-Without a box an answer is the last number of the text, or what stands behind words such as `Answer:`.
+Other settings take the last number of the text, or the text after words such as `Answer:`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from typing import NamedTuple
 from atrium.base.records import REASONING_MARKERS
 
 ANSWER = "{answer}"
-"""Where the answer stands in words around it."""
+"""Placeholder for the answer in the words around it."""
 _MAX_JOINT_CHARS = 50
 
 # A box command (its backslash possibly doubled by escaping) with its opening brace; any other escaped
 # character, so that `\{` and `\}` do not count; a brace.
 _BOX = r"\\{1,4}(?:boxed|fbox|framebox)(?![a-zA-Z])(?:\s*\[[^\[\]{}]{0,20}\])*\s*"
 _BRACES = re.compile(rf"{_BOX}\{{|\\.|[{{}}]", re.DOTALL)
-_ALL_BRACES = re.compile(rf"{_BOX}\{{|[{{}}]")  # `\boxed{185\}` is a slip
+_ALL_BRACES = re.compile(rf"{_BOX}\{{|[{{}}]")  # `\boxed{185\}` is a typo
 _FIRST_BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![a-zA-Z])")
 _ARGUMENT = r"(?:\{[^{}]*\}|[0-9])"
 _UNBRACED = re.compile(
@@ -68,7 +68,7 @@ _CONJUNCTION_JOINT = re.compile(rf"[^.!?\n]*\b(?:and|or)\b[\s,:]*{_LABEL}?", re.
 
 
 def answer_text(text: str, *, thinking: bool) -> str | None:
-    """The part of a completion that may hold its answer; None where the thinking never ended."""
+    """Return the part of a completion that may hold its answer; None if the reasoning never ended."""
     begin, end = REASONING_MARKERS
     _, tag, after = text.rpartition(end)
     if thinking and not tag:
@@ -77,17 +77,17 @@ def answer_text(text: str, *, thinking: bool) -> str | None:
 
 
 def extract_answer(text: str, *, thinking: bool) -> str | None:
-    r"""The content of the last cluster of balanced boxes, or None where there is no answer.
+    r"""Return the content of the last cluster of balanced boxes, or None if there is no answer.
 
-    Boxes of one cluster are joined by `", "`, empty and repeated ones left out. A box inside another
-    belongs to the outer one. None: no balanced box, or nothing but spacing in the last cluster.
+    Boxes of one cluster are joined by `", "`, without empty and repeated ones. A box inside another belongs
+    to the outer one. None: no balanced box, or only white space in the last cluster.
     """
     visible = answer_text(text, thinking=thinking)
     return None if visible is None else last_box(visible)
 
 
 def last_box(visible: str) -> str | None:
-    """As `extract_answer`, of a text without thoughts."""
+    """Return the same as `extract_answer`, for a text without reasoning."""
     boxes = _outermost_boxes(visible, _BRACES) or _outermost_boxes(visible, _ALL_BRACES)
     if not boxes:
         return None
@@ -107,16 +107,16 @@ def last_box(visible: str) -> str | None:
 
 
 def last_number(visible: str) -> str | None:
-    """The last number of a text, such as -1,234.5. A minus that follows a value is an operation."""
+    """Return the last number of a text, such as -1,234.5. A minus after a value is an operation."""
     numbers = _NUMBER.findall(visible)
     return str(numbers[-1]).replace(" ", "") if numbers else None
 
 
 def answer_after(visible: str, place: str) -> str | None:
-    """What stands where `place` has {answer}, at its last occurrence in a text without thoughts.
+    """Return the text at {answer} in the last match of `place`, in a text without reasoning.
 
-    An answer ends with its line, or before what follows {answer} in `place`. Case, spacing and signs of
-    emphasis around the answer do not matter.
+    An answer ends with its line, or before the text that follows {answer} in `place`. Case, white space and
+    emphasis around the answer are ignored.
     """
     before, _, after = place.partition(ANSWER)
     words = map(re.escape, re.findall(r"\w+|[^\w\s]", before))
@@ -129,7 +129,7 @@ def answer_after(visible: str, place: str) -> str | None:
 
 
 class _Box(NamedTuple):
-    """A box in a text: where its command starts, what it holds, and where it ends."""
+    """A box in a text: the start of its command, its content, and its end."""
 
     start: int
     content: str
@@ -137,12 +137,12 @@ class _Box(NamedTuple):
 
 
 def _outermost_boxes(text: str, braces: re.Pattern[str]) -> list[_Box]:
-    """The boxes, inner ones left out; none where the last one is never closed."""
+    """Return the boxes without inner ones; none if the last one is never closed."""
     first = _FIRST_BOX.search(text)
     if first is None:
         return []
     boxes: list[_Box] = []
-    open_braces: list[tuple[int, int] | None] = []  # a box's start and content start, None: other
+    open_braces: list[tuple[int, int] | None] = []  # start of a box and of its content; None for other braces
     for match in braces.finditer(text, first.start()):
         token = match.group()
         if token == "}":
@@ -162,7 +162,7 @@ def _outermost_boxes(text: str, braces: re.Pattern[str]) -> list[_Box]:
 
 
 def _with_unbraced(text: str, start: int, boxes: list[_Box]) -> list[_Box]:
-    """The boxes and those without braces between them, in order."""
+    """Return the boxes and those without braces between them, in order."""
     merged: list[_Box] = []
     rest = iter([*boxes, _Box(len(text) + 1, "", len(text) + 1)])
     following = next(rest)
@@ -176,7 +176,7 @@ def _with_unbraced(text: str, start: int, boxes: list[_Box]) -> list[_Box]:
 
 
 def _joint(text: str, first: _Box, second: _Box) -> str | None:
-    """What joins two neighbours of one cluster, or None where they are separate attempts."""
+    """Return the text that joins two neighbors of one cluster, or None for separate attempts."""
     between = text[first.end : second.start]
     if len(between) > 2 * _MAX_JOINT_CHARS:
         return None

@@ -1,11 +1,11 @@
-r"""The numbers that expressions are evaluated in: exact rationals, and what takes over where they end.
+r"""Number types for evaluating expressions: exact rationals, and inexact numbers beyond them.
 
-`Field` turns a number that is not a rational of moderate size into a float: fast, and good for telling two
-numbers apart. `Precise` turns it into an mpmath number of any precision: the second opinion on numbers that
-floats cannot tell apart. Both read real powers and roots in the same way:
+`Field` turns a number that is not a rational of moderate size into a float: fast, and sufficient to tell most
+numbers apart. `Precise` turns it into an mpmath number of any precision: a second opinion on numbers that
+floats cannot tell apart. Both treat real powers and roots in the same way:
 
 - an odd root of a negative number is negative; a fractional power of one has no value;
-- an even root of a negative constant is imaginary; where a letter takes part, it has no value.
+- an even root of a negative constant is imaginary; it has no value if a letter takes part.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 from atrium.grading.values import MAX_BITS, NoValueError, Number
 
 Amount = Any
-"""What a field computes with: a fraction, a float, a complex number, or a number of mpmath."""
+"""A number of a field: a fraction, a float, a complex number, or an mpmath number."""
 
 _MAX_EXPONENT = 10**12
 MAX_EXACT = 20_000
-"""Factorials and binomials of larger numbers are not computed exactly."""
+"""Largest number whose factorials and binomials are computed exactly."""
 _REAL_FUNCTIONS = {
     **{name: name[1:] for name in (r"\sin", r"\cos", r"\tan", r"\sinh", r"\cosh", r"\tanh")},
     r"\ln": "log",
@@ -37,9 +37,9 @@ FUNCTIONS = frozenset((*_REAL_FUNCTIONS, *_RECIPROCALS, r"\exp", r"\cis", r"\log
 
 
 class Field:
-    """Exact rationals up to `max_bits`, and floats beyond, with infinity for what is beyond them.
+    """Exact rationals up to `max_bits`, floats beyond, and infinity beyond floats.
 
-    A subclass has other inexact numbers. `library` has the functions of inexact real numbers: `math`, or
+    A subclass has other inexact numbers. `library` provides the functions of inexact real numbers: `math`, or
     mpmath's context.
     """
 
@@ -50,30 +50,30 @@ class Field:
     library: Any = math
 
     def inexact(self, number: Number) -> Amount:
-        """The number without a fraction; a number that is none already stays."""
+        """Return a fraction as an inexact number; other numbers unchanged."""
         return float(number) if isinstance(number, Fraction) else number
 
     def exp(self, number: Amount) -> Amount:
-        """The exponential of a real or complex number."""
+        """Return the exponential of a real or complex number."""
         return cmath.exp(number) if isinstance(number, complex) else math.exp(number)
 
     def magnitude(self, number: Amount) -> Amount:
-        """The absolute value, in a form that compares."""
+        """Return the absolute value, in a form that can be compared."""
         try:
             return abs(complex(number))
         except OverflowError:
             return math.inf
 
     def size(self, number: Amount) -> int:
-        """How many bits the number is written with; 0 where nobody needs to know."""
+        """Return the number of bits in the number's notation; 0 if it is never needed."""
         return 0
 
     def is_complex(self, number: Amount) -> bool:
-        """Whether it has an imaginary part."""
+        """Return whether it has an imaginary part."""
         return isinstance(number, complex)
 
     def reduced(self, number: Number) -> Amount:
-        """The number, made inexact where it is an unwieldy rational."""
+        """Return the number, made inexact if it is a rational with too many bits."""
         if isinstance(number, Fraction):
             bits = max(number.numerator.bit_length(), number.denominator.bit_length())
             if bits > self.max_bits:
@@ -81,19 +81,19 @@ class Field:
         return number
 
     def add(self, first: Amount, second: Amount) -> Amount:
-        """The sum."""
+        """Return the sum."""
         return first + second
 
     def multiply(self, first: Amount, second: Amount) -> Amount:
-        """The product."""
+        """Return the product."""
         return first * second
 
     def divide(self, first: Amount, second: Amount) -> Amount:
-        """The quotient."""
+        """Return the quotient."""
         return first / second
 
     def power(self, base: Amount, exponent: Amount) -> Amount:
-        """The power, exact where it is a rational of moderate size."""
+        """Return the power, exact if it is a rational of moderate size."""
         is_whole = isinstance(exponent, Fraction) and exponent.denominator == 1
         if is_whole and isinstance(base, Fraction):
             num_bits = max(base.numerator.bit_length(), base.denominator.bit_length())
@@ -113,24 +113,24 @@ class Field:
         return self.real_power(self.inexact(base), self.inexact(exponent))
 
     def whole_power(self, base: Amount, exponent: int) -> Amount:
-        """A power of an inexact number."""
+        """Return a power of an inexact number."""
         return base**exponent if isinstance(base, complex) else self.real_power(base, exponent)
 
     def real_power(self, base: Amount, exponent: Amount) -> Amount:
-        """A power of a positive inexact number, infinite beyond the floats."""
+        """Return a power of a positive inexact number; infinity beyond the range of floats."""
         try:
             return base**exponent
         except OverflowError:
             return self.overflow(base, exponent)
 
     def overflow(self, base: Amount, exponent: Amount) -> Amount:
-        """A power that cannot be computed: infinity, where that is what it tends to."""
+        """Return the value of a power that cannot be computed: infinity, if it tends to that."""
         if base > 1 and exponent > 0:
             return math.inf
         raise NoValueError
 
     def root(self, radicand: Amount, index: Amount, *, is_constant: bool) -> Amount:
-        """The real root, imaginary for an even root of a negative constant; exact for squares."""
+        """Return the real root, imaginary for an even root of a negative constant; exact for squares."""
         if not isinstance(index, Fraction) or index.denominator != 1 or not 2 <= index <= 10_000:
             raise NoValueError
         if self.is_complex(radicand):
@@ -149,11 +149,11 @@ class Field:
         return self.positive_root(self.inexact(radicand), int(index))
 
     def positive_root(self, radicand: Amount, index: int) -> Amount:
-        """The root of an inexact number that is not negative."""
+        """Return the root of a non-negative inexact number."""
         return radicand ** (1 / index)
 
     def factorial(self, number: Amount, *, step: int = 1) -> Amount:
-        """The factorial of a natural number, or with a step of 2 the double factorial."""
+        """Return the factorial of a natural number, or with a step of 2 the double factorial."""
         if not isinstance(number, Fraction) or number.denominator != 1 or number < 0:
             raise NoValueError
         if number <= min(MAX_EXACT, self.max_bits // 8):
@@ -162,11 +162,11 @@ class Field:
         return self.huge_factorial(int(number), step)
 
     def huge_factorial(self, number: int, step: int) -> Amount:
-        """The factorial of a natural number that is too large for an exact one."""
+        """Return the factorial of a natural number that is too large for an exact one."""
         return math.inf
 
     def function(self, name: str, argument: Amount) -> Amount:
-        """The value of a function; without a value outside of the real numbers, but for the exponential."""
+        """Return the value of a function; only the exponential has values outside the real numbers."""
         if name == r"\cis":
             return self.exp(self.i * self.inexact(argument))
         if name == r"\exp":
@@ -182,12 +182,12 @@ class Field:
         return getattr(self.library, _REAL_FUNCTIONS[name])(self.inexact(argument))
 
     def logarithm(self, argument: Amount, base: Amount) -> Amount:
-        """The logarithm of a positive number to a positive base."""
+        """Return the logarithm of a positive number to a positive base."""
         return self.function(r"\ln", argument) / self.function(r"\ln", base)
 
 
 class Precise(Field):
-    """Numbers of mpmath with `bits` bits, whose exponents have no limit of consequence."""
+    """mpmath numbers with `bits` bits and practically unlimited exponents."""
 
     max_bits = 2**18
 
@@ -200,59 +200,59 @@ class Precise(Field):
         self.i = self.library.mpc(0, 1)
 
     def inexact(self, number: Amount) -> Amount:
-        """A number of mpmath."""
+        """Return an mpmath number."""
         if isinstance(number, Fraction):
             return self.library.mpf(number.numerator) / number.denominator
         return number
 
     def add(self, first: Amount, second: Amount) -> Amount:
-        """The sum; mpmath does not know fractions."""
+        """Return the sum; fractions are converted because mpmath does not support them."""
         return first + second if type(first) is type(second) else self.inexact(first) + self.inexact(second)
 
     def multiply(self, first: Amount, second: Amount) -> Amount:
-        """The product."""
+        """Return the product."""
         return first * second if type(first) is type(second) else self.inexact(first) * self.inexact(second)
 
     def divide(self, first: Amount, second: Amount) -> Amount:
-        """The quotient."""
+        """Return the quotient."""
         return first / second if type(first) is type(second) else self.inexact(first) / self.inexact(second)
 
     def exp(self, number: Amount) -> Amount:
-        """The exponential."""
+        """Return the exponential."""
         if self.magnitude(number) > _MAX_EXPONENT:
             raise NoValueError
         return self.library.exp(number)
 
     def magnitude(self, number: Amount) -> Amount:
-        """The absolute value."""
+        """Return the absolute value."""
         return abs(self.inexact(number))
 
     def size(self, number: Amount) -> int:
-        """The bits of a fraction, and the exponent of an inexact number."""
+        """Return the bits of a fraction, or the exponent of an inexact number."""
         if isinstance(number, Fraction):
             return number.numerator.bit_length() + number.denominator.bit_length()
         return abs(int(self.library.mag(number))) if number and self.library.isfinite(number) else 1
 
     def is_complex(self, number: Amount) -> bool:
-        """Whether it has an imaginary part."""
+        """Return whether it has an imaginary part."""
         return isinstance(number, self.library.mpc)
 
     def real_power(self, base: Amount, exponent: Amount) -> Amount:
-        """The power."""
+        """Return the power."""
         return base**exponent
 
     whole_power = real_power
 
     def overflow(self, base: Amount, exponent: Amount) -> Amount:
-        """No infinity stands for it."""
+        """Raise an error: no infinity represents it."""
         raise NoValueError
 
     def positive_root(self, radicand: Amount, index: int) -> Amount:
-        """The root."""
+        """Return the root."""
         return self.library.root(radicand, index)
 
     def huge_factorial(self, number: int, step: int) -> Amount:
-        """As an inexact number."""
+        """Return the factorial as an inexact number."""
         if number > _MAX_EXPONENT:
             raise NoValueError
         return (self.library.fac if step == 1 else self.library.fac2)(self.library.mpf(number))
@@ -263,5 +263,5 @@ FLOATS = Field()
 
 @lru_cache(maxsize=32)
 def precise(bits: int) -> Precise:
-    """The field with that precision; a context is slow to make."""
+    """Return the field with that precision, cached because a context is slow to create."""
     return Precise(bits)

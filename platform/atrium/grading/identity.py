@@ -1,18 +1,18 @@
-r"""Whether two expressions are equal, decided with exact points and as much precision as it takes.
+r"""Equality of two expressions, decided with exact points and as much precision as necessary.
 
-**Constants.** Rationals are compared exactly. Of other constants the difference is computed with a precision
+**Constants.** Rationals are compared exactly. The difference of other constants is computed with a precision
 that doubles until its sign is known. Two algebraic numbers that agree to the bits of a root separation bound
-(roughly, the bits that they are written with times the degrees of their roots) are equal; with functions,
-powers of e or pi, for which no such bound is known, agreement to `_ENOUGH_BITS` counts. Decimals keep the
-rule of `values.rationally_equal`: six places, and five significant digits.
+(roughly, the bits of their notation times the degrees of their roots) are equal; with functions and powers of
+e or pi, for which no such bound is known, agreement to `_ENOUGH_BITS` counts. Decimals follow the rule of
+`values.rationally_equal`: six places, and five significant digits.
 
-**Letters.** Two expressions in letters are equal where they agree at random rational points, exactly where
-they are rational functions. A point where one has no real value is no evidence. Letters under a root, or in a
-logarithm, on both sides are taken as positive, so `\sqrt{ab}` is `\sqrt{a}\sqrt{b}`; with a root on one side
-only they are not, so `\sqrt{x^2}` is `|x|` and not `x`. Where real points give no values, as for `n!` and
+**Letters.** Two expressions in letters are equal if they agree at random rational points, exactly if they are
+rational functions. A point where one has no real value is no evidence. Letters under a root, or in a
+logarithm, on both sides are assumed to be positive, so `\sqrt{ab}` is `\sqrt{a}\sqrt{b}`; with a root on one
+side only they are not, so `\sqrt{x^2}` is `|x|` and not `x`. If real points give no values, as for `n!` and
 `(-1)^n`, natural numbers are tried.
 
-It may compute for long, and is called in a worker process only.
+The computation may take long, and is called in a worker process only.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LOG_BASES = (Fraction(10), Fraction(27, 10))
 
 
 def same(first: Tokens, second: Tokens) -> bool | None:
-    """Whether two expressions are equal; None where one cannot be read, or has no value to compare."""
+    """Return whether two expressions are equal; None if one cannot be parsed, or has no value to compare."""
     names: set[str] = set()
     rooted: list[set[str]] = []
     for tokens in (first, second):
@@ -63,7 +63,7 @@ def same(first: Tokens, second: Tokens) -> bool | None:
 class _Point(dict[str, Fraction]):
     """A point with a value for each letter, drawn when the letter is first read.
 
-    The letters are not known beforehand: a first reading stops at the first operation without a value.
+    The letters are not known in advance: a first evaluation stops at the first operation without a value.
     """
 
     def __init__(self, draw: Callable[[str], Fraction]) -> None:
@@ -76,7 +76,7 @@ class _Point(dict[str, Fraction]):
 
 
 def _anywhere(name: str) -> Fraction:
-    """One value for any letter, to find out which letters there are."""
+    """Return one value for any letter, used to find out which letters there are."""
     return Fraction(7, 3) + Fraction(sum(map(ord, name)) % 97, 89)
 
 
@@ -89,7 +89,7 @@ def _has_bare_log(tokens: Tokens) -> bool:
 
 
 def _agree_at(first: Tokens, second: Tokens, points: Iterator[_Point]) -> bool | None:
-    """Whether the two agree at points where both have values; None where too few such points are found."""
+    """Return whether the two agree at points where both have values; None if too few points are found."""
     num_agreed = 0
     for point in points:
         is_equal = _agree(first, second, point)
@@ -102,7 +102,7 @@ def _agree_at(first: Tokens, second: Tokens, points: Iterator[_Point]) -> bool |
 
 
 def _agree(first: Tokens, second: Tokens, point: Mapping[str, Fraction]) -> bool | None:
-    """Whether two expressions have the same value at a point; None where one has none, or none is known."""
+    """Return whether both have the same value at a point; None if one has none, or none is known."""
     bits, before = _FIRST_BITS, None
     while True:
         a, b = _evaluated(first, bits, point), _evaluated(second, bits, point)
@@ -115,7 +115,7 @@ def _agree(first: Tokens, second: Tokens, point: Mapping[str, Fraction]) -> bool
         if isinstance(a.result, Fraction) and isinstance(b.result, Fraction):
             return a.result == b.result
         difference = a.field.add(a.result, -b.result)
-        # Noise changes with the precision, a difference of the two does not.
+        # Rounding noise changes with the precision, a true difference does not.
         if before is not None and difference != 0 and abs(before - difference) < abs(difference) / 4:
             return False
         wanted = _wanted_bits(a, b)
@@ -125,7 +125,7 @@ def _agree(first: Tokens, second: Tokens, point: Mapping[str, Fraction]) -> bool
 
 
 def _agree_in_powers(first: Tokens, second: Tokens) -> bool | None:
-    """Whether two products of huge powers are equal; None where one is a sum, or neither is huge."""
+    """Return whether two products of huge powers are equal; None if one is a sum, or neither is huge."""
     sides = [Evaluator(tokens, POWERS).run() for tokens in (first, second)]
     a, b = (side.result for side in sides)
     if not (isinstance(a, Product) or isinstance(b, Product)) or any(side.is_decimal for side in sides):
@@ -137,14 +137,14 @@ def _agree_in_powers(first: Tokens, second: Tokens) -> bool | None:
 
 
 def _wanted_bits(a: Evaluator, b: Evaluator) -> int:
-    """With how many bits two different values would differ."""
+    """Return the number of bits within which two different values would differ."""
     wanted = 2 * (a.num_bits + b.num_bits) * min(a.degree * b.degree, _MAX_DEGREE) + _FIRST_BITS
     is_algebraic = a.is_algebraic and b.is_algebraic
     return wanted if is_algebraic else min(max(wanted, _ENOUGH_BITS // 4), _ENOUGH_BITS)
 
 
 def _agree_in_decimals(a: Evaluator, b: Evaluator) -> bool:
-    """The rule of `rationally_equal`, for the real and the imaginary part."""
+    """Apply the rule of `rationally_equal` to the real and the imaginary part."""
     field = a.field
     x, y = field.inexact(a.result), field.inexact(b.result)
     if abs(x - y) > max(abs(x), abs(y)) / 100_000:
@@ -154,7 +154,7 @@ def _agree_in_decimals(a: Evaluator, b: Evaluator) -> bool:
 
 
 def _real_points(positive: set[str]) -> Iterator[_Point]:
-    """Random points, the same in every process; only letters outside of `positive` are also negative."""
+    """Yield random points, the same in every process; only letters outside `positive` may be negative."""
     for index in range(_MAX_TRIES):
 
         def draw(name: str, index: int = index) -> Fraction:

@@ -1,6 +1,6 @@
 r"""Linear inequalities in one letter, solved: `2a - 5 > 0` is `a > 5/2`, `0 < 3 - x < 2` is `1 < x < 3`.
 
-The coefficients may be any constants; which bound results is written in tokens, so that it stays exact.
+The coefficients may be any constants; the resulting bound is written in tokens, so it stays exact.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from atrium.grading.arithmetic import evaluate
 from atrium.grading.tokens import NESTING, Tokens, substituted
 
 REVERSED = {"<": ">", ">": "<", r"\leq": r"\geq", r"\geq": r"\leq", r"\neq": r"\neq"}
-"""Relations, with the same read from right to left."""
+"""Relations and their mirror images."""
 _PROBES = (("(", "-", "3", ")"), (r"\frac", "{", "7", "}", "{", "2", "}"), ("11",))
 _NOISE = Fraction(1, 10**9)
 _PLACES = (Fraction(-3), Fraction(7, 2), Fraction(11))
 
 
 def isolated(sides: Sequence[Tokens], signs: Sequence[str]) -> tuple[str, list[tuple[str, Tokens]]] | None:
-    """The letter, and its relations to constants; None where the sides are not linear in one letter."""
+    """Return the letter and its relations to constants; None if the sides are not linear in one letter."""
     if len(sides) == 2:
         middle: Tokens = ("(", *sides[0], ")", "-", "(", *sides[1], ")")
         zero: Tokens = ("0",)
@@ -44,7 +44,7 @@ def isolated(sides: Sequence[Tokens], signs: Sequence[str]) -> tuple[str, list[t
 
 
 def _slope(middle: Tokens, name: str, start: Tokens, one: Tokens) -> Fraction | None:
-    """By how much a linear expression grows with its letter; None where it is not linear."""
+    """Return the slope of a linear expression in its letter; None if it is not linear."""
     low, high = _number(start), _number(one)
     if name not in middle or low is None or high is None or _is_divisor(middle, name):
         return None
@@ -57,7 +57,7 @@ def _slope(middle: Tokens, name: str, start: Tokens, one: Tokens) -> Fraction | 
 
 
 def _is_divisor(tokens: Tokens, name: str) -> bool:
-    """Whether something is divided by the letter, so that the whole has no value somewhere."""
+    """Return whether something is divided by the letter, so that the expression is undefined somewhere."""
     depth = 0
     for index, (before, token) in enumerate(pairwise(tokens), start=1):
         if depth or (before, token) == ("}", "{"):

@@ -1,11 +1,11 @@
-r"""One spelling for what is written in many ways: the canonical tokens of an answer.
+r"""Normalization: the canonical tokens of an answer, one spelling for equivalent notations.
 
-Every rule here keeps the meaning: spacing, size and font commands go, synonyms become one, arguments get
-their braces, numbers are spelled in one way (`numerals`), units behind a value are dropped (`units`). Two
-answers with equal canonical text therefore say the same thing. Rules that could change a value are not here
-(`4\quad 2` is not 42, and `1, 234` is not 1234). No value is computed and nothing is compared.
+Every rule here preserves the meaning: white space, size and font commands are dropped, synonyms become one,
+arguments get their braces, numbers are spelled in one way (`numerals`), units after a value are dropped
+(`units`). Two answers with equal canonical text therefore mean the same. Rules that could change a value are
+not here (`4\quad 2` is not 42, and `1, 234` is not 1234). No value is computed and nothing is compared.
 
-A bounded number of passes over at most `MAX_ANSWER_CHARS` characters, without recursion.
+The text is passed over a fixed number of times, at most `MAX_ANSWER_CHARS` characters, without recursion.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from atrium.grading.vectors import as_tuple
 from atrium.grading.wording import in_symbols, with_round_brackets
 
 MAX_ANSWER_CHARS = 2_000
-"""Longer answers are settled unread; the longest gold answer in common use has about 200."""
+"""Length above which answers are not parsed; the longest reference answer in common use has about 200."""
 
 _TOKEN = re.compile(r"\\[a-zA-Z]+|\\.|[0-9]+(?:\.[0-9]+)?|\.[0-9]+|[a-zA-Z]+|\s+|.", re.DOTALL)
 _THIN = r"(?:,?(?:\\[,!;: ]|\{,\}|\{\\,\})\s*)"
@@ -64,7 +64,7 @@ _LEAD_IN = re.compile(
 _TRAILING = frozenset((".", ",", ";", ":", r"\\", " ", "?"))
 _LEADING = frozenset(("=", ":", ",", ";", ".", r"\\", " ", r"\approx", r"\simeq", r"\sim"))
 _COMMA = frozenset((",",))
-_MULTIPLES = {  # words behind a number that multiply it
+_MULTIPLES = {  # words after a number that multiply it
     word: (r"\times", "10", "^", "{", str(exponent), "}")
     for word, exponent in (("hundred", 2), ("thousand", 3), ("million", 6), ("billion", 9), ("trillion", 12))
 } | {"dozen": (r"\times", "12")}
@@ -72,7 +72,7 @@ _MAX_TRIMS = 32
 _OF_NUMBER_SETS = RELATIONS | {r"\infty"}
 _PLURAL = re.compile(r"(?<=[a-z]{3}[a-rt-z])s$")
 _FILLERS = word_set("a an the there is are exist exists")
-_SAYINGS = tuple(  # what several words say: those that are needed, and those that may stand beside them
+_SAYINGS = tuple(  # phrases of several words: the required ones, and optional ones
     (name, word_set(needed), word_set(needed) | word_set(others))
     for name, needed, others in (
         ("none", "no solution", "real such valid possible equation system inequality it has have"),
@@ -91,10 +91,10 @@ _SAYINGS = tuple(  # what several words say: those that are needed, and those th
 class Form:
     r"""An answer in canonical tokens.
 
-    `words` is set where it holds nothing but words, in lower case and without spaces (one letter keeps
-    its case). `has_text` tells words set as text, `\text{even}`, from letters that may be variables.
-    `has_stray_digits`: there are digits in set text and outside of it, so no unit can be dropped.
-    `has_change`: there is more than words, and a word denies something or changes the value before it.
+    `words` is set if it consists of words only, in lower case and without spaces (one letter keeps its case).
+    `has_text` distinguishes words set as text, `\text{even}`, from letters that may be variables.
+    `has_stray_digits`: there are digits inside and outside set text, so no unit can be dropped. `has_change`:
+    there is more than words, and a word negates something or changes the value before it.
     """
 
     tokens: Tokens
@@ -107,7 +107,7 @@ class Form:
 
 @lru_cache(maxsize=4_096)
 def read(answer: str) -> Form:
-    """The canonical form of an answer without its box, or of a gold answer with or without one."""
+    """Return the canonical form of an answer without its box, or of a reference answer."""
     if r"\boxed" in answer:
         answer = extract_answer(answer, thinking=False) or answer
     answer = without_remark(answer)
@@ -124,7 +124,7 @@ def read(answer: str) -> Form:
         return Form(symbols, join(symbols), None, False, False, has_change)
     if words is None and not has_stray_digits and not (texts and any(map(is_quantifier, tokens))):
         tokens = without_unit(tokens)
-    if texts:  # a letter that is no unit after all: `\mathrm{e}` would have been `e` at once
+    if texts:  # not a unit after all: `\mathrm{e}` would have become `e` earlier
         tokens = tuple(
             content(token) if is_text(token) and len(content(token)) == 1 else token for token in tokens
         )
@@ -136,7 +136,7 @@ def read(answer: str) -> Form:
 
 
 def with_tokens(form: Form, tokens: Tokens) -> Form:
-    """The form of a part of an answer."""
+    """Return the form of a part of an answer."""
     tokens = without_unit(tokens)
     return replace(
         form, tokens=tokens, text=join(tokens), words=_words(tokens), has_text=any(map(is_text, tokens))
@@ -144,7 +144,7 @@ def with_tokens(form: Form, tokens: Tokens) -> Form:
 
 
 def _is_changed(tokens: Tokens) -> bool:
-    r"""Whether words behind a value change it: `5\text{ or six}`."""
+    r"""Return whether words after a value change it: `5\text{ or six}`."""
     if not any(map(is_text, tokens)):
         return False
     parts = split(tokens, _COMMA)
@@ -200,7 +200,7 @@ def _tokens(text: str) -> list[str]:
             if words is None:
                 continue
             if token in MATH_FONTS and any(char in words for char in "\\^_{"):
-                continue  # mathematics in bold: its content follows as a plain group
+                continue  # bold mathematics: its content follows as a plain group
             index = end
             first, _, rest = words.strip("~ ").partition(" ")
             multiple = _multiple(first, tokens)
@@ -225,7 +225,7 @@ def _tokens(text: str) -> list[str]:
 
 
 def _collapsed(tokens: list[str]) -> list[str]:
-    """The tokens without brackets that enclose nothing but brackets of the same kind."""
+    """Return the tokens without brackets that enclose only brackets of the same kind."""
     if not any(a == b and a in ("{", "(") for a, b in pairwise(tokens)):
         return tokens
     closings, opened = {}, []
@@ -243,7 +243,7 @@ def _collapsed(tokens: list[str]) -> list[str]:
 
 
 def _without_lead_in(tokens: list[str]) -> list[str]:
-    """The tokens without set words that introduce the value."""
+    """Return the tokens without introductory words before the value."""
     start = 0
     while start + 1 < len(tokens) and is_text(tokens[start]) and tokens[start + 1] not in ("=", r"\in"):
         if not is_lead_in(content(tokens[start])):
@@ -254,13 +254,13 @@ def _without_lead_in(tokens: list[str]) -> list[str]:
 
 
 def _multiple(word: str, tokens: list[str]) -> Tokens:
-    """The factor that a word such as `million` is behind a number; nothing for any other word."""
+    """Return the factor that a word such as `million` is after a number; empty for any other word."""
     is_behind_number = tokens and tokens[-1][-1].isdigit()
     return _MULTIPLES.get(word.lower(), ()) if is_behind_number else ()
 
 
 def _group(raw: list[str], start: int) -> tuple[str | None, int]:
-    """The text of the brace group at `start`, and where it ends; None where there is none."""
+    """Return the text of the brace group at `start`, and its end; None if there is none."""
     while start < len(raw) and raw[start].isspace():
         start += 1
     depth = 0
@@ -272,7 +272,7 @@ def _group(raw: list[str], start: int) -> tuple[str | None, int]:
 
 
 def _set_text(words: str) -> str:
-    r"""What stands for `\text{words}`: a number or a letter itself, a conjunction as a comma."""
+    r"""Return the replacement of `\text{words}`: a number or a letter itself, a conjunction as a comma."""
     words = " ".join(re.sub(r"~|\\[,;:! $]|\$", " ", words).split())
     bare = words.replace(" ", "").lower()
     if bare in WORD_SYNONYMS:
@@ -312,7 +312,7 @@ def _words(tokens: Tokens) -> str | None:
 
 
 def _phrase(words: str) -> str:
-    """Words run together; in several, articles and plurals do not count."""
+    """Join words; among several, articles and plural endings are ignored."""
     found = words.split()
     if len(found) > 1:
         found = [_PLURAL.sub("", word) for word in found if word.lower() not in _FILLERS]

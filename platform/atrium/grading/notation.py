@@ -1,7 +1,7 @@
-r"""The tables behind `normalization`: which spellings of LaTeX and Unicode mean the same.
+r"""Tables for `normalization`: equivalent spellings in LaTeX and Unicode.
 
-Only spellings that mean the same wherever they stand. What depends on the number it stands in, as in `4²`
-and `3½`, is for `numerals`.
+Only spellings whose meaning does not depend on the context. Those that depend on a number, as in `4²` and
+`3½`, are in `numerals`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 def word_set(text: str) -> frozenset[str]:
-    """The words of a text."""
+    """Return the words of a text."""
     return frozenset(text.split())
 
 
 REWRITES = tuple(
     (sign, re.compile(pattern), replacement)
     for sign, pattern, replacement in (
-        ("<|", r"<\|[^<>|]{1,40}\|>", ""),  # special tokens that a decoder left in
-        ("box", r"\\(?:boxed|fbox|framebox)\s*\{([^{}]*)\}", r"\1"),  # a box within the box
+        ("<|", r"<\|[^<>|]{1,40}\|>", ""),  # special tokens left in by a decoder
+        ("box", r"\\(?:boxed|fbox|framebox)\s*\{([^{}]*)\}", r"\1"),  # a nested box
         ("color", r"\\(?:text)?color\s*\{[^{}]*\}", ""),
-        ("<", r"^\s*<([^<>]*,[^<>]*)>\s*$", r"(\1)"),  # a vector
+        ("<", r"^\s*<([^<>]*,[^<>]*)>\s*$", r"(\1)"),  # Tokens and their canonical synonym.
         ("{", r"(?<![\\a-zA-Z])([dt]?frac|sqrt)(?=\s*\{)", r"\\\1"),  # a lost backslash
         ("o", r"(?<=[0-9)}])\s*\^\s*(?:\{\s*o\s*\}|o(?![a-zA-Z]))", r"^{\\circ}"),
         (":", r"(?<=[0-9])\s*(?:\{:\}|\\?:\\?)\s*(?=[0-9])", ":"),
@@ -37,7 +37,7 @@ REWRITES = tuple(
         ("frac", r"\\frac\s*([0-9])\s*\{", r"\\frac{\1}{"),
         ("frac", r"\\frac\s*\{([^{}]*)\}\s*([0-9])(?![0-9])", r"\\frac{\1}{\2}"),
         ("sqrt", r"\\sqrt\s*([0-9]|[a-zA-Z](?![a-zA-Z]))(?![0-9])", r"\\sqrt{\1}"),
-        ("^", r"\^\s*([0-9]+)", r"^{\1}"),  # `2^10` is meant, and read by math-verify, as `2^{10}`
+        ("^", r"\^\s*([0-9]+)", r"^{\1}"),  # `2^10` means `2^{10}`, and math-verify reads it so
         ("_", r"(?<=[0-9])_\s*([0-9]{1,2})(?![0-9])", r"_{\1}"),  # a number base
         ("", r"([_^])\s*([0-9](?![0-9])|[a-zA-Z](?![a-zA-Z]))", r"\1{\2}"),
         ("times", r"\\text\s*\{\s*times\s*\}\s*(?=[0-9(\\])", r"\\times "),  # elsewhere `times` are counted
@@ -45,9 +45,9 @@ REWRITES = tuple(
         ("\\", r"\\degree(?![a-zA-Z])|\^\s*\\circ(?![a-zA-Z])|\^\s*\\degree(?![a-zA-Z])", r"^{\\circ}"),
     )
 )
-"""What a text must hold, the pattern, and what becomes of it, in this order.
+"""Rewriting rules in order: a text that must occur, the pattern, and its replacement.
 
-Each is linear in a text without digits run wild.
+Each takes linear time, except in texts with very long runs of digits.
 """
 
 UNICODE = str.maketrans(
@@ -63,7 +63,7 @@ UNICODE = str.maketrans(
         ).items()
     }
 )
-"""Characters and the LaTeX for them."""
+"""Characters and their LaTeX."""
 
 SYNONYMS = _pairs(
     r"""\dbinom \binom \tbinom \binom \lt < \gt > \ne \neq \le \leq \leqslant \leq \ge \geq
@@ -75,14 +75,14 @@ SYNONYMS = _pairs(
 """Tokens and the one token that stands for them."""
 
 SPACES = word_set(r"\, \; \: \! \> ~ \quad \qquad \thinspace \enspace") | {r"\ "}
-"""Tokens that are spacing and no more."""
+"""Tokens for white space."""
 
 DROPPED = word_set(
     r"""\left \right \big \Big \bigg \Bigg \bigl \bigr \Bigl \Bigr \displaystyle \textstyle \limits
     \nolimits \boxed \fbox \framebox \rm \bf \underline \large \Large \LARGE \huge \Huge \small
     $ \$ \( \) \[ \] € £ ¥ ₹ \pounds \euro \yen \ """
 )
-"""Tokens that change how something looks, or how it is delimited, and currencies."""
+"""Tokens that only change appearance or delimit mathematics, and currencies."""
 
 TEXT_FONTS = word_set(r"\text \textbf \textit \textrm \textnormal \mbox \hbox \emph")
 MATH_FONTS = word_set(r"\mathrm \mathbf \mathit \mathsf \mathnormal \bm")
@@ -94,9 +94,9 @@ WORD_SYNONYMS = (
     | dict.fromkeys(("percent", "percentage", "pct", "%"), "%")
     | {"dividedby": "/", "plus": "+", "minus": "-", "to": ":", "isto": ":"}
 )
-"""Words and the token that stands for them."""
+"""Words and their canonical token."""
 
 CONJUNCTIONS = frozenset((",", r"\land", r"\lor"))
 """Tokens between the members of a list, and between conditions."""
 RELATIONS = frozenset(("<", ">", r"\leq", r"\geq", r"\neq", r"\in", r"\notin"))
-"""Tokens between a name and its bound, or the set that it is from."""
+"""Tokens between a name and its bound, or the set that it belongs to."""

@@ -1,6 +1,6 @@
-r"""Numbers in spellings that are not LaTeX, as LaTeX: `7e37`, `0.\overline{3}`, `3 1/2`, `½`, `√2`, `np.pi`.
+r"""Conversion of other notations for numbers to LaTeX: `7e37`, `0.\overline{3}`, `3 1/2`, `½`, `√2`, `np.pi`.
 
-Each rule keeps the value, and none computes one but that of a repeating decimal. What is already LaTeX stays.
+Each rule preserves the value; only the rule for repeating decimals computes one. LaTeX is unchanged.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _IS_PLAIN = re.compile(r"[-+]?[0-9]+")
 
 
 def spell_unicode(text: str) -> str:
-    """Fractions, roots and raised or lowered digits that are characters of their own, as LaTeX."""
+    """Convert fractions, roots, superscripts and subscripts that are Unicode characters to LaTeX."""
     text = _ROOT.sub(lambda m: rf"\sqrt{_ROOT_INDEX[m[1]]}{{{m[2] or m[3] or m[4]}}}", text)
     text = _SUPERSCRIPT.sub(lambda m: f"^{{{unicodedata.normalize('NFKD', m[0])}}}", text)
     text = _SUBSCRIPT.sub(lambda m: f"_{{{unicodedata.normalize('NFKD', m[0])}}}", text)
@@ -56,7 +56,7 @@ def spell_unicode(text: str) -> str:
 
 
 def spell_numbers(text: str) -> str:
-    """Numbers and functions as LaTeX writes them; linear in a text without digits run wild."""
+    """Convert numbers and functions to LaTeX; linear time except for very long runs of digits."""
     if _IS_PLAIN.fullmatch(text):
         return text
     text = text.replace("**", "^")
@@ -81,7 +81,7 @@ def _function(match: re.Match[str]) -> str:
 
 
 def _repeating(match: re.Match[str]) -> str:
-    """A repeating decimal as the fraction that it is: over 9, 99, 990, ..."""
+    """Return a repeating decimal as a fraction over 9, 99, 990, ..."""
     whole, fixed, period = match[1] or "0", match[2], match[3] or match[match.re.groups]
     nines = (10 ** len(period) - 1) * 10 ** len(fixed)
     return rf"\frac{{{int(whole + fixed + period) - int(whole + fixed)}}}{{{nines}}}"

@@ -1,8 +1,8 @@
-r"""The grader of the training loop and of evaluation: completions in, futures of verdicts out.
+r"""The grader of the training loop and of evaluation: takes completions, returns futures of verdicts.
 
-What can be settled at once is settled in the caller, and the future is done when `submit` returns; only
-what needs math-verify goes to a worker process. A verdict looks at the answer alone: whether a truncated
-completion may count is the reward's decision. No processes are handled here, see `supervisor`.
+Cheap comparisons are made in the caller, and their future is done when `submit` returns; only those that need
+math-verify go to a worker process. A verdict depends on the answer alone: the reward decides whether a
+truncated completion counts. Processes are handled in `supervisor`.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ _Key = tuple[str, str, str]
 
 
 class GraderPool:
-    r"""Grades completions against gold answers in killable worker processes.
+    r"""Grades completions against reference answers in killable worker processes.
 
     Parameters
     ----------
     verifier
-        How answers are found and compared, how many worker processes there are at most, and what each may
-        take: after its `timeout_s` an answer is `timed_out`, beyond its `memory_limit_mb` `crashed`. Jobs
-        start the workers, and `prepare` the first. Its class is declared in a module other than `__main__`.
+        How answers are found and compared, the maximum number of worker processes, and their limits:
+        after its `timeout_s` an answer is `timed_out`, beyond its `memory_limit_mb` `crashed`. Workers
+        start with the first jobs, or with `prepare`. The class must not be declared in `__main__`.
     thinking
-        Whether the model was asked to think: then a completion without `</think>` has no answer.
+        Whether the model was asked to reason: then a completion without `</think>` has no answer.
 
-    Safe to call from several threads. A pair of gold answer and answer that was settled by a worker is not
-    asked again while it is among the last 16,384; timeouts and crashes are.
+    Safe to call from several threads. A comparison decided by a worker is cached while it is among the last
+    16,384; timeouts and crashes are not cached.
     """
 
     def __init__(self, verifier: Verifier, thinking: bool = False) -> None:
@@ -69,10 +69,10 @@ class GraderPool:
     def submit(
         self, text: str, gold: str, judged_by: Mapping[str, Any] = MappingProxyType({})
     ) -> Future[Verdict]:
-        """Start grading a completion; the future ends in a verdict, or in `GraderError` once none can be had.
+        """Start grading a completion; the future ends in a verdict, or in `GraderError` if none is possible.
 
-        `judged_by` holds the metadata and the verifier values of its problem. Waits only while 10,000 jobs
-        are queued for the workers. After `close` what needs a worker ends in the verdict `crashed`.
+        `judged_by` holds the metadata and the verifier values of its problem. Blocks only while 10,000 jobs
+        are queued for the workers. After `close`, answers that need a worker get the verdict `crashed`.
         """
         visible = answer_text(text, thinking=self._thinking)
         if visible is None:
@@ -87,7 +87,7 @@ class GraderPool:
         return future
 
     def compare(self, gold: str, answer: str) -> Future[Verdict]:
-        """Start comparing an answer that was extracted with the gold answer; as `submit` in all else."""
+        """Start comparing an extracted answer with the reference answer; otherwise like `submit`."""
         return self._compare(self.verifier, gold, answer)
 
     def _compare(self, verifier: Verifier, gold: str, answer: str) -> Future[Verdict]:
@@ -97,7 +97,7 @@ class GraderPool:
     def settle(
         self, text: str, gold: str, judged_by: Mapping[str, Any] = MappingProxyType({})
     ) -> Verdict | None:
-        """The verdict on a completion, or None where only a worker process can tell."""
+        """Return the verdict on a completion, or None if only a worker process can decide."""
         visible = answer_text(text, thinking=self._thinking)
         if visible is None:
             return _UNFINISHED
@@ -111,15 +111,15 @@ class GraderPool:
         return self.submit(text, gold).result()
 
     def prepare(self) -> None:
-        """Start a worker beside what the caller does, so that the first text that needs one need not wait."""
+        """Start a worker in the background, so that the first text that needs one need not wait."""
         self._supervisor.prepare()
 
     def worker_process_ids(self) -> list[int]:
-        """The process ids of the workers that are ready now; empty while nothing needed one."""
+        """Return the process ids of the workers that are ready; empty while none was needed."""
         return self._supervisor.process_ids()
 
     def close(self) -> None:
-        """End all workers; what is not graded by then ends in the verdict `crashed`."""
+        """End all workers; answers that are not graded by then get the verdict `crashed`."""
         self._supervisor.close()
 
     def __enter__(self) -> GraderPool:
@@ -129,7 +129,7 @@ class GraderPool:
         self.close()
 
     def _ask(self, verifier: Verifier, gold: str, answer: str) -> Future[Verdict]:
-        """Give the pair to a worker, unless its finding is known or on its way."""
+        """Send the pair to a worker, unless its result is cached or pending."""
         settings = "" if verifier is self.verifier else verifier.model_dump_json()
         key, future = (settings, gold, answer), Future[Verdict]()
         with self._lock:
@@ -164,13 +164,11 @@ def _done(verdict: Verdict) -> Future[Verdict]:
 
 
 def _origin(verifier: Verifier) -> dict[str, object]:
-    """Where a worker finds the verifier's class, and its settings."""
+    """Return the location of the verifier's class, for a worker, and its settings."""
     kind = type(verifier)
     file = getattr(sys.modules[kind.__module__], "__file__", None)
     if kind.__module__ == "__main__":
-        raise ConfigError(
-            f"the grader {kind.__name__} is declared in the program itself; put it into a module"
-        )
+        raise ConfigError(f"the grader {kind.__name__} is declared in the main program; move it to a module")
     return {
         "module": kind.__module__,
         "name": kind.__name__,
@@ -181,13 +179,13 @@ def _origin(verifier: Verifier) -> dict[str, object]:
 
 
 def _settled(verifier: Verifier, gold: str, answer: str) -> Verdict | None:
-    """The verdict without a worker process, or None where only such a process can tell."""
+    """Return the verdict without a worker process, or None if a worker is needed."""
     if not isinstance(verifier, PlacedVerifier):
         return None
     try:
         finding = verifier.settle(gold, answer)
     except Exception as error:
-        # A defect that one answer in millions brings to light must not end the run; it is counted.
+        # A bug triggered by one answer in millions must not end the run; it is counted.
         return _crashed(f"the comparison failed: {place_of(error, verifier)}", answer)
     return None if finding is None else _verdict(finding, answer)
 
@@ -196,7 +194,7 @@ def _end(futures: Iterable[Future[Verdict]], outcome: Outcome, answer: str | Non
     if isinstance(outcome, Defect):
         for future in futures:
             if future.set_running_or_notify_cancel():
-                future.set_exception(GraderError(f"the grader can grade no more: {outcome.reason}"))
+                future.set_exception(GraderError(f"the grader cannot continue: {outcome.reason}"))
         return
     if isinstance(outcome, Failure):
         kind = VerdictKind.TIMED_OUT if outcome.is_timeout else VerdictKind.CRASHED

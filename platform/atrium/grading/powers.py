@@ -1,7 +1,7 @@
-r"""Products of powers with exact exponents, for numbers that nobody can write down: `2^{2^{100}}`.
+r"""Products of powers with exact exponents, for numbers that are too large to write out: `2^{2^{100}}`.
 
-Two of them are compared by their exponents. Their bases are split by common divisors until each two are
-coprime; then the numbers are equal where all exponents are, whether they are whole or not.
+Two products are compared by their exponents. Their bases are split by common divisors until they are pairwise
+coprime; then the numbers are equal if all exponents are, whether they are integers or not.
 """
 
 from __future__ import annotations
@@ -34,38 +34,38 @@ class Powers(Field):
     pi = e = i = math.nan
 
     def inexact(self, number: Number) -> Amount:
-        """No number is inexact here."""
+        """Raise an error: no number is inexact here."""
         raise NoValueError
 
     exp = inexact
 
     def reduced(self, number: Number) -> Amount:
-        """The number itself."""
+        """Return the number unchanged."""
         return number
 
     def magnitude(self, number: Amount) -> float:
-        """Not known."""
+        """Return 0: the magnitude is unknown."""
         return 0.0
 
     def add(self, first: Amount, second: Amount) -> Amount:
-        """The sum of two rationals."""
+        """Return the sum of two rationals."""
         if not (isinstance(first, Fraction) and isinstance(second, Fraction)):
             raise NoValueError
         return first + second
 
     def multiply(self, first: Amount, second: Amount) -> Amount:
-        """The product."""
+        """Return the product."""
         if isinstance(first, Fraction) and isinstance(second, Fraction):
             return first * second
         a, b = product(first), product(second)
         return Product(a.sign * b.sign, (*a.powers, *b.powers))
 
     def divide(self, first: Amount, second: Amount) -> Amount:
-        """The quotient."""
+        """Return the quotient."""
         return self.multiply(first, self.power(second, Fraction(-1)))
 
     def power(self, base: Amount, exponent: Amount) -> Amount:
-        """The power, as a rational where it is a small one."""
+        """Return the power, as a rational if it is small."""
         if not isinstance(exponent, Fraction):
             raise NoValueError
         if isinstance(base, Fraction) and exponent.denominator == 1:
@@ -79,20 +79,20 @@ class Powers(Field):
         return Product(sign, tuple((number, power * exponent) for number, power in a.powers))
 
     def root(self, radicand: Amount, index: Amount, *, is_constant: bool) -> Amount:
-        """The root of a positive number."""
+        """Return the root of a positive number."""
         return self.power(radicand, 1 / index if isinstance(index, Fraction) and index else index)
 
     def huge_factorial(self, number: int, step: int) -> Amount:
-        """Not computed."""
+        """Raise an error: it is not computed."""
         raise NoValueError
 
     def function(self, name: str, argument: Amount) -> Amount:
-        """Not computed."""
+        """Raise an error: it is not computed."""
         raise NoValueError
 
 
 def product(number: Amount) -> Product:
-    """A number as a product of powers."""
+    """Return a number as a product of powers."""
     if isinstance(number, Product):
         return number
     if not isinstance(number, Fraction) or number == 0:
@@ -102,7 +102,7 @@ def product(number: Amount) -> Product:
 
 
 def is_one(number: Product) -> bool:
-    """Whether a product of powers is 1."""
+    """Return whether a product of powers is 1."""
     exponents: dict[int, Fraction] = {}
     rest = list(number.powers)
     while rest:

@@ -1,8 +1,8 @@
 """Tasks of the package reasoning-gym: their generators, and a verifier that calls their own scorers.
 
-A problem is named by its task, its difficulty, the generator's other settings and a seed, from which a worker
-process generates it again, so that the scorer gets the same objects that the generator made. The text of its
-question is compared by a hash, since another version of the package may generate another problem.
+A problem is identified by its task, difficulty, other generator settings and seed. A worker process generates
+it again from these, so that the scorer gets the generator's own objects. A hash of the question detects
+another version of the package that generates another problem.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from atrium.grading.verifiers import ExpressionVerifier
 
 PACKAGE = "reasoning-gym"
 FIELD = "reasoning_gym"
-"""The name of the verifier value that names a problem."""
+"""Name of the verifier value that identifies a problem."""
 _INSTALL = f"it is not installed; {install_command('tasks')}"
 _MAX_LISTED = 12
 
 
 class ReasoningGymVerifier(ExpressionVerifier):
-    """The scorer of the reasoning-gym task that a problem comes from; other problems are graded as by `math`.
+    """The scorer of the reasoning-gym task that a problem comes from; other problems are graded by `math`.
 
     A score of 1 is a correct answer, and a lower one a partial score. Source: arXiv 2505.24760.
     """
 
     modules: ClassVar[tuple[str, ...]] = ("reasoning_gym",)
     kind: Literal["reasoning_gym"] = "reasoning_gym"
-    """Which kind of grader this is."""
+    """Kind of grader."""
     problem: dict[str, JsonValue] | None = None
-    """The problem that is judged, which the data set; null for none of this package."""
+    """Problem to grade, set from the dataset; null for a problem that is not from this package."""
 
     def of_problem(self, judged_by: Mapping[str, Any]) -> ReasoningGymVerifier:
-        """With the problem that the data name."""
+        """Return the verifier with the problem that the data identify."""
         named = judged_by.get(FIELD)
         return self if named is None else self.model_copy(update={"problem": named})
 
     def settle(self, gold: str, answer: str) -> Finding | None:
-        """Only worker processes call a scorer."""
+        """Return None: only worker processes call a scorer."""
         return equivalence.settle(gold, answer) if self.problem is None else None
 
     def compare(self, gold: str, answer: str) -> Finding:
-        """By the task's scorer, whatever the reference."""
+        """Score the answer with the task's scorer, regardless of the reference."""
         if self.problem is None:
             return equivalence.verify(gold, answer)
         dataset, entry = generated(json.dumps(self.problem, sort_keys=True))
@@ -63,12 +63,12 @@ class ReasoningGymVerifier(ExpressionVerifier):
         return Finding(score > 1 - 1e-6, f"scored {score:.3g} by {PACKAGE}", score)
 
     def restate(self, gold: str) -> str:
-        """The reference as it is, which its own scorer has to accept."""
+        """Return the reference unchanged; its own scorer must accept it."""
         return super().restate(gold) if self.problem is None else gold
 
 
 def installed_version() -> str:
-    """The version of the package. Raises `DataError` where it is not installed."""
+    """Return the version of the package. Raises `DataError` if it is not installed."""
     try:
         return metadata.version(PACKAGE)
     except metadata.PackageNotFoundError as error:
@@ -77,7 +77,10 @@ def installed_version() -> str:
 
 @lru_cache(maxsize=256)
 def generated(named: str) -> tuple[Any, Mapping[str, Any]]:
-    """The generator and the entry of a problem that JSON names. Raises `DataError` for another question."""
+    """Return the generator and the entry of a problem given as JSON.
+
+    Raises `DataError` if the package generates another question.
+    """
     problem = json.loads(named)
     dataset, entry = _generate(problem)
     if problem.get("question_sha256") not in (None, _digest(entry["question"])):
@@ -86,9 +89,9 @@ def generated(named: str) -> tuple[Any, Mapping[str, Any]]:
 
 
 def serve() -> None:
-    """Answer JSON lines that name problems with their question and reference, until the input ends.
+    """Answer JSON lines that identify problems with their question and reference, until the input ends.
 
-    Run in a process of its own with a fixed hash seed, on which the order of some generators depends.
+    This runs in its own process with a fixed hash seed, which affects the order of some generators.
     """
     for line in sys.stdin:
         try:
@@ -104,7 +107,7 @@ def serve() -> None:
 
 
 def _generate(problem: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-    """A generator of one problem, and its entry."""
+    """Return a generator of one problem, and its entry."""
     task, options = problem["task"], dict(problem["options"])
     datasets, curricula = _registry()
     if task not in datasets:
@@ -112,15 +115,15 @@ def _generate(problem: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
         listed = (
             f"did you mean {near[0]}?" if near else f"some are {', '.join(sorted(datasets)[:_MAX_LISTED])}"
         )
-        raise DataError(f"dataset.task={task}: {PACKAGE} has no such task; {listed}")
+        raise DataError(f"dataset.task={task}: unknown task of {PACKAGE}; {listed}")
     make, config_class = datasets[task]
     known = {field.name for field in fields(config_class)} - {"seed", "size"}
     if unknown := options.keys() - known:
         raise DataError(
-            f"dataset.options.{min(unknown)}: {task} has no such setting; it has {', '.join(sorted(known))}"
+            f"dataset.options.{min(unknown)}: unknown setting of {task}; it has {', '.join(sorted(known))}"
         )
     base = {"seed": int(problem["seed"]), "size": 1}
-    random.seed(base["seed"])  # some generators draw from the global stream, too
+    random.seed(base["seed"])  # some generators also draw from the global stream
     try:
         if problem["difficulty"] is None:
             config = config_class(**base, **options)
@@ -130,13 +133,13 @@ def _generate(problem: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
         return dataset, dataset[0]
     except DataError:
         raise
-    except Exception as error:  # generators raise anything for settings that do not fit
+    except Exception as error:  # generators raise arbitrary errors for invalid settings
         said = " ".join(str(error).split())[:200] or type(error).__name__
         raise DataError(f"dataset.task={task}: the generator refuses these settings ({said})") from error
 
 
 def _at_difficulty(task: str, level: int, curricula: Mapping[str, Any], base: dict[str, int]) -> Any:  # noqa: ANN401 - untyped
-    """The generator's settings at a level of its curriculum, counted from 0."""
+    """Return the generator's settings at a level of its curriculum, counted from 0."""
     if task not in curricula:
         raise DataError(f"dataset.difficulty={level}: {task} has no levels; use dataset.options")
     curriculum = curricula[task]()
@@ -149,7 +152,7 @@ def _at_difficulty(task: str, level: int, curricula: Mapping[str, Any], base: di
 
 @lru_cache(maxsize=1)
 def _registry() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """The generators and their settings by task, and the curricula."""
+    """Return the generators and their settings by task, and the curricula."""
     installed_version()
     importlib.import_module("reasoning_gym")
     factory = importlib.import_module("reasoning_gym.factory")

@@ -1,7 +1,7 @@
-r"""What surrounds an answer: escapes, emphasis, sentences, words and numbers in one `\text`, bases in words.
+r"""Text around an answer: escapes, emphasis, sentences, words and numbers in one `\text`, bases in words.
 
-`unwrapped` works on the text before it is cut into tokens. `is_lead_in` says which set words may stand before
-a value without changing it: `The answer is`, `Alice has`, but not `more than` or `multiples of`.
+`unwrapped` works on the text before tokenization. `is_lead_in` says which words may precede a value without
+changing it: `The answer is`, `Alice has`, but not `more than` or `multiples of`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _WORD = re.compile(r"[A-Za-z'-]+")
 
 
 def unwrapped(text: str) -> str:
-    """The text without doubled backslashes, emphasis and currencies, its words apart from its numbers."""
+    """Return the text without doubled backslashes, emphasis and currencies, words split from numbers."""
     if "\\\\" in text:
         text = _unescaped(text)
     if "*" in text or "`" in text or "__" in text:
@@ -99,7 +99,7 @@ def unwrapped(text: str) -> str:
 
 
 def without_remark(text: str) -> str:
-    """The text without a reason for the answer behind it, such as `(since $x > 0$)`."""
+    """Return the text without a reason after the answer, such as `(since $x > 0$)`."""
     remark = _REMARK.search(text)
     if remark is None:
         return text
@@ -108,7 +108,7 @@ def without_remark(text: str) -> str:
 
 
 def _in_digits(text: str) -> str:
-    """A number in words as digits, also one that stands in brackets beside its digits."""
+    """Return a number in words as digits, also if it is in brackets next to its digits."""
     both = _NUMBER_AND_WORDS.fullmatch(text) if "(" in text else None
     if both:
         digits, words = (both[1], both[2]) if both[1] else (both[4], both[3])
@@ -119,7 +119,7 @@ def _in_digits(text: str) -> str:
 
 
 def named_number(words: str) -> int | None:
-    """The natural number that words name, such as `twenty-five`, or None."""
+    """Return the natural number that words name, such as `twenty-five`, or None."""
     total, part, room = 0, 0, 1_000
     for word in words.lower().replace("-", " ").replace(" and ", " ").split():
         if word in _NAMED and _NAMED[word] < room:
@@ -134,7 +134,7 @@ def named_number(words: str) -> int | None:
 
 
 def is_lead_in(words: str) -> bool:
-    """Whether a value behind these words is what they say it is."""
+    """Return whether these words introduce a value without changing it."""
     found = _WORD.findall(words.lower())
     if not found or letter_of(words.strip()):
         return words.strip() in ("", ":")
@@ -144,8 +144,8 @@ def is_lead_in(words: str) -> bool:
 
 
 def _unescaped(text: str) -> str:
-    r"""A text in which all backslashes are doubled, or those of commands, as LaTeX."""
-    if r"\begin" not in text:  # there a doubled backslash ends a row; elsewhere it is an escaping slip
+    r"""Return a text in which all backslashes, or those of commands, are doubled, as LaTeX."""
+    if r"\begin" not in text:  # there a doubled backslash ends a row; elsewhere it is an escaping error
         return _ESCAPED_COMMAND.sub(r"\\", text)
     if _COMMAND.search(text):
         return text
@@ -159,5 +159,5 @@ def _without_currency(match: re.Match[str]) -> str:
 
 
 def _told_apart(words: str) -> str:
-    r"""`15\text{ apples}` for `15 apples`."""
+    r"""Return `15\text{ apples}` for `15 apples`."""
     return _WORDS.sub(lambda match: rf" \text{{{match[0]}}} ", _ORDINAL.sub("", words))

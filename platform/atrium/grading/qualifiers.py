@@ -1,9 +1,9 @@
-r"""Conditions behind an answer, such as `3k, k \in \mathbb{Z}` and `2^{n-1} \text{ for all } n \geq 2`.
+r"""Conditions after an answer, such as `3k, k \in \mathbb{Z}` and `2^{n-1} \text{ for all } n \geq 2`.
 
-A condition says which values a letter of the answer takes. It is harmless where the gold answer has none,
-unless it narrows the answer to single values (`3k, k = 2`, `k \in \{1,2\}`); where both have conditions on a
-letter, these must say the same. A letter that stands for all integers may have another name, and a family of
-numbers `a + bk` another representative: see `same_family`.
+A condition says which values a letter of the answer takes. It is harmless if the reference answer has none,
+unless it restricts the answer to single values (`3k, k = 2`, `k \in \{1,2\}`); if both have conditions on a
+letter, these must agree. A letter that stands for all integers may have another name, and a family of numbers
+`a + bk` another representative: see `same_family`.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _WORDS = (
     )
 )
 _FONTS = frozenset((r"\mathbb", r"\mathbf"))
-_WHOLE = frozenset("ijklmnpqrst")  # letters that count where a condition bounds them from both sides
+_WHOLE = frozenset("ijklmnpqrst")  # letters that count if a condition bounds them from both sides
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What one condition says: of which letters, which kind of numbers they are, and their bounds."""
+    """One condition: its letters, their number set, and their bounds."""
 
     names: frozenset[str]
     kind: str
@@ -50,16 +50,16 @@ class Condition:
 
     @property
     def is_family(self) -> bool:
-        """Whether its letters run over all integers."""
+        """Return whether its letters run over all integers."""
         return self.kind == "integer" and not self.bounds
 
 
 Conditions = tuple[tuple[Condition, ...], tuple[Condition, ...]]
-"""The conditions of the gold answer, and those of the answer."""
+"""The conditions of the reference answer, and those of the answer."""
 
 
 def qualified(tokens: Tokens) -> tuple[Tokens, tuple[Condition, ...]]:
-    """The value of an answer, and the conditions behind it."""
+    """Return the value of an answer, and the conditions after it."""
     if tokens[:1] == (r"\{",) and enclosed(tokens):
         inner = _of_builder(tokens[1:-1])
         if inner is not None:
@@ -88,7 +88,7 @@ def qualified(tokens: Tokens) -> tuple[Tokens, tuple[Condition, ...]]:
 
 
 def agree(wanted: tuple[Condition, ...], given: tuple[Condition, ...], leaf: Leaf) -> bool:
-    """Whether the conditions of an answer fit those of the gold answer."""
+    """Return whether the conditions of an answer fit those of the reference answer."""
     if any(condition.is_narrow for condition in given) != any(condition.is_narrow for condition in wanted):
         return False
     for name in {name for condition in (*wanted, *given) for name in condition.names}:
@@ -105,7 +105,7 @@ def agree(wanted: tuple[Condition, ...], given: tuple[Condition, ...], leaf: Lea
 
 
 def family_letters(wanted: Tokens, given: Tokens, conditions: Conditions) -> tuple[str, str]:
-    """The letter of each side that stands for all integers; empty where there is none."""
+    """Return the letter of each side that stands for all integers; empty if there is none."""
     first, second = (
         next((min(c.names) for c in side if c.is_family and len(c.names) == 1), "") for side in conditions
     )
@@ -116,7 +116,7 @@ def family_letters(wanted: Tokens, given: Tokens, conditions: Conditions) -> tup
 
 
 def _undeclared(tokens: Tokens, declared: str) -> str:
-    """The letter that runs over all integers in an answer without conditions, where the other declares one.
+    """Return the letter over all integers in an answer without conditions, if the other declares one.
 
     Without a label before it, as in `n = 3m`, a letter other than `k` may be a given number.
     """
@@ -129,13 +129,13 @@ def _undeclared(tokens: Tokens, declared: str) -> str:
 
 
 def is_one_of_family(conditions: tuple[Condition, ...], family: Tokens, single: Tokens) -> bool:
-    """Whether a value without letters stands against a family of values, such as `3` against `3m`."""
+    """Return whether a value without letters is compared with a family of values, such as `3` with `3m`."""
     letters = {name for condition in conditions if condition.is_family for name in condition.names}
     return bool(letters & _letters(family)) and not _letters(split(single, frozenset(("=",)))[-1])
 
 
 def is_of_fewer(given: Tokens, wanted: tuple[Condition, ...], others: tuple[Condition, ...]) -> bool:
-    """Whether a condition of the answer keeps only some numbers of a set, such as the integers `x > 2`."""
+    """Return whether a condition of the answer keeps only part of a set, such as the integers `x > 2`."""
     found = domain(given) if others and not RELATIONS.isdisjoint(given) else None
     names = frozenset(found.variable if found else ()) - _WHOLE
     is_kept = any(
@@ -145,7 +145,7 @@ def is_of_fewer(given: Tokens, wanted: tuple[Condition, ...], others: tuple[Cond
 
 
 def same_family(wanted: Tokens, given: Tokens, letters: tuple[str, str], leaf: Leaf) -> bool | None:
-    """Whether `a + bk` and `c + dm` are one set for integers k and m; None where that is unknown."""
+    """Return whether `a + bk` and `c + dm` are one set for integers k and m; None if unknown."""
     first, second = (
         [substituted(tokens, letter, (number,)) for number in "012"]
         for tokens, letter in zip((wanted, given), letters, strict=True)
@@ -163,7 +163,7 @@ def same_family(wanted: Tokens, given: Tokens, letters: tuple[str, str], leaf: L
 
 
 def _of_builder(inner: Tokens) -> tuple[Tokens, tuple[Condition, ...]] | None:
-    r"""`3k` and its condition, of `3k : k \in \mathbb{Z}`."""
+    r"""Return `3k` and its condition, of `3k : k \in \mathbb{Z}`."""
     parts = split(inner, SUCH_THAT)
     if len(parts) < 2 or len(parts[0]) < 2 or not RELATIONS.isdisjoint(parts[0]):
         return None
@@ -174,7 +174,7 @@ def _of_builder(inner: Tokens) -> tuple[Tokens, tuple[Condition, ...]] | None:
 
 
 def _start(tokens: Tokens) -> int:
-    """Where the conditions begin, or 0 where there are none."""
+    """Return the position of the first condition, or 0 if there is none."""
     depth = 0
     for index, token in enumerate(tokens):
         if index and depth == 0 and (token == r"\forall" or is_quantifier(token)):
@@ -191,7 +191,7 @@ def _start(tokens: Tokens) -> int:
 
 
 def is_quantifier(token: str) -> bool:
-    """Whether set words begin a condition."""
+    """Return whether words begin a condition."""
     if not is_text(token):
         return False
     words = content(token).strip("( ,").lower().split()
@@ -199,7 +199,7 @@ def is_quantifier(token: str) -> bool:
 
 
 def _conditions(tokens: Tokens) -> tuple[Condition, ...] | None:
-    """The conditions that tokens consist of, or None where they say something else."""
+    """Return the conditions that tokens consist of, or None if they contain anything else."""
     if tokens[:1] == ("(",) and enclosed(tokens):
         tokens = tokens[1:-1]
     if tokens.count("(") < tokens.count(")") and tokens[-1:] == (")",):
@@ -265,7 +265,7 @@ def _of_letters(rest: Tokens, kind: str) -> Condition | None:
 
 
 def _sequence(tokens: Tokens) -> str:
-    """The kind of numbers that `0, 1, 2, ...` are."""
+    """Return the kind of numbers that `0, 1, 2, ...` are."""
     return "integer" if {"-", r"\pm"} & set(tokens) else "natural" + "".join(tokens[:1])
 
 

@@ -1,7 +1,7 @@
-"""Reward functions in the conventions of TRL and `verifiers`, as rewards of this package.
+"""Reward functions with TRL's or `verifiers`' signature, as rewards of this package.
 
-A plugin calls `from_trl` or `from_verifiers` once per function; the reward is then chosen by its kind, alone
-or as one of several. Functions may be asynchronous.
+A plugin calls `from_trl` or `from_verifiers` once per function; the reward is then selected by its kind,
+alone or as one of several. Functions may be asynchronous.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from atrium.grading.rewards import GradedGroup, Reward
 def from_trl(function: Callable[..., Any], *, kind: str | None = None, messages: bool = True) -> type[Reward]:
     """Declare a reward function of TRL as a reward of this kind, by default the function's name.
 
-    It is called by keyword with lists of one element per completion: `prompts`, `completions`,
-    `completion_ids`, `answer`, `solution` (the reference answer, too), and the problem's metadata and values
-    for the verifier as columns. It returns a number or None for each completion. `messages` says whether
+    The function is called by keyword with lists of one element per completion: `prompts`, `completions`,
+    `completion_ids`, `answer`, `solution` (also the reference answer), and the problem's metadata and
+    verifier values as columns. It returns a number or None for each completion. `messages` says whether
     prompts and completions are lists of messages, as in a conversational dataset, or texts.
     """
 
@@ -45,8 +45,8 @@ def from_trl(function: Callable[..., Any], *, kind: str | None = None, messages:
 def from_verifiers(function: Callable[..., Any], *, kind: str | None = None) -> type[Reward]:
     """Declare a reward function of `verifiers` as a reward of this kind, by default the function's name.
 
-    It is called once per completion with the arguments that it names: `prompt` and `completion` (lists of
-    messages), `answer`, `info` (the problem's metadata and values for the verifier), `task` (the problem's
+    The function is called once per completion with the arguments that it declares: `prompt` and `completion`
+    (lists of messages), `answer`, `info` (the problem's metadata and verifier values), `task` (the problem's
     name) and `state` (a mapping with all of these). It returns a number, or None to abstain.
     """
 
@@ -67,9 +67,9 @@ def from_verifiers(function: Callable[..., Any], *, kind: str | None = None) -> 
 
 
 def _declared(function: Callable[..., Any], rewards: Callable[..., Any], kind: str | None) -> type[Reward]:
-    """A class of the axis whose instances call the function; errors name the function's own lines."""
+    """Return a class of the axis whose instances call the function; errors name the function's own lines."""
     if not inspect.isfunction(function):
-        raise TypeError(f"a reward function is a Python function, not {function!r}; wrap it in one")
+        raise TypeError(f"a reward function must be a Python function, got {function!r}; wrap it in one")
     name = kind or function.__name__
     settings = {"kind": name, "__annotations__": {"kind": Literal[name]}, "__module__": function.__module__}
     call = functools.wraps(function)(rewards)
@@ -78,7 +78,7 @@ def _declared(function: Callable[..., Any], rewards: Callable[..., Any], kind: s
 
 
 def _called(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a user's code
-    """What the function returns for those of the arguments that it takes."""
+    """Call the function with the arguments that it declares."""
     parameters = inspect.signature(function).parameters.values()
     takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
     taken = given if takes_all else {one.name: given[one.name] for one in parameters if one.name in given}

@@ -1,12 +1,12 @@
-"""Rewards: what the completions of a group are worth, once each has a verdict.
+"""Rewards of the completions of a group, computed from their verdicts.
 
-A reward is one class: its settings are the section `reward` of a configuration, and called with a group it
-gives a number for each completion. It sees the problem, the completions, the verdicts and the whole group. It
-is pure: the same group gives the same numbers. A class declared elsewhere is known as soon as its module is
-imported, before the configuration is.
+A reward is one class. Its settings are the section `reward` of a configuration; calling it with a group
+returns a number for each completion. It receives the problem, the completions, the verdicts and the whole
+group, and must be deterministic. A class declared elsewhere is available once its module is imported, which
+must happen before the configuration is.
 
-`random` and `format` are controls: some models improve on a benchmark when trained on a reward that says
-nothing about correctness (arXiv 2506.10947), so a gain over a control is what a reward has to show.
+`random` and `format` are controls: some models improve on a benchmark when trained on a reward without
+information about correctness (arXiv 2506.10947), so a reward has to show a gain over a control.
 
 Axes: G completions per problem.
 """
@@ -31,9 +31,9 @@ from atrium.base.seeding import derive_seed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradedGroup:
-    """The completions of one problem in a training step, each with its verdict, in the order of samples.
+    """The completions of one problem in a training step with their verdicts, in the order of samples.
 
-    `seed` is the run's, for rewards that draw; `max_new_tokens` is the length limit of a completion.
+    `seed` is the run's seed, for random rewards; `max_new_tokens` is the length limit of a completion.
     """
 
     problem: Problem
@@ -45,14 +45,14 @@ class GradedGroup:
 
 
 RewardFunction = Callable[[GradedGroup], Sequence[float | None]]
-"""A `Reward` as a function: a group to the reward of each of its completions [G], None where it abstains."""
+"""A `Reward` as a function: a group to the reward of each of its completions [G], None if it abstains."""
 
 
 def checked_rewards(reward: RewardFunction, group: GradedGroup) -> list[float | None]:
-    """The rewards of a group; `PluginError` names the class where they are not one number or None each."""
+    """Return a group's rewards; `PluginError` names the class unless each is one number or None."""
     given: Sequence[Any] = reward(group)  # of any type: a user's code
     try:
-        # `float` reads text, too: the digits of an answer are no reward.
+        # `float` also accepts text, but the digits of an answer are no reward.
         rewards = [None if one is None else math.nan if isinstance(one, str) else float(one) for one in given]
     except (TypeError, ValueError):
         rewards = [math.nan]
@@ -62,23 +62,23 @@ def checked_rewards(reward: RewardFunction, group: GradedGroup) -> list[float | 
         function = reward if hasattr(reward, "__code__") else type(reward).__call__
         code: CodeType = inspect.unwrap(function).__code__
         raise PluginError(
-            f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_qualname}: returned "
-            f"{str(given)[:200]} for the {len(group.completions)} completions of problem "
-            f"{group.problem.problem_id}; return a finite number, or None to abstain, for each"
+            f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_qualname}: expected a finite "
+            f"number, or None to abstain, for each of the {len(group.completions)} completions of problem "
+            f"{group.problem.problem_id}, got {str(given)[:200]}"
         )
     return rewards
 
 
 class Reward(Axis, axis=True):
-    """The value of a verdict: for each completion of a group a number, or None where the reward abstains.
+    """The reward of each completion of a group: a number, or None if the reward abstains.
 
-    A completion without a reward takes no part in the update: it is in no mean, deviation, size or filter of
-    its group, and in no reward metric. A group with abstentions and fewer than two rewards is dropped.
+    A completion without a reward is excluded from the update: from its group's mean, deviation, size and
+    filter, and from all reward metrics. A group with abstentions and fewer than two rewards is dropped.
     """
 
     @property
     def counts_cut_off_as_wrong(self) -> bool:
-        """Whether an answer that was cut off is wrong to the group filter, too."""
+        """Whether an answer that was cut off is also wrong for the group filter."""
         return False
 
     def check(self, max_new_tokens: int) -> None:
@@ -86,74 +86,74 @@ class Reward(Axis, axis=True):
 
     @abstractmethod
     def __call__(self, group: GradedGroup) -> Sequence[float | None]:
-        """The rewards [G], finite or None, in the order of the group's completions."""
+        """Return the rewards [G], finite or None, in the order of the group's completions."""
 
 
 class OverlongPenalty(Section):
     """A penalty that grows over the last tokens before the length limit.
 
-    With the limit L, B = `buffer_tokens` (1 <= B <= L), f = `factor`, and a completion of n tokens, stop
-    token included: 0 for n <= L - B, then -f (n - (L - B)) / B, and -f for n >= L.
+    With the limit L, B = `buffer_tokens` (1 <= B <= L), f = `factor`, and a completion of n tokens including
+    the stop token: 0 for n <= L - B, then -f (n - (L - B)) / B, and -f for n >= L.
 
     Source: DAPO, arXiv 2503.14476, equation 13 (soft overlong punishment), where f is 1.
     """
 
     buffer_tokens: Count
-    """Tokens before the limit over which the penalty grows; at most the limit itself."""
+    """Number of tokens before the limit over which the penalty grows; at most the limit itself."""
     factor: Positive
-    """The penalty at the limit."""
+    """Penalty at the limit."""
 
     def __call__(self, num_tokens: int, max_tokens: int) -> float:
-        """The penalty for a completion of that many tokens, in [-factor, 0]."""
+        """Return the penalty for a completion of that many tokens, in [-factor, 0]."""
         num_over = num_tokens - (max_tokens - self.buffer_tokens)
         share = min(max(num_over, 0), self.buffer_tokens) / self.buffer_tokens
         return -self.factor * share if share > 0 else 0.0
 
 
 class CorrectnessReward(Reward):
-    """A value for each kind of verdict, with an optional penalty for length.
+    """A value for each kind of verdict, with an optional length penalty.
 
     A grade that timed out or crashed has the value of an incorrect answer; its share is a metric of the run.
     With `require_stop` a correct answer of a completion that was cut off counts as incorrect. The penalty is
-    added to whatever the value is.
+    added to the value in all cases.
     """
 
     kind: Literal["correctness"] = "correctness"
-    """Which kind of reward this is."""
+    """Kind of reward."""
     correct: Number = 1.0
-    """Reward of a correct answer; above the other two."""
+    """Reward of a correct answer; must be greater than the other two."""
     incorrect: Number = 0.0
     """Reward of a wrong answer, and of one that could not be graded."""
     no_answer: Number = 0.0
     """Reward of a completion without an answer."""
     require_stop: bool = True
-    """Whether a completion that was cut off counts as incorrect whatever it says."""
+    """Whether a completion that was cut off counts as incorrect even if its answer is correct."""
     partial: bool = True
-    """Whether a partial score, which reasoning_gym gives, counts in proportion."""
+    """Whether a partial score, as given by reasoning_gym, counts in proportion."""
     overlong: OverlongPenalty | None = None
-    """The overlong penalty; null for none."""
+    """Penalty for overlong completions; null for none."""
 
     @property
     def counts_cut_off_as_wrong(self) -> bool:
-        """As `require_stop` says."""
+        """Whether `require_stop` is set."""
         return self.require_stop
 
     def check(self, max_new_tokens: int) -> None:
-        """A right answer is worth most, and the penalty's buffer fits the limit."""
+        """Check that a correct answer has the highest reward and the penalty's buffer fits the limit."""
         for name, value in (("incorrect", self.incorrect), ("no_answer", self.no_answer)):
             if self.correct <= value:
                 raise ConfigError(
-                    f"reward.correct={self.correct:g} must be above reward.{name}={value:g}, or a wrong "
-                    "answer is worth as much as a right one"
+                    f"reward.correct={self.correct:g} must be above reward.{name}={value:g}, so that a "
+                    "correct answer has the highest reward"
                 )
         if self.overlong is not None and self.overlong.buffer_tokens > max_new_tokens:
             raise ConfigError(
-                f"reward.overlong.buffer_tokens={self.overlong.buffer_tokens} is longer than a completion "
-                f"may be; allowed is at most rollout.max_new_tokens={max_new_tokens}"
+                f"reward.overlong.buffer_tokens={self.overlong.buffer_tokens} must be at most "
+                f"rollout.max_new_tokens={max_new_tokens}, the maximum length of a completion"
             )
 
     def __call__(self, group: GradedGroup) -> list[float]:
-        """The value of each verdict plus the penalty for the completion's length."""
+        """Return the value of each verdict plus the penalty for the completion's length."""
         pairs = zip(group.verdicts, group.completions, strict=True)
         return [self._of(verdict, completion, group.max_new_tokens) for verdict, completion in pairs]
 
@@ -174,37 +174,37 @@ class FormatReward(Reward):
     """A control: 1 for a completion with an answer, whether or not it is correct."""
 
     kind: Literal["format"] = "format"
-    """Which kind of reward this is."""
+    """Kind of reward."""
 
     def __call__(self, group: GradedGroup) -> list[float]:
-        """Whether the grader found an answer to look at."""
+        """Return 1 for each completion in which the grader found an answer, else 0."""
         return [float(verdict.extracted is not None) for verdict in group.verdicts]
 
 
 class LengthReward(Reward):
     """1 for a completion of at most `limit` tokens, 0 for a longer one.
 
-    The length reward of GDPO's experiments on mathematics (arXiv 2601.05242), whose variant for right answers
-    only is `only_correct`. Both are recalled from the paper, not checked against it.
+    The length reward of GDPO's experiments on mathematics (arXiv 2601.05242); `only_correct` is its variant
+    for correct answers only. Both are recalled from the paper, not checked against it.
     """
 
     kind: Literal["length"] = "length"
-    """Which kind of reward this is."""
+    """Kind of reward."""
     limit: Count
-    """The longest rewarded length in tokens, the stop token included."""
+    """Maximum rewarded length in tokens, including the stop token."""
     only_correct: bool = False
-    """Whether a completion has to be correct, too, to have a reward of 1."""
+    """Whether a completion must also be correct for a reward of 1."""
 
     def check(self, max_new_tokens: int) -> None:
-        """Some completions can be longer than the limit."""
+        """Check that completions can be longer than the limit."""
         if self.limit >= max_new_tokens:
             raise ConfigError(
-                f"reward.limit={self.limit} has no effect, since no completion is longer than "
-                f"rollout.max_new_tokens={max_new_tokens}; choose a smaller limit"
+                f"reward.limit={self.limit} has no effect, since completions have at most "
+                f"rollout.max_new_tokens={max_new_tokens} tokens; use a smaller limit"
             )
 
     def __call__(self, group: GradedGroup) -> list[float]:
-        """Whether each completion is short enough."""
+        """Return 1 for each completion that is short enough, else 0."""
         pairs = zip(group.completions, group.verdicts, strict=True)
         return [
             float(one.num_tokens <= self.limit and (verdict.is_correct or not self.only_correct))
@@ -213,19 +213,19 @@ class LengthReward(Reward):
 
 
 class RandomReward(Reward):
-    """A control: 1 or 0 at random, whatever a completion says.
+    """A control: 1 or 0 at random, regardless of the completion.
 
     The draw is keyed by the run's seed, the problem, the sample and the step, so a resumed run draws the
     same. Source: arXiv 2506.10947, section on random rewards.
     """
 
     kind: Literal["random"] = "random"
-    """Which kind of reward this is."""
+    """Kind of reward."""
     probability: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
     """Probability of a reward of 1; otherwise it is 0."""
 
     def __call__(self, group: GradedGroup) -> list[float]:
-        """Coins keyed by where the completions stand in the run."""
+        """Return random rewards keyed by the completions' position in the run."""
         places = range(len(group.completions))
         key = group.seed, "random_reward", group.problem.problem_id
         draws = [derive_seed(*key, sample_index, group.step) for sample_index in places]

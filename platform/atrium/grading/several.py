@@ -1,6 +1,6 @@
-"""Several rewards at once: each by its name, with a weight, and their weighted sum.
+"""Several rewards at once: each with a name and a weight, and their weighted sum.
 
-The class is declared after all other rewards, of plugins too, since its parts are any of those.
+The class is declared after all other rewards, including those of plugins, since any of them may be a part.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ class WeightedReward(Section):
     """A reward and its weight."""
 
     weight: Number = 1.0
-    """The factor of the reward. With 0 it is recorded, and takes no part in training."""
+    """Factor of the reward. With 0 it is recorded but not used in training."""
     reward: Reward
-    """The reward."""
+    """Reward that is weighted."""
 
 
 class SeveralReward(Reward):
     """The weighted sum of several rewards.
 
-    The sum of a completion leaves out the rewards that abstained for it, and those of weight 0; without any
-    other, the completion has no reward. It does not depend on the order of the rewards.
-    `algorithm.advantage.per_reward` says whether the rewards are added up before their statistics are taken
-    or after.
+    The sum of a completion leaves out the rewards that abstained for it, and those of weight 0; if none is
+    left, the completion has no reward. It does not depend on the order of the rewards.
+    `algorithm.advantage.per_reward` says whether the rewards are added before or after their statistics are
+    computed.
     """
 
     kind: Literal["several"] = "several"
-    """Which kind of reward this is."""
+    """Kind of reward."""
     parts: Annotated[dict[str, WeightedReward], Field(min_length=1, max_length=32)]
-    """The rewards by name (a letter, then letters, digits and underscores), under which each is recorded."""
+    """Rewards by name (a letter, then letters, digits and underscores), under which each is recorded."""
 
     @property
     def counts_cut_off_as_wrong(self) -> bool:
-        """Whether one of the rewards that train says so."""
+        """Whether this holds for any reward with a weight other than 0."""
         return any(part.reward.counts_cut_off_as_wrong for part in self.parts.values() if part.weight)
 
     def check(self, max_new_tokens: int) -> None:
-        """Check names, weights and each reward; messages name it."""
+        """Check names, weights and each reward; messages name the reward."""
         if not any(part.weight for part in self.parts.values()):
             raise ConfigError(
-                f"reward.parts: the weights of {', '.join(self.parts)} are all 0, so nothing is rewarded; "
-                "set one to another number"
+                f"reward.parts: the weights of {', '.join(self.parts)} are all 0, so the reward is always "
+                "0; set one to another number"
             )
         for name, part in self.parts.items():
             if not _NAME.fullmatch(name):
                 raise ConfigError(
-                    f"reward.parts.{name}: a name is a letter and up to 39 letters, digits and underscores, "
-                    "such as short_enough"
+                    f"reward.parts.{name}: a name must be a letter and up to 39 letters, digits and "
+                    "underscores, such as short_enough"
                 )
             try:
                 part.reward.check(max_new_tokens)
@@ -67,7 +67,7 @@ class SeveralReward(Reward):
                 raise ConfigError(f"reward.parts.{name}: {error}") from error
 
     def by_name(self, group: GradedGroup) -> list[NamedRewards]:
-        """The rewards [G] of the group's completions by name, each with its weight, in the order of names."""
+        """Return the rewards [G] of the group's completions by name, each with its weight, sorted by name."""
         values = {name: checked_rewards(part.reward, group) for name, part in self.parts.items()}
         return [
             {name: (values[name][place], self.parts[name].weight) for name in sorted(values)}
@@ -75,12 +75,12 @@ class SeveralReward(Reward):
         ]
 
     def __call__(self, group: GradedGroup) -> list[float | None]:
-        """The weighted sum of each completion."""
+        """Return the weighted sum for each completion."""
         return [weighted_sum(parts) for parts in self.by_name(group)]
 
 
 def weighted_sum(parts: NamedRewards) -> float | None:
-    """The sum of the rewards that have a value and a weight other than 0; None without any.
+    """Return the sum of the rewards that have a value and a weight other than 0; None if there are none.
 
     It is rounded once, so that the order of the rewards does not matter.
     """
@@ -91,7 +91,7 @@ def weighted_sum(parts: NamedRewards) -> float | None:
 def rewards_of(
     reward: RewardFunction, group: GradedGroup
 ) -> tuple[Sequence[float | None], Sequence[NamedRewards]]:
-    """The rewards [G] of a group, and the named ones of which each is the sum: none for a single reward."""
+    """Return a group's rewards [G], and the named rewards that each sums up; none for a single reward."""
     if isinstance(reward, SeveralReward):
         named = reward.by_name(group)
         return [weighted_sum(parts) for parts in named], named

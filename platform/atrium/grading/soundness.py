@@ -1,8 +1,8 @@
-r"""A gold answer written in another way: who grades it equal has read the gold, and not compared two texts.
+r"""A reference answer in another notation: tests that a grader parses it, rather than comparing texts.
 
-`7e37` becomes `7\times 10^{37}`, 0.25 becomes `\frac{2}{8}`, a set stands in another order, an equation has
-its sides exchanged, conditions become a set and a set a condition, words stand in capitals, and any other
-expression is multiplied by one.
+`7e37` becomes `7\times 10^{37}`, 0.25 becomes `\frac{2}{8}`, a set is reordered, the sides of an equation are
+exchanged, conditions become a set and a set a condition, words become capitals, and any other expression is
+multiplied by one.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _NAMED = frozenset((r"\mathbb", r"\emptyset", r"\notin"))
 
 
 def restated(gold: str) -> str:
-    """An answer that equals the gold answer and has another text."""
+    """Return an answer that equals the reference answer and has another text."""
     exponent = _EXPONENT.fullmatch(gold)
-    if exponent:  # read here from the text, so that a reader who takes e for Euler's number is found out
+    if exponent:  # parsed here from the text, to detect a parser that reads e as Euler's number
         return rf"{exponent[1]} \times 10^{{{int(exponent[2])}}}"
     form = read(gold)
     if form.words is not None and len(form.words) > 1:
@@ -75,7 +75,7 @@ def _restated(tokens: Tokens) -> str:
 
 
 def _set_of_numbers(tokens: Tokens) -> str:
-    r"""Conditions as a set builder and a set as a condition; empty for what can be restated by its parts."""
+    r"""Return conditions as a set builder and a set as a condition; empty if its parts can be restated."""
     is_builder = tokens[:1] == (r"\{",) and not RELATIONS.isdisjoint(tokens)
     is_joined = len(split(tokens, RELATIONS)) > 1 and len(split(tokens, _CONJUNCTIONS)) > 1
     is_named = not _NAMED.isdisjoint(tokens)
@@ -92,7 +92,7 @@ def _set_of_numbers(tokens: Tokens) -> str:
 
 
 def _read_backwards(tokens: Tokens) -> str:
-    """The same inequalities from right to left, such as `7 > x > 2`; empty where there are none."""
+    """Return the same inequalities from right to left, such as `7 > x > 2`; empty if there are none."""
     signs = [token for token in tokens if token in REVERSED]
     parts = split(tokens, frozenset(REVERSED))
     if (

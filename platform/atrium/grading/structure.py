@@ -1,7 +1,7 @@
-r"""How an answer is put together: its label, its elements, and the one value that it names, or several.
+r"""The structure of an answer: its label, its elements, and the one value, or several, that it names.
 
-It works on canonical tokens (`normalization`) and decides about form alone, except that constants in one
-chain of equations must not differ (`41=42`). Whether two answers are equal is `equivalence`'s business.
+The module works on canonical tokens (`normalization`) and looks only at the form, except that constants in
+one chain of equations must not differ (`41=42`). Whether two answers are equal is decided in `equivalence`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SEPARATORS = _COMMA | _SEMICOLON
 _ROW_END, _ENTRY_END = frozenset((r"\\",)), frozenset(("&",))
 _MATRICES = (("{", "pmatrix", "}"), ("{", "bmatrix", "}"), ("{", "matrix", "}"))
 _OPERATORS = frozenset(("+", "-", "*", "/", "^", "!", r"\frac", r"\sqrt", r"\cdot", r"\times", "%"))
-_SEVERAL = (  # a gold answer with one of these may name more than one number
+_SEVERAL = (  # a reference answer with one of these may name more than one number
     _SEPARATORS
     | frozenset((r"\cup", r"\cap", r"\in", "[", "]", r"\{", r"\}", r"\pm", r"\mp", r"\begin"))
     | frozenset(("<", ">", r"\leq", r"\geq", r"\neq", "&", r"\\"))
@@ -36,7 +36,7 @@ _SEVERAL = (  # a gold answer with one of these may name more than one number
 class Elements:
     """The elements of a list, and the brackets around it, `{}` for a set; a bare list has none.
 
-    A matrix has the shape as its brackets, as in `2x3`, and its entries as elements.
+    A matrix has its shape as brackets, as in `2x3`, and its entries as elements.
     """
 
     brackets: str
@@ -44,20 +44,20 @@ class Elements:
 
     @property
     def is_bare(self) -> bool:
-        """Whether it is a list without brackets or a set, whose order does not count."""
+        """Return whether it is a list without brackets or a set, whose order is ignored."""
         return self.brackets in ("", "{}")
 
     @property
     def is_vector(self) -> bool:
-        """Whether it is a tuple, or a matrix of one row or column."""
+        """Return whether it is a tuple, or a matrix of one row or column."""
         return self.brackets == "()" or self.brackets in (f"{len(self.parts)}x1", f"1x{len(self.parts)}")
 
 
 def elements(tokens: Tokens) -> Elements | None:
-    r"""The elements of a list, set, tuple, interval or matrix, or None where it is one thing.
+    r"""Return the elements of a list, set, tuple, interval or matrix, or None for a single value.
 
-    `a \pm b` is a list of two. Of commas and semicolons in one list the semicolons separate; in brackets
-    that has no meaning (None).
+    `a \pm b` is a list of two. In a list with commas and semicolons the semicolons separate; within brackets
+    such a mixture has no meaning (None).
     """
     brackets = ""
     if tokens[:1] == (r"\begin",):
@@ -89,7 +89,7 @@ def _entries(tokens: Tokens) -> Elements | None:
 
 
 def main_value(tokens: Tokens) -> Tokens:
-    r"""What an answer says before it rounds: `7/9` of `7/9 \approx 0.78`, and `x = 2` of `x \approx 2`."""
+    r"""Return an answer's value before rounding: `7/9` of `7/9 \approx 0.78`, `x = 2` of `x \approx 2`."""
     parts = split(tokens, _APPROXIMATIONS)
     if len(parts) < 2 or len(split(tokens, _SEPARATORS)) > 1:
         return tokens
@@ -97,12 +97,12 @@ def main_value(tokens: Tokens) -> Tokens:
 
 
 def unlabelled(tokens: Tokens) -> Tokens:
-    """The tokens behind a label such as `x =`, or all of them."""
+    """Return the tokens after a label such as `x =`, or all of them."""
     return _labelled(main_value(tokens))[1]
 
 
 def without_labels(wanted: Tokens, given: Tokens) -> tuple[Tokens, Tokens]:
-    """Both without `x =`, where they have the same label or one of them has no equation at all."""
+    """Return both without `x =`, if they have the same label or one of them has no equation at all."""
     wanted_label, wanted_rest = _labelled(wanted)
     given_label, given_rest = _labelled(given)
     if wanted_label != given_label and (
@@ -114,7 +114,7 @@ def without_labels(wanted: Tokens, given: Tokens) -> tuple[Tokens, Tokens]:
 
 
 def objection(wanted: Form, given: Form) -> str | None:
-    """Why an answer cannot count whatever its parts are worth, or None."""
+    """Return the reason why an answer cannot count regardless of its parts, or None."""
     if given.has_stray_digits and not wanted.has_stray_digits:
         return "the words in it hold numbers of their own"
     if given.has_change and not wanted.has_change:
@@ -126,7 +126,8 @@ def objection(wanted: Form, given: Form) -> str | None:
     if _SEVERAL.isdisjoint(wanted.tokens) and _num_candidates(given.tokens) > 1:
         return "several answers where one is wanted"
     base = _base_subscript(given.tokens)
-    # A gold answer without a base is decimal; an answer without one is in the base of the gold answer.
+    # A reference answer without a base is decimal; an answer without one is in the base of the reference
+    # answer.
     is_other_base = base is not None and base != (_base_subscript(wanted.tokens) or "10")
     return "another number base" if is_other_base and evaluate(without_base(wanted.tokens)) else None
 
@@ -139,7 +140,7 @@ def _labelled(tokens: Tokens) -> tuple[Tokens | None, Tokens]:
 
 
 def _is_label(tokens: Tokens) -> bool:
-    r"""Whether it names a quantity, as `x`, `x_{1}`, `f(x)`, `(p,q)` and `\text{Area}` do."""
+    r"""Return whether it names a quantity, as `x`, `x_{1}`, `f(x)`, `(p,q)` and `\text{Area}` do."""
     in_subscript = False
     for token in tokens:
         if token in _OPERATORS or (token[0].isdigit() and not in_subscript):
@@ -154,7 +155,7 @@ def _is_mixed_number(tokens: Tokens) -> bool:
 
 
 def without_base(tokens: Tokens) -> Tokens:
-    """`2516` of `2516_{8}`: that the bases fit is `objection`'s business."""
+    """Return `2516` of `2516_{8}`; `objection` checks that the bases agree."""
     return tokens if _base_subscript(tokens) is None else tokens[:-4]
 
 
@@ -170,7 +171,7 @@ def _num_candidates(tokens: Tokens) -> int:
 
 
 def _contradicts_itself(tokens: Tokens) -> bool:
-    """Whether a chain of equations, in any part of a list, equates constants that differ."""
+    """Return whether a chain of equations, in any part of a list, equates different constants."""
     if (_EQUALITIES | _APPROXIMATIONS).isdisjoint(tokens):
         return False
     for part in split(tokens, _SEPARATORS):
@@ -191,7 +192,7 @@ def _contradicts_itself(tokens: Tokens) -> bool:
 
 
 def _may_be_rounded(first: Value, second: Value, numeral: Tokens) -> bool:
-    r"""Whether `first \approx second` can be true: not of two integers, nor beyond any rounding."""
+    r"""Return whether `first \approx second` can be true, which requires rounding of a non-integer."""
     if not differ(first, second):
         return True
     if is_integer(first.number) and is_integer(second.number):

@@ -1,11 +1,12 @@
-"""Runs grading jobs in worker processes that may be killed, and always comes back with an outcome.
+"""Runs grading jobs in worker processes that may be killed, and always returns an outcome.
 
-A thread for each worker process hands it one job at a time, kills it at the deadline, replaces it when it
-died, and calls back with the outcome. Processes are started with the first job, and no more than are needed.
-It knows nothing of answers and verdicts; a job is a line of bytes.
+A thread for each worker process sends it one job at a time, kills it at the deadline, replaces it if it died,
+and calls back with the outcome. Processes are started with the first job, and no more than are needed. The
+module knows nothing about answers and verdicts; a job is a line of bytes.
 
-The deadline of a job counts from the moment it is sent to a worker that is ready. A job whose worker died is
-handed out once more, since it may have been killed from outside; one that a second worker dies of fails.
+The deadline of a job is measured from the moment it is sent to a ready worker. A job whose worker died is
+sent to another one, since the worker may have been killed from outside; if a second worker dies, the job
+fails.
 """
 
 from __future__ import annotations
@@ -24,24 +25,24 @@ from typing import Any
 from atrium.grading.template import Template
 
 MAX_PENDING = 10_000
-"""Jobs that may wait before `submit` makes its caller wait for room."""
+"""Maximum number of queued jobs, beyond which `submit` blocks."""
 
 _START_TIMEOUT_S = 120.0
 _NOT_STARTED = "the grader's processes could not start or were killed"
-# One may be killed from outside, by a machine that is short of memory.
+# One may be killed from outside, by a machine that is out of memory.
 _MAX_FAILED_STARTS, _MAX_DIED = 3, 2
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a worker sent back for a job."""
+    """The reply of a worker to a job."""
 
     message: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why there is no reply: the deadline passed, or the worker could not do it."""
+    """The reason for a missing reply: the deadline passed, or the worker failed."""
 
     is_timeout: bool
     reason: str
@@ -49,7 +50,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """Why no job is done any more, whatever it asks."""
+    """The reason why no job can be done any more, whatever it is."""
 
     reason: str
 
@@ -68,7 +69,7 @@ class _Job:
 
 
 class _Worker:
-    """The caller's end of one worker; `pid` is None until it says hello."""
+    """The caller's end of one worker; `pid` is None until its first message."""
 
     def __init__(self, template: Template) -> None:
         self.template = template
@@ -77,7 +78,7 @@ class _Worker:
         self._lines = self.connection.makefile("rb")
 
     def receive(self, deadline: float) -> dict[str, Any]:
-        """The next message; `TimeoutError` at the deadline, another `OSError` where the worker died."""
+        """Return the next message; `TimeoutError` at the deadline, another `OSError` if the worker died."""
         self.connection.settimeout(max(deadline - time.monotonic(), 1e-3))
         line = self._lines.readline()
         if not line.endswith(b"\n"):
@@ -94,7 +95,7 @@ class _Worker:
 
 
 class Supervisor:
-    """Hands jobs to at most `num_workers` processes and calls back with their outcomes."""
+    """Distributes jobs to at most `num_workers` processes and calls back with their outcomes."""
 
     def __init__(
         self, *, num_workers: int, timeout_s: float, memory_limit_mb: int, modules: Sequence[str] = ()
@@ -118,7 +119,7 @@ class Supervisor:
         self._num_failed_starts = 0
 
     def prepare(self) -> None:
-        """Start a worker that no job needs yet. Returns at once; does nothing where jobs came before."""
+        """Start a worker before any job needs it. Returns at once; no effect if there were jobs already."""
         with self._changed:
             if not self._threads and not self._is_closed:
                 self._start_thread(with_worker=True)
@@ -126,8 +127,8 @@ class Supervisor:
     def submit(self, line: bytes, on_done: Callable[[Outcome], None]) -> None:
         """Queue a job; `on_done` is called once, from a thread of the supervisor.
 
-        Waits while `MAX_PENDING` jobs are queued, except in a callback, which must never wait. After
-        `close` the outcome is a failure at once, and a defect where the supervisor had ended by itself.
+        Blocks while `MAX_PENDING` jobs are queued, except in a callback, which must never block. After
+        `close` the outcome is a failure at once, and a defect if the supervisor had ended by itself.
         """
         with self._changed:
             while len(self._queue) >= MAX_PENDING and not self._is_closed:
@@ -144,15 +145,15 @@ class Supervisor:
             on_done(self._closed())
 
     def close(self) -> None:
-        """End all processes; jobs that are not done fail. Harmless when called twice."""
+        """End all processes; unfinished jobs fail. Harmless when called twice."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
         with self._starting:
             for worker in list(self._workers):
-                with contextlib.suppress(OSError):  # it is closed already
+                with contextlib.suppress(OSError):  # it is already closed
                     worker.connection.shutdown(socket.SHUT_RDWR)
-        if threading.current_thread() not in self._threads:  # of which several may get here
+        if threading.current_thread() not in self._threads:  # several threads may get here
             for thread in self._threads:
                 thread.join()
         with self._starting:
@@ -164,7 +165,7 @@ class Supervisor:
             job.on_done(self._closed())
 
     def process_ids(self) -> list[int]:
-        """The process ids of the workers that are ready, for tests and diagnostics."""
+        """Return the process ids of the workers that are ready, for tests and diagnostics."""
         return [worker.pid for worker in list(self._workers) if worker.pid is not None]
 
     def _closed(self) -> Failure | Defect:
@@ -189,7 +190,7 @@ class Supervisor:
                 done.on_done(outcome)
                 with self._changed:
                     self._num_free += 1
-        except Exception as error:  # every answer that waits ends with the cause, and none waits for ever
+        except Exception as error:  # every waiting answer ends with the cause, and none waits forever
             is_known = isinstance(error, _NoProcessesError)
             self._defect = Defect(str(error) if is_known else f"{type(error).__name__}: {error}")
         finally:
@@ -201,7 +202,7 @@ class Supervisor:
                 self.close()
 
     def _next_job(self) -> _Job | None:
-        """The next job, once there is one; None after `close`."""
+        """Wait for and return the next job; None after `close`."""
         with self._changed:
             while not self._queue and not self._is_closed:
                 self._changed.wait()
@@ -212,7 +213,7 @@ class Supervisor:
             return self._queue.popleft()
 
     def _outcome(self, line: bytes, worker: _Worker | None) -> tuple[Outcome, _Worker | None]:
-        """The outcome of a job, and the worker for the next one, if it lives."""
+        """Return the outcome of a job, and the worker for the next one, if it is alive."""
         num_died = 0
         while not self._is_closed:
             worker = worker or self._start_worker()
@@ -240,7 +241,7 @@ class Supervisor:
         return self._closed(), worker
 
     def _start_worker(self) -> _Worker | None:
-        """A worker that is ready; None where it did not start, so that the caller tries again."""
+        """Start a worker and wait until it is ready; None if it failed, so that the caller tries again."""
         with self._starting:
             if self._is_closed:
                 return None
@@ -276,7 +277,7 @@ class Supervisor:
             raise _NoProcessesError(reason)
 
     def _end_template(self) -> None:
-        # A template that never had a worker may be loading still, and would not notice that it is to end.
+        # A template without workers may still be loading, and would not notice that it should end.
         if self._template is not None:
             self._template.end(at_once=not self._was_ready)
         self._template, self._was_ready = None, False

@@ -1,7 +1,7 @@
-r"""Math-verify, for expressions that `arithmetic` does not read: integrals, sums, calls, equations.
+r"""Math-verify, for expressions that `arithmetic` cannot evaluate: integrals, sums, calls, equations.
 
-Both sides are read from a box, with LaTeX extraction only and no fallback. It can run forever and is called
-in a worker process only. Source: math-verify 0.9.0, https://github.com/huggingface/Math-Verify.
+Both sides are read from a box, with LaTeX extraction only and no fallback. It may never terminate and is
+called in a worker process only. Source: math-verify 0.9.0, https://github.com/huggingface/Math-Verify.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from atrium.grading.structure import unlabelled
 from atrium.grading.tokens import Tokens, join
 
 PERCENT = ("%",)
-"""How a percentage ends."""
+"""Endings of a percentage."""
 _NAMES = frozenset("abcfghjkmnopqrstuvwyzABFGHJKMPQRTUVWYZ")  # letters without a meaning of their own
 
 
 def numeric_value(text: str) -> complex | None:
-    """The number that math-verify reads, or None where there is none: only for a worker process."""
+    """Return the number that math-verify reads, or None if there is none: only for a worker process."""
     tokens = unlabelled(read(text).tokens)
     is_percent = tokens[-1:] == PERCENT
     found = parsed(join(tokens[:-1] if is_percent else tokens))
     try:
         return complex(found[0].evalf()) / (100 if is_percent else 1) if found else None
-    except (TypeError, ValueError, AttributeError):  # it has letters in it, or is no number at all
+    except (TypeError, ValueError, AttributeError):  # it contains letters, or is no number at all
         return None
 
 
 def equal_by_math_verify(wanted: Tokens, given: Tokens) -> bool:
-    """Whether math-verify finds two expressions equal."""
-    from math_verify import verify as math_verify  # takes half a second, so only where it is used
+    """Return whether math-verify finds two expressions equal."""
+    from math_verify import verify as math_verify  # takes half a second, so only if it is used
 
     is_percent = wanted[-1:] == PERCENT
     if is_percent != (given[-1:] == PERCENT):
-        return False  # what could be said of a number and a percentage has been said by `settle`
+        return False  # a number and a percentage have already been compared by `settle`
     end = -1 if is_percent else None  # its grammar for antlr 4.9 cannot read a percent sign
     gold, answer = map(parsed, map(join, plainly_named(wanted[:end], given[:end])))
     try:
@@ -47,24 +47,24 @@ def equal_by_math_verify(wanted: Tokens, given: Tokens) -> bool:
     except (MemoryError, RecursionError):
         raise
     except Exception:
-        # SymPy has no common error for what it cannot compare, such as a set with a matrix: TypeError,
+        # SymPy raises no common error for incomparable objects, such as a set and a matrix: TypeError,
         # KeyError, AttributeError, NotImplementedError and others all mean that the two are not equal.
         return False
 
 
 def _differ(gold: list[Any], answer: list[Any], relative: float) -> bool:
-    """Whether two constants differ: math-verify compares six places only, and 1/100! is then 0."""
+    """Return whether two constants differ: math-verify compares six places only, and 1/100! is then 0."""
     sides = [side for side in (*gold, *answer) if getattr(side, "is_number", False)]
     if len(sides) < 2:
         return False
     (a, b), (c, d) = ([side.evalf(digits) for side in sides] for digits in (40, 20))
     is_far = (a - b).is_finite and abs(a - b) > relative * max(abs(a), abs(b))
-    is_known = all(getattr(number, "_prec", 2) > 1 for number in (a, b))  # 0.e-107 is nothing but rounding
+    is_known = all(getattr(number, "_prec", 2) > 1 for number in (a, b))  # 0.e-107 is rounding error
     return bool(is_known and is_far and abs((a - b) - (c - d)) < abs(a - b) / 4)
 
 
 def plainly_named(wanted: Tokens, given: Tokens) -> tuple[Tokens, Tokens]:
-    r"""Both with a letter for each name with a subscript: math-verify cannot read `E_{1}` or `L_{\odot}`."""
+    r"""Replace names with a subscript by letters: math-verify cannot read `E_{1}` or `L_{\odot}`."""
     letters = iter(sorted(_NAMES - {letter for token in (*wanted, *given) for letter in token}))
     names: dict[Tokens, str] = {}
     try:
@@ -91,7 +91,7 @@ def _renamed(tokens: Tokens, names: dict[Tokens, str], letters: Iterator[str]) -
 
 @lru_cache(maxsize=4_096)
 def parsed(latex: str) -> list[Any]:
-    """What math-verify reads, an empty list where it reads nothing; golds are so parsed once."""
+    """Return math-verify's parse, empty if there is none; cached, so a reference answer is parsed once."""
     from latex2sympy2_extended import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse
 

@@ -1,7 +1,7 @@
 """The caller's end of the template process that grading workers are forked from.
 
-It starts and ends the process and sends it requests; what the process does stands in `worker`. Nothing here
-waits, except for the process to end.
+It starts and ends the process and sends it requests; the code of the process is in `worker`. Nothing here
+blocks, except for waiting for the process to end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Template:
     def __init__(self, *, memory_limit_mb: int, timeout_s: float, modules: Sequence[str] = ()) -> None:
         self.control, theirs = socket.socketpair()
         arguments = [os.pathsep, os.pathsep.join(sys.path), str(memory_limit_mb), str(timeout_s), *modules]
-        # One hash seed for all workers: SymPy's order of terms, and so what it finds equal, follows it.
+        # One hash seed for all workers: the order of SymPy's terms, and so its results, depend on it.
         environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONWARNINGS": "ignore"}
         with theirs:
             self.process = subprocess.Popen(
@@ -39,13 +39,13 @@ class Template:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env=environment,
-                start_new_session=True,  # out of the terminal's reach: Ctrl-C is for the caller
+                start_new_session=True,  # outside the terminal's process group: Ctrl-C is for the caller
             )
 
     def fork(self) -> socket.socket:
-        """Ask for a worker and return the connection to it; it may take until the template is ready.
+        """Request a worker and return the connection to it; this blocks until the template is ready.
 
-        Raises OSError where the template is gone.
+        Raises OSError if the template has exited.
         """
         ours, theirs = socket.socketpair()
         with theirs, contextlib.ExitStack() as unsent:
@@ -55,11 +55,11 @@ class Template:
         return ours
 
     def kill(self, pid: int) -> None:
-        """End a worker, whether it still runs or not."""
+        """Kill a worker, whether it is still running or not."""
         try:
             self.control.sendall(REQUEST.pack(KILL, pid))
         except OSError:
-            if self.process.poll() != 0:  # the template is gone without ending its workers, so it is on us
+            if self.process.poll() != 0:  # the template exited without ending its workers
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 

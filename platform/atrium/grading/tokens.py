@@ -1,7 +1,7 @@
-r"""Canonical tokens of an answer: LaTeX words, numbers and signs, and where brackets open and close.
+r"""Canonical tokens of an answer: LaTeX words, numbers and signs, and the positions of brackets.
 
-A token is `\frac`, `12.5`, `x`, `(` or a run of set words, `\text{even}`. What spellings become which tokens
-is `normalization`'s business.
+A token is `\frac`, `12.5`, `x`, `(` or a run of words set as text, `\text{even}`. `normalization` maps
+spellings to tokens.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from itertools import accumulate
 
 Tokens = tuple[str, ...]
 Leaf = Callable[[Tokens, Tokens], bool | None]
-"""Whether two values without a structure are equal; None where that is not known."""
+"""Decides whether two values without a structure are equal; None if unknown."""
 
 REALS: Tokens = (r"\mathbb", "{", "R", "}")
 SUCH_THAT = frozenset((r"\mid", ":", "|"))
 """Tokens between a member of a set and its conditions."""
 
 MAX_DEPTH = 24
-"""Brackets within brackets that are read."""
+"""Maximum nesting depth of brackets that is parsed."""
 
 NESTING = {**dict.fromkeys(("(", "[", "{", r"\{"), 1), **dict.fromkeys((")", "]", "}", r"\}"), -1)}
-"""By how much a token changes the depth of brackets."""
+"""Change of the bracket depth by a token."""
 
 
 def join(tokens: Sequence[str]) -> str:
-    """LaTeX from canonical tokens, with a space only where two tokens would run into one."""
+    """Return LaTeX for canonical tokens, with spaces only where two tokens would merge."""
     parts: list[str] = []
     for token in tokens:
         if parts and token[0].isalpha() and parts[-1][-1].isalpha():
@@ -35,22 +35,22 @@ def join(tokens: Sequence[str]) -> str:
 
 
 def is_text(token: str) -> bool:
-    """Whether the token is a run of words set as text."""
+    """Return whether the token is a run of words set as text."""
     return token.startswith(r"\text{")
 
 
 def has_digit(text: str) -> bool:
-    """Whether there is a digit of any script in the text."""
+    """Return whether there is a digit of any script in the text."""
     return any(map(str.isdigit, text))
 
 
 def content(token: str) -> str:
-    r"""The words of a token that is set as text: `even` of `\text{even}`."""
+    r"""Return the words of a token that is set as text: `even` of `\text{even}`."""
     return token[len(r"\text{") : -1]
 
 
 def split(tokens: Sequence[str], separators: frozenset[str]) -> tuple[Tokens, ...]:
-    """The parts between those separators that stand outside of all brackets; empty parts left out."""
+    """Split at separators outside all brackets; empty parts are dropped."""
     if separators.isdisjoint(tokens):
         return (tuple(tokens),) if tokens else ()
     parts: list[list[str]] = [[]]
@@ -65,7 +65,7 @@ def split(tokens: Sequence[str], separators: frozenset[str]) -> tuple[Tokens, ..
 
 
 def enclosed(tokens: Sequence[str]) -> bool:
-    """Whether one pair of brackets encloses all tokens, as in `(1, 2]` but not in `(1)(2)`."""
+    """Return whether one pair of brackets encloses all tokens, as in `(1, 2]` but not in `(1)(2)`."""
     if len(tokens) < 2 or NESTING.get(tokens[0]) != 1 or NESTING.get(tokens[-1]) != -1:
         return False
     depth = 0
@@ -77,14 +77,14 @@ def enclosed(tokens: Sequence[str]) -> bool:
 
 
 def is_too_deep(tokens: Sequence[str], limit: int = MAX_DEPTH) -> bool:
-    """Whether brackets stand in more others than the limit, deeper than anything is read."""
+    """Return whether brackets are nested more deeply than the limit."""
     if len(tokens) <= limit:
         return False
     return max(accumulate(NESTING.get(token, 0) for token in tokens)) > limit
 
 
 def group_start(tokens: Sequence[str], end: int) -> int:
-    """Where the bracket opens that `tokens[end - 1]` closes; -1 where none does."""
+    """Return the position of the bracket that `tokens[end - 1]` closes; -1 if there is none."""
     depth = 0
     for index in range(end - 1, -1, -1):
         depth -= NESTING.get(tokens[index], 0)
@@ -94,7 +94,7 @@ def group_start(tokens: Sequence[str], end: int) -> int:
 
 
 def substituted(tokens: Tokens, letter: str, value: Tokens) -> Tokens:
-    """The tokens with a value in brackets for a letter, also in runs of letters such as `ab`."""
+    """Return the tokens with a letter replaced by a value in brackets, also in runs such as `ab`."""
     spelled: list[str] = []
     for token in tokens:
         for part in token if token.isalpha() and len(token) <= 3 else (token,):

@@ -1,12 +1,12 @@
-r"""Units behind a value, and the words that are none: what an answer may say besides how much.
+r"""Units after a value, and words that are not units.
 
-A unit says what is counted: `5\text{ cm}^2`, `1.6\,\mathrm{km}/\mathrm{s}`, `20^{\circ}\mathrm{C}`,
-`125\text{ miles}`. It is a product of words and symbols, each with a power, and it is dropped from a value.
-Any noun may be counted, so set words are units unless one of them is of the closed class of words that say
-how much: numerals, comparisons, operations, denials. `5\text{ or six}` and `5\text{ million}` are not 5.
+A unit names the quantity: `5\text{ cm}^2`, `1.6\,\mathrm{km}/\mathrm{s}`, `20^{\circ}\mathrm{C}`, `125\text{
+miles}`. It is a product of words and symbols, each with a power, and it is dropped from a value. Any noun may
+be counted, so words are units unless one of them belongs to the closed class of words that change a value:
+numerals, comparisons, operations, negations. `5\text{ or six}` and `5\text{ million}` are not 5.
 
-**Letters in italics** may be variables. A symbol of several letters (`km`) is a unit of any answer; a letter
-alone (`m`) is one only where it stands behind a number and the gold answer has no such letter.
+**Letters in italics** may be variables. A symbol of several letters (`km`) is always a unit; a single letter
+(`m`) is one only after a number and if the reference answer does not contain this letter.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ SYMBOLS = frozenset(
     "cal kcal bar atm torr psi min h hr hrs yr d day rad sr deg in ft yd mi lb lbs oz gal mph kph kmph rpm "
     "erg ergs dyn G AU ly u kWh Wh lm lx Bq Gy Sv Wb S cc sq cu sec ha amu ohm ppm dB rs"
 )
-"""Symbols of units in plain letters, those of the SI with their prefixes."""
+"""Symbols of units in plain letters; SI units with their prefixes."""
 
 LETTERS = frozenset("ghlmsACFHJKLNTVW")
-r"""Symbols of one letter; `e`, `i` and `d` mean other things, whatever they are set in (`\mathrm{d}x`)."""
+r"""Symbols of one letter; `e`, `i` and `d` have other meanings in any font (`\mathrm{d}x`)."""
 
 _COMMANDS = frozenset((r"\Omega", r"\AA", r"\ohm", r"\micro"))
 _JOINERS = frozenset(("/", r"\cdot", r"\times", "*", "per"))
@@ -43,7 +43,7 @@ _OF_DAY = frozenset(
     for form in (mark, rf"\text{{{mark}}}")
 )
 _NOT_A_UNIT = frozenset(("sqrt", "infinity", "infty", "choose"))
-# What a value cannot end with, so that the words behind it are no unit of it.
+# Tokens that cannot end a value, so words after them are no unit of it.
 _NO_VALUE = frozenset("+-=/*^_<>,;:|([{&") | frozenset(
     (r"\cdot", r"\times", r"\leq", r"\geq", r"\neq", r"\approx", r"\in", r"\pm", r"\to", r"\{", " ", r"\\")
 )
@@ -60,10 +60,10 @@ _CHANGES = _NUMERALS | word_set(
     "under below between through until approximately roughly nearly almost except unless if maybe perhaps "
     "possibly negative either not never no none neither cannot isn't wrong incorrect false"
 )
-"""Words that say how much, so that a value with one of them is another value or none."""
+"""Words that change a value or turn it into no value."""
 
 _WORD = re.compile(r"[A-Za-z'-]+")  # `two-digit numbers` are counted, two of them are not
-# What set words of units hold besides letters: the power of `cm^2`, `m2` and `m s^{-1}`, commands.
+# Contents of unit words besides letters: the power of `cm^2`, `m2` and `m s^{-1}`, commands.
 _TEXT_POWER = re.compile(
     r"(?<=[A-Za-z])\s?\^?\{?-?[1-4]\}?(?![0-9A-Za-z.])|\\(?:mu|Omega|cdot|times)(?![A-Za-z])|\^\{\\circ\s*\}"
 )
@@ -71,27 +71,28 @@ _UNIT_TEXT = re.compile(r"[A-Za-z\s/.'()*·%-]*")
 
 
 def changes_value(words: str, *, by_numerals: bool = True) -> bool:
-    r"""Whether set words say how much, as `or six`, `million` and `is wrong` do, or a bare `squared`."""
+    r"""Return whether words change a value, as `or six`, `million` and `is wrong` do, or a bare `squared`."""
     found = _WORD.findall(words.lower())
     changes = _CHANGES if by_numerals else _CHANGES - _NUMERALS
     return not changes.isdisjoint(found) or found[:1] in (["squared"], ["cubed"])
 
 
 def bare_words(words: str) -> str:
-    r"""Set words without the powers of units in them: `\text{cm}` of `\text{cm^2}`."""
+    r"""Return words without the powers of units: `\text{cm}` of `\text{cm^2}`."""
     return _TEXT_POWER.sub("", words)
 
 
 def without_unit(tokens: Tokens) -> Tokens:
-    """The tokens without the unit behind the value, where the way it is set shows that it is one."""
+    """Return the tokens without the unit after the value, if its font shows that it is a unit."""
     start, is_shown = _unit_start(tokens)
     return tokens[:start] if is_shown else tokens
 
 
 def without_symbols(tokens: Tokens, other: Tokens, *, is_gold: bool) -> Tokens:
-    """The tokens without a unit in plain letters that `other` lacks; of a gold no letter is taken alone.
+    """Return the tokens without a unit in plain letters that `other` does not contain.
 
-    An answer `5 m` is 5 where 5 is asked for, and `5m` where `m` is a variable of the gold answer.
+    From a reference answer no single letter is dropped. An answer `5 m` is 5 if the reference answer is 5,
+    and `5m` if `m` is a variable of the reference answer.
     """
     start, _ = _unit_start(tokens)
     if start == len(tokens) or not (tokens[start - 1][-1].isdigit() or tokens[start - 1] == "}"):
@@ -103,7 +104,7 @@ def without_symbols(tokens: Tokens, other: Tokens, *, is_gold: bool) -> Tokens:
 
 
 def _unit_start(tokens: Tokens) -> tuple[int, bool]:
-    """Where the unit behind a value begins, or the end where there is none; and whether it is set as one."""
+    """Return the start of the unit after a value (or the end), and whether it is set as text."""
     end, is_shown = len(tokens), False
     start = end
     while end > 1:
@@ -122,7 +123,7 @@ def _unit_start(tokens: Tokens) -> tuple[int, bool]:
 
 
 def _factor_start(tokens: Tokens, end: int) -> tuple[int, bool]:
-    """Where a factor of a unit and its power begin, if one ends at `end`, and whether it is set as one."""
+    """Return the start of a unit's factor ending at `end`, with its power, and whether it is set text."""
     if tokens[max(end - 4, 0) : end] == _DEGREE and _OF_ANGLES.isdisjoint(tokens):
         return end - 4, True
     base = end
@@ -156,7 +157,10 @@ def _factor_start(tokens: Tokens, end: int) -> tuple[int, bool]:
 
 
 def _group_start(tokens: Tokens, opening: int, end: int) -> tuple[int, bool]:
-    r"""As `_factor_start`, for a group from `opening` on: `{\mu m}`, `\frac{\text{m}}{\text{s}}`."""
+    r"""Return the start of a factor as `_factor_start` does, for a group from `opening` on.
+
+    Examples: `{\mu m}`, `\frac{\text{m}}{\text{s}}`.
+    """
     inner, before = tokens[opening + 1 : end - 1], tokens[opening - 1]
     upper = group_start(tokens, opening) if before == "}" else 0
     if upper > 0 and tokens[upper - 1] == r"\frac":

@@ -1,7 +1,7 @@
-"""Numbers with what is known of their origin: operations on them, and when two are the same or not.
+"""Numbers with a record of their origin: operations, and tests of equality and difference.
 
-Exact rationals can be told equal; other numbers are floats and can only be told different, beyond any
-rounding. How a number is read from an answer is `arithmetic`'s business.
+Exact rationals can be proven equal; other numbers are floats and can only be proven different, beyond any
+rounding. `arithmetic` reads numbers from answers.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from fractions import Fraction
 Number = Fraction | float | complex
 
 MAX_BITS = 4_096
-"""Rationals with more than these bits become floats in the first pass."""
+"""Number of bits above which rationals become floats in the first pass."""
 
 _RELATIVE_NOISE = 2e-6
-"""Floats further apart than this, relative to the largest number on the way, are different."""
+"""Relative difference, to the largest intermediate number, above which floats are different."""
 
 
 class NoValueError(Exception):
-    """An answer is not unambiguous arithmetic, or its value is not what everyone would take it for."""
+    """An answer is not unambiguous arithmetic, or its value would not be agreed upon by all readers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A number, the largest magnitude met in computing it, and what it was computed from.
+    """A number, the largest intermediate magnitude, and the numbers it was computed from.
 
-    `is_decimal`: a decimal fraction was among the numbers, so the value may be a rounded one.
-    `names`: the letters in it; empty for a constant.
+    `is_decimal`: a decimal fraction was among the numbers, so the value may be rounded. `names`: the letters
+    in it; empty for a constant.
     """
 
     number: Number
@@ -38,7 +38,7 @@ class Value:
 
 
 def differ(first: Value, second: Value) -> bool:
-    """Whether two values are certainly different, beyond rounding of any kind."""
+    """Return whether two values are certainly different, beyond rounding of any kind."""
     a, b = first.number, second.number
     if isinstance(a, Fraction) and isinstance(b, Fraction):
         return a != b and (not (first.is_decimal or second.is_decimal) or abs(a - b) > 1e-6)
@@ -48,7 +48,7 @@ def differ(first: Value, second: Value) -> bool:
 
 
 def rationally_equal(first: Value, second: Value) -> bool | None:
-    """Whether two rational constants are equal, decimals to six places; None where one is no such.
+    """Return whether two rational constants are equal, decimals to six places; None if one is not rational.
 
     Decimals must agree after rounding to six places, as in math-verify, and to a relative 1e-5, so that
     0.0000001 is not 0.
@@ -63,7 +63,7 @@ def rationally_equal(first: Value, second: Value) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """By how much numbers may differ: relative to the larger one, or at all, whichever is more."""
+    """Maximum difference of numbers: relative to the larger one, or absolute, whichever is larger."""
 
     relative: float = 0.0
     absolute: float = 0.0
@@ -82,7 +82,7 @@ EXACT = Tolerance()
 
 
 def close(first: Value, second: Value, tolerance: Tolerance) -> bool | None:
-    """Whether two constants agree to a tolerance; None where one depends on a letter."""
+    """Return whether two constants agree within a tolerance; None if one depends on a letter."""
     if first.names or second.names or is_infinite(first.number) or is_infinite(second.number):
         return None
     a, b = complex(first.number), complex(second.number)
@@ -90,17 +90,17 @@ def close(first: Value, second: Value, tolerance: Tolerance) -> bool | None:
 
 
 def is_integer(number: Number) -> bool:
-    """Whether it is an exact integer; a float never is."""
+    """Return whether it is an exact integer; a float never is."""
     return isinstance(number, Fraction) and number.denominator == 1
 
 
 def is_infinite(number: Number) -> bool:
-    """Whether it was too large for a float on the way."""
+    """Return whether an intermediate value was too large for a float."""
     return not isinstance(number, Fraction) and cmath.isinf(number)
 
 
 def is_nan(number: object) -> bool:
-    """Whether it is no number, as infinity times zero."""
+    """Return whether it is not a number, such as infinity times zero."""
     return number != number
 
 

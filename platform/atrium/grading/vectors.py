@@ -1,7 +1,7 @@
 r"""Vectors written with unit vectors, as tuples: `2\hat{i}-3\hat{j}`, `2\mathbf{i}-3\mathbf{j}` are `(2,-3)`.
 
-Only with two different unit vectors, each once: `2+3\mathbf{i}` is a complex number. Letters without a hat or
-a font are unit vectors only beside a gold answer that has some.
+Only for two different unit vectors, each once: `2+3\mathbf{i}` is a complex number. Letters without a hat or
+a font are unit vectors only if the reference answer contains unit vectors.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _COEFFICIENT = re.compile(
 
 
 def as_tuple(text: str) -> str:
-    """A sum of multiples of unit vectors as a tuple; any other text as it is."""
+    """Return a sum of multiples of unit vectors as a tuple; any other text unchanged."""
     if "\\" not in text or not _UNIT.search(text):
         return text
     units = list(_UNIT.finditer(text))
@@ -40,7 +40,7 @@ def as_tuple(text: str) -> str:
 
 
 def beside(gold: str, answer: str) -> str:
-    """The answer, its letters as unit vectors where the gold answer has some."""
+    """Return the answer with letters as unit vectors, if the reference answer contains unit vectors."""
     if "\\" not in gold or as_tuple(gold) == gold or as_tuple(answer) != answer:
         return answer
     return _LETTER.sub(r"\\mathbf{\1}", answer)

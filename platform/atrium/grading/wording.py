@@ -1,6 +1,6 @@
 r"""Sets of real numbers in words, as symbols: `\text{all reals except } 4` is `\mathbb{R} \setminus \{4\}`.
 
-Where one of the words is not known here, or the whole is no set of numbers, nothing is changed.
+If a word is unknown, or the whole is no set of numbers, nothing is changed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ATOM = re.compile(r"[A-Za-z]+|[0-9]+(?:\.[0-9]+)?|\S")
 
 
 def in_symbols(tokens: Tokens) -> Tokens:
-    """The tokens with a set of real numbers in words written in symbols; unchanged where there is none."""
+    """Return the tokens with a set of real numbers in words written in symbols; else unchanged."""
     if not any(is_text(token) or (len(token) > 2 and token.isalpha()) for token in tokens):
         return tokens
     atoms = [
@@ -67,7 +67,7 @@ def in_symbols(tokens: Tokens) -> Tokens:
 
 
 def _symbols(atoms: list[str]) -> Tokens | None:
-    """The atoms with phrases as signs, and words for the real numbers as their sign."""
+    """Return the atoms with phrases, and words for the real numbers, replaced by symbols."""
     found: list[str] = []
     index = 0
     while index < len(atoms):
@@ -94,7 +94,7 @@ def _symbols(atoms: list[str]) -> Tokens | None:
 
 
 def _of_reals(rest: Tokens) -> Tokens | None:
-    """All real numbers that are what the rest says: `x > 2`, `except 4`, `greater than 2`."""
+    """Return all real numbers that satisfy the rest: `x > 2`, `except 4`, `greater than 2`."""
     is_named = bool(rest) and len(rest[0]) == 1 and rest[0].isalpha()
     name, rest = rest[: int(is_named)], rest[int(is_named) :]
     if not rest:
@@ -118,7 +118,7 @@ def _of_reals(rest: Tokens) -> Tokens | None:
 
 
 def _without(tokens: Tokens) -> Tokens | None:
-    """The set before the sign of a difference, without the points behind it."""
+    """Return the set before the sign of a difference, without the points after it."""
     parts = split(tokens, frozenset((r"\setminus",)))
     if len(parts) != 2 or not RELATIONS.isdisjoint(parts[1]) or r"\mid" in tokens:
         return None
@@ -130,14 +130,14 @@ def _without(tokens: Tokens) -> Tokens | None:
 
 
 def _built(tokens: Tokens) -> Tokens | None:
-    r"""`\{x \mid x > 2\}` for `x \mid x > 2`."""
+    r"""Return `\{x \mid x > 2\}` for `x \mid x > 2`."""
     head = split(tokens, frozenset((r"\mid",)))[0]
     is_named = len(head[0]) == 1 and head[0].isalpha() and (len(head) == 1 or head[1] == r"\in")
     return (r"\{", *tokens, r"\}") if is_named and not RELATIONS.isdisjoint(tokens) else None
 
 
 def with_round_brackets(tokens: Tokens) -> Tokens:
-    r"""`(2,3]` for `]2,3]`: intervals with brackets that point away are open there."""
+    r"""Return `(2,3]` for `]2,3]`: intervals whose brackets point outward are open there."""
     if "[" not in tokens and "]" not in tokens:
         return tokens
     result = list(tokens)

@@ -1,12 +1,13 @@
-r"""The processes behind a grader pool: a template with math-verify loaded, and workers forked from it.
+r"""The processes of a grader pool: a template with math-verify loaded, and workers forked from it.
 
-Started by `supervisor` in a fresh interpreter that holds nothing of the caller. Loading SymPy takes half a
+Started by `supervisor` in a fresh interpreter that shares nothing with the caller. Loading SymPy takes half a
 second or more; a fork of the template takes milliseconds, so a killed worker is replaced at once. The
-template never computes: it forks, kills and waits for workers on request, and when its socket closes,
-because the pool was closed or the caller died in whatever way, it kills them all and ends. A worker answers
-one job after the other, ends when its socket closes, and has limits on memory and processor time.
+template never computes: it forks, kills and waits for workers on request. When its socket closes, because the
+pool was closed or the caller died, it kills them all and ends. A worker answers one job after the other, ends
+when its socket closes, and has limits on memory and CPU time.
 
-Between own processes only: requests are five bytes and a file descriptor, jobs and replies lines of JSON.
+All messages are between own processes: requests are five bytes and a file descriptor, jobs and replies are
+lines of JSON.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ REQUEST = struct.Struct("!ci")
 FORK, KILL = b"F", b"K"
 
 _CPU_MARGIN_S = 3.0
-_WARM_UP = (  # so that the parser has built the tables that all forms need before the first fork
+_WARM_UP = (  # so that the parser has built its tables before the first fork
     (r"\frac{\sqrt{3}}{2}+x^{2}-1", r"\frac{x+1}{2y}"),
     (r"(3,\frac{\pi}{2})", "(3,90)"),
     ("y=2x+3", r"\text{even}"),
@@ -72,7 +73,7 @@ def run_template(*, memory_limit_mb: int, timeout_s: float, modules: Sequence[st
 
 
 def _kill(pid: int) -> None:
-    # It is our child and nobody else waits for it, so the number cannot have passed to another process.
+    # It is our child and nobody else waits for it, so its number cannot belong to another process.
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
 
@@ -86,17 +87,17 @@ def _preload(modules: Sequence[str]) -> None:
     for gold, answer in _WARM_UP:
         verify(gold, answer)
     for name in modules:
-        with contextlib.suppress(ImportError):  # a job that needs it says so
+        with contextlib.suppress(ImportError):  # a job that needs it requests it
             importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # keeps the collector from touching, and so copying, what the forks share
+    gc.freeze()  # prevents the collector from touching, and thereby copying, memory that the forks share
 
 
 def _serve(descriptor: int, *, memory_limit_mb: int, timeout_s: float) -> None:
-    """The life of a worker; never returns."""
+    """Run the loop of a worker; never returns."""
     connection = socket.socket(fileno=descriptor)
     limit = memory_limit_mb * 2**20
-    with contextlib.suppress(ValueError, OSError):  # not every system lets this limit be set
+    with contextlib.suppress(ValueError, OSError):  # not every system allows this limit
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
@@ -107,14 +108,14 @@ def _serve(descriptor: int, *, memory_limit_mb: int, timeout_s: float) -> None:
             reply = _answer(json.loads(line))
             connection.sendall(_line(reply))
             if "failure" in reply:
-                break  # memory may be short or the stack deep: start afresh
+                break  # memory may be short or the stack deep: start fresh
     except (OSError, MemoryError):
         os._exit(1)
     os._exit(0)
 
 
 def _limit_cpu(seconds: float) -> None:
-    """Let the system end this process should nobody be left to do it at the deadline."""
+    """Let the system end this process if nobody is left to do it at the deadline."""
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     soft = math.ceil(time.process_time() + seconds)
     resource.setrlimit(resource.RLIMIT_CPU, (soft if hard < 0 else min(soft, hard), hard))
@@ -134,7 +135,7 @@ def _answer(job: dict[str, Any]) -> dict[str, Any]:
         return {"failure": "nested too deeply"}
     except ImportError as error:
         return {"failure": str(error)}
-    except Exception as error:  # any answer gets a verdict, and the reason is recorded
+    except Exception as error:  # every answer gets a verdict, and the reason is recorded
         from atrium.grading.verifiers import place_of
 
         return {"failure": place_of(error, verifier)}
@@ -143,15 +144,15 @@ def _answer(job: dict[str, Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def _verifier(origin: str) -> Verifier:
-    """The verifier that the caller described, from its module, or from the module's file."""
+    """Load the verifier that the caller described, from its module, or from the module's file."""
     wanted = json.loads(origin)
     name = wanted["module"]
     if name not in sys.modules and importlib.util.find_spec(name) is None:
         spec = importlib.util.spec_from_file_location(name, wanted["file"])
         if spec is None or spec.loader is None:
-            raise ImportError(f"{wanted['file']} is no module")
+            raise ImportError(f"{wanted['file']} is not a module")
         if wanted["sha256"] not in (None, hashlib.sha256(Path(wanted["file"]).read_bytes()).hexdigest()):
-            raise ImportError(f"{wanted['file']} has changed since this process's caller read it")
+            raise ImportError(f"{wanted['file']} has changed since the caller read it")
         sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])
     kind = getattr(importlib.import_module(name), wanted["name"])

@@ -1,1 +1,1 @@
-"""Starting and watching the processes of a run: torchrun's agent on each node, SLURM jobs by submitit."""
+"""Starting and watching the processes of a run: torchrun's agent on each node, SLURM jobs with submitit."""

@@ -1,8 +1,8 @@
 """The processes of one node: torchrun's own agent, extended.
 
-The agent starts one process per rank, meets the agents of other nodes, and restarts all ranks where one
-died, as often as it may. `NodeAgent` adds which rank failed first, what each rank last wrote to torchrun's
-store (see `train.ranks.connected_ranks`), and a say in whether to restart.
+The agent starts one process per rank, connects with the agents of other nodes, and restarts all ranks if one
+died, up to a limit. `NodeAgent` also records which rank failed first and what each rank last wrote to
+torchrun's store (see `train.ranks.connected_ranks`), and lets the caller decide about restarts.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ from atrium.launch.settings import NodeSettings
 from atrium.launch.single_node import SingleNode, store_at
 
 ATTEMPT_VARIABLE = "ATRIUM_ATTEMPT"
-"""Separates the ranks of one attempt from earlier ones in the same store; equal on all nodes."""
+"""Variable that separates the ranks of one attempt from earlier ones in the same store; equal on all
+nodes."""
 
 NOTES = "atrium/notes"
-"""Where in the store, by attempt, a rank says what it does: `phase/N` holds `<number> <phase>`."""
+"""Key in the store, by attempt, for a rank's activity: `phase/N` holds `<number> <phase>`."""
 
 _STORE_TIMEOUT = timedelta(seconds=60)
 _NOTES_TIMEOUT = timedelta(seconds=10)
@@ -48,7 +49,7 @@ _LAST_CALL_S = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFailure:
-    """A process that ended badly, before any other was made to end. `exit_code` is below 0 for a signal."""
+    """A process that failed before any other was ended. `exit_code` is negative for a signal."""
 
     rank: int
     exit_code: int
@@ -62,7 +63,7 @@ class RankFailure:
 
 
 class Meeting:
-    """The place where nodes meet. Raises `ConfigError` where it cannot be reached within a minute."""
+    """The rendezvous of the nodes. Raises `ConfigError` if it cannot be reached within a minute."""
 
     def __init__(self, settings: NodeSettings) -> None:
         self._settings = settings
@@ -70,11 +71,11 @@ class Meeting:
         self.store.set_timeout(timedelta(seconds=settings.timeout_s))
 
     def is_first(self) -> bool:
-        """Whether this node came first: it chooses the run folder for all."""
+        """Return whether this node came first: it chooses the run folder for all."""
         return bool(self.store.add("atrium/num_nodes", 1) == 1)
 
     def spec(self, command: list[str]) -> WorkerSpec:
-        """The specification of the workers that this node's agent runs."""
+        """Return the specification of the workers that this node's agent runs."""
         return WorkerSpec(
             role="atrium",
             local_world_size=self._settings.num_processes,
@@ -87,15 +88,15 @@ class Meeting:
 
 
 def _alone() -> tuple[Store, RendezvousHandler]:
-    """The meeting point of the ranks of an only node."""
+    """Return the rendezvous of the ranks of a single node."""
     store = store_at(LOOPBACK, 0, _STORE_TIMEOUT)
     if store is None:
-        raise RankError(f"no port of {LOOPBACK} is free for the ranks to meet at")
+        raise RankError(f"no port of {LOOPBACK} is free for the rendezvous of the ranks")
     return store, SingleNode(store)
 
 
 def _met(settings: NodeSettings) -> tuple[Store, RendezvousHandler]:
-    """The meeting point of several nodes; the one whose address it is keeps the store."""
+    """Return the rendezvous of several nodes; the node with that address keeps the store."""
     parameters = RendezvousParameters(
         backend="c10d",
         endpoint=str(settings.rendezvous),
@@ -116,20 +117,20 @@ def _met(settings: NodeSettings) -> tuple[Store, RendezvousHandler]:
     except (RuntimeError, ValueError, OSError, RendezvousError) as error:
         raise ConfigError(
             f"compute.rendezvous={settings.rendezvous}: cannot be reached within "
-            f"{_STORE_TIMEOUT.total_seconds():g} s; see that the host is one of the nodes, that the "
+            f"{_STORE_TIMEOUT.total_seconds():g} s; check that the host is one of the nodes, that the "
             "command runs there too, and that the port is open between them"
         ) from error
     return store, create_handler(store, backend, parameters)
 
 
 class RanksGivenUpError(Exception):
-    """Ranks failed, and are not to be started again."""
+    """Ranks failed, and must not be restarted."""
 
 
 class NodeAgent(LocalElasticAgent):
-    """Runs the ranks of this node. `on_failure` gets the failures and returns whether to start again.
+    """Runs the ranks of this node. `on_failure` receives the failures and returns whether to restart.
 
-    `pids` are the processes of the ranks of this node, the dead ones included.
+    `pids` are the processes of this node's ranks, including dead ones.
     """
 
     def __init__(
@@ -143,16 +144,16 @@ class NodeAgent(LocalElasticAgent):
         self.pids: list[int] = []
 
     def send(self, number: int, *, to_group: bool = False) -> None:
-        """Send a signal to every rank of this node, with the processes that it started if `to_group`."""
+        """Send a signal to every rank of this node, and to the processes it started if `to_group`."""
         for pid in self.pids:
             with suppress(ProcessLookupError, PermissionError):
                 (os.killpg if to_group else os.kill)(pid, number)
 
     def phases(self) -> Mapping[int, str]:
-        """The phase that every rank last entered, as `<number> <phase>`; empty before it joined."""
+        """Return the phase that every rank last entered, as `<number> <phase>`; empty before it joined."""
         group = self.get_worker_group()
         if ATTEMPT_VARIABLE not in os.environ:
-            return {}  # the nodes have not met yet
+            return {}  # the nodes are not connected yet
         size = group.spec.local_world_size * (group.group_world_size or 1)
         try:
             notes = self._notes()
@@ -161,7 +162,7 @@ class NodeAgent(LocalElasticAgent):
                 for rank in range(size)
             }
         except (RuntimeError, ValueError):
-            return {}  # the node that keeps the store is gone
+            return {}  # the node that keeps the store has exited
 
     def _notes(self) -> Store:
         group = self.get_worker_group()
@@ -172,7 +173,7 @@ class NodeAgent(LocalElasticAgent):
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
         ranks = [worker.global_rank for worker in worker_group.workers]
         self._log_sizes = {rank: size_of(rank_log(self._run, rank)) for rank in ranks}
-        # This store is the round's own, so that nodes agree whoever of them counts it as a restart.
+        # This store belongs to the round, so all nodes agree, whichever of them counts it as a restart.
         store: Any = worker_group.store
         node: Any = worker_group.group_rank
         if node == 0:
@@ -185,7 +186,7 @@ class NodeAgent(LocalElasticAgent):
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         failed = self._failed()
         if failed:
-            # The agent ends the others now; what they have to say of this end they say within seconds.
+            # The agent now ends the other ranks, which report their errors within seconds.
             deadline = time.monotonic() + _OTHERS_SPEAK_S
             while time.monotonic() < deadline and len(self._ended()) < len(self.pids):
                 time.sleep(_MONITOR_INTERVAL_S)
@@ -220,12 +221,12 @@ class NodeAgent(LocalElasticAgent):
 
 
 def _exit_code(pid: int) -> int | None:
-    """How a child ended, without taking that from the agent; None while it runs.
+    """Return how a child ended, without reaping it before the agent does; None while it runs.
 
-    One whose end the agent has taken ended well: of a bad end it says so itself.
+    A child that the agent has reaped ended well: it reports failures itself.
     """
     if not hasattr(os, "waitid"):
-        return None  # macOS before Python 3.13, where what the agent says of failures is all there is
+        return None  # macOS before Python 3.13, where the agent's report of failures is all there is
     try:
         ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -236,10 +237,10 @@ def _exit_code(pid: int) -> int | None:
 
 
 class _OwnLogs(LogsSpecs):
-    """Processes print where this one does, until they turn to their own logs (see `rank_logs`)."""
+    """Processes share this one's output until they switch to their own logs (see `rank_logs`)."""
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """No files."""
+        """Return no log files."""
         nowhere = dict.fromkeys(envs, "")
         for environment in envs.values():
             environment["TORCHELASTIC_ERROR_FILE"] = ""
@@ -247,12 +248,12 @@ class _OwnLogs(LogsSpecs):
 
     @property
     def root_log_dir(self) -> str:
-        """Unused."""
+        """Return an empty path, which is unused."""
         return os.devnull
 
 
 def signal_name(exit_code: int) -> str:
-    """The name of the signal behind a process's negative exit code."""
+    """Return the name of the signal in a process's negative exit code."""
     try:
         return signal.Signals(-exit_code).name
     except ValueError:

@@ -1,4 +1,4 @@
-"""Which kinds of GPU a machine has, by what its driver says, without loading torch."""
+"""The kinds of GPU in a machine, as its driver reports them, without loading torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MODEL, _NUMBER = "Model:", "Device Minor:"
 
 
 def gpu_models(visible: Sequence[str]) -> list[str]:
-    """The model of each visible GPU that the driver knows by its number; empty where it says nothing."""
+    """Return the model of each visible GPU that the driver knows by number; empty if it reports none."""
     models: dict[str, str] = {}
     for path in sorted(_DRIVER.glob("*/information")):
         try:

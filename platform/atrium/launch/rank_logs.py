@@ -1,7 +1,6 @@
 """The logs of a run's processes: `ranks/rank-N.log` in the run folder, one for each rank.
 
-Rank 0 keeps its standard output, on which its progress is shown; everything else that a rank prints is in
-its log.
+Rank 0 keeps its standard output, which shows progress; all other output of a rank is in its log.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ _MAX_READ_BYTES = 65536
 
 
 def ranks_dir(run: Path) -> Path:
-    """The folder of the logs."""
+    """Return the folder of the logs."""
     return run / "ranks"
 
 
 def rank_log(run: Path, rank: int) -> Path:
-    """The log of one rank."""
+    """Return the log of one rank."""
     return ranks_dir(run) / f"rank-{rank}.log"
 
 
 def print_into(log: Path, *, keep_stdout: bool) -> None:
-    """Let all that this process and its children print from now on go to the log; `OSError` for no file."""
+    """Redirect the output of this process and its children to the log; `OSError` if it cannot be opened."""
     log.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -40,7 +39,7 @@ def print_into(log: Path, *, keep_stdout: bool) -> None:
 
 
 def size_of(log: Path) -> int:
-    """The bytes of a log; 0 where there is none yet."""
+    """Return the size of a log in bytes; 0 if it does not exist yet."""
     try:
         return log.stat().st_size
     except OSError:
@@ -48,9 +47,9 @@ def size_of(log: Path) -> int:
 
 
 def last_words(log: Path, since: int = 0) -> str:
-    """The last words of a rank, behind byte `since` of its log; empty where it said nothing.
+    """Return the last message of a rank after byte `since` of its log; empty if there is none.
 
-    That is the last line that begins with `error:`, else the last one of a traceback, else the last line.
+    That is the last line that begins with `error:`, else the last line of a traceback, else the last line.
     """
     try:
         with open_plain(log) as file:

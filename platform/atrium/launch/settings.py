@@ -11,46 +11,50 @@ from atrium.base.section import Count, CountOrZero, Parallel, Section, Text, Wai
 
 
 class SlurmSettings(Section):
-    """What a SLURM job asks for; null is the cluster's own default."""
+    """Resources of a SLURM job; null is the cluster's own default."""
 
     executor: Literal["slurm", "local"] = "slurm"
-    """Who runs the job: SLURM, or a process of this machine, to try what would be submitted."""
+    """Executor of the job: SLURM, or a process of this machine, to try the submission."""
     partition: Text | None = None
     """The SLURM partition that jobs are submitted to."""
     account: Text | None = None
     """The SLURM account that is charged."""
     time_minutes: Count = 240
-    """Minutes after which SLURM ends the job."""
+    """Time limit in minutes, after which SLURM ends the job."""
     memory_gb: Count | None = None
-    """Gigabytes of main memory on each node."""
+    """Main memory per node in gigabytes."""
     cpus_per_node: Count | None = None
-    """CPU cores on each node."""
+    """Number of CPU cores per node."""
     signal_lead_s: Annotated[int, Field(ge=1, le=65_535)] = 120
-    """Seconds before the end of its time in which a job is told to save a checkpoint."""
+    """Seconds before the end of its time at which a job is told to save a checkpoint."""
     max_requeues: CountOrZero = 3
-    """How often a job that ran out of time is submitted again by itself; preemption is not counted."""
+    """Number of times that a job which ran out of time is resubmitted automatically; preemptions are not
+    counted."""
     max_parallel: Parallel | None = None
-    """Jobs of a grid that run at once; null leaves it to SLURM, and to the cores of this machine if local."""
+    """Maximum number of jobs of a grid that run at once; null leaves it to SLURM, or to this machine's cores
+    if local."""
     setup: tuple[Text, ...] = ()
-    """Lines of shell that the job's script runs first, such as `module load cuda`."""
+    """Shell lines that the job's script runs first, such as `module load cuda`."""
     extra: Mapping[str, str | int | bool] = Field(default_factory=dict)
     """Other parameters of sbatch by their long names, such as {qos: high}."""
 
 
 class NodeSettings(Section):
-    """The processes of a run: how many, where they meet, and what is done when one dies."""
+    """The processes of a run: their number, their rendezvous, and the reaction if one dies."""
 
     num_processes: Parallel = 1
-    """Processes of the run on each node, one per GPU where there are any; above 1, torchrun starts them."""
+    """Number of processes of the run on each node, one per GPU if there are any; above 1, torchrun starts
+    them."""
     num_nodes: Parallel = 1
-    """Machines that share the run; the command is given on each, or once with slurm."""
+    """Number of machines that share the run; the command is given on each, or once with slurm."""
     rendezvous: Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$")] | None = None
-    """Where the nodes meet: host:port of one of them; null on one node, and with slurm."""
+    """Rendezvous of the nodes: host:port of one of them; null on one node, and with slurm."""
     allow_public_rendezvous: bool = False
-    """Whether several nodes may meet at a public address: whoever reaches it can run code in the run."""
+    """Whether several nodes may use a public rendezvous address; anyone who can reach it can run code in the
+    run."""
     max_restarts: CountOrZero = 0
-    """How often processes that died are started again by themselves, from the last checkpoint."""
+    """Number of times that dead processes are restarted automatically, from the last checkpoint."""
     timeout_s: Wait = 1800.0
-    """Seconds in one phase after which a process counts as hung, and the run ends."""
+    """Timeout in seconds for one phase, after which a process counts as hung and the run ends."""
     slurm: SlurmSettings | None = None
-    """The SLURM job that the run is submitted as; null runs it here."""
+    """SLURM job that the run is submitted as; null runs it here."""

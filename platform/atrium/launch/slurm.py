@@ -1,6 +1,6 @@
-"""Runs as SLURM jobs: what is submitted, by submitit, and following it until it ends.
+"""Runs as SLURM jobs: submission with submitit, and following the jobs until they end.
 
-Jobs that are submitted together are one array. Ctrl-C ends the following only.
+Jobs that are submitted together are one array. Ctrl-C only stops following them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _SETTLE_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSettings:
-    """The resources that a job asks for."""
+    """The resources that a job requests."""
 
     slurm: SlurmSettings
     num_nodes: int
     num_gpus_per_node: int
 
     def sbatch(self) -> dict[str, Any]:
-        """The parameters under submitit's names: one task per node, which starts that node's processes."""
+        """Return the parameters under submitit's names: one task per node starts that node's processes."""
         slurm = self.slurm
         chosen = {
             "job_name": "atrium",
@@ -55,7 +55,7 @@ class JobSettings:
 
 
 def job_script(settings: JobSettings, folder: Path) -> str:
-    """The text that sbatch would get; nothing is written."""
+    """Return the script for sbatch; nothing is written."""
     _submitit()
     from submitit.slurm.slurm import _make_sbatch_string
 
@@ -65,9 +65,9 @@ def job_script(settings: JobSettings, folder: Path) -> str:
 
 
 class Submission:
-    """Jobs that were submitted together, each `atrium train` with arguments of its own.
+    """Jobs submitted together, each running `atrium train` with its own arguments.
 
-    Raises `ConfigError` where there is no SLURM here or it refuses the job.
+    Raises `ConfigError` if there is no SLURM here or it refuses the job.
     """
 
     def __init__(
@@ -102,9 +102,9 @@ class Submission:
             raise ConfigError(f"SLURM refused the job: {' '.join(str(error).split())}") from error
 
     def follow(self) -> int:
-        """Say what becomes of the jobs until all have ended; the highest exit code of `atrium train`.
+        """Report the state of the jobs until all have ended; the highest exit code of `atrium train`.
 
-        Raises `Interrupted` on Ctrl-C; the jobs go on.
+        Raises `Interrupted` on Ctrl-C; the jobs continue.
         """
         said: dict[int, str] = {}
         codes: dict[int, int] = {}
@@ -113,12 +113,12 @@ class Submission:
                 for number in range(len(self.jobs)):
                     if number not in codes:
                         self._look(number, said, codes)
-                        # Local jobs wait for a place here, those of SLURM in its queue.
+                        # Local jobs wait here for a free slot, those of SLURM in its queue.
                         self._submit(1 if number in codes else 0)
                 time.sleep(_POLL_S if self._settings.slurm.executor == "slurm" else _POLL_S / 10)
         except KeyboardInterrupt:
             raise Interrupted(
-                "no longer following; `atrium runs` shows how the jobs' runs stand, and "
+                "no longer following; `atrium runs` shows the state of the jobs' runs, and "
                 f"`{self._cancel()}` ends the jobs"
             ) from None
         return max(codes.values(), default=0)
@@ -130,7 +130,7 @@ class Submission:
         with self._executor.batch():
             begun = [self._executor.submit(task) for task in waiting]
         for job in begun:
-            self._log(f"job {job.job_id} is submitted, its log is {job.paths.stdout}")
+            self._log(f"submitted job {job.job_id}, its log is {job.paths.stdout}")
         self.jobs += begun
 
     def _look(self, number: int, said: dict[int, str], codes: dict[int, int]) -> None:
@@ -143,7 +143,7 @@ class Submission:
             code = _text(Path(task.exit_file)) or "1"
         if code:
             codes[number] = int(code)
-            cause = last_words(Path(job.paths.stdout)) or f"it said nothing, and its state is {job.state}"
+            cause = last_words(Path(job.paths.stdout)) or f"it printed nothing, and its state is {job.state}"
             words = "" if code == "0" else f" with exit code {code}: {cause}"
             self._log(f"job {job.job_id} ended{words}{f' (run {run})' if run else ''}")
         elif said.get(number) != state:
@@ -170,7 +170,7 @@ class Submission:
             executor = submitit.SlurmExecutor(self.folder, max_num_timeout=settings.slurm.max_requeues)
         except RuntimeError as error:
             raise ConfigError(
-                "compute.slurm.executor=slurm: there is no SLURM on this machine (srun is not found); submit "
+                "compute.slurm.executor=slurm: SLURM is not installed on this machine (no srun); submit "
                 "from a machine of the cluster, or try the job here with compute.slurm.executor=local"
             ) from error
         executor.update_parameters(**settings.sbatch())
@@ -178,24 +178,24 @@ class Submission:
 
 
 def check_settings(settings: JobSettings) -> None:
-    """Raise `ConfigError` where the job asks for what its executor does not have."""
+    """Raise `ConfigError` if the job requests something that its executor does not have."""
     if settings.slurm.executor == "local" and settings.num_nodes > 1:
         raise ConfigError(
-            f"compute.num_nodes={settings.num_nodes}: compute.slurm.executor=local is this machine alone; "
-            "allowed is 1"
+            f"compute.num_nodes={settings.num_nodes}: compute.slurm.executor=local runs on this machine "
+            "alone; use 1"
         )
     if settings.slurm.signal_lead_s >= 60 * settings.slurm.time_minutes:
         raise ConfigError(
-            f"compute.slurm.signal_lead_s={settings.slurm.signal_lead_s} is not before the end of "
-            f"compute.slurm.time_minutes={settings.slurm.time_minutes}; allowed is less than "
-            f"{60 * settings.slurm.time_minutes}"
+            f"compute.slurm.signal_lead_s={settings.slurm.signal_lead_s} must be less than "
+            f"{60 * settings.slurm.time_minutes}, the seconds of "
+            f"compute.slurm.time_minutes={settings.slurm.time_minutes}; lower it"
         )
 
 
 def raise_for(code: int) -> None:
-    """Raise nothing for 0, else an error that ends this command with the code of the job."""
+    """Raise nothing for 0, else an error that ends this command with the job's exit code."""
     if code:
-        error = AtriumError("a job did not end well; what it said last stands above, the rest in its log")
+        error = AtriumError("a job failed; its last message is shown above, the rest is in its log")
         error.exit_code = code
         raise error
 

@@ -1,8 +1,8 @@
-"""What a SLURM job runs on each of its nodes: `atrium train`, and what happens to it when the job must go.
+"""The command that a SLURM job runs on each node, `atrium train`, and its preemption.
 
-submitit keeps a job's function as a pickle between the machine that submits and the job. So that this
-pickle holds no code and no settings of Python, the function is this class, found by its name, and its
-content is a command line and two paths.
+submitit stores a job's function as a pickle between the submitting machine and the job. The function is this
+class, found by its name, and its content is a command line and two paths, so the pickle contains no code and
+no Python settings.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 from atrium.base.processes import is_alive
 
 RUN_FILE_VARIABLE = "ATRIUM_RUN_FILE"
-"""Names the file that the run's folder is written into, so that a job that is queued again finds it."""
+"""Variable for the file that holds the path of the run's folder, so that a requeued job finds it."""
 
 RENDEZVOUS_VARIABLE = "ATRIUM_RENDEZVOUS"
-"""Where the nodes of a job meet, as host:port."""
+"""Variable for the rendezvous of a job's nodes, as host:port."""
 
 _POLL_S = 0.2
 _FIRST_PORT, _NUM_PORTS = 20000, 10000
@@ -30,9 +30,9 @@ _FIRST_PORT, _NUM_PORTS = 20000, 10000
 
 @dataclass
 class RunJob:
-    """Trains with the arguments of `atrium train`, or goes on with the run that the job began before.
+    """Trains with the arguments of `atrium train`, or resumes the run that the job began before.
 
-    `flags` name plugins, and are given either way.
+    `flags` name plugins, and are passed in both cases.
     """
 
     arguments: tuple[str, ...]
@@ -41,7 +41,7 @@ class RunJob:
     exit_file: str
 
     def __call__(self) -> int:
-        """The exit code of the command on this node, written to `exit_file` by the first node."""
+        """Return the exit code of the command on this node; the first node writes it to `exit_file`."""
         from submitit import JobEnvironment
 
         job = JobEnvironment()
@@ -52,7 +52,7 @@ class RunJob:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "atrium", "train", *self._arguments()], env=environment
         )
-        # Not wait(): it holds a lock that the handler of a signal, which comes in between, would wait for.
+        # Not wait(): it holds a lock that the handler of a concurrent signal would wait for.
         while (code := self._process.poll()) is None:
             time.sleep(_POLL_S)
         if job.global_rank == 0:
@@ -60,7 +60,7 @@ class RunJob:
         return code
 
     def checkpoint(self, *_: Any) -> Any:  # noqa: ANN401 - submitit's protocol
-        """Save and stop, and what is queued again; submitit calls it when the job has to go."""
+        """Save and stop, and return the job to queue again; submitit calls it when the job must end."""
         from submitit.helpers import DelayedSubmission
 
         self._process.send_signal(signal.SIGTERM)

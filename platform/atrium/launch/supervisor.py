@@ -1,7 +1,7 @@
-"""One node's part of a launched run, from its start to its end: signals, hangs, restarts, and the status.
+"""One node's part of a launched run, from start to end: signals, hangs, restarts, and the status.
 
-The agent works in a thread of its own, so that this process stays able to hear signals and to look at
-the clock. When all ranks are gone, the run's status says how the run ended, whoever died.
+The agent runs in a thread, so that this process can react to signals and watch the time. When all ranks have
+exited, the run's status records how the run ended, whichever rank died.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _USER_MISTAKE, _INTERRUPTED = 2, 130
 _POLL_S = 0.2
 _LOOK_S = 5.0
 _PREPARATION_TIMEOUTS, _LEAST_TIMEOUT_S = 6, 60.0
-"""How many timeouts ranks may prepare (download, warm up) before they count as hung, as among themselves."""
+"""Multiple of the timeout (and its minimum in seconds) for the preparation of ranks (downloads, warm-up)."""
 
 
 @dataclass(slots=True, eq=False)
 class NodeRun:
-    """The ranks of one node. `log` shows a line to the person who started it."""
+    """The ranks of one node. `log` shows a line to the user."""
 
     folder: RunFolder
     settings: NodeSettings
@@ -54,7 +54,7 @@ class NodeRun:
     def run(self, command: Sequence[str]) -> None:
         """Run every rank as `command` until the run is over; raises the error that ended it.
 
-        `ConfigError` for a mistake of the user's, `Interrupted` where it was asked to stop, else `RankError`.
+        `ConfigError` for a user's mistake, `Interrupted` if it received a stop signal, else `RankError`.
         """
         for name in ("torch.distributed.elastic", "torch.distributed.run"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # tables for torchrun's own users
@@ -67,7 +67,7 @@ class NodeRun:
         result = results[0] if results else Interrupted("stopped before any rank was started")
         if isinstance(result, RunResult) and result.state is WorkerState.SUCCEEDED:
             return
-        agent.send(signal.SIGKILL, to_group=True)  # what dead ranks had started may live on
+        agent.send(signal.SIGKILL, to_group=True)  # processes started by dead ranks may still be running
         raise self._concluded(result)
 
     def _watch(self, agent: NodeAgent, thread: threading.Thread) -> None:
@@ -76,7 +76,7 @@ class NodeRun:
         while thread.is_alive():
             thread.join(_POLL_S)
             if self._asked and not agent.pids:
-                return  # it still waits for other nodes
+                return  # it is still waiting for other nodes
             if len(self._asked) > sent:
                 at_once = sent > 0 and self._asked[-1] == signal.SIGINT
                 agent.send(signal.SIGKILL if at_once else signal.SIGTERM, to_group=at_once)
@@ -88,7 +88,7 @@ class NodeRun:
                     agent.send(signal.SIGKILL, to_group=True)
 
     def _on_failure(self, failures: list[RankFailure], num_restarts_left: int) -> bool:
-        """Note why ranks ended, and say whether to start them again."""
+        """Record why ranks ended, and return whether to restart them."""
         if self._asked and any(failure.is_kill for failure in failures):
             self._cause = Interrupted("stopped at once")
             return False
@@ -109,7 +109,7 @@ class NodeRun:
         return True
 
     def _concluded(self, result: RunResult | Exception) -> AtriumError:
-        """The error that the run ended with; mends its status."""
+        """Return the error that the run ended with; corrects its status."""
         cause = self._cause
         if isinstance(result, RendezvousTimeoutError):
             cause = ConfigError(
@@ -121,7 +121,7 @@ class NodeRun:
             cause = result
         elif cause is None and isinstance(result, Exception):
             cause = RankError(f"torchrun's agent failed: {' '.join(str(result).split()) or repr(result)}")
-        cause = cause or RankError("the ranks ended without saying why")
+        cause = cause or RankError("the ranks ended without an error message")
         mend_status(self.folder, cause)
         if type(cause) is RankError:
             text = f"{cause}; the logs of all ranks are in {ranks_dir(self.folder.path)}"
@@ -132,7 +132,7 @@ class NodeRun:
 
 
 class HangClock:
-    """Says which rank hangs: where none of them has said anything new for longer than it may."""
+    """Detects hanging ranks: those that have reported nothing new for longer than the timeout."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -140,12 +140,12 @@ class HangClock:
         self._since: float | None = None
 
     def look(self, phases: Mapping[int, str], now: float) -> str | None:
-        """What hangs, by what ranks say at `now` in seconds, or None."""
+        """Return which ranks hang, from the phases reported at `now` in seconds, or None."""
         if self._since is None or phases != self._last:
             self._last, self._since = dict(phases), now
             return None
-        # Ranks end each other within the timeout. This is for what holds up all of them, which is
-        # given as long as the ranks give rank 0 to prepare.
+        # Ranks end each other within the timeout. This detects a stop of all of them, with as much time as
+        # the ranks allow rank 0 for preparation.
         limit_s = _PREPARATION_TIMEOUTS * max(self._timeout_s, _LEAST_TIMEOUT_S)
         if now - self._since <= limit_s:
             return None
@@ -154,13 +154,13 @@ class HangClock:
         phase = phases[late[0]].partition(" ")[2] if late else ""
         names = ", ".join(str(rank) for rank in late) or "0"
         return (
-            f"rank {names} did nothing new for {now - self._since:.0f} s in {phase or 'starting'}, more than "
-            f"the {limit_s:g} s that compute.timeout_s={self._timeout_s:g} leaves it"
+            f"rank {names} made no progress for {now - self._since:.0f} s in {phase or 'starting'}, more "
+            f"than the limit of {limit_s:g} s from compute.timeout_s={self._timeout_s:g}"
         )
 
 
 def cause_of(failures: Sequence[RankFailure]) -> AtriumError:
-    """Why a run ended, by its failed ranks: the first one that did not fail because another had."""
+    """Return why a run ended: the failure of the first rank that did not fail because of another."""
     for failure in failures:
         if failure.exit_code == _USER_MISTAKE:
             return ConfigError(failure.message or f"rank {failure.rank} was started with a wrong setting")
@@ -174,20 +174,20 @@ def cause_of(failures: Sequence[RankFailure]) -> AtriumError:
     where = f" in {first.phase}" if first.phase else ""
     if first.is_kill:
         name = signal_name(first.exit_code)
-        hint = " (from outside, or for want of memory)" if name == "SIGKILL" else ""
+        hint = " (from outside, or out of memory)" if name == "SIGKILL" else ""
         return RankError(f"rank {first.rank} was killed by {name}{where}{hint}")
     if _is_of_others(first):
-        return RankError(first.message)  # it names itself, who was missed, and where
-    return RankError(f"rank {first.rank} failed{where}: {first.message or 'it said nothing'}")
+        return RankError(first.message)  # it names itself, the missing rank, and the phase
+    return RankError(f"rank {first.rank} failed{where}: {first.message or 'it printed nothing'}")
 
 
 def mend_status(folder: RunFolder, cause: AtriumError) -> None:
-    """Let the status say how the run ended, where rank 0 could not or saw only what came of it."""
+    """Correct the status if rank 0 could not record the cause or saw only its consequences."""
     recorded = known_status(folder.status_file)
     if recorded.state in (RunState.FINISHED, RunState.PRUNED, RunState.INTERRUPTED):
         return
     state, error, word = end_by(cause)
-    # Rank 0 knows that all of them diverged, or that memory lacked; others only say what came of it.
+    # Rank 0 knows if all of them diverged or were out of memory; other ranks report only the consequences.
     known = recorded.cause if recorded.cause in (DIVERGED, MemoryExhaustedError.cause) else None
     StatusWriter(folder.status_file).end(state, error, known or word)
 
@@ -199,14 +199,14 @@ def _is_of_others(failure: RankFailure) -> bool:
 def _run_agent(agent: NodeAgent, results: list[RunResult | Exception]) -> None:
     try:
         results.append(agent.run())
-    except Exception as error:  # what a thread meets is raised by the one that waits for it
+    except Exception as error:  # an error in a thread is raised by the thread that waits for it
         results.append(error)
 
 
 def agreed_folder(meeting: Meeting, make: Callable[[], Path], fingerprint: str) -> Path:
-    """The run folder that the node which came first made, for all nodes; they must have equal settings.
+    """Return the run folder that the first node created, for all nodes; their settings must be equal.
 
-    Raises `ConfigError` where the settings differ, or the folder is not on a file system that nodes share.
+    Raises `ConfigError` if the settings differ, or the folder is not on a shared file system.
     """
     store = meeting.store
     if meeting.is_first():
@@ -221,16 +221,16 @@ def agreed_folder(meeting: Meeting, make: Callable[[], Path], fingerprint: str) 
     try:
         found = store.get("atrium/run").decode()
     except RuntimeError as error:
-        raise ConfigError("the node that came first said nothing; look at what it prints") from error
+        raise ConfigError("the first node did not respond; see its output") from error
     if not found:
-        raise ConfigError("the node that came first could not begin the run; look at what it prints")
+        raise ConfigError("the first node could not start the run; see its output")
     if store.get("atrium/fingerprint").decode() != fingerprint:
         raise ConfigError(
-            "this node was started with other settings than the node that came first, or has other GPUs; "
-            "give the same command on nodes of one kind"
+            "this node has other settings or other GPUs than the first node; run the same command on "
+            "nodes of one kind"
         )
     if not Path(found).is_dir():
         raise ConfigError(
-            f"{found} is not there on this node; allowed is a runs_dir on a file system that all nodes share"
+            f"{found} does not exist on this node; use a runs_dir on a file system that all nodes share"
         )
     return Path(found)

@@ -1,1 +1,1 @@
-"""What a method is: one declared class per value of an axis. Settings and knowledge, never a tensor."""
+"""The definition of a method: one declared class per value of each axis. Never a tensor."""

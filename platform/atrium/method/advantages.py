@@ -1,7 +1,7 @@
-"""How good was a completion: a baseline, a scale, a kind of return, and whitening.
+"""Advantages of completions: a baseline, a scale, a kind of return, and whitening.
 
-Statistics are taken in float64 after subtracting one reward per group, so that equal rewards give exactly
-0 and large rewards lose nothing. Their scope is the whole rollout batch; groups never span ranks.
+Statistics are computed in float64 after subtracting one reward per group, so that equal rewards give exactly
+0 and large rewards lose no precision. Their scope is the whole rollout batch; groups never span ranks.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _ROUNDING = 1e-12
-"""Deviations of a batch below this share of its mean are rounding: all values are equal."""
+"""Deviations of a batch below this share of its mean are rounding errors: all values are equal."""
 
 
 class Advantage(Section):
-    """How good was a completion: (return - baseline - offset) / (scale + epsilon), whitened if asked for."""
+    """Advantage of a completion: (return - baseline - offset) / (scale + epsilon), optionally whitened."""
 
     baseline: Literal["none", "group_mean", "leave_one_out", "batch_mean", "length_weighted", "runner_up"] = (
         "group_mean"
@@ -33,31 +33,32 @@ class Advantage(Section):
     tokens. `runner_up`: the group's second largest return; all rows but the best get 0 (Pass@k, arXiv
     2503.19595). `none`: nothing."""
     offset: Number = 0.0
-    """A constant added to the baseline (AsymRE's delta V, arXiv 2506.20520)."""
+    """Constant added to the baseline (AsymRE's delta V, arXiv 2506.20520)."""
     scale: Literal["none", "group_std", "group_mean", "batch_std", "nonzero_frac"] = "none"
     """The divisor of the difference. `group_std`: the standard deviation of the group (GRPO). `group_mean`:
-    the mean of the group, with advantage 0 where it is not above 0 (MaxRL, arXiv 2602.02710). `batch_std`:
-    the standard deviation of all rewards of the batch (Lite-PPO). `nonzero_frac`: the fraction of completions
-    of the batch whose reward is not 0 (GPG, arXiv 2504.02546), without `epsilon`. `none`: 1 (Dr. GRPO)."""
+    the mean of the group, with advantage 0 if it is not positive (MaxRL, arXiv 2602.02710). `batch_std`: the
+    standard deviation of all rewards of the batch (Lite-PPO). `nonzero_frac`: the fraction of completions of
+    the batch whose reward is not 0 (GPG, arXiv 2504.02546), without `epsilon`. `none`: 1 (Dr. GRPO)."""
     ddof: Literal[0, 1] = 1
     """1 divides variances by n - 1 (verl, TRL), 0 by n; a group of one has deviation 0 under both."""
     epsilon: NonNegative = 1e-6
-    """Added to the divisor. With 0, equal rewards, whose deviation is 0, give advantage 0."""
+    """Constant added to the divisor. With 0, equal rewards, whose deviation is 0, give advantage 0."""
     returns: Literal["sequence", "token"] = "sequence"
-    """One return per completion, or a discounted one per token: the reward at the last token plus per-token
-    penalties, summed backwards (REINFORCE++, arXiv 2501.03262)."""
+    """Whether there is one return per completion, or a discounted one per token: the reward at the last token
+    plus per-token penalties, summed backward (REINFORCE++, arXiv 2501.03262)."""
     discount: PositiveFrac = 1.0
-    """The discount of token returns."""
+    """Discount factor of token returns."""
     whiten: Literal["none", "tokens", "rows"] = "none"
-    """Whether advantages, once scaled, are shifted and divided to have mean 0 and standard deviation 1 (ddof
-    1): over all trained tokens of the batch (REINFORCE++) or over all its completions."""
+    """Whether scaled advantages are whitened to mean 0 and standard deviation 1 (ddof 1): over all trained
+    tokens of the batch (REINFORCE++) or over all its completions."""
     whiten_epsilon: NonNegative = 1e-8
-    """Added to the variance for `whiten=tokens`, as in verl, and to the standard deviation for `whiten=rows`,
-    as in TRL."""
+    """Constant added to the variance for `whiten=tokens`, as in verl, and to the standard deviation for
+    `whiten=rows`, as in TRL."""
     per_reward: bool = False
-    """Of several rewards: whether baseline and scale apply to each reward before they are weighted and added
-    up (GDPO, arXiv 2601.05242), or to the weighted sum. A reward without variance in a group then adds 0 to
-    it, and one that abstained for a completion counts in no statistic there and adds 0."""
+    """Whether, with several rewards, baseline and scale apply to each reward before they are weighted and
+    added (GDPO, arXiv 2601.05242), or to the weighted sum. A reward without variance in a group then
+    contributes 0, and one that abstained for a completion is excluded from the statistics there and
+    contributes 0."""
 
     @model_validator(mode="before")
     @classmethod
@@ -84,14 +85,14 @@ class Advantage(Section):
         return self.baseline in grouped or self.scale == "group_std"
 
     def compute(self, batch: Batch, penalty_BT: Tensor | None, sum_over_ranks: Sum) -> Tensor:
-        """Advantages [B, T] in the log-probabilities' dtype, 0 at masked positions.
+        """Return advantages [B, T] in the log-probabilities' dtype, 0 at masked positions.
 
         Parameters
         ----------
         batch
             The rollout batch.
         penalty_BT
-            What a regularizer placed in the reward takes off at each token, or None.
+            The penalty that a regularizer in the reward subtracts at each token, or None.
         sum_over_ranks
             Adds batch-wide sums over ranks.
         """
@@ -118,7 +119,7 @@ class Advantage(Section):
         return reward_B
 
     def _sum_of_parts(self, batch: Batch, num_tokens_B: Tensor, sum_over_ranks: Sum) -> Tensor:
-        """The weighted sum of the rewards' advantages, each from the rows where it has a value."""
+        """Return the weighted sum of the rewards' advantages, each from the rows where it has a value."""
         assert batch.reward_BK is not None
         assert batch.weight_BK is not None
         total_B = batch.reward_BK.new_zeros(batch.num_rows)
@@ -189,24 +190,24 @@ class Advantage(Section):
 
 
 def group_mean(value_B: Tensor, group_B: Tensor, counts_B: Tensor | None = None) -> Tensor:
-    """The mean of each row's group, at every row [B]; over the rows where `counts_B` is True, if given."""
+    """Return each row's group mean [B], over the rows where `counts_B` is True if it is given."""
     counts_B = group_B.new_ones(group_B.shape) if counts_B is None else counts_B
     return group_sum(value_B * counts_B, group_B) / group_sum(counts_B.to(value_B), group_B).clamp(min=1.0)
 
 
 def group_sum(value_B: Tensor, group_B: Tensor) -> Tensor:
-    """The sum over each row's group, at every row [B]."""
+    """Return the sum over each row's group [B]."""
     _, group_index_B, size_P = group_B.unique(return_inverse=True, return_counts=True)
     return value_B.new_zeros(len(size_P)).index_add(0, group_index_B, value_B)[group_index_B]
 
 
 def _divided(value: Tensor, scale: Tensor) -> Tensor:
-    """The values over their scale, and 0 where the scale is 0: equal rewards say nothing about an answer."""
+    """Return the values divided by their scale, and 0 where the scale is 0: equal rewards carry no signal."""
     return (value / scale).masked_fill(scale == 0.0, 0.0)  # NaN stays NaN, so that the update is skipped
 
 
 def _group_moments(reward_B: Tensor, group_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Rewards less one reward of their group, the group mean of those, and the group size, all [B]."""
+    """Return rewards minus one reward of their group, the group means of these, and group sizes, all [B]."""
     _, group_index_B, size_P = group_B.unique(return_inverse=True, return_counts=True)
     least_P = reward_B.new_full((len(size_P),), float("inf"))
     least_P = least_P.scatter_reduce(0, group_index_B, reward_B, "amin")
@@ -217,7 +218,7 @@ def _group_moments(reward_B: Tensor, group_B: Tensor) -> tuple[Tensor, Tensor, T
 
 
 def _second_largest(value_B: Tensor, group_B: Tensor) -> Tensor:
-    """The second largest value of each row's group [B]; the largest in a group of one."""
+    """Return the second largest value of each row's group [B]; the largest in a group of one."""
     _, group_index_B, size_P = group_B.unique(return_inverse=True, return_counts=True)
     nothing_P = value_B.new_full((len(size_P),), -float("inf"))
     best_B = nothing_P.scatter_reduce(0, group_index_B, value_B, "amax")[group_index_B]
@@ -246,7 +247,7 @@ def _batch_std(reward_B: Tensor, ddof: int, sum_over_ranks: Sum) -> Tensor:
 def _whiten(
     value: Tensor, mask: Tensor, to_variance: float, to_deviation: float, sum_over_ranks: Sum
 ) -> Tensor:
-    """Zero mean and unit variance (divided by n - 1) over all places where the mask is True."""
+    """Shift and scale to zero mean and unit variance (ddof 1) over all positions where the mask is True."""
     total, count = _all_ranks(value.sum(), mask.sum().double(), sum_over_ranks)
     mean = total / count.clamp(min=1.0)
     centred = (value - mean) * mask

@@ -1,4 +1,4 @@
-"""The section `algorithm` of a run: a choice on every axis but divergence and regularizer."""
+"""The section `algorithm` of a run: a choice on every axis except divergence and regularizer."""
 
 from __future__ import annotations
 
@@ -19,45 +19,46 @@ from atrium.method.token_weights import AllTokens, TokenWeight
 
 
 class OnPolicy(Section):
-    """What the gradient is when the policy is the behavior policy, compared with A grad log pi."""
+    """The on-policy gradient of the method, compared with A grad log pi."""
 
     law: Literal["exact", "expectation", "scaled", "differs"]
-    """Equal; equal in expectation; equal up to `scale`; or something else, for `reason`."""
+    """Relation of the gradients: equal; equal in expectation; equal up to `scale`; or different for
+    `reason`."""
     scale: Positive | None = None
-    """The factor of a scaled gradient."""
+    """Factor of a scaled gradient."""
     reason: str | None = None
-    """The reason why this method's gradient differs, for readers."""
+    """Reason why this method's gradient differs, for readers."""
 
 
 class Algorithm(Section):
-    """One method: a choice on every axis but divergence and regularizer, which are groups of their own."""
+    """One method: a choice on every axis except divergence and regularizer, which are separate groups."""
 
     name: str
-    """What the method is called: that of its file."""
+    """Name of the method, equal to that of its file."""
     advantage: Advantage
-    """How good was a completion?"""
+    """Advantage of a completion."""
     ratio: Ratios = Ratios()
-    """Whose probabilities are compared, at which level?"""
+    """Policies whose probabilities are compared, and the level of the comparison."""
     surrogate: Surrogate
-    """What happens at the boundary?"""
+    """Behavior at the boundary of the trust region."""
     token_weight: TokenWeight = AllTokens()
-    """Which tokens contribute to the objective, and with which weight?"""
+    """Tokens that contribute to the objective, and their weights."""
     correction: Annotated[
         Correction, BeforeValidator(read_corrections, json_schema_input_type=Correction | list[Correction])
     ] = NoCorrection()
-    """How is a mismatch of engine and trainer repaired? A list of corrections is their product."""
+    """Correction of a mismatch between engine and trainer. A list of corrections is their product."""
     reduction: Reduction
-    """How do tokens become one number?"""
+    """Reduction of the tokens' losses to one number."""
     group_filter: GroupFilter = GroupFilter()
-    """Which groups take part in the update?"""
+    """Groups that take part in the update."""
     reference: Reference = NoReference()
-    """What is the anchor of a regularizer, and when does it move?"""
+    """Reference policy of a regularizer, and its updates."""
     log_ratio_limit: Exponent | None = 20.0
     """Bound on log-ratios that are exponentiated, or null for none."""
     on_policy: OnPolicy
-    """What the gradient is on-policy; the tests check it."""
+    """Declared on-policy gradient; the tests check it."""
 
     @property
     def prepares_correction(self) -> bool:
-        """Whether a whole minibatch's factors of the correction are needed before its loss."""
+        """Whether a correction's factors for a whole minibatch are needed before its loss."""
         return self.reduction.counts == "kept" or any(step.normalizes for step in self.correction.steps)

@@ -1,7 +1,7 @@
 """The input of an objective: rows of completions as tensors; no tokens, no models.
 
-Axes: B rows (completions), T completion tokens. Padding and other untrained positions are False in
-`mask_BT` and may hold anything, NaN included, in every other tensor.
+Axes: B rows (completions), T completion tokens. Padding and other untrained positions are False in `mask_BT`,
+and other tensors may have any value there, including NaN.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Sum = Callable[["Tensor"], "Tensor"]
 
 
 def local_sum(value: Tensor) -> Tensor:
-    """The sum over the only rank there is."""
+    """Return the value, the sum over a single rank."""
     return value
 
 
@@ -38,18 +38,18 @@ class Batch:
     group_B
         Int64; rows with equal values answer one prompt. Any values; groups need not be contiguous.
     sample_key_B
-        Int64; a key per row for random choices, independent of the row's place in the batch. Each update is
-        prepared with new ones, made of these.
+        Int64; a key per row for random choices, independent of the row's index in the batch. Each update
+        derives new keys from these.
     rollout_logprob_BT
         Log-probabilities, in nats, of the engine that sampled the tokens.
     behavior_logprob_BT
-        Those of the weights that sampled, by the trainer's numerics.
+        Log-probabilities of the weights that sampled, by the trainer's numerics.
     proximal_logprob_BT
-        Those of the policy at the start of the step, which is the behavior policy where the batch is not
-        stale. None, as for the behavior policy: it is the current one at this update, its only one, and the
-        ratio to it exactly 1.
+        Log-probabilities of the policy at the start of the step, which is the behavior policy if the batch
+        is not stale. None, as for the behavior policy: it is the current policy in this only update, and
+        the ratio to it is exactly 1.
     reference_logprob_BT
-        Those of the regularizer's reference policy, where one is needed.
+        Log-probabilities of the regularizer's reference policy, if one is needed.
     advantage_BT
         Filled in by `Objective.with_advantages`.
     is_trained_B
@@ -57,7 +57,7 @@ class Batch:
 
     Examples
     --------
-    Two completions of one prompt; the second has two tokens and a place that is padding:
+    Two completions of one prompt; the second has two tokens and one padding position:
 
     >>> import torch
     >>> batch = Batch(
@@ -91,7 +91,7 @@ class Batch:
         return self.mask_BT.shape[0]
 
     def select(self, rows: Tensor, num_tokens: int | None = None) -> Self:
-        """The given rows, in the given order, cut to their first `num_tokens` tokens."""
+        """Return the given rows, in the given order, truncated to their first `num_tokens` tokens."""
         chosen: dict[str, Tensor] = {}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -103,10 +103,10 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyTokens:
-    """The trained policy's numbers at a batch's tokens.
+    """The trained policy's values at a batch's tokens.
 
-    `logprob_BT` carries the gradient. `entropy_BT` (nats, of the distribution sampled from) carries one
-    only where the objective needs it. `divergence_BT` is the detached state divergence, where needed.
+    `logprob_BT` carries the gradient. `entropy_BT` (nats, of the sampled distribution) carries one only if
+    the objective needs it. `divergence_BT` is the detached state divergence, if needed.
 
     Examples
     --------
@@ -121,20 +121,20 @@ class PolicyTokens:
 
 
 def neutral(value_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """The values, with 0 at masked positions, so that NaN there reaches neither value nor gradient."""
+    """Return the values with 0 at masked positions, so that NaN there reaches neither value nor gradient."""
     return value_BT.where(mask_BT, 0.0)
 
 
 def row_sum(value_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """The sum [B] over each row's unmasked tokens."""
+    """Return the sum [B] over each row's unmasked tokens."""
     return neutral(value_BT, mask_BT).sum(dim=1)
 
 
 def row_mean(value_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """The mean [B] over each row's unmasked tokens; 0 for rows without any."""
+    """Return the mean [B] over each row's unmasked tokens; 0 for rows without any."""
     return row_sum(value_BT, mask_BT) / num_tokens(mask_BT)[:, 0]
 
 
 def num_tokens(mask_BT: Tensor) -> Tensor:
-    """The number [B, 1] of each row's unmasked tokens, at least 1."""
+    """Return the number [B, 1] of each row's unmasked tokens, at least 1."""
     return mask_BT.sum(dim=1, keepdim=True).clamp(min=1)

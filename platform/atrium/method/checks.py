@@ -1,6 +1,6 @@
-"""Which choices on the objective's axes go together, and which of them would have no effect.
+"""Compatibility of choices on the objective's axes, and detection of those without effect.
 
-Every rule is one line that names the two settings that clash and a value to choose instead.
+Every rule is one line that names the two conflicting settings and a value to choose instead.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from atrium.method.token_windows import BinaryTotalVariation
 
 
 def check_parts(algorithm: Algorithm, divergence: Divergence, regularizer: Regularizer, use: Use) -> None:
-    """Raise `ConfigError` for axes that cannot go together, or of which one has no effect."""
+    """Raise `ConfigError` for incompatible axes, and for one without effect."""
     _check_groups(algorithm, use.group_size)
     _check_advantage(algorithm.advantage)
     _check_weight(algorithm)
@@ -34,7 +34,7 @@ def check_parts(algorithm: Algorithm, divergence: Divergence, regularizer: Regul
 
 
 def check_anchors(algorithm: Algorithm, use: Use) -> None:
-    """Raise `ConfigError` where a part asks for the numbers of a policy that are not there."""
+    """Raise `ConfigError` if a part needs the log-probabilities of an unavailable policy."""
     surrogate, weight = algorithm.surrogate, algorithm.ratio.weight
     if surrogate.regresses and use.is_stale and weight.anchor != "proximal":
         raise ConfigError(
@@ -48,20 +48,20 @@ def check_anchors(algorithm: Algorithm, use: Use) -> None:
     part, remedy = compared
     if use.reads_stored:
         raise ConfigError(
-            f"{part} compares the trainer's log-probabilities with the engine's by the weights that sampled, "
-            f"which nobody has for stored rollouts (rollout.engine=bank); choose {remedy}, or rollouts of "
-            "this run"
+            f"{part} compares the trainer's log-probabilities with the engine's under the weights that "
+            f"sampled, which are unknown for stored rollouts (rollout.engine=bank); choose {remedy}, or "
+            "rollouts of this run"
         )
     if use.behavior_logprobs == "engine":
         raise ConfigError(
-            "compute.behavior_logprobs=engine takes the engine's log-probabilities for the trainer's, and "
-            f"{part}, which compares the two, has no effect; choose compute.behavior_logprobs=auto, "
-            f"or {remedy}"
+            "compute.behavior_logprobs=engine uses the engine's log-probabilities as the trainer's, so "
+            f"{part}, which compares the two, has no effect; choose compute.behavior_logprobs=auto, or "
+            f"{remedy}"
         )
 
 
 def compares_numerics(algorithm: Algorithm, use: Use) -> tuple[str, str] | None:
-    """The setting that compares behavior and rollout policy and what to choose instead; None if none does."""
+    """Return the setting that compares behavior and rollout policy, and a replacement; None if none does."""
     gate, weight = algorithm.ratio.gate, algorithm.ratio.weight
     numerics = {"behavior", "rollout"}
     for step in algorithm.correction.steps:
@@ -150,7 +150,7 @@ def _check_window(algorithm: Algorithm, divergence: Divergence) -> None:
     if surrogate.reads == "nothing" and divergence.kind != "none":
         raise ConfigError(
             f"divergence.kind={divergence.kind} has no effect: algorithm.surrogate.kind={surrogate.kind} "
-            "never looks at a trust region; choose divergence=none or algorithm.surrogate.kind=clip"
+            "does not use a trust region; choose divergence=none or algorithm.surrogate.kind=clip"
         )
     if surrogate.reads == "bounds" and not divergence.has_window:
         raise ConfigError(
@@ -177,9 +177,9 @@ def _check_budget(algorithm: Algorithm, divergence: Divergence) -> None:
         for name in ("delta_low", "delta_high"):
             if (budget := getattr(divergence, name)) > 1.0:
                 raise ConfigError(
-                    f"divergence.{name}={budget:g} cuts nothing with algorithm.surrogate.kind="
-                    f"{algorithm.surrogate.kind}: a probability changes by at most 1; choose {name}=0.2 or "
-                    "algorithm.surrogate.kind=quadratic"
+                    f"divergence.{name}={budget:g} clips nothing with "
+                    f"algorithm.surrogate.kind={algorithm.surrogate.kind}: a probability changes by at "
+                    f"most 1; choose {name}=0.2 or algorithm.surrogate.kind=quadratic"
                 )
     if isinstance(divergence, BalancedWindow) and (
         divergence.lower > divergence.lower_max or divergence.upper > divergence.upper_max
@@ -205,7 +205,7 @@ def _check_groups(algorithm: Algorithm, group_size: int) -> None:
 
 
 def _check_advantage(advantage: Advantage) -> None:
-    """Raise `ConfigError` for a setting that the other settings of the advantage leave without effect."""
+    """Raise `ConfigError` for a setting of the advantage that has no effect with the others."""
     if advantage.returns == "sequence" and advantage.discount != 1.0:
         raise ConfigError(
             f"algorithm.advantage.discount={advantage.discount:g} has no effect with "
@@ -251,8 +251,8 @@ def _check_regularizer(algorithm: Algorithm, regularizer: Regularizer, use: Use)
     entropy = regularizer.entropy
     if entropy is not None and entropy.coefficient == 0.0 and (entropy.target is None or entropy.step == 0.0):
         raise ConfigError(
-            "regularizer.entropy.coefficient=0 has no effect where it does not adapt; choose a coefficient "
-            "above 0, a target and a step, or regularizer.entropy=null"
+            "regularizer.entropy.coefficient=0 has no effect if it does not adapt; choose a coefficient "
+            "greater than 0, a target and a step, or regularizer.entropy=null"
         )
     if entropy is not None and entropy.target is None and entropy.step:
         raise ConfigError(
@@ -296,11 +296,11 @@ def _check_kl_placement(kl: KLPenalty, algorithm: Algorithm) -> None:
     if kl.placement == "reward" and kl.anchor != "reference":
         raise ConfigError(
             f"regularizer.kl.placement=reward has no effect against regularizer.kl.anchor={kl.anchor}, "
-            "from which the samples come; choose anchor=reference"
+            "which sampled the completions; choose anchor=reference"
         )
     if kl.placement == "reward" and algorithm.advantage.per_reward:
         raise ConfigError(
-            "regularizer.kl.placement=reward subtracts the penalty from one reward, and "
+            "regularizer.kl.placement=reward subtracts the penalty from one reward, but "
             "algorithm.advantage.per_reward=true has several; choose placement=loss or per_reward=false"
         )
     if kl.placement == "weight" and algorithm.surrogate.regresses:
@@ -346,7 +346,7 @@ def _check_correction(algorithm: Algorithm, use: Use) -> None:
             )
     if algorithm.reduction.counts == "kept" and not any(step.rejects for step in steps):
         raise ConfigError(
-            "algorithm.reduction.counts=kept has no effect where algorithm.correction rejects no token; "
+            "algorithm.reduction.counts=kept has no effect if algorithm.correction rejects no token; "
             "choose counts=all, or algorithm.correction.kind=masked_importance or sequence_rejection"
         )
 
@@ -360,10 +360,11 @@ def _check_filter(algorithm: Algorithm, regularizer: Regularizer) -> None:
             "choose kind=keep, or kind=drop to leave them out of the means too"
         )
     if filters.judge != "reward" and filters.kind in ("keep", "skip"):
-        why = "looks at no group" if filters.kind == "keep" else "leaves out groups without a gradient only"
+        why = "reads no group" if filters.kind == "keep" else "leaves out only groups without a gradient"
         raise ConfigError(
-            f"algorithm.group_filter.judge={filters.judge} does not go with "
-            f"algorithm.group_filter.kind={filters.kind}, which {why}; choose judge=reward, or kind=resample"
+            f"algorithm.group_filter.judge={filters.judge} cannot be used with "
+            f"algorithm.group_filter.kind={filters.kind}, which {why}; choose judge=reward, or "
+            "kind=resample"
         )
     if filters.max_num_rounds > 1 and filters.kind != "resample":
         raise ConfigError(
@@ -373,7 +374,7 @@ def _check_filter(algorithm: Algorithm, regularizer: Regularizer) -> None:
 
 
 def _trains_on_equal_rewards(algorithm: Algorithm, regularizer: Regularizer) -> str | None:
-    """What gives a group whose rewards are all equal a gradient; None where nothing does."""
+    """Return the part that gives a group with equal rewards a gradient; None if there is none."""
     advantage = algorithm.advantage
     if regularizer != Regularizer():
         return "the regularizer"

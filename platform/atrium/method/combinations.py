@@ -1,6 +1,6 @@
 """Parts that combine parts of the same axis: products of corrections, surrogates by sign, prefix budgets.
 
-They are declared after all other kinds, of plugins too, since what they combine is any of those.
+They are declared after all other kinds, including those of plugins, since they may combine any of them.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _GOLDEN_RATIO = (math.sqrt(5.0) - 1.0) / 2.0
 class CorrectionProduct(Correction):
     """The product of several corrections: a token is kept if all of them keep it.
 
-    A list of corrections is read as their product. Each reads all trained tokens, not only those that the
-    others keep, so that their order does not matter.
+    A list of corrections is read as their product. Each correction reads all trained tokens, not only those
+    that the others keep, so their order does not matter.
     """
 
     kind: Literal["product"] = "product"
     of: Annotated[list[Correction], Field(min_length=2, max_length=16)]
-    """The corrections that are multiplied."""
+    """Corrections that are multiplied."""
 
     @model_validator(mode="after")
     def _check_steps(self) -> Self:
@@ -56,23 +56,23 @@ class CorrectionProduct(Correction):
         return reduce(Needs.__or__, (step.needs for step in self.of))
 
     def factor(self, log_mismatch_BT: Tensor, batch: Batch) -> Tensor:
-        """Raise `TypeError`: every step compares policies of its own."""
+        """Raise `TypeError`: every step compares its own policies."""
         raise TypeError("the steps of a product have a factor each")
 
 
 class BySign(Surrogate):
-    """One surrogate where the advantage or the reward is above 0, another one elsewhere.
+    """One surrogate if the advantage or the reward is positive, another one otherwise.
 
     UP-GRPO is `reinforce` for positive and `clip` for other advantages (arXiv 2607.06987, eq. 15).
     """
 
     kind: Literal["by_sign"] = "by_sign"
     of: Literal["advantage", "reward"] = "advantage"
-    """The number whose sign decides: a token's advantage, or its completion's reward."""
+    """Number whose sign decides: a token's advantage, or its completion's reward."""
     positive: Surrogate
-    """The surrogate where the number is above 0."""
+    """Surrogate for positive numbers."""
     negative: Surrogate
-    """The surrogate where it is 0 or below."""
+    """Surrogate for 0 and negative numbers."""
 
     @model_validator(mode="after")
     def _check_parts(self) -> Self:
@@ -89,13 +89,13 @@ class BySign(Surrogate):
 
     @property
     def reads(self) -> Literal["nothing", "feasible", "bounds"]:  # type: ignore[override]
-        """The most that either part looks at."""
+        """The most that either part reads."""
         order: tuple[Literal["nothing", "feasible", "bounds"], ...] = ("nothing", "feasible", "bounds")
         return max((part.reads for part in self._parts), key=order.index)
 
     @property
     def reads_widths(self) -> bool:  # type: ignore[override]
-        """Whether either part does."""
+        """Whether either part reads widths."""
         return any(part.reads_widths for part in self._parts)
 
     @property
@@ -106,11 +106,11 @@ class BySign(Surrogate):
 
     @property
     def form(self) -> Gradient:
-        """The form of both parts; a detached weight if they differ."""
+        """Return the form of both parts; a detached weight if they differ."""
         return self.positive.form if self.positive.form == self.negative.form else "score"
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """The terms of the part that the sign chooses at each token."""
+        """Return the terms of the part that the sign selects at each token."""
         is_positive_BT = x.rewarded_BT if self.of == "reward" else x.advantage_BT > 0.0
         positive, negative = self.positive.terms(x), self.negative.terms(x)
         value_BT = None
@@ -124,31 +124,30 @@ class BySign(Surrogate):
 
 
 class PrefixBudget(Divergence):
-    """A budget for the divergence of each token and for the sum over the tokens before it (CPPO).
+    """A budget for the divergence of each token and for the sum over its prefix (CPPO).
 
-    Along the n trained tokens of a row, t = 1..n, with the divergence D_t of `of` and its budget delta:
-    v_t = 1 - (1 - w_min) (t - 1) / max(n - 1, 1) and Z_t = v_t D_t; b is `scale` times the row's quantile of
-    D, held within [prefix_delta, ceiling prefix_delta]. A token is feasible if Z_t <= delta and
-    Z_t <= delta + sum_{s < t} (b v_s - Z_s).
-    Source: arXiv 2606.10968, equations 8 to 11 and 22.
+    Along the n trained tokens of a row, t = 1..n, with the divergence D_t of `of` and its budget delta: v_t =
+    1 - (1 - w_min) (t - 1) / max(n - 1, 1) and Z_t = v_t D_t; b is `scale` times the row's quantile of D,
+    clamped to [prefix_delta, ceiling prefix_delta]. A token is feasible if Z_t <= delta and Z_t <= delta +
+    sum_{s < t} (b v_s - Z_s). Source: arXiv 2606.10968, equations 8 to 11 and 22.
     """
 
     kind: Literal["prefix_budget"] = "prefix_budget"
     of: Divergence
-    """The divergence of a token, with its budget."""
+    """Divergence of a token, with its budget."""
     w_min: Frac
-    """The weight of the last token's divergence; the first one's is 1."""
+    """Weight of the last token's divergence; the first one's is 1."""
     order: Literal["forward", "shuffled"] = "forward"
-    """Which tokens have the larger weights: `forward`, the earlier ones; `shuffled`, as a control:
-    the same weights spread over the row (position t is ranked by the fractional part of 0.618 t)."""
+    """Order of the weights: `forward` gives earlier tokens larger ones; `shuffled`, as a control, spreads the
+    same weights over the row (position t is ranked by the fractional part of 0.618 t)."""
     prefix_delta: NonNegative
-    """The least budget per token of the prefix (m)."""
+    """Minimum budget per token of the prefix (m)."""
     quantile: Frac | None = 0.9
-    """The quantile of the row's divergences that sets the budget of the prefix; null: `prefix_delta` does."""
+    """Quantile of the row's divergences that sets the budget of the prefix; null to use `prefix_delta`."""
     scale: Positive = 1.0
-    """The factor of that quantile."""
+    """Factor of that quantile."""
     ceiling: Annotated[float, Field(ge=1.0, le=1e6)] = 2.0
-    """The largest budget per token of the prefix, in multiples of `prefix_delta`."""
+    """Maximum budget per token of the prefix, in multiples of `prefix_delta`."""
     has_window: ClassVar[bool] = False
     measures_tokens: ClassVar[bool] = False
 
@@ -161,7 +160,7 @@ class PrefixBudget(Divergence):
 
     @property
     def of_single_tokens(self) -> bool:  # type: ignore[override]
-        """Whether the inner divergence looks at single probabilities."""
+        """Whether the inner divergence depends on single tokens' probabilities."""
         return self.of.of_single_tokens
 
     @property
@@ -170,15 +169,15 @@ class PrefixBudget(Divergence):
         return self.of.needs
 
     def window(self) -> None:
-        """None: what a token may do depends on the tokens before it."""
+        """Return None: a token's bounds depend on the tokens before it."""
 
     def with_budget(self, budget: float) -> dict[str, Any] | None:
-        """The settings with another budget of the inner divergence."""
+        """Return the settings with another budget of the inner divergence."""
         inner = self.of.with_budget(budget)
         return None if inner is None else {**self.model_dump(), "of": inner}
 
     def region(self, x: RegionInputs) -> Region:
-        """The tokens within both budgets."""
+        """Return the tokens within both budgets."""
         value_BT = neutral(self.of.token_divergence(x), x.mask_BT)
         num_B1 = x.mask_BT.sum(dim=1, keepdim=True)
         weight_BT = 1.0 - (1.0 - self.w_min) * self._rank(x.mask_BT) / (num_B1 - 1).clamp(min=1)
@@ -192,7 +191,7 @@ class PrefixBudget(Divergence):
         return Region(feasible_BT=spent_BT <= delta_BT.minimum(delta_BT + saved_BT))
 
     def _rank(self, mask_BT: Tensor) -> Tensor:
-        """The rank [B, T] of each trained token in the order of falling weights, from 0."""
+        """Return the rank [B, T] of each trained token in descending order of weight, from 0."""
         num_before_BT = mask_BT.cumsum(dim=1) - mask_BT.long()
         if self.order == "forward":
             return num_before_BT
@@ -201,7 +200,7 @@ class PrefixBudget(Divergence):
         return key_BT.argsort(dim=1).argsort(dim=1)
 
     def _prefix_budget(self, value_BT: Tensor, mask_BT: Tensor) -> Tensor:
-        """The budget per token of each row's prefix [B, 1]."""
+        """Return the budget per token of each row's prefix [B, 1]."""
         if self.quantile is None:
             return value_BT.new_full((len(value_BT), 1), self.prefix_delta)
         if not value_BT.shape[1]:

@@ -1,8 +1,9 @@
-"""How a mismatch between the engine's and the trainer's distribution is repaired.
+"""Corrections of a mismatch between the engine's and the trainer's distribution.
 
-A correction is a detached factor on every token of the policy's loss, a function of the ratio of two anchors.
-As a rule these are the behavior policy (the trainer's numbers) and the rollout policy (the engine's), so that
-it is about numerics alone. With the proximal policy above the line it is about staleness, too.
+A correction is a detached factor on every token of the policy's loss, a function of the ratio of two
+policies. Usually the numerator is the behavior policy (the trainer's log-probabilities) and the denominator
+the rollout policy (the engine's), so that only numerics matter. With the proximal policy in the numerator,
+staleness matters too.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _LEAST_MEAN = 1e-8  # verl's: weights with a smaller mean are not divided by it
 
 
 class Correction(Part, axis=True):
-    """How a mismatch between sampler and trainer is repaired.
+    """Corrects a mismatch between sampler and trainer.
 
     `rejects` says whether its factor may be 0, so that `reduction.counts=kept` has an effect.
     """
@@ -36,19 +37,19 @@ class Correction(Part, axis=True):
 
     @property
     def compares(self) -> tuple[Policy, Anchor] | None:
-        """The policies above and below the line of its ratio; None where it has none."""
+        """The policies in numerator and denominator of its ratio; None if it has none."""
         return None
 
     @property
     def needs(self) -> Needs:
-        """The numbers of the two policies that are compared."""
+        """The log-probabilities of the two policies that are compared."""
         if self.compares is None:
             return NOTHING
         is_current = "current" in self.compares
         return Needs(anchor_pass=not is_current, rollout_logprobs="rollout" in self.compares)
 
     def log_mismatch(self, logprob_BT: Tensor, batch: Batch) -> Tensor:
-        """log(policy / anchor) [B, T] of the two policies that are compared; 0 where none are."""
+        """Return log(policy / anchor) [B, T] of the two compared policies; 0 if there are none."""
         if self.compares is None:
             return logprob_BT.new_zeros(logprob_BT.shape)
         policy, anchor = self.compares
@@ -56,7 +57,7 @@ class Correction(Part, axis=True):
 
     @property
     def steps(self) -> tuple[Correction, ...]:
-        """The corrections whose factors are multiplied: itself, unless it is a product."""
+        """Return the corrections whose factors are multiplied: itself, unless it is a product."""
         return (self,)
 
     @property
@@ -66,14 +67,14 @@ class Correction(Part, axis=True):
 
     @abstractmethod
     def factor(self, log_mismatch_BT: Tensor, batch: Batch) -> Tensor | None:
-        """The factor [B, T] on every token's terms, or None for 1 everywhere."""
+        """Return the factor [B, T] on every token's terms, or None for 1 everywhere."""
 
     def normalized(self, factor_BT: Tensor, batch: Batch, sum_over_ranks: Sum) -> Tensor:
-        """The factor in a whole minibatch, divided by its mean where the settings say so."""
+        """Return the factor in a whole minibatch, divided by its mean if configured."""
         return factor_BT
 
     def prepare(self, logprob_BT: Tensor, batch: Batch, sum_over_ranks: Sum) -> Tensor:
-        """The product [B, T] of all steps' factors in a whole minibatch."""
+        """Return the product [B, T] of all steps' factors in a whole minibatch."""
         product_BT = logprob_BT.new_ones(logprob_BT.shape)
         for step in self.steps:
             factor_BT = step.factor(step.log_mismatch(logprob_BT, batch), batch)
@@ -83,27 +84,27 @@ class Correction(Part, axis=True):
 
 
 class NoCorrection(Correction):
-    """The engine's distribution is taken to be the trainer's."""
+    """No correction: the engine's distribution counts as the trainer's."""
 
     kind: Literal["none"] = "none"
     rejects: ClassVar[bool] = False
 
     def factor(self, log_mismatch_BT: Tensor, batch: Batch) -> None:
-        """None: 1 everywhere."""
+        """Return None: 1 everywhere."""
 
 
 class RatioCorrection(Correction):
     """A function of the ratio policy / anchor."""
 
     policy: Literal["behavior", "proximal", "current"] = "behavior"
-    """Above the line: the weights that sampled, by the trainer's numbers, the start of the step, or the
-    policy that is being trained, without gradient (verl's bypass mode)."""
+    """Numerator: the weights that sampled (by the trainer's log-probabilities), the policy at the start of
+    the step, or the policy being trained, without gradient (verl's bypass mode)."""
     anchor: Literal["rollout", "behavior"] = "rollout"
-    """Below the line: the weights that sampled, by the engine's numbers or by the trainer's."""
+    """Denominator: the weights that sampled, by the engine's log-probabilities or by the trainer's."""
 
     @property
     def compares(self) -> tuple[Policy, Anchor]:
-        """The policies above and below the line."""
+        """The policies in numerator and denominator."""
         return self.policy, self.anchor
 
     @model_validator(mode="after")
@@ -114,18 +115,18 @@ class RatioCorrection(Correction):
 
 
 class TruncatedImportance(RatioCorrection):
-    """behavior / rollout held within [lower, cap], per token or with the sequence's product (TIS, cap 2)."""
+    """behavior / rollout clamped to [lower, cap], per token or with the sequence's product (TIS, cap 2)."""
 
     kind: Literal["truncated_importance"] = "truncated_importance"
     cap: Positive | None
-    """The largest importance weight; larger ones are truncated to it. null: no largest one."""
+    """Maximum importance weight; larger ones are truncated to it. null for no maximum."""
     lower: NonNegative = 0.0
-    """The smallest importance weight; smaller ones are raised to it."""
+    """Minimum importance weight; smaller ones are raised to it."""
     level: Literal["token", "sequence"] = "token"
-    """One token, or the product over the completion."""
+    """Level of the ratio: one token, or the product over the completion."""
     normalize: Literal["none", "batch"] = "none"
-    """`batch` divides the weights by their mean over the update's trained tokens, or over its completions
-    with level=sequence, unless that mean is below 1e-8. Rejected tokens count in it."""
+    """Normalization: `batch` divides the weights by their mean over the update's trained tokens, or over its
+    completions with level=sequence, unless that mean is below 1e-8. The mean includes rejected tokens."""
     rejects: ClassVar[bool] = False
 
     @model_validator(mode="after")
@@ -140,11 +141,11 @@ class TruncatedImportance(RatioCorrection):
         return self.normalize == "batch"
 
     def factor(self, log_mismatch_BT: Tensor, batch: Batch) -> Tensor:
-        """The importance ratio at its level, held within the range."""
+        """Return the importance ratio at its level, clamped to the range."""
         return _ratio(self.level, log_mismatch_BT, batch.mask_BT).clamp(self.lower, self.cap)
 
     def normalized(self, factor_BT: Tensor, batch: Batch, sum_over_ranks: Sum) -> Tensor:
-        """The weights, divided by their mean over tokens or completions on all ranks."""
+        """Return the weights, divided by their mean over tokens or completions on all ranks."""
         if not self.normalizes:
             return factor_BT
         import torch
@@ -160,45 +161,46 @@ class TruncatedImportance(RatioCorrection):
 
 
 class MaskedImportance(RatioCorrection):
-    """behavior / rollout where it lies in [lower, upper], else 0 (IcePop, arXiv 2510.18855; MIS)."""
+    """behavior / rollout if it is in [lower, upper], else 0 (IcePop, arXiv 2510.18855; MIS)."""
 
     kind: Literal["masked_importance"] = "masked_importance"
     lower: NonNegative
-    """The smallest ratio that counts."""
+    """Minimum ratio that is kept."""
     upper: Positive
-    """The largest ratio that counts."""
+    """Maximum ratio that is kept."""
     level: Literal["token", "sequence", "sequence_mean"] = "token"
-    """One token, the product over the completion, or its geometric mean."""
+    """Level of the ratio: one token, the product over the completion, or its geometric mean."""
     keep_weight: bool = True
-    """False rejects without reweighting what stays."""
+    """Whether kept tokens are weighted by the ratio; false only rejects tokens."""
 
     def factor(self, log_mismatch_BT: Tensor, batch: Batch) -> Tensor:
-        """The importance ratio at its level, or 1, inside the range, and 0 outside."""
+        """Return the importance ratio at its level, or 1, inside the range, and 0 outside."""
         ratio_BT = _ratio(self.level, log_mismatch_BT, batch.mask_BT)
         inside_BT = (ratio_BT >= self.lower) & (ratio_BT <= self.upper)
         return ratio_BT.where(inside_BT, 0.0) if self.keep_weight else inside_BT.to(ratio_BT.dtype)
 
 
 class SequenceRejection(RatioCorrection):
-    """Drop completions whose mismatch exceeds a bound: by their mean, sum or maximum over tokens.
+    """Drop completions whose mismatch exceeds a bound, by their mean, sum or maximum over tokens.
 
-    verl takes the mean or the sum; arXiv 2512.23075 masks a sequence if any token violates. Dropped
+    verl uses the mean or the sum; arXiv 2512.23075 masks a sequence if any token violates. Dropped
     completions stay in the denominators of means unless `reduction.counts` is `kept`.
     """
 
     kind: Literal["sequence_rejection"] = "sequence_rejection"
     estimator: TokenEstimator
-    """The mismatch of a token with ratio x: -log x, (log x)^2 / 2, x - 1 - log x, or |x - 1|."""
+    """Estimator of the mismatch of a token with ratio x: -log x, (log x)^2 / 2, x - 1 - log x, or |x - 1|."""
     bound: Positive
-    """The largest mean, sum or maximum over a completion's tokens that is kept."""
+    """Maximum mean, sum or maximum over a completion's tokens that is kept."""
     over: RowStatistic = "mean"
-    """The statistic over a completion's tokens."""
+    """Statistic over a completion's tokens."""
     direction: Literal["both", "outward"] = "both"
-    """`both` drops all tokens of a completion beyond the bound. `outward` drops those whose advantage would
-    move the ratio further from 1: sign(log x) A > 0 (open-instruct, after VACO, arXiv 2603.01365)."""
+    """Tokens that are dropped: `both` drops all tokens of a completion beyond the bound; `outward` drops
+    those whose advantage would move the ratio further from 1: sign(log x) A > 0 (open-instruct, after VACO,
+    arXiv 2603.01365)."""
 
     def factor(self, log_mismatch_BT: Tensor, batch: Batch) -> Tensor:
-        """1 at tokens that are kept, 0 at others."""
+        """Return 1 at kept tokens, 0 at others."""
         mask_BT, log_mismatch_BT = batch.mask_BT, neutral(log_mismatch_BT, batch.mask_BT)
         estimate_BT = estimate_divergence(self.estimator, log_mismatch_BT)
         kept_B = rows_within(self.over, estimate_BT, mask_BT, self.bound)

@@ -1,4 +1,4 @@
-"""An objective's metrics of a micro-batch, as sums and counts that add up exactly over micro-batches.
+"""An objective's metrics for a micro-batch, as sums and counts that add up exactly over micro-batches.
 
 Nothing here is moved to the host; `train` does so once per step.
 """
@@ -15,15 +15,15 @@ from atrium.base.metrics import Quantity
 from atrium.method.batch import neutral
 
 Sums = dict[Quantity, tuple[Tensor, Tensor]]
-"""For each quantity its total and its count, as zero-dimensional tensors."""
+"""The total and count of each quantity, as zero-dimensional tensors."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenDetails:
-    """The objective's numbers at each token, all [B, T] and detached.
+    """The objective's values at each token, all [B, T] and detached.
 
-    `dropped_BT` marks tokens whose policy gradient was cut; `coefficient_BT` is the whole coefficient on
-    the token's log-probability before the reduction's factor, regularizer included.
+    `dropped_BT` marks tokens whose policy gradient was clipped; `coefficient_BT` is the total coefficient of
+    the token's log-probability before the reduction's factor, including the regularizer.
     """
 
     log_ratio_BT: Tensor
@@ -35,7 +35,7 @@ class TokenDetails:
 
 
 def measure(details: TokenDetails, mask_BT: Tensor) -> Sums:
-    """Ratios, shares outside and cut by side, KL of the policy from its behavior policy, by k1 to k3."""
+    """Return ratios, shares outside and clipped by side, and the KL from the behavior policy by k1 to k3."""
     count = mask_BT.sum()
     ratio_BT = neutral(details.gate_BT, mask_BT)
     log_ratio_BT = neutral(details.log_ratio_BT, mask_BT)
@@ -64,7 +64,7 @@ def measure(details: TokenDetails, mask_BT: Tensor) -> Sums:
 
 
 def measure_slopes(slope_BT: Tensor, details: TokenDetails, mask_BT: Tensor) -> Sums:
-    """Sums over the slopes of the loss: squares, the largest of them, and runaway tokens' share.
+    """Return sums over the derivatives of the loss: squares, their maximum, and runaway tokens' share.
 
     A runaway token has A < 0 and a ratio above its window. A clip keeps its gradient, which grows with the
     ratio; a dual clip bounds it.
@@ -80,19 +80,22 @@ def measure_slopes(slope_BT: Tensor, details: TokenDetails, mask_BT: Tensor) -> 
 
 
 def measure_reference(log_ratio_BT: Tensor, mask_BT: Tensor) -> Sums:
-    """KL(policy || reference) per token by k3, from the log-ratio of the policy to its reference."""
+    """Return KL(policy || reference) per token by k3, from the log-ratio of the policy to its reference."""
     return {metrics.REFERENCE_KL: kl_k3(-log_ratio_BT, mask_BT)}
 
 
 def kl_k3(log_ratio_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum of w - 1 - log w over unmasked tokens, and their number: KL(p || q) if p sampled, w = q / p."""
+    """Return the sum of w - 1 - log w over unmasked tokens, and their number.
+
+    It estimates KL(p || q) if p sampled and w = q / p.
+    """
     log_ratio_BT = neutral(log_ratio_BT, mask_BT)
     value_BT = torch.expm1(log_ratio_BT) - log_ratio_BT
     return value_BT.sum(dtype=torch.float64), mask_BT.sum()
 
 
 def extreme(value_BT: Tensor, mask_BT: Tensor, *, largest: bool) -> Tensor:
-    """The largest or smallest unmasked value; an infinity where there is none."""
+    """Return the largest or smallest unmasked value; an infinity if there is none."""
     if value_BT.numel() == 0:
         return value_BT.new_tensor(-torch.inf if largest else torch.inf)
     if largest:

@@ -1,4 +1,4 @@
-"""How far is too far: every divergence with its budget, and the window on the ratio that it stands for.
+"""The divergences with their budgets, and the equivalent windows on the ratio.
 
 A divergence that is a function of the ratio alone is a constant window [l, u] (arXiv 2602.05494, Theorem 4.2
 for KL3), which `window()` gives: computed once in float64, whatever it is called, it runs the code of plain
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 TokenEstimator = Literal["k1", "k2", "k3", "total_variation"]
-"""Divergences of a token that need its ratio alone."""
+"""Divergences of a token that need only its ratio."""
 RowStatistic = Literal["mean", "sum", "maximum"]
 """Statistics over a completion's tokens."""
 Budget = Annotated[float, Field(ge=1e-12, le=100.0)]
 
 
 class Divergence(Part, axis=True):
-    """How far is too far.
+    """The trust region's measure of distance from the anchor.
 
-    `of_single_tokens` is True where the window depends on the sampled token's probability, `has_window` False
-    where no bounds on the ratio stand for the divergence, and `measures_tokens` True where `token_divergence`
-    gives its value.
+    `of_single_tokens` is True if the window depends on the sampled token's probability, `has_window` False if
+    no bounds on the ratio are equivalent to the divergence, and `measures_tokens` True if `token_divergence`
+    returns its value.
     """
 
     of_single_tokens: ClassVar[bool] = False
@@ -46,38 +46,38 @@ class Divergence(Part, axis=True):
 
     @property
     def has_token_windows(self) -> bool:
-        """Whether each token has a window of its own, which `window_at` gives."""
+        """Whether each token has its own window, which `window_at` returns."""
         return self.of_single_tokens and self.has_window
 
     @property
     def of_ratio(self) -> RatioDivergence | None:
-        """D(w), where the divergence is a function of the ratio with a budget; None elsewhere."""
+        """Return D(w) if the divergence is a function of the ratio with a budget; else None."""
         return None
 
     def window(self) -> Window | None:
-        """The window that is the same for all tokens, or None; BAPO's is where its search starts."""
+        """Return the window shared by all tokens, or None; for BAPO the start of its search."""
         return None
 
     def fixed_window(self) -> Window | None:
-        """The window of every token of every minibatch; None where bounds move, or where there are none."""
+        """Return the window of every token of every minibatch; None if bounds move or do not exist."""
         return self.window()
 
     def window_at(self, probability: float) -> Window | None:
-        """The window of a token whose behavior probability lies in (0, 1); None where there is none."""
+        """Return the window of a token with behavior probability in (0, 1); None if there is none."""
         if not 0.0 < probability < 1.0:
-            raise ValueError(f"a probability lies in (0, 1), got {probability}")
+            raise ValueError(f"a probability must be in (0, 1), got {probability}")
         return self._window_at(probability)
 
     def _window_at(self, probability: float) -> Window | None:
         return self.window()
 
     def widths(self) -> tuple[float, float] | None:
-        """The distances from 1 at which the constraint binds, where `window` ends before; None elsewhere."""
+        """Return the distances from 1 at which the constraint binds if `window` ends earlier; else None."""
         return None
 
     @property
     def budgets(self) -> tuple[float, float]:
-        """The budgets of tokens whose ratio is below 1 and of the others.
+        """Return the budgets of tokens with a ratio below 1 and of the others.
 
         Raises `TypeError` for a divergence without budgets.
         """
@@ -89,14 +89,14 @@ class Divergence(Part, axis=True):
         raise TypeError(f"{type(self).__name__} has no budget")
 
     def token_divergence(self, x: RegionInputs) -> Tensor:
-        """The divergence [B, T] of each token, which `region` compares with the budget.
+        """Return the divergence [B, T] of each token, which `region` compares with the budget.
 
         Raises `TypeError` unless `measures_tokens`.
         """
         raise TypeError(f"{type(self).__name__} measures no divergence of tokens")
 
     def with_budget(self, budget: float) -> dict[str, Any] | None:
-        """The settings of the same divergence with another budget on every side; None where it has none.
+        """Return the settings with another budget on every side; None if the divergence has no budget.
 
         A clip range is not a budget: `asymmetric_ratio` and DCPO's have none.
         """
@@ -106,14 +106,14 @@ class Divergence(Part, axis=True):
         return {**settings, **dict.fromkeys(sides, budget)} if sides else None
 
     def region(self, x: RegionInputs) -> Region:
-        """The region at these tokens: that of the constant window, unless the divergence has another."""
+        """Return the region at these tokens: by default that of the constant window."""
         window = self.window()
         if window is None:
             raise TypeError(f"{type(self).__name__} must define window or region")
         return Region.within(x.ratio_BT, window.lower, window.upper, self.widths())
 
     def prepare_bounds(self, x: RegionInputs, advantage_BT: Tensor, sum_over_ranks: Sum) -> Tensor | None:
-        """Lower and upper bound [2] that need the whole minibatch at the current parameters, or None."""
+        """Return bounds [2] that depend on the whole minibatch at the current parameters, or None."""
         return None
 
 
@@ -123,7 +123,7 @@ class NoDivergence(Divergence):
     kind: Literal["none"] = "none"
 
     def window(self) -> Window:
-        """All ratios."""
+        """Return the window of all ratios."""
         return windows.UNBOUNDED
 
 
@@ -143,21 +143,21 @@ class BudgetDivergence(Divergence):
         "total_variation",
     ]
     delta: Budget
-    """The budget: a token is feasible while its divergence is at most delta."""
+    """Budget: a token is feasible while its divergence is at most delta."""
 
     @property
     def of_ratio(self) -> RatioDivergence:
-        """The function D(w)."""
+        """Return the function D(w)."""
         return windows.divergence(self.kind)
 
     def window(self) -> Window:
-        """All ratios with D(w) <= delta; PPO's clip range (arXiv 1707.06347, eq. 7) exactly."""
+        """Return all ratios with D(w) <= delta; PPO's clip range (arXiv 1707.06347, eq. 7) exactly."""
         if self.kind == "ratio":
             return Window(max(0.0, 1.0 - self.delta), 1.0 + self.delta)
         return windows.window(self.kind, self.delta)
 
     def widths(self) -> tuple[float, float] | None:
-        """The upper width on both sides, where D is symmetric about w = 1 and the window ends at ratio 0."""
+        """Return the upper width for both sides, if D is symmetric about 1 and the window ends at ratio 0."""
         window = self.window()
         is_cut = self.kind in ("ratio", "total_variation", "chi2") and window.lower == 0.0
         return (window.upper - 1.0, window.upper - 1.0) if is_cut else None
@@ -168,17 +168,17 @@ class AlphaDivergence(Divergence):
 
     kind: Literal["alpha"] = "alpha"
     delta: Budget
-    """The budget: a token is feasible while its divergence is at most delta."""
+    """Budget: a token is feasible while its divergence is at most delta."""
     alpha: Annotated[float, Field(ge=-10.0, le=10.0)]
-    """a: 0 is KL3, 1 is w log w - w + 1, 2 is chi-squared."""
+    """Parameter a: 0 is KL3, 1 is w log w - w + 1, 2 is chi-squared."""
 
     @property
     def of_ratio(self) -> RatioDivergence:
-        """The function D(w)."""
+        """Return the function D(w)."""
         return windows.divergence("alpha", alpha=self.alpha)
 
     def window(self) -> Window:
-        """All ratios with D(w) <= delta."""
+        """Return all ratios with D(w) <= delta."""
         return windows.window("alpha", self.delta, alpha=self.alpha)
 
 
@@ -187,61 +187,61 @@ class AsymmetricRatio(Divergence):
 
     kind: Literal["asymmetric_ratio"] = "asymmetric_ratio"
     epsilon_low: Budget
-    """How far the ratio may fall below 1."""
+    """Maximum decrease of the ratio below 1."""
     epsilon_high: Budget
-    """How far it may rise above 1."""
+    """Maximum increase of the ratio above 1."""
 
     def window(self) -> Window:
-        """The range itself."""
+        """Return the range itself."""
         return Window(max(0.0, 1.0 - self.epsilon_low), 1.0 + self.epsilon_high)
 
     def widths(self) -> tuple[float, float] | None:
-        """Both settings, where the range ends at ratio 0."""
+        """Return both settings if the range ends at ratio 0."""
         return (self.epsilon_low, self.epsilon_high) if self.epsilon_low > 1.0 else None
 
 
 class ExplicitWindow(Divergence):
-    """lower <= w <= upper: a point of the (l, u) plane itself."""
+    """lower <= w <= upper: an explicit point of the (l, u) plane."""
 
     kind: Literal["window"] = "window"
     lower: Annotated[float, Field(ge=0.0, le=1.0)]
-    """The lower bound l: smaller ratios are infeasible."""
+    """Lower bound l: smaller ratios are infeasible."""
     upper: Annotated[float, Field(ge=1.0, le=1e6)]
-    """The upper bound u: larger ratios are infeasible."""
+    """Upper bound u: larger ratios are infeasible."""
 
     def window(self) -> Window:
-        """The point itself."""
+        """Return the bounds themselves."""
         return Window(self.lower, self.upper)
 
 
 class SequenceMean(Divergence):
-    """A completion is feasible where its mean, sum or maximum over tokens is within the budget.
+    """A completion is feasible if its mean, sum or maximum over tokens is within the budget.
 
     k1 = -log w (DeepSeek-V3.2's off-policy mask, arXiv 2512.02556), k2 = (log w)^2 / 2, k3 = w - 1 - log w
-    (verl's sequence masks), total_variation = |w - 1|. arXiv 2512.23075 takes the maximum. With a gate of
+    (verl's sequence masks), total_variation = |w - 1|. arXiv 2512.23075 uses the maximum. With a gate of
     single tokens, `clip` drops those tokens of an infeasible completion that move away.
     """
 
     kind: Literal["sequence_mean"] = "sequence_mean"
     estimator: TokenEstimator
-    """How a token's divergence is measured."""
+    """Measure of a token's divergence."""
     delta: Budget
-    """The budget: a completion is feasible while its divergence is at most delta."""
+    """Budget: a completion is feasible while its divergence is at most delta."""
     over: RowStatistic = "mean"
-    """The statistic over a completion's tokens."""
+    """Statistic over a completion's tokens."""
     has_window: ClassVar[bool] = False
 
     def region(self, x: RegionInputs) -> Region:
-        """All tokens of the completions within the budget."""
+        """Return all tokens of the completions within the budget."""
         value_BT = estimate_divergence(self.estimator, x.token_log_ratio_BT)
         feasible_B = rows_within(self.over, value_BT, x.mask_BT, self.delta)
         return Region(feasible_BT=feasible_B[:, None].expand_as(value_BT))
 
 
 class DistributionDivergence(Divergence):
-    """A divergence of whole next-token distributions, whose value is measured where they are computed.
+    """A divergence of whole next-token distributions, measured where they are computed.
 
-    It arrives as `PolicyTokens.divergence_BT`; see `method/state_divergences.py`.
+    It is passed as `PolicyTokens.divergence_BT`; see `method/state_divergences.py`.
     """
 
     has_window: ClassVar[bool] = False
@@ -252,44 +252,44 @@ class DistributionDivergence(Divergence):
 
     @property
     def measure(self) -> Literal["kl", "total_variation"]:
-        """What is measured between the two distributions."""
+        """The quantity measured between the two distributions."""
         return "kl" if self.kind.endswith("_kl") else "total_variation"
 
     def token_divergence(self, x: RegionInputs) -> Tensor:
-        """The divergence at each position."""
+        """Return the divergence at each position."""
         assert x.divergence_BT is not None, "`needs` asks for the distribution"
         return x.divergence_BT
 
     def region(self, x: RegionInputs) -> Region:
-        """The tokens at whose positions the distributions are within the budget."""
+        """Return the tokens at whose positions the distributions are within the budget."""
         return Region(feasible_BT=self.token_divergence(x) <= self.delta)
 
 
 class StateDivergence(DistributionDivergence):
     """KL(anchor || policy) or total variation of the next-token distribution, over the vocabulary (TR-PPO).
 
-    The value arrives as `PolicyTokens.divergence_BT`; see `method/state_divergences.py`.
+    The value is passed as `PolicyTokens.divergence_BT`; see `method/state_divergences.py`.
     """
 
     kind: Literal["state_kl", "state_total_variation"]
     delta: Budget
-    """The budget: a token is feasible while its divergence is at most delta."""
+    """Budget: a token is feasible while its divergence is at most delta."""
 
     needs: ClassVar = Needs(anchor_pass=True, distribution="full")
     """The distributions of anchor and policy at every position."""
 
 
 class TopKDivergence(DistributionDivergence):
-    """The same over the anchor's most likely tokens and a bucket of the rest (DPPO, arXiv 2602.04879).
+    """The same over the anchor's most likely tokens and a bucket for the rest (DPPO, arXiv 2602.04879).
 
-    The sampled token is always one of those that are told apart.
+    The sampled token is never in the bucket.
     """
 
     kind: Literal["top_k_kl", "top_k_total_variation"]
     delta: Budget
-    """The budget: a token is feasible while its divergence is at most delta."""
+    """Budget: a token is feasible while its divergence is at most delta."""
     top_k: Count
-    """How many tokens are told apart."""
+    """Number of tokens outside the bucket."""
 
     @property
     def needs(self) -> Needs:
@@ -298,7 +298,7 @@ class TopKDivergence(DistributionDivergence):
 
 
 def rows_within(over: RowStatistic, value_BT: Tensor, mask_BT: Tensor, bound: float) -> Tensor:
-    """Whether [B] a statistic over each row's unmasked tokens is at most a bound above 0."""
+    """Return whether [B] a statistic over each row's unmasked tokens is at most a positive bound."""
     match over:
         case "mean":
             return row_mean(value_BT, mask_BT) <= bound
@@ -309,7 +309,7 @@ def rows_within(over: RowStatistic, value_BT: Tensor, mask_BT: Tensor, bound: fl
 
 
 def estimate_divergence(estimator: TokenEstimator, log_ratio_BT: Tensor) -> Tensor:
-    """k1, k2 or k3 of KL(anchor || policy), or |w - 1|, at each token, from log w."""
+    """Return k1, k2 or k3 of KL(anchor || policy), or |w - 1|, at each token, from log w."""
     match estimator:
         case "k1":
             return -log_ratio_BT

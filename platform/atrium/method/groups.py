@@ -1,4 +1,4 @@
-"""Which groups train: filters on the rollout batch, by whether a group's rewards or answers differ."""
+"""Filters of rollout groups, by whether a group's rewards or answers differ."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from atrium.base.section import Count, Section
 
 
 class GroupFilter(Section):
-    """What happens to groups that are all equal in what is judged."""
+    """The treatment of groups in which all judged values are equal."""
 
     kind: Literal["keep", "skip", "drop", "resample"] = "keep"
-    """`keep`: they are trained on like any other. `skip`: they are not computed; means still count their
-    tokens and rows, so the gradient is that of `keep` wherever equal rewards have none. `drop`: they are not
-    computed and count nowhere. `resample`: they are dropped, and more prompts are sampled until the batch is
-    full (DAPO, arXiv 2503.14476, section 3.2). What gradient dropped groups have under another
-    baseline than the group's is lost."""
+    """Treatment of such groups. `keep`: they are trained on like any other. `skip`: they are not computed;
+    means still count their tokens and rows, so the gradient is that of `keep` wherever equal rewards have
+    none. `drop`: they are not computed and not counted anywhere. `resample`: they are dropped, and more
+    prompts are sampled until the batch is full (DAPO, arXiv 2503.14476, section 3.2). Any gradient that
+    dropped groups would have with a baseline other than the group's is lost."""
     max_num_rounds: Count = 1
-    """For resample: the most prompts sampled per step, in multiples of rollout.num_prompts; the step trains
-    on what there is."""
+    """For resample: maximum number of prompts sampled per step, in multiples of rollout.num_prompts; the step
+    then trains on the available groups."""
     judge: Literal["reward", "correctness"] = "reward"
     """What has to differ within a group: its rewards, penalties included, or whether its answers are correct
     (DAPO, eq. 11: 0 < number correct < group size). Of several rewards, the weighted sum has to differ, or
@@ -29,5 +29,5 @@ class GroupFilter(Section):
         return self.kind in ("keep", "skip") or differs
 
     def computes(self, *, differs: bool) -> bool:
-        """Whether a group that stays is computed, rather than only counted in means."""
+        """Return whether a group in the batch is computed, rather than only counted in means."""
         return self.kind != "skip" or differs

@@ -1,4 +1,4 @@
-"""A method: a choice on every axis, what it needs, what goes together, and what it is the same as."""
+"""A method: a choice on every axis, its needs, compatibility checks, and equality with other methods."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from atrium.method.surrogates import Reinforce, SignedWeightClip, WeightClip
 from atrium.method.words import describe
 
 SECTIONS = ("algorithm", "divergence", "regularizer")
-"""The sections of a run that its method consists of."""
+"""Sections of a run that form its method."""
 BFLOAT16_NOISE = 0.02
-"""Nats by which a token's log-probability differs on average between passes in float32 and in bfloat16, on
-text with SmolLM2-135M-Instruct; engines and trainers in bfloat16 differ by .01 to .02."""
+"""Mean difference in nats of a token's log-probability between passes in float32 and in bfloat16, on text
+with SmolLM2-135M-Instruct; engines and trainers in bfloat16 differ by 0.01 to 0.02."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """The three sections of a run that together are its method."""
+    """The three sections of a run that form its method."""
 
     algorithm: Algorithm
     divergence: Divergence
@@ -35,9 +35,9 @@ class Method:
 
     @classmethod
     def read(cls, settings: Mapping[str, Any]) -> Method | None:
-        """The method of a recorded `config.json`; None where a part is unknown here.
+        """Read the method of a recorded `config.json`; None if a part is unknown here.
 
-        A run of another version, or with a plugin that is missing, is then known by its text alone.
+        A run of another version, or with a missing plugin, is then identified by its text alone.
         """
         try:
             return cls(
@@ -49,12 +49,12 @@ class Method:
             return None
 
     def with_parts(self, **parts: Section) -> Method:
-        """The same method with other choices on axes of its algorithm, by their names."""
+        """Return the same method with other choices on axes of its algorithm, by name."""
         return replace(self, algorithm=self.algorithm.model_copy(update=parts))
 
     @property
     def needs(self) -> Needs:
-        """The union of what the parts need."""
+        """The union of the needs of all parts."""
         chosen = self.algorithm
         parts = [part.needs for part in self.regularizer.parts]
         parts += [self.divergence.needs, chosen.surrogate.needs, chosen.reduction.needs]
@@ -65,17 +65,17 @@ class Method:
         return reduce(Needs.__or__, parts, NOTHING)
 
     def check(self, use: Use) -> None:
-        """Raise `ConfigError` for parts that cannot go together, or of which one has no effect here."""
+        """Raise `ConfigError` for incompatible parts, and for one without effect in this use."""
         check_parts(self.algorithm, self.divergence, self.regularizer, use)
         check_anchors(self.algorithm, use)
 
     def notes(self, use: Use) -> list[str]:
-        """Notes for the user about choices that are valid but do less than they seem to."""
+        """Return notes for the user about valid choices that do less than they seem to."""
         notes = []
         if not use.is_stale and {"proximal", "behavior"} <= self.anchors:
             notes = [
-                "rollout.lag=0: the policy at the start of the step has sampled, so the anchors proximal and "
-                "behavior are one"
+                "rollout.lag=0: the policy at the start of the step sampled the batch, so the anchors "
+                "proximal and behavior are the same"
             ]
         if not self.is_idle(use):
             return notes + self._rounding_notes(use)
@@ -83,7 +83,7 @@ class Method:
         return [
             *notes,
             f"one update per batch: the policy is still the {gate} policy, every ratio to it is 1, and "
-            f"divergence={self.divergence.kind} cuts nothing",
+            f"divergence={self.divergence.kind} clips nothing",
         ]
 
     def _rounding_notes(self, use: Use) -> list[str]:
@@ -96,13 +96,13 @@ class Method:
         else:
             remedy = "compute.dtype=float32 rounds less"
         return [
-            f"compute.dtype=bfloat16 moves log-ratios of engine and trainer by about {noise:.2g} nats "
+            f"compute.dtype=bfloat16 changes log-ratios of engine and trainer by about {noise:.2g} nats "
             f"{level}, more than the window [{window.lower:.6g}, {window.upper:.6g}] allows, so rounding "
-            f"alone cuts; {remedy}"
+            f"alone causes clipping; {remedy}"
         ]
 
     def _rounding_noise(self, use: Use) -> tuple[float, str]:
-        """What bfloat16 moves the gate's log-ratio by, and of what; 0 where both sides round alike."""
+        """Return the gate's change of log-ratio from bfloat16, and its level; 0 if both sides round alike."""
         gate = self.algorithm.ratio.gate
         is_engine = use.behavior_logprobs == "engine" or use.reads_stored
         anchor = use.names(gate.anchor)
@@ -117,7 +117,7 @@ class Method:
 
     @property
     def anchors(self) -> frozenset[Anchor]:
-        """The policies that the method's parts take log-probabilities against, a reference aside."""
+        """The policies whose log-probabilities the method's parts use, except for a reference."""
         chosen = self.algorithm
         found: list[Anchor] = [
             ratio.anchor for ratio in (chosen.ratio.gate, chosen.ratio.weight) if ratio.level != "none"
@@ -130,17 +130,17 @@ class Method:
         return frozenset(found)
 
     def is_idle(self, use: Use) -> bool:
-        """Whether there is a trust region that cuts nothing, because every ratio that it looks at is 1."""
+        """Return whether the trust region clips nothing, because every ratio that it reads is 1."""
         ratio, looks_at_weight = self.algorithm.ratio, self.algorithm.surrogate.reads == "bounds"
         stays = use.stays_at(ratio.gate.anchor) and (not looks_at_weight or use.stays_at(ratio.weight.anchor))
         return self.divergence.kind != "none" and stays
 
     def key(self, use: Use | None = None) -> dict[str, Any]:
-        """What tells methods apart, by section, for JSON: two with equal keys are one method.
+        """Return the method's identity by section, for JSON: methods with equal keys are the same.
 
-        Left out are the name and the declared law on-policy. A constant window stands for its divergence
-        (arXiv 2602.05494, Theorem 4.2), and every trust region that is idle in this use is the same one, as
-        are ratios to anchors that are one policy in it.
+        The name and the declared on-policy gradient are left out. A constant window replaces its divergence
+        (arXiv 2602.05494, Theorem 4.2). Trust regions without effect in this use are equal, as are ratios to
+        anchors that are the same policy in it.
         """
         if (spelled_out := self._spelled_out()) is not self:
             return spelled_out.key(use)
@@ -162,7 +162,7 @@ class Method:
         return {"algorithm": algorithm, "divergence": region, "regularizer": regularizer}
 
     def _spelled_out(self) -> Method:
-        """The same method without the surrogate that is short for `by_sign` over a window."""
+        """Return the method without the surrogate that abbreviates `by_sign` over a window."""
         short = self.algorithm.surrogate
         if not isinstance(short, SignedWeightClip) or not short.lower <= 1.0 <= short.upper:
             return self
@@ -171,15 +171,15 @@ class Method:
         return replace(self.with_parts(surrogate=surrogate), divergence=window)
 
     def same_as(self, other: Method, use: Use | None = None) -> bool:
-        """Whether two methods, used alike, give equal runs seed by seed."""
+        """Return whether two methods, used in the same way, give equal runs for each seed."""
         return self.key(use) == other.key(use)
 
     def as_record(self, use: Use) -> dict[str, Any]:
-        """What a run records of its method, so that readers need no plugin: JSON, see `MethodRecord`."""
+        """Return the run's record of its method as JSON, readable without plugins; see `MethodRecord`."""
         window = self.divergence.fixed_window()
         bounds = None if window is None else [window.lower, window.upper if isfinite(window.upper) else None]
         return {"window": bounds, "description": self.words(), "key": self.key(use)}
 
     def words(self) -> dict[str, str]:
-        """The choice on every axis in a few words; empty where it is the one that changes nothing."""
+        """Return a short description of each axis; empty for neutral choices."""
         return describe(self.algorithm, self.divergence, self.regularizer)

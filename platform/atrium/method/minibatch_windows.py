@@ -1,4 +1,4 @@
-"""Windows on the ratio that are found for every minibatch: from all its ratios and advantages."""
+"""Windows on the ratio that are computed for every minibatch from its ratios and advantages."""
 
 from __future__ import annotations
 
@@ -20,56 +20,56 @@ _NUM_CANDIDATES, _NUM_ROUNDS = 65, 10  # 64^10 = 2^60 parts, as fine as float64
 
 
 class MinibatchWindow(Divergence):
-    """One window for all tokens of a minibatch, which a pass over it finds."""
+    """One window for all tokens of a minibatch, computed in a pass over it."""
 
     needs: ClassVar = Needs(prepare_pass=True)
     """A pass over the minibatch: the window depends on its ratios."""
 
     def region(self, x: RegionInputs) -> Region:
-        """The minibatch's window."""
-        assert x.bounds is not None, "`prepare` finds them for every minibatch"
+        """Return the minibatch's window."""
+        assert x.bounds is not None, "`prepare` computes them for every minibatch"
         return Region.within(x.ratio_BT, x.bounds[0], x.bounds[1])
 
 
 class BalancedWindow(MinibatchWindow):
-    """BAPO: bounds that widen until positive advantages have their share of the minibatch's signal.
+    """BAPO: bounds that move until positive advantages have their share of the minibatch's signal.
 
     From (lower, upper) the lower bound rises by `step` up to `lower_max`, then the upper one up to
-    `upper_max`, and stops at the first window in which sum_{A > 0} min(w, u) A is at least
-    `positive_frac` of itself plus sum_{A < 0} max(w, l) |A|; every minibatch starts afresh.
-    Source: BAPO, arXiv 2510.18927, as in the recipe for verl.
+    `upper_max`, and stops at the first window in which sum_{A > 0} min(w, u) A is at least `positive_frac` of
+    itself plus sum_{A < 0} max(w, l) |A|; every minibatch starts again from (lower, upper). Source: BAPO,
+    arXiv 2510.18927, as in the recipe for verl.
     """
 
     kind: Literal["balanced_window"] = "balanced_window"
     lower: Annotated[float, Field(ge=0.0, le=1.0)]
-    """The lower bound that the search starts with."""
+    """Initial lower bound of the search."""
     upper: Annotated[float, Field(ge=1.0, le=10.0)]
-    """The upper bound that the search starts with."""
+    """Initial upper bound of the search."""
     lower_max: Annotated[float, Field(ge=0.0, le=1.0)]
-    """The largest lower bound that is tried."""
+    """Maximum lower bound of the search."""
     upper_max: Annotated[float, Field(ge=1.0, le=10.0)]
-    """The largest upper bound that is tried."""
+    """Maximum upper bound of the search."""
     step: Annotated[float, Field(ge=1e-3, le=10.0)]
-    """What a bound moves by at a time."""
+    """Step by which a bound moves."""
     positive_frac: Annotated[float, Field(ge=0.0, le=1.0)]
-    """The share of the signal at which the search stops."""
+    """Share of the signal at which the search stops."""
 
     def window(self) -> Window:
-        """Where the search starts."""
+        """Return the start of the search."""
         return Window(self.lower, self.upper)
 
     def fixed_window(self) -> None:
-        """None: every minibatch has its own."""
+        """Return None: every minibatch has its own."""
 
     @property
     def candidates(self) -> list[tuple[float, float]]:
-        """The bounds that are tried, in their order."""
+        """Return the bounds of the search, in order."""
         lowers = _ladder(self.lower, self.lower_max, self.step)
         uppers = _ladder(self.upper, self.upper_max, self.step)
         return [(lower, self.upper) for lower in lowers] + [(lowers[-1], upper) for upper in uppers[1:]]
 
     def prepare_bounds(self, x: RegionInputs, advantage_BT: Tensor, sum_over_ranks: Sum) -> Tensor:
-        """The first window of the search with enough positive signal, or its last."""
+        """Return the first window of the search with enough positive signal, or its last."""
         import torch
 
         advantage_BT = neutral(advantage_BT, x.mask_BT).double()
@@ -90,20 +90,20 @@ class BalancedWindow(MinibatchWindow):
 
 
 class SecondMoment(MinibatchWindow):
-    """One window per minibatch that bounds the mean of (log w)^2 over the tokens that move away (M2PO).
+    """One window per minibatch that bounds the mean of (log w)^2 over tokens that move away (M2PO).
 
     With H the tokens with (A > 0, w > 1) or (A < 0, w < 1), the window is [exp(-t), exp(t)], where t makes
     the mean of min((log w)^2, t^2) over H equal to the budget. If the mean of (log w)^2 is within the budget,
-    there is no window.
-    Source: arXiv 2510.01161, in the form of verl's pull request 4131, over the whole minibatch.
+    there is no window. Source: arXiv 2510.01161, in the form of verl's pull request 4131, over the whole
+    minibatch.
     """
 
     kind: Literal["second_moment"] = "second_moment"
     delta: Budget
-    """The budget of the mean squared log-ratio (0.04 in the authors' code)."""
+    """Budget of the mean squared log-ratio (0.04 in the authors' code)."""
 
     def prepare_bounds(self, x: RegionInputs, advantage_BT: Tensor, sum_over_ranks: Sum) -> Tensor:
-        """exp(-t) and exp(t), found by trying ever finer values of t^2 on all ranks at once."""
+        """Return exp(-t) and exp(t), found by refining t^2 on all ranks at once."""
         import torch
 
         log_ratio_BT = x.ratio_BT.double().log()
@@ -121,14 +121,14 @@ class SecondMoment(MinibatchWindow):
             cut_C = sum_over_ranks(square_N.minimum(tried_C[:, None]).sum(dim=1))
             place = (cut_C < total).sum().clamp(1, _NUM_CANDIDATES - 1)
             low, high = tried_C[place - 1], tried_C[place]
-        kept_N = square_N < high  # no token lies between, so that the equation is linear in t^2
+        kept_N = square_N < high  # no token lies between, so the equation is linear in t^2
         sums = sum_over_ranks(torch.stack([square_N[kept_N].sum(), kept_N.sum().to(square_N)]))
         root = ((total - sums[0]) / (num - sums[1]).clamp(min=1.0)).sqrt()
         return torch.stack([(-root).exp(), root.exp()]).to(x.ratio_BT)
 
 
 def _ladder(start: float, end: float, step: float) -> list[float]:
-    """start, start + step, ... up to and including end."""
+    """Return start, start + step, ... up to and including end."""
     rungs = [start]
     while rungs[-1] < end - 1e-12:
         rungs.append(min(start + len(rungs) * step, end))

@@ -1,4 +1,4 @@
-"""What a part of a method needs beyond the policy's log-probabilities, and what a run does with a method."""
+"""The needs of a method's part beyond the policy's log-probabilities, and a run's use of a method."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, Literal
 from atrium.base.section import Axis
 
 Anchor = Literal["rollout", "behavior", "proximal"]
-"""The policies that log-probabilities are taken against.
+"""Policies that log-probabilities are compared with.
 
 `rollout`: the weights that sampled, by the engine's numerics. `behavior`: the same weights by the trainer's.
-`proximal`: the policy as the step begins, by the trainer's, which without a lag is `behavior`.
+`proximal`: the policy at the start of the step, by the trainer's numerics; without a lag it is `behavior`.
 """
 Policy = Literal["current", "rollout", "behavior", "proximal"]
-"""The anchors, and `current`: the policy that is being trained, as a number without gradient."""
+"""The anchors, and `current`: the policy being trained, as values without gradient."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,22 +24,22 @@ class Needs:
     Attributes
     ----------
     anchor_pass
-        Log-probabilities of the anchors as numbers, even where one is the policy itself at its only update.
+        Log-probabilities of the anchors as values, even if one is the policy itself in its only update.
     reference_pass
         Log-probabilities of the reference policy.
     prepare_pass
         A gradient-free pass over the whole minibatch at the current parameters before its loss.
     entropy
-        Entropy per token: not at all, as a value, or with its gradient.
+        Entropy per token: not needed, as a value, or with its gradient.
     whole_groups
-        Minibatches hold all rows of a group.
+        Minibatches contain all rows of a group.
     distribution
-        `PolicyTokens.divergence_BT`: not at all, over the vocabulary, or over the anchor's `top_k` tokens
+        `PolicyTokens.divergence_BT`: not needed, over the vocabulary, or over the anchor's `top_k` tokens
         and a bucket for the rest.
     rollout_logprobs
         The log-probabilities of the engine that sampled.
     rewards
-        Each completion's reward, beside its advantage.
+        Each completion's reward, in addition to its advantage.
     sample_keys
         A key per completion, for random choices.
 
@@ -62,7 +62,7 @@ class Needs:
     sample_keys: bool = False
 
     def __or__(self, other: Needs) -> Needs:
-        """The needs of both parts together."""
+        """Return the needs of both parts together."""
 
         def more(name: str) -> Any:  # noqa: ANN401 - of the field's type
             order = {"entropy": ("none", "value", "gradient"), "distribution": ("none", "top_k", "full")}
@@ -86,24 +86,24 @@ class Part(Axis):
 
 @dataclass(frozen=True, kw_only=True)
 class Use:
-    """A run's use of its method, as far as it decides which parts go together.
+    """The properties of a run that determine which parts are compatible.
 
     Attributes
     ----------
     num_updates_per_batch
-        Optimiser updates that each batch of rollouts gets.
+        Number of optimizer updates per batch of rollouts.
     group_size
         Completions per prompt.
     behavior_logprobs
-        The setting `compute.behavior_logprobs`: where the numbers below a ratio come from.
+        The setting `compute.behavior_logprobs`: the source of a ratio's denominator.
     lag
-        The setting `rollout.lag`: the steps by which sampling is ahead.
+        The setting `rollout.lag`: the number of steps by which sampling is ahead.
     reads_stored
-        Whether some completions are read from disk, and anyone may have written them.
+        Whether some completions are read from disk, with an unknown sampler.
     dtype
         The setting `compute.dtype`.
     max_length
-        The most tokens of a completion.
+        Maximum number of tokens of a completion.
     """
 
     num_updates_per_batch: int
@@ -116,14 +116,14 @@ class Use:
 
     @property
     def is_stale(self) -> bool:
-        """Whether other weights may have sampled than those that a step begins with."""
+        """Whether other weights may have sampled than those at the start of a step."""
         return self.lag > 0 or self.reads_stored
 
     def names(self, anchor: Anchor) -> Anchor:
-        """The anchor by the one name that it has here: without stale data `proximal` is `behavior`."""
+        """Return the anchor's canonical name here: without stale data `proximal` is `behavior`."""
         return "behavior" if anchor == "proximal" and not self.is_stale else anchor
 
     def stays_at(self, anchor: Anchor) -> bool:
-        """Whether every ratio of the policy to this anchor is 1, since a batch gets one update."""
+        """Return whether every ratio to this anchor is 1, since a batch gets one update."""
         begins_there = anchor == "proximal" or (anchor == "behavior" and not self.is_stale)
         return begins_there and self.num_updates_per_batch == 1

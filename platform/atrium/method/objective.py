@@ -1,8 +1,8 @@
-"""An objective: one choice on every axis, composed into the two phases that a training step runs.
+"""An objective: one choice on every axis, composed into the two phases of a training step.
 
-`with_advantages` turns a rollout batch's rewards into advantages. `prepare` computes, without gradient,
-what needs more than one micro-batch; `loss` is additive over micro-batches and ranks. Everything that
-differs between methods is in the axes; this module only says how they fit together:
+`with_advantages` turns a rollout batch's rewards into advantages. `prepare` computes, without gradient, the
+values that need more than one micro-batch; `loss` is additive over micro-batches and ranks. Everything that
+differs between methods is in the axes; this module only combines them:
 
     loss = - sum_tokens  row_factor x [ token_weight x correction x surrogate(w, A, region) - KL ] - entropy
 
@@ -36,7 +36,7 @@ from atrium.method.token_weights import SelectionInputs
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveState:
-    """The state that an objective carries from step to step; saved in every checkpoint."""
+    """The state of an objective between steps; saved in every checkpoint."""
 
     entropy_coefficient: float = 0.0
     last_entropy: float | None = None
@@ -44,14 +44,14 @@ class ObjectiveState:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The state that `dataclasses.asdict` made a record of; `TypeError` for unknown names."""
+        """Return the state from a record made by `dataclasses.asdict`; `TypeError` for unknown names."""
         reference = ReferenceState(**record.get("reference", {}))
         return cls(**{**record, "reference": reference})
 
 
 @dataclass(frozen=True, kw_only=True)
 class MinibatchConstants:
-    """The detached constants of a minibatch that its micro-batches share.
+    """Detached constants shared by the micro-batches of a minibatch.
 
     Per row: the reduction's factor; the entropy bonus's factor, if it has its own; the coefficient of the
     likelihood of correct completions, divided by the reduction's factor; and the surrogate's constant.
@@ -61,7 +61,7 @@ class MinibatchConstants:
 
     Examples
     --------
-    What the mean over 5 tokens makes of two rows, and of the second alone:
+    The constants of a mean over 5 tokens for two rows, and for the second alone:
 
     >>> prepared = MinibatchConstants(
     ...     row_factor_B=torch.tensor([0.2, 0.2]),
@@ -83,7 +83,7 @@ class MinibatchConstants:
     correction_BT: Tensor | None = None
 
     def select(self, rows: Tensor, num_tokens: int | None = None) -> Self:
-        """The constants of the given rows, cut to their first `num_tokens` tokens."""
+        """Return the constants of the given rows, truncated to their first `num_tokens` tokens."""
         chosen: dict[str, Any] = {}
         for one in fields(self):
             value = getattr(self, one.name)
@@ -94,9 +94,9 @@ class MinibatchConstants:
 
 @dataclass(frozen=True, kw_only=True)
 class Slopes:
-    """The factors by which a loss multiplies log-probabilities, all detached.
+    """The coefficients of log-probabilities in a loss, all detached.
 
-    The loss is `-(constant + sum(slope_BT * (logprob_BT - sg(logprob_BT))))`, less the entropy bonus: its
+    The loss is `-(constant + sum(slope_BT * (logprob_BT - sg(logprob_BT))))`, minus the entropy bonus: its
     value is that of the method's formula, its derivative by a token's log-probability is `-slope_BT`.
     `regularizer` is the KL penalty's part of `-constant`.
     """
@@ -109,9 +109,9 @@ class Slopes:
 
 @dataclass(frozen=True, kw_only=True)
 class LossOutput:
-    """A micro-batch's share of the loss, what was measured on it, and the details per token.
+    """A micro-batch's share of the loss, its metrics, and details per token.
 
-    `ratio_counts` is what `atrium.method.ratio_histogram` counts.
+    `ratio_counts` are the counts of `atrium.method.ratio_histogram`.
     """
 
     loss: Tensor
@@ -122,7 +122,7 @@ class LossOutput:
 
 @dataclass(frozen=True)
 class Objective:
-    """A method, executed: advantages of a batch, constants of a minibatch, the loss of a micro-batch."""
+    """An executable method: advantages of a batch, constants of a minibatch, the loss of a micro-batch."""
 
     method: Method
 
@@ -136,14 +136,14 @@ class Objective:
         return self.method.algorithm.log_ratio_limit
 
     def initial_state(self) -> ObjectiveState:
-        """The state before the first step."""
+        """Return the state before the first step."""
         bonus = self.method.regularizer.entropy
         return ObjectiveState(entropy_coefficient=bonus.coefficient if bonus else 0.0)
 
     def update_state(
         self, state: ObjectiveState, measured: Mapping[str, float], *, step: int
     ) -> ObjectiveState:
-        """The state after a step whose metrics were `measured`."""
+        """Return the state after a step with the metrics `measured`."""
         token_kl = measured.get(metrics.REFERENCE_KL.name)
         reference = self.method.algorithm.reference.after_step(state.reference, step=step, token_kl=token_kl)
         state = replace(state, reference=reference)
@@ -157,12 +157,12 @@ class Objective:
         )
 
     def entropy_coefficient(self, state: ObjectiveState) -> float | None:
-        """The coefficient of the entropy bonus in a step that begins with `state`; None without a bonus."""
+        """Return the entropy bonus's coefficient in a step that begins with `state`; None without a bonus."""
         bonus = self.method.regularizer.entropy
         return None if bonus is None else bonus.in_force(state.entropy_coefficient, state.last_entropy)
 
     def with_advantages(self, batch: Batch, sum_over_ranks: Sum = local_sum) -> Batch:
-        """The rollout batch with its advantages; rewards are final and reference numbers are there."""
+        """Return the batch with advantages; requires final rewards and reference log-probabilities."""
         penalty_BT = None
         if in_reward := [kl for kl in self.method.regularizer.penalties if kl.placement == "reward"]:
             behavior_BT = batch.behavior_logprob_BT
@@ -182,10 +182,10 @@ class Objective:
         sum_over_ranks: Sum = local_sum,
         totals: Totals | None = None,
     ) -> MinibatchConstants:
-        """The minibatch's constants.
+        """Return the minibatch's constants.
 
-        `policy` comes from a gradient-free pass at the current parameters, when `needs.prepare_pass`;
-        otherwise it is None. `totals` are the caller's own; by default the minibatch is counted.
+        `policy` comes from a gradient-free pass at the current parameters if `needs.prepare_pass`, else it is
+        None. `totals` may be given by the caller; by default the minibatch is counted.
         """
         chosen = self.method.algorithm
         correction_BT = None
@@ -197,7 +197,7 @@ class Objective:
         prepared = replace(prepared, correction_BT=correction_BT)
         if policy is None:
             return prepared
-        assert minibatch.advantage_BT is not None, "`with_advantages` comes before `prepare`"
+        assert minibatch.advantage_BT is not None, "`with_advantages` must be called before `prepare`"
         logprob_BT = neutral(policy.logprob_BT, minibatch.mask_BT)
         region_inputs = self._region_inputs(logprob_BT, minibatch, policy.divergence_BT, None)
         prepared = replace(
@@ -216,7 +216,7 @@ class Objective:
         return replace(prepared, token_weight_BT=chosen.token_weight.select(selection, sum_over_ranks))
 
     def _counted(self, mask_BT: Tensor, correction_BT: Tensor | None) -> Tensor:
-        """The tokens [B, T] of which means are taken."""
+        """Return the tokens [B, T] over which means are computed."""
         if self.method.algorithm.reduction.counts == "all" or correction_BT is None:
             return mask_BT
         return mask_BT & (correction_BT != 0.0)
@@ -224,7 +224,7 @@ class Objective:
     def _constants(
         self, minibatch: Batch, state: ObjectiveState, sum_over_ranks: Sum, totals: Totals | None
     ) -> MinibatchConstants:
-        """The constants that do not depend on the policy."""
+        """Return the constants that do not depend on the policy."""
         num_tokens_B = minibatch.mask_BT.sum(dim=1)
         totals = totals or count_totals(num_tokens_B, minibatch.group_B, sum_over_ranks)
         dtype = minibatch.rollout_logprob_BT.dtype
@@ -244,7 +244,7 @@ class Objective:
         )
 
     def loss(self, micro_batch: Batch, policy: PolicyTokens, prepared: MinibatchConstants) -> LossOutput:
-        """The micro-batch's share of the minibatch's loss; its gradient reaches `policy`'s tensors."""
+        """Return the micro-batch's share of the loss; its gradient reaches `policy`'s tensors."""
         mask_BT = micro_batch.mask_BT
         logprob_BT = neutral(policy.logprob_BT, mask_BT)
         detached_BT = logprob_BT.detach()
@@ -273,7 +273,7 @@ class Objective:
 
     @torch.no_grad()
     def slopes(self, batch: Batch, policy: PolicyTokens, prepared: MinibatchConstants) -> Slopes:
-        """The coefficients on the tokens' log-probabilities that make the micro-batch's gradient."""
+        """Return the coefficients of the tokens' log-probabilities that form the micro-batch's gradient."""
         mask_BT = batch.mask_BT
         logprob_BT = neutral(policy.logprob_BT.detach(), mask_BT)
         region_inputs = self._region_inputs(logprob_BT, batch, policy.divergence_BT, prepared.bounds)
@@ -312,14 +312,14 @@ class Objective:
     def _penalties(
         self, placement: Literal["weight", "loss"], logprob_BT: Tensor, batch: Batch
     ) -> list[Penalty]:
-        """The KL penalties [B, T] that stand at one place."""
+        """Return the KL penalties [B, T] with one placement."""
         penalties = self.method.regularizer.penalties
         return [kl.penalize(logprob_BT, batch, self._limit) for kl in penalties if kl.placement == placement]
 
     def _token_weights(
         self, logprob_BT: Tensor, batch: Batch, prepared: MinibatchConstants
     ) -> tuple[list[Tensor], Tensor | None]:
-        """The factors [B, T] of the surrogate's terms, and the KL penalty's or None."""
+        """Return the factors [B, T] of the surrogate's terms, and the KL penalty's or None."""
         weight = self.method.algorithm.token_weight
         corrected_BT: list[Tensor | None] = [prepared.correction_BT]
         if prepared.correction_BT is None:
@@ -335,7 +335,7 @@ class Objective:
         self, region_inputs: RegionInputs, logprob_BT: Tensor, batch: Batch, prepared: MinibatchConstants
     ) -> SurrogateInputs:
         """Collect the surrogate's inputs: gate, weight and region, and the advantages of the whole batch."""
-        assert batch.advantage_BT is not None, "`with_advantages` comes before `loss`"
+        assert batch.advantage_BT is not None, "`with_advantages` must be called before `loss`"
         ratios, gate_BT = self.method.algorithm.ratio, region_inputs.ratio_BT
         region, weight = self.method.divergence.region(region_inputs), ratios.weight
         clipped_ratio_BT = region.crossed_bound(gate_BT)
@@ -364,7 +364,7 @@ class Objective:
     def _region_inputs(
         self, logprob_BT: Tensor, batch: Batch, divergence_BT: Tensor | None, bounds: Tensor | None
     ) -> RegionInputs:
-        """The inputs of the divergence: the gate ratio and the numbers behind it."""
+        """Return the inputs of the divergence: the gate ratio and the values behind it."""
         gate = self.method.algorithm.ratio.gate
         token_log_BT = token_log_ratio(gate.anchor, logprob_BT, batch)
         gate_log_BT = at_level(gate.level, token_log_BT, batch.mask_BT)
@@ -380,7 +380,7 @@ class Objective:
     def _surrogate_terms(
         self, inputs: SurrogateInputs, logprob_BT: Tensor, batch: Batch
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The surrogate's coefficient, value and dropped tokens, in the form that `gradient` asks for."""
+        """Return the surrogate's coefficient, value and dropped tokens, in the form set by `gradient`."""
         surrogate, weight = self.method.algorithm.surrogate, self.method.algorithm.ratio.weight
         output = surrogate.terms(inputs)
         coefficient_BT = output.coefficient_BT

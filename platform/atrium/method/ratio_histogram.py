@@ -1,9 +1,9 @@
-"""How the ratios of a step are distributed: counts in fixed bins, which add up exactly, and their quantiles.
+"""The distribution of a step's ratios: counts in fixed bins, which add up exactly, and quantiles.
 
 Bins are equal in asinh(log w / 1e-3): linear around w = 1, geometric beyond, 4 % of the log-ratio wide. The
-one in the middle holds log-ratios within 2e-5 of 0 and is read as exactly 1; the outermost ones hold
-whatever lies beyond +-20. Counts are kept apart by the sign of the advantage, S = positive, negative, zero,
-since a trust region acts on each differently. Nothing here is moved to the host.
+middle bin holds log-ratios within 2e-5 of 0 and is read as exactly 1; the outermost bins hold everything
+beyond +-20. Counts are separate by the sign of the advantage, S = positive, negative, zero, since a trust
+region affects each differently. Nothing here is moved to the host.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WIDTH = math.asinh(_LARGEST_LOG_RATIO / _SCALE) / NUM_BINS_PER_SIDE
 
 
 def count_ratios(ratio_BT: Tensor, advantage_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """How many unmasked tokens of each sign of advantage fall into each bin, int64 [S, NUM_BINS]."""
+    """Count unmasked tokens per sign of advantage and bin, int64 [S, NUM_BINS]."""
     log_ratio_BT = torch.where(mask_BT, ratio_BT, 1.0).log()
     bin_BT = torch.round(torch.asinh(log_ratio_BT / _SCALE) / _WIDTH) + NUM_BINS_PER_SIDE
     # A NaN of an unmasked token ends the run as a gradient that is not finite, not here as an index.
@@ -37,20 +37,20 @@ def count_ratios(ratio_BT: Tensor, advantage_BT: Tensor, mask_BT: Tensor) -> Ten
 
 
 def log_ratio_edges() -> NDArray[np.float64]:
-    """The bounds [NUM_BINS + 1] of the bins in log w, in nats, float64."""
+    """Return the bounds [NUM_BINS + 1] of the bins in log w, in nats, float64."""
     place = np.arange(NUM_BINS + 1) - NUM_BINS_PER_SIDE - 0.5
     edges: NDArray[np.float64] = _SCALE * np.sinh(place * _WIDTH)
     return edges
 
 
 def ratio_quantile(counts_N: NDArray[np.int64], share: float) -> float:
-    """The ratio below which a share of the counted tokens lies, interpolated within its bin.
+    """Return the ratio below which a share of the counted tokens is, interpolated within its bin.
 
-    The error is that of one bin: at most 4 % of log w. Raises `ValueError` where nothing is counted.
+    The error is that of one bin: at most 4 % of log w. Raises `ValueError` if the count is zero.
     """
     below_N = np.cumsum(counts_N)
     if below_N[-1] == 0:
-        raise ValueError("no ratio is counted, so there is no quantile")
+        raise ValueError("there are no counted ratios, so there is no quantile")
     wanted = share * below_N[-1]
     place = int(np.searchsorted(below_N, max(wanted, 0.5)))
     if place == NUM_BINS_PER_SIDE:

@@ -1,11 +1,10 @@
 """Ratios between the trained policy and the policy that an objective compares it with.
 
-A ratio has a level (of one token, or of the sequence as a product or geometric mean), an anchor (whose
-probabilities stand below the line) and, as a weight, a cap. Sequence ratios are spread over the tokens
-of their row, and each token's log-probability gets its own coefficient, as in GSPO-token (arXiv
-2507.18071) and verl. Differentiating the sequence ratio, as TRL does, gives every token the mean of the
-row's coefficients instead. The two are equal while advantage, token weight, correction and reduction are
-constant in the row.
+A ratio has a level (one token, or the sequence as a product or geometric mean), an anchor (the policy in the
+denominator) and, as a weight, a cap. Sequence ratios are spread over the tokens of their row, and each
+token's log-probability gets its own coefficient, as in GSPO-token (arXiv 2507.18071) and verl.
+Differentiating the sequence ratio, as TRL does, gives every token the mean of the row's coefficients instead.
+The two are equal if advantage, token weight, correction and reduction are constant in the row.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ Level = Literal["token", "sequence_mean", "sequence", "none"]
 
 
 class Ratio(Section):
-    """Whose probabilities are compared, at which level."""
+    """The ratio of the policy to an anchor, at a level."""
 
     level: Level = "token"
-    """One token, the geometric mean of the sequence, its product, or no ratio at all."""
+    """Level of the ratio: one token, the geometric mean of the sequence, its product, or no ratio at all."""
     anchor: Anchor = "behavior"
-    """Below the line: the weights that sampled, by the engine's numbers (rollout) or by the trainer's
+    """Denominator: the weights that sampled, by the engine's log-probabilities (rollout) or by the trainer's
     (behavior), or the policy at the start of the step (proximal)."""
 
     @property
     def needs(self) -> Needs:
-        """The engine's numbers, where they stand below the line."""
+        """The engine's log-probabilities, if they are the denominator."""
         return Needs(rollout_logprobs=self.anchor == "rollout" and self.level != "none")
 
 
@@ -41,41 +40,41 @@ class WeightRatio(Ratio):
     """The ratio that multiplies the advantage."""
 
     cap: Positive | None = None
-    """The largest weight, or null for none."""
+    """Maximum weight, or null for none."""
     order: Literal["mean_then_clip", "clip_then_mean"] = "mean_then_clip"
-    """Whether a sequence's mean is clipped (GSPO, arXiv 2507.18071), or its tokens before the mean is taken:
-    each token's log-ratio is held at the bound that it crossed (GMPO, arXiv 2507.20673)."""
+    """Whether a sequence's mean is clipped (GSPO, arXiv 2507.18071), or its tokens before the mean is
+    computed: each token's log-ratio is clamped at the bound that it crossed (GMPO, arXiv 2507.20673)."""
 
     def log_ratio(self, logprob_BT: Tensor, batch: Batch) -> Tensor:
-        """The log-ratio [B, T] at its level, unbounded; 0 at masked positions of the token level.
+        """Return the log-ratio [B, T] at its level, unbounded; 0 at masked positions of the token level.
 
         An anchor without log-probabilities is the current policy, and the log-ratio 0.
         """
         return at_level(self.level, token_log_ratio(self.anchor, logprob_BT, batch), batch.mask_BT)
 
     def capped(self, ratio_BT: Tensor) -> Tensor:
-        """The ratio, at most the weight's cap; a capped weight is a constant of the gradient."""
+        """Return the ratio, at most the weight's cap; a capped weight has no gradient."""
         return ratio_BT if self.cap is None else ratio_BT.clamp(max=self.cap)
 
 
 class Ratios(Section):
-    """The ratio that the trust region looks at, and the one that multiplies the advantage."""
+    """The ratio that the trust region reads, and the one that multiplies the advantage."""
 
     gate: Ratio = Ratio()
-    """The ratio that the trust region judges."""
+    """Ratio that the trust region reads."""
     weight: WeightRatio = WeightRatio()
-    """The ratio that multiplies the advantage."""
+    """Ratio that multiplies the advantage."""
 
     @property
     def are_equal(self) -> bool:
-        """Whether the weight is the gate's ratio, number by number."""
+        """Whether weight and gate are exactly the same ratio."""
         gate, weight = self.gate, self.weight
         is_plain = weight.cap is None and weight.order == "mean_then_clip"
         return is_plain and (gate.level, gate.anchor) == (weight.level, weight.anchor)
 
 
 def at_level(level: Level, token_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Numbers of single tokens [B, T] as a level's: themselves, their row's mean or sum, or 0."""
+    """Return token values [B, T] at a level: themselves, their row's mean or sum, or 0."""
     match level:
         case "token":
             return token_BT
@@ -88,17 +87,17 @@ def at_level(level: Level, token_BT: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 def bounded(log_ratio_BT: Tensor, limit: float | None) -> Tensor:
-    """The log-ratio held within +-`limit`, so that its exponential stays finite; None bounds nothing."""
+    """Clamp the log-ratio to +-`limit`, so that its exponential stays finite; None for no limit."""
     return log_ratio_BT if limit is None else log_ratio_BT.clamp(-limit, limit)
 
 
 def token_log_ratio(anchor: Anchor, logprob_BT: Tensor, batch: Batch) -> Tensor:
-    """log(policy / anchor) [B, T] of single tokens, unbounded, 0 at masked positions."""
+    """Return log(policy / anchor) [B, T] of single tokens, unbounded, 0 at masked positions."""
     return neutral(logprob_BT - anchor_logprob(anchor, logprob_BT, batch), batch.mask_BT)
 
 
 def anchor_logprob(anchor: Policy, logprob_BT: Tensor, batch: Batch) -> Tensor:
-    """The log-probabilities [B, T] of the policy below the line of a ratio."""
+    """Return the log-probabilities [B, T] of the policy in a ratio's denominator."""
     anchor_BT = {
         "current": None,
         "rollout": batch.rollout_logprob_BT,

@@ -1,10 +1,10 @@
-"""How tokens become one number: the factor that each row's token terms carry in the loss.
+"""The reduction of tokens to one number: a factor for each row's token terms in the loss.
 
-Every reduction is a factor per row, found from the minibatch's totals before its loss, so that a loss is
-additive over micro-batches and ranks and never depends on which rows travelled together.
-Denominators count every token that is trained on, also those whose gradient is cut, masked or rejected,
-unless `counts` leaves rejected ones out.
-Rows without tokens count nowhere. Rows whose group has no signal count where `Batch` still holds them.
+Every reduction is a factor per row, computed from the minibatch's totals before its loss, so that a loss is
+additive over micro-batches and ranks and does not depend on how rows are grouped. Denominators count every
+trained token, including those whose gradient is clipped, masked or rejected, unless `counts` leaves rejected
+ones out. Rows without tokens are not counted. Rows whose group has no signal are counted if `Batch` still
+contains them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """What means divide by: the tokens, rows and groups of everything that one update adds up.
+    """The denominators of means: the numbers of tokens, rows and groups in one update.
 
-    Rows without tokens, and groups of such, count nowhere. A trainer of another kind may bring its own.
+    Rows without tokens, and groups of them, are not counted. Other trainers may provide their own totals.
 
     Examples
     --------
@@ -42,7 +42,7 @@ class Totals:
 
 
 def count_totals(num_tokens_B: Tensor, group_B: Tensor, sum_over_ranks: Sum = local_sum) -> Totals:
-    """The totals over all ranks, at least 1 each; groups never span ranks."""
+    """Return the totals over all ranks, at least 1 each; groups never span ranks."""
     import torch
 
     counts_B = (num_tokens_B > 0).double()
@@ -53,19 +53,19 @@ def count_totals(num_tokens_B: Tensor, group_B: Tensor, sum_over_ranks: Sum = lo
 
 
 class Reduction(Part, axis=True):
-    """How tokens become one number: the factor that each row's token terms carry in the loss.
+    """The reduction of tokens to one number: a factor for each row's token terms in the loss.
 
     `divides_by` names the total of an update that the sums are divided by.
     """
 
     counts: Literal["all", "kept"] = "all"
-    """`kept` leaves the tokens that `algorithm.correction` rejects out of every mean and of the regularizer,
-    as verl does; `all` keeps them in the denominators."""
+    """Tokens in denominators: `kept` leaves the tokens that `algorithm.correction` rejects out of every mean
+    and of the regularizer, as in verl; `all` keeps them."""
     divides_by: ClassVar[Literal["tokens", "rows", "groups"]] = "rows"
 
     @abstractmethod
     def row_factor(self, num_tokens_B: Tensor, group_B: Tensor, totals: Totals) -> Tensor:
-        """The factor [B] (float64) that multiplies the sum of each row's token terms."""
+        """Return the factor [B] (float64) that multiplies the sum of each row's token terms."""
 
 
 class TokenMean(Reduction):
@@ -75,7 +75,7 @@ class TokenMean(Reduction):
     divides_by: ClassVar = "tokens"
 
     def row_factor(self, num_tokens_B: Tensor, group_B: Tensor, totals: Totals) -> Tensor:
-        """1 / (tokens of the update)."""
+        """Return 1 / (tokens of the update)."""
         return num_tokens_B.double().new_ones(num_tokens_B.shape) / totals.tokens
 
 
@@ -85,7 +85,7 @@ class SequenceMeanTokenMean(Reduction):
     kind: Literal["sequence_mean_token_mean"] = "sequence_mean_token_mean"
 
     def row_factor(self, num_tokens_B: Tensor, group_B: Tensor, totals: Totals) -> Tensor:
-        """1 / (tokens of the row x rows of the update)."""
+        """Return 1 / (tokens of the row x rows of the update)."""
         return 1.0 / (num_tokens_B.double().clamp(min=1.0) * totals.rows)
 
 
@@ -97,15 +97,15 @@ class SequenceMeanTokenSum(Reduction):
 
     kind: Literal["sequence_mean_token_sum"] = "sequence_mean_token_sum"
     constant: Positive = 1.0
-    """What every sum is divided by."""
+    """Divisor of every sum."""
 
     def row_factor(self, num_tokens_B: Tensor, group_B: Tensor, totals: Totals) -> Tensor:
-        """1 / (constant x rows of the update)."""
+        """Return 1 / (constant x rows of the update)."""
         return num_tokens_B.double().new_ones(num_tokens_B.shape) / (totals.rows * self.constant)
 
 
 class GroupUnbiasedTokenSum(Reduction):
-    """The mean over groups of token sums divided by the group size less one (GVPO's 1 / (k - 1)).
+    """The mean over groups of token sums divided by the group size minus one (GVPO's 1 / (k - 1)).
 
     Sizes and groups are counted over rows with tokens.
     """
@@ -117,6 +117,6 @@ class GroupUnbiasedTokenSum(Reduction):
     """Whole groups: their size is part of the factor."""
 
     def row_factor(self, num_tokens_B: Tensor, group_B: Tensor, totals: Totals) -> Tensor:
-        """1 / ((k - 1) x groups of the update), k being the size of the row's group."""
+        """Return 1 / ((k - 1) x groups of the update), where k is the size of the row's group."""
         size_B = group_sum((num_tokens_B > 0).double(), group_B)
         return 1.0 / ((size_B - 1.0).clamp(min=1.0) * totals.groups)

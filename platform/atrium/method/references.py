@@ -1,10 +1,9 @@
-"""When a regularizer's reference policy moves, and how far: rules from what was measured to a share.
+"""Updates of a regularizer's reference policy: rules from measurements to a share of the policy.
 
-After each step a rule gives the share of the policy's weights that the reference takes over: 0 leaves it
-where it is, 1 makes it the policy, anything between is a step of a moving average. `train` moves the
-weights; nothing here knows a model.
-Sources: iterative references of RPG, arXiv 2505.17508 (every K steps, or when a running mean of the token
-KL exceeds a bound), and of GRPO, arXiv 2402.03300, Algorithm 1.
+After each step a rule returns the share of the policy's weights that the reference adopts: 0 leaves it
+unchanged, 1 makes it the policy, and a value between is a step of a moving average. `train` moves the
+weights; nothing here knows a model. Sources: iterative references of RPG, arXiv 2505.17508 (every K steps, or
+when a running mean of the token KL exceeds a bound), and of GRPO, arXiv 2402.03300, Algorithm 1.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from atrium.base.section import Axis, Count, Positive
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceState:
-    """The state that a rule carries from step to step.
+    """The state of a rule between steps.
 
-    `share` is what the reference takes over after the step, in [0, 1]; `token_kl` the running mean of the
-    KL per token, in nats, since the reference last moved, None before the first measurement.
+    `share` is the share that the reference adopts after the step, in [0, 1]; `token_kl` is the running mean
+    of the KL per token, in nats, since the reference last moved, None before the first measurement.
     """
 
     share: float = 0.0
@@ -30,38 +29,38 @@ class ReferenceState:
 
 
 class Reference(Axis, axis=True):
-    """Says after each step how far the reference moves. `moves` is False where it never does."""
+    """Decides after each step how far the reference moves. `moves` is False if it never does."""
 
     moves: ClassVar[bool] = True
 
     def after_step(self, state: ReferenceState, *, step: int, token_kl: float | None) -> ReferenceState:
-        """The state after `step`, in which `token_kl` was measured (None where nothing was trained)."""
+        """Return the state after `step`, in which `token_kl` was measured (None if nothing was trained)."""
         return state
 
 
 class NoReference(Reference):
-    """No regularizer has a reference policy."""
+    """No reference policy."""
 
     kind: Literal["none"] = "none"
     moves: ClassVar[bool] = False
 
 
 class FrozenReference(Reference):
-    """The policy that training began with."""
+    """Build the policy that training began with."""
 
     kind: Literal["frozen"] = "frozen"
     moves: ClassVar[bool] = False
 
 
 class PeriodicReference(Reference):
-    """The policy as it was after the last multiple of so many steps."""
+    """The policy after the last multiple of `num_steps` steps."""
 
     kind: Literal["every_num_steps"] = "every_num_steps"
     num_steps: Count
-    """Steps after which the reference becomes the policy."""
+    """Number of steps after which the reference becomes the policy."""
 
     def after_step(self, state: ReferenceState, *, step: int, token_kl: float | None) -> ReferenceState:
-        """Become the policy when the step is a multiple of `num_steps`."""
+        """Become the policy if the step is a multiple of `num_steps`."""
         return ReferenceState(share=float(step % self.num_steps == 0))
 
 
@@ -70,28 +69,28 @@ class AveragedReference(Reference):
 
     kind: Literal["moving_average"] = "moving_average"
     decay: Annotated[float, Field(ge=0.0, lt=1.0)]
-    """The share of itself that the reference keeps at each step."""
+    """Share of itself that the reference keeps at each step."""
 
     def after_step(self, state: ReferenceState, *, step: int, token_kl: float | None) -> ReferenceState:
-        """Take over a share of 1 - `decay`."""
+        """Adopt a share of 1 - `decay`."""
         return ReferenceState(share=1.0 - self.decay)
 
 
 class BoundedReference(Reference):
-    """The policy as it was when the KL per token from the reference last passed a bound.
+    """The policy at the last time the KL per token from the reference exceeded a bound.
 
-    The KL is the step's k3 estimate of KL(policy || reference) on the sampled tokens, averaged over steps
-    as smoothing x (mean so far) + (1 - smoothing) x (this step's), beginning with the first one after a move.
+    The KL is the step's k3 estimate of KL(policy || reference) on the sampled tokens, averaged over steps as
+    smoothing x (mean so far) + (1 - smoothing) x (this step's), starting with the first one after a move.
     """
 
     kind: Literal["token_kl"] = "token_kl"
     bound: Positive
-    """Nats per token above which the reference becomes the policy."""
+    """KL per token in nats above which the reference becomes the policy."""
     smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
-    """The share that the running mean of the KL keeps at each step; 0 looks at single steps."""
+    """Share that the running mean of the KL keeps at each step; 0 uses single steps."""
 
     def after_step(self, state: ReferenceState, *, step: int, token_kl: float | None) -> ReferenceState:
-        """Become the policy when the running mean exceeds the bound, and begin a new mean."""
+        """Become the policy if the running mean exceeds the bound, and start a new mean."""
         if token_kl is None:
             return ReferenceState(token_kl=state.token_kl)
         before = token_kl if state.token_kl is None else state.token_kl

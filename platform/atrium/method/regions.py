@@ -1,4 +1,4 @@
-"""A trust region at a batch's tokens: what a divergence gives, and what a surrogate reads."""
+"""A trust region at a batch's tokens: the result of a divergence, and the input of a surrogate."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class RegionInputs:
     """The inputs of a divergence: [B, T] tensors without gradient, 0 log-ratio at masked positions.
 
     `ratio_BT` is the gate ratio; `token_log_ratio_BT` the log-ratio of single tokens to the gate's anchor,
-    whatever the gate's level; `anchor_logprob_BT` the anchor's log-probabilities; `divergence_BT` the
-    state divergence, where one is needed; `bounds` what `Divergence.prepare_bounds` found.
+    independent of the gate's level; `anchor_logprob_BT` the anchor's log-probabilities; `divergence_BT` the
+    state divergence, if needed; `bounds` the result of `Divergence.prepare_bounds`.
     """
 
     ratio_BT: Tensor
@@ -54,29 +54,29 @@ class Region:
     def within(
         cls, ratio_BT: Tensor, lower: Bound, upper: Bound, widths: tuple[Bound, Bound] | None = None
     ) -> Region:
-        """The region lower <= w <= upper."""
+        """Return the region lower <= w <= upper."""
         feasible_BT = (ratio_BT >= lower) & (ratio_BT <= upper)
         return cls(lower=lower, upper=upper, widths=widths, feasible_BT=feasible_BT)
 
     def moving_away(self, gate_BT: Tensor, advantage_BT: Tensor) -> Tensor:
-        """True [B, T] at infeasible tokens that an ascent step would push further out: A (w - 1) > 0.
+        """Return True [B, T] at infeasible tokens that an ascent step would push further out: A (w - 1) > 0.
 
-        For any feasibility test, dropping exactly these is the gradient of min(w A, clip_C(w) A)
-        (arXiv 2602.05494, Theorem 4.1 for windows on the ratio).
+        For any feasibility test, dropping exactly these is the gradient of min(w A, clip_C(w) A) (arXiv
+        2602.05494, Theorem 4.1 for windows on the ratio).
         """
         return ~self.feasible_BT & (advantage_BT * (gate_BT - 1.0) > 0.0)
 
     def crossed_bound(self, gate_BT: Tensor) -> Tensor:
-        """The bound [B, T] on the side of 1 where the ratio is."""
+        """Return the bound [B, T] on the ratio's side of 1."""
         lower, upper = self.bounds_like(gate_BT)
         return upper.where(gate_BT > 1.0, lower)
 
     def bounds_like(self, ratio_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """Lower and upper bound as tensors of the ratio's dtype, [B, T] or of no dimension."""
+        """Return lower and upper bound as tensors of the ratio's dtype, [B, T] or zero-dimensional."""
         return _as_tensor(self.lower, ratio_BT), _as_tensor(self.upper, ratio_BT)
 
     def widths_like(self, ratio_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """Both widths as tensors of the ratio's dtype, [B, T] or of no dimension."""
+        """Return both widths as tensors of the ratio's dtype, [B, T] or zero-dimensional."""
         if self.widths is not None:
             return _as_tensor(self.widths[0], ratio_BT), _as_tensor(self.widths[1], ratio_BT)
         lower, upper = self.bounds_like(ratio_BT)
@@ -84,5 +84,5 @@ class Region:
 
 
 def _as_tensor(bound: Bound, like: Tensor) -> Tensor:
-    # A number is filled in by a GPU itself; a tensor made of it would be copied there while the host waits.
+    # A GPU fills in a number itself; a tensor would be copied there while the host waits.
     return like.new_full((), bound) if isinstance(bound, int | float) else bound.to(like)

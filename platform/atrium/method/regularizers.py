@@ -1,15 +1,15 @@
-"""What else pulls on the policy: KL penalties by every estimator in use, and entropy bonuses.
+"""Regularizers: KL penalties by every estimator in use, and entropy bonuses.
 
-Each estimator is a pair of functions of the policy-to-anchor log-ratio x = log(pi / anchor), the
-importance weight w = pi / behavior and the density ratio v = anchor / behavior (1 where the anchor is the
-behavior policy): the penalty's value, and its coefficient, the derivative with respect to log pi that an
-unclipped loss would put on the token.
+Each estimator is a pair of functions of the policy-to-anchor log-ratio x = log(pi / anchor), the importance
+weight w = pi / behavior and the density ratio v = anchor / behavior (1 where the anchor is the behavior
+policy): the penalty's value, and its coefficient, the derivative with respect to log pi that an unclipped
+loss would put on the token.
 
-Sources: RPG, arXiv 2505.17508, ICLR version, Tables 1 and 2 (UFKL, URKL) and Table 4 (FKL, RKL);
-k1, k2, k3: Schulman 2020; their gradients: arXiv 2510.01555 and 2512.21852; the correction of k3 by a
-weight that is differentiated: arXiv 2505.17508, section 3, and 2512.02556.
-Exact for one decision. Summed over the tokens of a longer sequence they are biased, since the prefix's
-distribution and the KL still to come are missing; `level: sequence` is exact.
+Sources: RPG, arXiv 2505.17508, ICLR version, Tables 1 and 2 (UFKL, URKL) and Table 4 (FKL, RKL); k1, k2, k3:
+Schulman 2020; their gradients: arXiv 2510.01555 and 2512.21852; the correction of k3 by a weight that is
+differentiated: arXiv 2505.17508, section 3, and 2512.02556. Exact for one decision. Summed over the tokens of
+a longer sequence they are biased, since the prefix's distribution and the KL still to come are missing;
+`level: sequence` is exact.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ KLCorrection = Literal["none", "weight", "detached_weight"]
 
 @dataclass(frozen=True)
 class Penalty:
-    """A penalty's value and its coefficient on the gradient, both [B, T]."""
+    """A penalty's value and its gradient coefficient, both [B, T]."""
 
     value_BT: Tensor
     coefficient_BT: Tensor
 
     def times(self, factor_BT: Tensor | None) -> Penalty:
-        """The penalty with a detached factor on every token; None is 1 everywhere."""
+        """Return the penalty with a detached factor on every token; None is 1 everywhere."""
         if factor_BT is None:
             return self
         return Penalty(factor_BT * self.value_BT, factor_BT * self.coefficient_BT)
@@ -63,9 +63,9 @@ KL_ESTIMATORS: dict[Estimator, Callable[[Tensor, Tensor, Tensor], Penalty]] = {
     "fkl": lambda x, w, v: Penalty(-v * x, -v),
     # KL(pi || anchor).
     "rkl": lambda x, w, v: Penalty(w * x, w * (x + 1.0)),
-    # The unnormalised KL(anchor || pi).
+    # The unnormalized KL(anchor || pi).
     "ufkl": lambda x, w, v: Penalty(w - v - v * x, w - v),
-    # The unnormalised KL(pi || anchor).
+    # The unnormalized KL(pi || anchor).
     "urkl": lambda x, w, v: Penalty(w * x - w + v, w * x),
     # Half of the sum of the last two (`rpg_ujs` in the code of RPG's authors).
     "ujs": lambda x, w, v: Penalty(0.5 * (w * x - v * x), 0.5 * (w * x + w - v)),
@@ -76,36 +76,37 @@ class KLPenalty(Section):
     """coefficient x KL between the policy and an anchor, estimated on the behavior policy's samples."""
 
     estimator: Estimator
-    """How the KL of a token is estimated, in value and gradient."""
+    """Estimator of a token's KL, for value and gradient."""
     gradient: Literal["own", "k2"] = "own"
-    """`k2`: the gradient of k2 with the value of the estimator, one of the k estimators (verl's `k1+`, `abs+`
-    and `k3+`)."""
+    """Gradient of the penalty. `k2`: the gradient of k2 with the value of the estimator, one of the k
+    estimators (verl's `k1+`, `abs+` and `k3+`)."""
     value_limit: Positive | None = None
-    """The largest size of the estimate; beyond it the value is constant and its own gradient 0. 10 for k3 in
-    verl and for all but fkl in the code of RPG's authors. null: none."""
+    """Maximum absolute value of the estimate; beyond it the value is constant and its own gradient 0. It is
+    10 for k3 in verl and for all but fkl in the code of RPG's authors. null for none."""
     coefficient: Positive
-    """The beta of the papers."""
+    """Coefficient of the penalty, beta in the papers."""
     anchor: Literal["reference"] | Anchor
-    """The other policy: a reference (frozen or moving), the weights that sampled by the engine's numbers
-    (rollout) or the trainer's (behavior), or the policy at the start of the step (proximal)."""
+    """Policy compared with: a reference (frozen or moving), the weights that sampled by the engine's
+    log-probabilities (rollout) or the trainer's (behavior), or the policy at the start of the step
+    (proximal)."""
     placement: Literal["reward", "weight", "loss"]
-    """`loss`: added to the loss. `weight`: added to the advantage, before the surrogate's gate, so that the
-    coefficient of an open gate is w A - coefficient x dKL (RPG-REINFORCE, arXiv 2505.17508, Algorithm 2).
-    `reward`: subtracted from the reward without gradient, before advantages."""
+    """Placement of the penalty. `loss`: added to the loss. `weight`: added to the advantage, before the
+    surrogate's gate, so that the coefficient of an open gate is w A - coefficient x dKL (RPG-REINFORCE, arXiv
+    2505.17508, Algorithm 2). `reward`: subtracted from the reward without gradient, before advantages."""
     correction: KLCorrection = "none"
-    """For the k estimators: multiply by the importance weight, with or without its gradient."""
+    """Correction of the k estimators: multiply by the importance weight, with or without its gradient."""
     correction_level: Literal["token", "sequence_mean", "sequence"] = "token"
-    """The level of that importance weight: one token, or the completion's geometric mean (TRL) or product.
-    The gradient of a weight of the completion reaches all of its tokens."""
+    """Level of that importance weight: one token, or the completion's geometric mean (TRL) or product. The
+    gradient of a completion's weight reaches all of its tokens."""
     level: Literal["token", "sequence"] = "token"
-    """One token, or log-ratios summed over the completion first."""
+    """Level of the estimate: one token, or log-ratios summed over the completion first."""
     log_ratio_limit: Exponent | None = None
-    """Bounds the log-ratio before it is exponentiated; null for the objective's own limit. `value_limit`
+    """Bound on the log-ratio before it is exponentiated; null for the objective's own limit. `value_limit`
     bounds the estimate instead."""
 
     @property
     def needs(self) -> Needs:
-        """The numbers of the anchor, and for a placement in the reward those that are penalised."""
+        """The log-probabilities of the anchor and, for a placement in the reward, the penalized ones."""
         return Needs(
             reference_pass=self.anchor == "reference",
             rollout_logprobs=self.anchor == "rollout",
@@ -113,11 +114,11 @@ class KLPenalty(Section):
         )
 
     def penalize(self, logprob_BT: Tensor, batch: Batch, limit: float | None) -> Penalty:
-        """The penalty [B, T] of tokens with these detached log-probabilities.
+        """Return the penalty [B, T] of tokens with these detached log-probabilities.
 
-        `limit` bounds log-ratios before they are exponentiated. A value of the sequence level is spread
-        over the row's tokens, so that a sum over tokens counts it once. Raises `ValueError` where the
-        reference's log-probabilities are needed and missing.
+        `limit` bounds log-ratios before they are exponentiated. A value of the sequence level is spread over
+        the row's tokens, so that a sum over tokens counts it once. Raises `ValueError` if the reference's
+        log-probabilities are needed but missing.
         """
         behavior_BT = anchor_logprob("behavior", logprob_BT, batch)
         anchor_BT = self._anchor_logprob(logprob_BT, batch)
@@ -135,7 +136,7 @@ class KLPenalty(Section):
         return Penalty(penalty.value_BT / num_tokens(batch.mask_BT), penalty.coefficient_BT)
 
     def limited(self, x_BT: Tensor, w_BT: Tensor, v_BT: Tensor) -> Penalty:
-        """The estimate [B, T] within `value_limit` and with the gradient that is chosen."""
+        """Return the estimate [B, T] within `value_limit` and with the chosen gradient."""
         estimate = KL_ESTIMATORS[self.estimator](x_BT, w_BT, v_BT)
         value_BT, slope_BT = estimate.value_BT, estimate.coefficient_BT
         if self.value_limit is not None:
@@ -144,12 +145,12 @@ class KLPenalty(Section):
         return Penalty(value_BT, x_BT if self.without_alias().gradient == "k2" else slope_BT)
 
     def without_alias(self) -> KLPenalty:
-        """The same penalty with `k3_straight_through` as k3 with the gradient of k2."""
+        """Return the same penalty with `k3_straight_through` as k3 with the gradient of k2."""
         is_alias = self.estimator == "k3_straight_through"
         return self.model_copy(update={"estimator": "k3", "gradient": "k2"}) if is_alias else self
 
     def _corrected(self, estimate: Penalty, w_BT: Tensor, mask_BT: Tensor) -> Penalty:
-        """The estimate times the importance weight and the penalty's coefficient."""
+        """Return the estimate times the importance weight and the penalty's coefficient."""
         value_BT, slope_BT = estimate.value_BT, estimate.coefficient_BT
         if self.correction == "weight":
             moved_BT = at_level(self.correction_level, value_BT, mask_BT)
@@ -174,21 +175,21 @@ class KLPenalty(Section):
 class EntropyBonus(Section):
     """coefficient x the policy's entropy, added to the objective.
 
-    With `target` the coefficient adapts: it grows by `step` after each step whose mean entropy is at most
-    the target, shrinks by it otherwise, never below 0, and applies only while entropy is at most the
-    target (Skywork-OR1, arXiv 2505.22312).
+    With `target` the coefficient adapts: it increases by `step` after each step whose mean entropy is at most
+    the target, decreases by it otherwise, never below 0, and applies only while entropy is at most the target
+    (Skywork-OR1, arXiv 2505.22312).
     """
 
     coefficient: NonNegative
-    """What the entropy is multiplied by, at the first step where it adapts."""
+    """Coefficient of the entropy, or its initial value if it adapts."""
     target: Positive | None = None
-    """The entropy below which the bonus applies and grows; null keeps the coefficient fixed."""
+    """Entropy below which the bonus applies and grows; null keeps the coefficient fixed."""
     step: NonNegative = 0.0
-    """What the coefficient changes by after each step."""
+    """Change of the coefficient after each step."""
     reduction: Literal["loss", "token_mean"] = "loss"
-    """How the tokens' entropies become one number: as the method reduces its loss (verl), or as their mean
-    over all tokens of the minibatch, whatever the loss does (TRL). Under sums over tokens the first is the
-    coefficient times the mean length."""
+    """Reduction of the tokens' entropies: as the method reduces its loss (verl), or as their mean over all
+    tokens of the minibatch, independent of the loss (TRL). With sums over tokens the first is the coefficient
+    times the mean length."""
 
     @property
     def needs(self) -> Needs:
@@ -196,34 +197,34 @@ class EntropyBonus(Section):
         return Needs(entropy="gradient")
 
     def next_coefficient(self, coefficient: float, entropy: float) -> float:
-        """The coefficient after a step with this mean entropy."""
+        """Return the coefficient after a step with this mean entropy."""
         if self.target is None:
             return coefficient
         change = self.step if entropy <= self.target else -self.step
         return max(0.0, coefficient + change)
 
     def in_force(self, coefficient: float, entropy: float | None) -> float:
-        """The coefficient that applies in the next step, given the last step's mean entropy."""
+        """Return the coefficient that applies in the next step, given the last step's mean entropy."""
         if self.target is None or entropy is None or entropy <= self.target:
             return coefficient
         return 0.0
 
 
 class PositiveNLL(Section):
-    """coefficient x the mean of -log pi over the tokens of completions whose reward is above 0.
+    """coefficient x the mean of -log pi over the tokens of completions with a positive reward.
 
-    The mean is over the whole minibatch. VAPO, arXiv 2504.05118, eq. 10; NeMo-RL takes the mean of each
+    The mean is over the whole minibatch. VAPO, arXiv 2504.05118, eq. 10; NeMo-RL uses the mean of each
     micro-batch.
     """
 
     coefficient: Positive
-    """The mu of the paper."""
+    """Coefficient of the term, mu in the paper."""
 
     needs: ClassVar = Needs(rewards=True)
     """Rewards, whose sign decides."""
 
     def row_factor(self, batch: Batch, sum_over_ranks: Sum) -> Tensor:
-        """The factor [B] (float64) on each row's sum of log-probabilities."""
+        """Return the factor [B] (float64) of each row's sum of log-probabilities."""
         counted_B = batch.mask_BT.sum(dim=1).double() * (batch.reward_B > 0.0)
         total = sum_over_ranks(counted_B.sum()).clamp(min=1.0)
         return self.coefficient * (batch.reward_B > 0.0).double() / total
@@ -237,31 +238,31 @@ def _read_penalties(data: Any) -> Any:  # noqa: ANN401 - unvalidated input
 
 
 class Regularizer(Section):
-    """What else pulls on the policy."""
+    """Terms added to the objective besides the surrogate."""
 
     kl: Annotated[
         KLPenalty | Annotated[list[KLPenalty], Field(max_length=16)] | None,
         BeforeValidator(_read_penalties),
     ] = None
-    """A KL penalty, or a list of them, which add up; null for none."""
+    """KL penalty, or a list of them, which are added; null for none."""
     entropy: EntropyBonus | None = None
-    """An entropy bonus, fixed or adaptive; null for none."""
+    """Entropy bonus, fixed or adaptive; null for none."""
     nll: PositiveNLL | None = None
-    """A term that makes right completions likelier; null for none."""
+    """Term that increases the likelihood of correct completions; null for none."""
 
     @property
     def penalties(self) -> tuple[KLPenalty, ...]:
-        """The KL penalties, which add up."""
+        """The KL penalties, which are added."""
         if self.kl is None:
             return ()
         return tuple(self.kl) if isinstance(self.kl, list) else (self.kl,)
 
     def without_aliases(self) -> Regularizer:
-        """The same regularizer with every penalty as its `without_alias` has it."""
+        """Return the same regularizer with every penalty in its `without_alias` form."""
         penalties = [kl.without_alias() for kl in self.penalties]
         return self.model_copy(update={"kl": _read_penalties(penalties)})
 
     @property
     def parts(self) -> tuple[KLPenalty | EntropyBonus | PositiveNLL, ...]:
-        """All terms that there are."""
+        """All existing terms."""
         return self.penalties + tuple(part for part in (self.entropy, self.nll) if part is not None)

@@ -24,17 +24,17 @@ class ImplicitRewardRegression(Surrogate):
     with trained tokens, so the residuals of a group sum to 0; the residual of a single such row is 0. The
     reduction chooses between the paper's 1/(k - 1) and a plain mean.
 
-    The loss is A's term plus beta^2 / 2 times the variance of log pi less beta^2 times its covariance
-    with log pi_behavior. `without` leaves one of the two out, as the paper's ablations do: log pi or log
+    The loss is A's term plus beta^2 / 2 times the variance of log pi minus beta^2 times its covariance with
+    log pi_behavior. `without` leaves one of the two out, as in the paper's ablations: log pi or log
     pi_behavior then disappears from log W.
     """
 
     kind: Literal["implicit_reward_regression"] = "implicit_reward_regression"
     gradient: OnlyPathwise = "pathwise"
     beta: Positive
-    """The KL coefficient of the implicit reward."""
+    """KL coefficient of the implicit reward."""
     without: Literal["nothing", "variance", "covariance"] = "nothing"
-    """The regularizing part of the loss that an ablation leaves out."""
+    """Regularizing part of the loss that is left out as an ablation."""
     reads: ClassVar = "nothing"
     exponentiates: ClassVar[bool] = False
     weight_level: ClassVar[Level | None] = "sequence"
@@ -44,7 +44,7 @@ class ImplicitRewardRegression(Surrogate):
     """The group's mean at the current parameters."""
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """-(1/2) e^2 and -beta e, or the coefficient times log pi where it does not depend on the policy."""
+        """Return -(1/2) e^2 and -beta e, or the coefficient times log pi if independent of the policy."""
         assert x.row_constant_B is not None, "`prepare` computes it for every minibatch"
         log_BT = self._regressed(x.log_weight_BT, x.logprob_BT)
         residual_BT = self.beta * log_BT - x.advantage_BT - x.row_constant_B[:, None]
@@ -54,11 +54,11 @@ class ImplicitRewardRegression(Surrogate):
         return x.uncut(coefficient_BT, -0.5 * residual_BT**2)
 
     def row_constant(self, log_weight_BT: Tensor, logprob_BT: Tensor, minibatch: Batch) -> Tensor:
-        """The group's mean of beta log W - A, over the rows with tokens, so that its residuals sum to 0.
+        """Return the group's mean of beta log W - A over rows with tokens, so that residuals sum to 0.
 
         Detaching the mean changes no gradient (arXiv 2504.19599, eq. 11).
         """
-        assert minibatch.advantage_BT is not None, "`with_advantages` comes before `prepare`"
+        assert minibatch.advantage_BT is not None, "`with_advantages` must be called before `prepare`"
         log_BT = self._regressed(log_weight_BT, logprob_BT)
         log_B = log_BT[:, :1].sum(dim=1)  # the same at every token of a row
         advantage_B = row_mean(minibatch.advantage_BT.double(), minibatch.mask_BT).to(log_B)

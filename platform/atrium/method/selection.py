@@ -1,4 +1,4 @@
-"""Choosing tokens of a minibatch: by rank or at random, alike however rows are split, ordered or padded."""
+"""Selection of tokens in a minibatch, by rank or at random, independent of splitting, order and padding."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from torch import Tensor
 from atrium.method.batch import Sum, neutral
 
 INCREMENT = 0x9E3779B97F4A7C15
-"""What SplitMix64 adds to its state at each draw."""
+"""Increment of SplitMix64's state at each draw."""
 _BITS = 16
 _SIGN = -(2**63)
 
 
 def largest(value_BT: Tensor, mask_BT: Tensor, count: Tensor, sum_over_ranks: Sum) -> Tensor:
-    """True [B, T] at the `count` largest unmasked values of all ranks, and at those equal to the last."""
+    """Return True [B, T] at the `count` largest unmasked values of all ranks, and at ties with the last."""
     above_BT, tied_BT, _ = _ranked(value_BT, mask_BT, count, sum_over_ranks)
     return above_BT | tied_BT
 
@@ -22,7 +22,7 @@ def largest(value_BT: Tensor, mask_BT: Tensor, count: Tensor, sum_over_ranks: Su
 def exactly_largest(
     value_BT: Tensor, mask_BT: Tensor, count: Tensor, draw_BT: Tensor, sum_over_ranks: Sum
 ) -> Tensor:
-    """True [B, T] at `count` of the largest unmasked values; of equal ones, those with the largest draws."""
+    """Return True [B, T] at `count` of the largest unmasked values; the largest draws break ties."""
     above_BT, tied_BT, remaining = _ranked(value_BT, mask_BT, count, sum_over_ranks)
     return above_BT | largest(draw_BT, tied_BT, remaining, sum_over_ranks)
 
@@ -30,10 +30,10 @@ def exactly_largest(
 def _ranked(
     value_BT: Tensor, mask_BT: Tensor, count: Tensor, sum_over_ranks: Sum
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Values above the `count`-th largest one, those equal to it, and how many of these belong to `count`.
+    """Return values above the `count`-th largest, those equal to it, and how many of these belong to `count`.
 
     A radix search over the bits of the values: each round counts, over all ranks, the candidates by their
-    next 16 bits, so ranks exchange counts only.
+    next 16 bits, so ranks exchange only counts.
     """
     key_BT = _ordered_key(value_BT)
     key_N, candidate_N = key_BT.flatten(), mask_BT.flatten()
@@ -41,7 +41,7 @@ def _ranked(
     remaining = count.double()
     for shift in range(64 - _BITS, -1, -_BITS):
         digit_N = (key_N >> shift) & (2**_BITS - 1)
-        # Whole numbers add up exactly in any order; `bincount` would have the host wait for a GPU.
+        # Whole numbers add up exactly in any order; `bincount` would make the host wait for a GPU.
         histogram = count.new_zeros(2**_BITS, dtype=torch.float64)
         histogram.index_add_(0, digit_N, candidate_N.double())
         at_least = sum_over_ranks(histogram).flip(0).cumsum(0).flip(0)
@@ -54,32 +54,32 @@ def _ranked(
 
 
 def uniform(sample_key_B: Tensor, num_tokens: int, purpose: int) -> Tensor:
-    """Numbers [B, T] in [0, 1), a function of row key, token index and purpose alone."""
+    """Return numbers [B, T] in [0, 1), a function of row key, token index and purpose alone."""
     position_T = torch.arange(num_tokens, dtype=torch.int64, device=sample_key_B.device)
     row_B1 = _mixed(_mixed(sample_key_B.to(torch.int64))[:, None] + purpose)
     return ((_mixed(row_B1 + position_T) >> 11) & (2**53 - 1)).double() / 2**53
 
 
 def keyed_anew(sample_key_B: Tensor, occasion: int) -> Tensor:
-    """Keys [B] of the same rows for choices on another occasion, independent of those on every other."""
+    """Return new keys [B] of the same rows for another occasion, independent of all others."""
     return _mixed(_mixed(sample_key_B.to(torch.int64)) + occasion)
 
 
 def token_mean(value_BT: Tensor, mask_BT: Tensor, sum_over_ranks: Sum) -> tuple[Tensor, Tensor]:
-    """The mean over all ranks' unmasked tokens, and how many there are."""
+    """Return the mean over all ranks' unmasked tokens, and their number."""
     total = neutral(value_BT, mask_BT).double().sum()
     total, count = sum_over_ranks(torch.stack([total, mask_BT.sum().double()]))
     return total / count.clamp(min=1.0), count
 
 
 def _ordered_key(value_BT: Tensor) -> Tensor:
-    """64-bit integers whose unsigned order is the order of the values (0 and -0 alike)."""
+    """Return 64-bit integers whose unsigned order is the order of the values (0 and -0 are equal)."""
     bits_BT = (value_BT.double() + 0.0).view(torch.int64)
     return torch.where(bits_BT < 0, ~bits_BT, bits_BT ^ _SIGN)
 
 
 def mix(word: Tensor) -> Tensor:
-    """The output function of SplitMix64, a bijection of 64-bit words that int64 holds.
+    """Apply the output function of SplitMix64, a bijection of 64-bit words stored as int64.
 
     Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
     """
@@ -89,16 +89,16 @@ def mix(word: Tensor) -> Tensor:
 
 
 def shift_right(word: Tensor, num_bits: int) -> Tensor:
-    """A logical shift: torch shifts int64 arithmetically, and the mask drops the copies of the sign bit."""
+    """Shift logically: torch shifts int64 arithmetically, so the copies of the sign bit are masked."""
     return (word >> num_bits) & ((1 << (64 - num_bits)) - 1)
 
 
 def signed(word: int) -> int:
-    """A word, taken modulo 2^64, as the int64 of the same bits."""
+    """Return a word, modulo 2^64, as the int64 with the same bits."""
     word %= 2**64
     return word - 2**64 if word >= 2**63 else word
 
 
 def _mixed(word: Tensor) -> Tensor:
-    """The output of the generator's next state."""
+    """Return the output of the generator's next state."""
     return mix(word + signed(INCREMENT))

@@ -1,9 +1,9 @@
-"""Divergences between whole next-token distributions, in chunks that keep memory bounded.
+"""Divergences between whole next-token distributions, in chunks that limit memory.
 
-The objective receives their values as `divergence_BT` and never sees logits; these functions are what a
-forward pass calls to compute them, without gradient, from the anchor's and the policy's logits.
-Axes: N positions, V vocabulary, K chosen tokens. Sources: state KL: TR-PPO, arXiv 1903.07940; top-k with
-one bucket for the rest: DPPO, arXiv 2602.04879.
+The objective receives their values as `divergence_BT` and never sees logits; a forward pass calls these
+functions, without gradient, on the anchor's and the policy's logits. Axes: N positions, V vocabulary, K
+chosen tokens. Sources: state KL: TR-PPO, arXiv 1903.07940; top-k with one bucket for the rest: DPPO, arXiv
+2602.04879.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ DistributionDivergence = Callable[[Tensor, Tensor], Tensor]
 
 
 def kl_divergence(anchor_logprob_NV: Tensor, policy_logprob_NV: Tensor) -> Tensor:
-    """KL(anchor || policy) [N] in nats, >= 0; outcomes that the anchor excludes (-inf) count nothing."""
+    """Return KL(anchor || policy) [N] in nats, >= 0; outcomes with anchor probability 0 add nothing."""
     gap_NV = anchor_logprob_NV - policy_logprob_NV
     term_NV = anchor_logprob_NV.exp() * gap_NV
     return torch.where(anchor_logprob_NV.isneginf(), 0.0, term_NV).sum(dim=-1).clamp(min=0.0)
 
 
 def total_variation(anchor_logprob_NV: Tensor, policy_logprob_NV: Tensor) -> Tensor:
-    """Half the L1 distance [N], in [0, 1]."""
+    """Return half the L1 distance [N], in [0, 1]."""
     return 0.5 * (anchor_logprob_NV.exp() - policy_logprob_NV.exp()).abs().sum(dim=-1)
 
 
 def with_rest(logprob_NV: Tensor, token_NK: Tensor) -> Tensor:
-    """Log-probabilities [N, K + 1] of the given tokens and of all others together, -inf if there are none."""
+    """Return log-probabilities [N, K + 1] of the given tokens and of the rest together (-inf for no rest)."""
     chosen_NK = logprob_NV.gather(-1, token_NK)
     others_NV = logprob_NV.scatter(-1, token_NK, -torch.inf)
     return torch.cat([chosen_NK, others_NV.logsumexp(dim=-1, keepdim=True)], dim=-1)
 
 
 def top_tokens(logprob_NV: Tensor, top_k: int, token_N: Tensor) -> Tensor:
-    """The indices [N, K] of each position's most likely tokens; all of them where V <= `top_k`.
+    """Return the indices [N, K] of each position's most likely tokens; all of them if V <= `top_k`.
 
-    The sampled token, `token_N`, stands in place of the last of them where it is not among them, as DPPO has
-    it: in the bucket of the rest its own probability could move unseen.
+    If the sampled token, `token_N`, is not among them, it replaces the last one, as in DPPO: in the bucket of
+    the rest its own probability could change unnoticed.
     """
     top_NK = logprob_NV.topk(min(top_k, logprob_NV.shape[-1]), dim=-1).indices
     is_there_N = (top_NK == token_N[..., None]).any(dim=-1)
@@ -58,12 +58,12 @@ def divergence_by_chunks(
     top_k: int | None = None,
     chunk_size: int = 1024,
 ) -> Tensor:
-    """The divergence [N] at every position, with the logits of one chunk of positions in memory at a time.
+    """Return the divergence [N] at every position, with one chunk's logits in memory at a time.
 
     Parameters
     ----------
     anchor_logits, policy_logits
-        Give the logits [n, V] of the positions of a slice; any shift of a position's logits is the same.
+        Return the logits [n, V] of a slice of positions; a shift of a position's logits has no effect.
     token_N
         The sampled tokens.
     top_k

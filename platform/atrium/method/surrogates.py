@@ -1,10 +1,10 @@
-"""What happens at the boundary of the trust region.
+"""Surrogates: the behavior at the boundary of the trust region.
 
-A surrogate maps a token's weight w, its advantage A and the trust region [l, u] to a coefficient c. The
-gradient of the objective (which is maximised) with respect to the token's log-probability is c; that is
-the definition, and `Objective.loss` builds the loss from it. Pathwise surrogates also give the value
-whose derivative with respect to log w is c, and autograd must agree with it (a test says so for each).
-Score surrogates are stop-gradient weights times the log-probability: their value is c log pi.
+A surrogate maps a token's weight w, its advantage A and the trust region [l, u] to a coefficient c. By
+definition, c is the gradient of the objective (which is maximized) with respect to the token's
+log-probability, and `Objective.loss` builds the loss from it. Pathwise surrogates also return the value whose
+derivative with respect to log w is c, and a test checks each against autograd. Score surrogates are
+stop-gradient weights times the log-probability: their value is c log pi.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from atrium.method.terms import SurrogateInputs, SurrogateOutput, choose
 if TYPE_CHECKING:
     from torch import Tensor
 
-_MEANING = Field(
-    description="How the surrogate reaches the policy: through w (pathwise), or as a detached weight (score)."
-)
+_MEANING = Field(description="Path of the gradient: through w (pathwise), or as a detached weight (score).")
 Gradient = Literal["pathwise", "score"]
 GradientForm = Annotated[Gradient, _MEANING]
 OnlyPathwise = Annotated[Literal["pathwise"], _MEANING]
@@ -33,30 +31,30 @@ OnlyScore = Annotated[Literal["score"], _MEANING]
 
 
 class Surrogate(Part, axis=True):
-    """What happens at the boundary of the trust region.
+    """The behavior at the boundary of the trust region.
 
     A class defines its formula, `value`, which is differentiated, or `terms`: coefficient, value and the
-    tokens whose gradient is cut.
+    tokens whose gradient is clipped.
 
-    `gradient` says how the surrogate reaches the policy: `pathwise` through w, or `score` as a detached
-    weight times the log-probability. The coefficients agree wherever a surrogate has both forms; beyond
-    `log_ratio_limit`, where the bounded ratio is constant, a pathwise gradient is 0 and a score one is not.
+    `gradient` is the path of the gradient: `pathwise` through w, or `score` as a detached weight times the
+    log-probability. The coefficients agree if a surrogate has both forms; beyond `log_ratio_limit`, where the
+    bounded ratio is constant, a pathwise gradient is 0 and a score one is not.
 
     Attributes
     ----------
     reads
-        What it looks at of the trust region: nothing, which tokens are feasible, or the bounds themselves.
+        The part of the trust region that it reads: nothing, the feasible tokens, or the bounds.
     exponentiates
-        False where it looks at log-ratios only, which no limit then bounds.
+        False if it reads only log-ratios, which are then not bounded.
     reads_widths
         Whether it divides by the widths of the trust region; see `Region.widths`.
     shapes_weight
         Whether it is a function of the weight alone, and so has no effect on a weight of 1.
     weight_level
-        The level of the weight that it demands, or None.
+        The level of the weight that it requires, or None.
     regresses
-        Whether it compares the policy with itself at the start of the step, and has a gradient of its own
-        where every advantage is 0.
+        Whether it compares the policy with itself at the start of the step, and has a gradient even if
+        every advantage is 0.
     """
 
     reads: ClassVar[Literal["nothing", "feasible", "bounds"]] = "feasible"
@@ -67,7 +65,7 @@ class Surrogate(Part, axis=True):
     regresses: ClassVar[bool] = False
 
     def value(self, x: SurrogateInputs) -> Tensor:
-        """The objective [B, T] at each token.
+        """Return the objective [B, T] at each token.
 
         Written with the tensors' own methods and differentiable in `x.weight_BT`, `x.log_weight_BT` and
         `x.logprob_BT`; everything else in `x` is a constant.
@@ -75,15 +73,15 @@ class Surrogate(Part, axis=True):
         raise NotImplementedError(f"{type(self).__name__} has no formula")
 
     def coefficient(self, x: SurrogateInputs) -> Tensor | None:
-        """The derivative of `value` by log w [B, T] in closed form, or None: it is then differentiated."""
+        """Return the derivative of `value` by log w [B, T] in closed form, or None to differentiate it."""
         return None
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """Coefficient and value at every token: of the formula, differentiated by log w.
+        """Return coefficient and value at every token: of the formula, differentiated by log w.
 
-        A coefficient in closed form is taken as it is. A token counts as dropped where the coefficient is
-        0 and the advantage is not. Raises `NotImplementedError` for a class with neither formula nor
-        terms, and `TypeError` for a formula that does not depend on the policy.
+        A closed-form coefficient is used as it is. A token counts as dropped if the coefficient is 0 and the
+        advantage is not. Raises `NotImplementedError` for a class with neither formula nor terms, and
+        `TypeError` for a formula that does not depend on the policy.
         """
         coefficient_BT = self.coefficient(x)
         value_BT = self.value(x) if coefficient_BT is not None else None
@@ -93,11 +91,11 @@ class Surrogate(Part, axis=True):
         return SurrogateOutput(coefficient_BT=coefficient_BT, value_BT=value_BT, dropped_BT=dropped_BT)
 
     def differentiated(self, x: SurrogateInputs) -> tuple[Tensor, Tensor]:
-        """The derivative of the formula by log w, and its value, both [B, T]."""
+        """Return the derivative of the formula by log w, and its value, both [B, T]."""
         import torch
 
         with torch.enable_grad():
-            # e^0 = 1 times the weight is the weight to the bit, whatever bound it was computed under.
+            # e^0 = 1 times the weight is bitwise the weight, whatever bound it was computed under.
             step_BT = torch.zeros_like(x.weight_BT).requires_grad_()
             moved = replace(
                 x,
@@ -112,12 +110,12 @@ class Surrogate(Part, axis=True):
         return coefficient_BT, value_BT.detach()
 
     def row_constant(self, log_weight_BT: Tensor, logprob_BT: Tensor, minibatch: Batch) -> Tensor | None:
-        """A constant per row [B] that needs the whole minibatch at the current parameters, or None."""
+        """Return a constant per row [B] that needs the whole minibatch at the current parameters, or None."""
         return None
 
     @property
     def form(self) -> Gradient:
-        """How it reaches the policy: its setting `gradient`, or pathwise where it has none."""
+        """Return the path of the gradient: its setting `gradient`, or pathwise if it has none."""
         form: Gradient = getattr(self, "gradient", "pathwise")
         return form
 
@@ -129,7 +127,7 @@ class Clip(Surrogate):
     gradient: GradientForm = "pathwise"
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """w A, cut where the ratio moves away from the region."""
+        """Return w A, clipped where the ratio moves away from the region."""
         return x.cut_where(x.away_BT)
 
 
@@ -139,10 +137,10 @@ class DualClip(Surrogate):
     kind: Literal["dual_clip"] = "dual_clip"
     gradient: GradientForm = "pathwise"
     cap: AboveOne
-    """The ratio above which a token with a negative advantage has no gradient."""
+    """Ratio above which a token with a negative advantage has no gradient."""
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """w A, cut where the ratio moves away from the region or has reached the cap with A < 0."""
+        """Return w A, clipped where the ratio moves away from the region or, for A < 0, reaches the cap."""
         runaway_BT = x.runaway_BT(self.cap)
         return x.cut_where(x.away_BT | runaway_BT, x.clipped_ratio_BT.masked_fill(runaway_BT, self.cap))
 
@@ -156,10 +154,10 @@ class TwoSidedClip(Surrogate):
     kind: Literal["two_sided_clip"] = "two_sided_clip"
     gradient: GradientForm = "pathwise"
     cap: AboveOne
-    """The ratio above which no token has a gradient."""
+    """Ratio above which no token has a gradient."""
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """w A, cut as by `Clip` and at ratios of at least the cap: for A < 0 only outside of the region."""
+        """Return w A, clipped as by `Clip` and from the cap on; for A < 0 only outside the region."""
         raises_BT = x.advantage_BT > 0.0
         runaway_BT = (x.gate_BT >= self.cap) & (raises_BT | ~x.region.feasible_BT)
         clipped_BT = x.clipped_ratio_BT
@@ -168,18 +166,18 @@ class TwoSidedClip(Surrogate):
 
 
 class Mask(Surrogate):
-    """w A where feasible and nothing elsewhere, whatever the sign of A (as IcePop does, 2510.18855)."""
+    """w A if feasible and 0 otherwise, for both signs of A (as in IcePop, 2510.18855)."""
 
     kind: Literal["mask"] = "mask"
     gradient: GradientForm = "pathwise"
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """w A, cut where the ratio is infeasible."""
+        """Return w A, clipped where the ratio is infeasible."""
         return x.cut_where(~x.region.feasible_BT, 0.0)
 
 
 class WeightClip(Surrogate):
-    """sg(clip(w, l, u)) A log pi: the weight is clipped, no gradient is cut (CISPO, arXiv 2506.13585)."""
+    """sg(clip(w, l, u)) A log pi: the weight is clipped, no gradient is (CISPO, arXiv 2506.13585)."""
 
     kind: Literal["weight_clip"] = "weight_clip"
     gradient: OnlyScore = "score"
@@ -187,13 +185,13 @@ class WeightClip(Surrogate):
     shapes_weight: ClassVar[bool] = True
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """The clipped weight times A."""
+        """Return the clipped weight times A."""
         lower, upper = x.region.bounds_like(x.weight_BT)
         return x.uncut(x.weight_BT.clamp(lower, upper) * x.advantage_BT)
 
 
 class SignedWeightClip(Surrogate):
-    """A log pi where the reward is positive, sg(clip(w, lower, upper)) A log pi where not (TOPR).
+    """A log pi if the reward is positive, else sg(clip(w, lower, upper)) A log pi (TOPR).
 
     The sign is the reward's, not the advantage's. Source: arXiv 2503.14286.
     """
@@ -201,9 +199,9 @@ class SignedWeightClip(Surrogate):
     kind: Literal["signed_weight_clip"] = "signed_weight_clip"
     gradient: OnlyScore = "score"
     lower: NonNegative
-    """The smallest importance weight; smaller ones are clipped to it."""
+    """Minimum importance weight; smaller ones are clipped to it."""
     upper: Positive
-    """The largest importance weight; larger ones are clipped to it."""
+    """Maximum importance weight; larger ones are clipped to it."""
     reads: ClassVar = "nothing"
     shapes_weight: ClassVar[bool] = True
 
@@ -211,7 +209,7 @@ class SignedWeightClip(Surrogate):
     """Rewards, whose sign decides."""
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """A where the reward is positive, the clipped weight times A elsewhere."""
+        """Return A if the reward is positive, else the clipped weight times A."""
         bounded_BT = x.weight_BT.clamp(self.lower, self.upper)
         return x.uncut(bounded_BT.masked_fill(x.rewarded_BT, 1.0) * x.advantage_BT)
 
@@ -224,15 +222,15 @@ class Reinforce(Surrogate):
     reads: ClassVar = "nothing"
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """A at every token."""
+        """Return A at every token."""
         return x.uncut(x.advantage_BT)
 
 
 class GradientPreservingClip(Surrogate):
-    """Clip whose cut tokens keep a bounded gradient: scale x bound x A (CE-GPPO, arXiv 2509.20712).
+    """Clip whose clipped tokens keep a bounded gradient: scale x bound x A (CE-GPPO, arXiv 2509.20712).
 
-    For A < 0 and w < l the coefficient is `scale_low` l A, for A > 0 and w > u it is `scale_high` u A;
-    A < 0 and w >= `cap` has none, as in the dual clip.
+    For A < 0 and w < l the coefficient is `scale_low` l A, for A > 0 and w > u it is `scale_high` u A; A < 0
+    and w >= `cap` has none, as in the dual clip.
     """
 
     kind: Literal["gradient_preserving_clip"] = "gradient_preserving_clip"
@@ -242,11 +240,11 @@ class GradientPreservingClip(Surrogate):
     scale_high: NonNegative
     """Scale of the gradient above the window, where A > 0."""
     cap: AboveOne
-    """The ratio above which a token with a negative advantage has no gradient."""
+    """Ratio above which a token with a negative advantage has no gradient."""
     reads: ClassVar = "bounds"
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """w A, or the scaled bound times A where the ratio moves away; cut above the cap where A < 0."""
+        """Return w A, or the scaled bound times A where the ratio moves away; none above the cap if A < 0."""
         scale_BT = choose(x.gate_BT > 1.0, self.scale_high, self.scale_low, x.gate_BT)
         preserved_BT = scale_BT * x.region.crossed_bound(x.gate_BT) * x.advantage_BT
         runaway_BT = x.runaway_BT(self.cap)
@@ -267,13 +265,13 @@ class SoftGate(Surrogate):
     kind: Literal["soft_gate"] = "soft_gate"
     gradient: GradientForm = "pathwise"
     tau_positive: Positive
-    """The gate's temperature for positive advantages."""
+    """Temperature of the gate for positive advantages."""
     tau_negative: Positive
-    """The gate's temperature for negative advantages."""
+    """Temperature of the gate for negative advantages."""
     reads: ClassVar = "nothing"
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """The gate's value, and its slope by log w."""
+        """Return the gate's value, and its derivative by log w."""
         tau_BT = x.by_sign(self.tau_positive, self.tau_negative)
         argument_BT = tau_BT * (x.weight_BT - 1.0)
         gate_BT = argument_BT.sigmoid()
@@ -297,7 +295,7 @@ class Quadratic(Surrogate):
     reads_widths: ClassVar[bool] = True
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """w A less the parabola, and its slope by log w."""
+        """Return w A minus the parabola, and its derivative by log w."""
         import torch
 
         distance_BT = x.weight_BT - 1.0
@@ -318,18 +316,18 @@ class GammaWeight(Surrogate):
     kind: Literal["gamma_weight"] = "gamma_weight"
     gradient: OnlyScore = "score"
     power_positive: Annotated[float, Field(ge=0.0, le=100.0)]
-    """The power k of the weight for positive advantages."""
+    """Power k of the weight for positive advantages."""
     decay_positive: Annotated[float, Field(ge=0.0, le=100.0)]
-    """The decay c of the weight for positive advantages."""
+    """Decay c of the weight for positive advantages."""
     power_negative: Annotated[float, Field(ge=0.0, le=100.0)]
-    """The power k of the weight for negative advantages."""
+    """Power k of the weight for negative advantages."""
     decay_negative: Annotated[float, Field(ge=0.0, le=100.0)]
-    """The decay c of the weight for negative advantages."""
+    """Decay c of the weight for negative advantages."""
     reads: ClassVar = "nothing"
     shapes_weight: ClassVar[bool] = True
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """The weight times A; in log space neither of its factors overflows."""
+        """Return the weight times A; in log space neither of its factors overflows."""
         power_BT = x.by_sign(self.power_positive, self.power_negative)
         decay_BT = x.by_sign(self.decay_positive, self.decay_negative)
         log_BT = power_BT * x.weight_BT.log() + decay_BT * (1.0 - x.weight_BT)
@@ -344,6 +342,6 @@ class NoSurrogate(Surrogate):
     reads: ClassVar = "nothing"
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """w A at every token."""
+        """Return w A at every token."""
         value_BT = x.weight_BT * x.advantage_BT
         return x.uncut(value_BT, value_BT)

@@ -1,4 +1,4 @@
-"""The inputs and outputs of a surrogate: what it reads at a batch's tokens, and what their gradient gets."""
+"""The inputs and outputs of a surrogate: its values at a batch's tokens, and their gradient coefficients."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ if TYPE_CHECKING:
 class SurrogateInputs:
     """The inputs of a surrogate, all [B, T] and without gradient.
 
-    `gate_BT` is the ratio that the region was judged on, `weight_BT` the ratio that multiplies the
-    advantage, `log_weight_BT` its logarithm without any bound, `logprob_BT` the policy's log-probability
-    at the weight's level. `clipped_ratio_BT` is the ratio at which a token without gradient is held, and
-    `rewarded_BT` is True in rows whose reward is above 0. `row_constant_B` is what
-    `Surrogate.row_constant` found for these rows.
+    `gate_BT` is the ratio that the region was judged on, `weight_BT` the ratio that multiplies the advantage,
+    `log_weight_BT` its logarithm without any bound, `logprob_BT` the policy's log-probability at the weight's
+    level. `clipped_ratio_BT` is the constant ratio of a token without gradient, and `rewarded_BT` is True in
+    rows with a positive reward. `row_constant_B` is the result of `Surrogate.row_constant` for these rows.
     """
 
     gate_BT: Tensor
@@ -38,15 +37,15 @@ class SurrogateInputs:
         return self.region.moving_away(self.gate_BT, self.advantage_BT)
 
     def runaway_BT(self, cap: float) -> Tensor:
-        """True where A < 0 and the ratio is at least `cap`."""
+        """Return True where A < 0 and the ratio is at least `cap`."""
         return (self.advantage_BT < 0.0) & (self.gate_BT >= cap)
 
     def by_sign(self, positive: float, negative: float) -> Tensor:
-        """`positive` at tokens with A > 0, `negative` at the others."""
+        """Return `positive` at tokens with A > 0, `negative` at the others."""
         return choose(self.advantage_BT > 0.0, positive, negative, self.weight_BT)
 
     def cut_where(self, dropped_BT: Tensor, held_BT: Tensor | float | None = None) -> SurrogateOutput:
-        """w A where kept; without gradient where dropped, with the ratio held at `held_BT`.
+        """Return w A where kept; without gradient where dropped, with the ratio fixed at `held_BT`.
 
         `held_BT` is the clipped ratio unless another is given.
         """
@@ -59,18 +58,18 @@ class SurrogateInputs:
         )
 
     def uncut(self, coefficient_BT: Tensor, value_BT: Tensor | None = None) -> SurrogateOutput:
-        """Terms that cut no gradient; without a value, a detached weight on the log-probability."""
+        """Return terms that clip no gradient; without a value, a detached weight on the log-probability."""
         nowhere_BT = self.region.feasible_BT.new_zeros(self.region.feasible_BT.shape)
         return SurrogateOutput(coefficient_BT=coefficient_BT, value_BT=value_BT, dropped_BT=nowhere_BT)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SurrogateOutput:
-    """The coefficient [B, T], its pathwise value if there is one, and the tokens whose gradient is cut.
+    """The coefficient [B, T], its pathwise value if there is one, and tokens whose gradient is clipped.
 
     Examples
     --------
-    PPO's clip of three tokens with advantage 1 at ratios 0.7, 1 and 1.3: the last is cut.
+    PPO's clip of three tokens with advantage 1 at ratios 0.7, 1 and 1.3: the last is clipped.
 
     >>> import torch
     >>> ratio = torch.tensor([[0.7, 1.0, 1.3]])
@@ -96,5 +95,5 @@ class SurrogateOutput:
 
 
 def choose(condition_BT: Tensor, if_true: float, if_false: float, like: Tensor) -> Tensor:
-    """One of two numbers at each token, in the dtype of `like` (of numbers alone torch makes float32)."""
+    """Return one of two numbers at each token, in the dtype of `like` (torch would make float32)."""
     return like.new_full(like.shape, if_true).masked_fill(~condition_BT, if_false)

@@ -1,7 +1,7 @@
-"""Which tokens count, and how much: detached factors on each token's terms.
+"""Token weights: detached factors on each token's terms.
 
 A weighting has two methods. `select` chooses among all tokens of a minibatch, without gradient; `weigh`
-gives what multiplies a micro-batch's terms: those of the surrogate, or those of the KL penalty.
+returns the factor of a micro-batch's terms: those of the surrogate, or those of the KL penalty.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CLIP_COV, _KL_COV = 1, 2  # purposes of random choices; distinct choices are in
 
 @dataclass(frozen=True, kw_only=True)
 class SelectionInputs:
-    """A minibatch, what the policy says about it, and the tokens whose gradient the surrogate cuts."""
+    """A minibatch, the policy's values on it, and the tokens whose gradient the surrogate clips."""
 
     batch: Batch
     policy: PolicyTokens
@@ -32,21 +32,21 @@ class SelectionInputs:
 
 
 class TokenWeight(Part, axis=True):
-    """Which tokens count, and how much.
+    """The weight of each token.
 
-    `anchor` is the policy that log-ratios are taken against; `weighs` says whose terms are scaled: those of
-    the surrogate, or those of the KL penalty.
+    `anchor` is the policy of the log-ratios; `weighs` says whose terms are scaled: those of the surrogate, or
+    those of the KL penalty.
     """
 
     anchor: ClassVar[Anchor] = "behavior"
     weighs: ClassVar[Literal["surrogate", "penalty"]] = "surrogate"
 
     def select(self, x: SelectionInputs, sum_over_ranks: Sum) -> Tensor | None:
-        """The selection over the whole minibatch [B, T], or None where the weighting needs none."""
+        """Return the selection over the whole minibatch [B, T], or None if the weighting needs none."""
         return None
 
     def weigh(self, prepared_BT: Tensor | None, log_ratio_BT: Tensor, batch: Batch) -> Tensor | None:
-        """The factor [B, T], or None for 1 everywhere: what was selected, unless there is another.
+        """Return the factor [B, T], by default the selection, or None for 1 everywhere.
 
         `log_ratio_BT` is log(policy / anchor) of tokens.
         """
@@ -64,13 +64,13 @@ class TopEntropy(TokenWeight):
 
     kind: Literal["top_entropy"] = "top_entropy"
     frac: PositiveFrac
-    """The share of tokens that are trained on."""
+    """Share of tokens that are trained on."""
 
     needs: ClassVar = Needs(prepare_pass=True, entropy="value")
     """A pass that ranks the minibatch's tokens by their entropy."""
 
     def select(self, x: SelectionInputs, sum_over_ranks: Sum) -> Tensor:
-        """1 at the tokens at or above the (1 - frac) quantile of the entropy, 0 elsewhere."""
+        """Return 1 at the tokens at or above the (1 - frac) quantile of the entropy, 0 elsewhere."""
         from atrium.method.selection import largest, token_mean
 
         entropy_BT, mask_BT = x.policy.entropy_BT, x.batch.mask_BT
@@ -81,27 +81,27 @@ class TopEntropy(TokenWeight):
 
 
 class RandomCovarianceDrop(TokenWeight):
-    """Clip-Cov: a random few of the tokens with a high covariance are dropped (arXiv 2505.22617).
+    """Clip-Cov: drops a few random tokens with a high covariance (arXiv 2505.22617).
 
     The covariance of a token is (A - mean A)(log pi - mean log pi). Among tokens that the surrogate keeps and
     whose covariance lies between `lower` and `upper`, each is dropped with the probability that makes the
-    expected number the share `frac` of all tokens (at least one), and all where there are not more.
-    Differs: the authors draw exactly that number, from one device's tokens.
+    expected number the share `frac` of all tokens (at least one), or all if there are fewer. Differs: the
+    authors draw exactly that number, from one device's tokens.
     """
 
     kind: Literal["clip_cov"] = "clip_cov"
     frac: PositiveFrac
-    """The share of all tokens that is dropped."""
+    """Share of all tokens that are dropped."""
     lower: Number
-    """The smallest covariance at which a token can be drawn."""
+    """Minimum covariance of a token that can be drawn."""
     upper: Number
-    """The largest covariance at which a token can be drawn."""
+    """Maximum covariance of a token that can be drawn."""
 
     needs: ClassVar = Needs(prepare_pass=True, sample_keys=True)
     """A pass that finds the minibatch's covariances, and keys for what is drawn."""
 
     def select(self, x: SelectionInputs, sum_over_ranks: Sum) -> Tensor:
-        """0 at the tokens that are dropped, 1 elsewhere."""
+        """Return 0 at dropped tokens, 1 elsewhere."""
         from atrium.method.selection import uniform
 
         covariance_BT, count = _covariance(x, sum_over_ranks)
@@ -114,22 +114,22 @@ class RandomCovarianceDrop(TokenWeight):
 
 
 class TopCovariancePenalty(TokenWeight):
-    """KL-Cov: the KL penalty applies to the tokens with the highest covariance only (arXiv 2505.22617).
+    """KL-Cov: the KL penalty applies only to the tokens with the highest covariance (arXiv 2505.22617).
 
-    Exactly the share `frac` of all tokens, at least one. Where covariances are equal, as all are with equal
-    advantages, the penalised ones are drawn at random.
+    Exactly the share `frac` of all tokens, at least one. If covariances are equal, as with equal advantages,
+    the penalized tokens are drawn at random.
     """
 
     kind: Literal["kl_cov"] = "kl_cov"
     frac: PositiveFrac
-    """The share of tokens that is penalised."""
+    """Share of tokens that are penalized."""
     weighs: ClassVar[Literal["surrogate", "penalty"]] = "penalty"
 
     needs: ClassVar = Needs(prepare_pass=True, sample_keys=True)
     """A pass that finds the minibatch's covariances, and keys for what is drawn."""
 
     def select(self, x: SelectionInputs, sum_over_ranks: Sum) -> Tensor:
-        """1 at the tokens whose penalty applies, 0 elsewhere."""
+        """Return 1 at the tokens whose penalty applies, 0 elsewhere."""
         from atrium.method.selection import exactly_largest, uniform
 
         covariance_BT, count = _covariance(x, sum_over_ranks)
@@ -140,7 +140,7 @@ class TopCovariancePenalty(TokenWeight):
 
 
 class OffPolicyMask(TokenWeight):
-    """Completions with a negative advantage and a mean of log(rollout / policy) above `delta` are dropped.
+    """Drops completions with a negative advantage and a mean of log(rollout / policy) above `delta`.
 
     Source: DeepSeek-V3.2, arXiv 2512.02556, eq. 9, which takes the sampling probabilities that the engine
     returned. A token whose sampling probability is unknown (NaN) adds 0 to the mean.
@@ -148,14 +148,14 @@ class OffPolicyMask(TokenWeight):
 
     kind: Literal["off_policy_mask"] = "off_policy_mask"
     delta: Positive
-    """The bound on the completion's mean log(rollout / policy), by the engine's log-probabilities."""
+    """Bound on the completion's mean log(rollout / policy), by the engine's log-probabilities."""
     anchor: ClassVar[Anchor] = "rollout"
 
     needs: ClassVar = Needs(rollout_logprobs=True)
     """The engine's numbers."""
 
     def weigh(self, prepared_BT: Tensor | None, log_ratio_BT: Tensor, batch: Batch) -> Tensor:
-        """0 in completions that are dropped, 1 elsewhere."""
+        """Return 0 in dropped completions, 1 elsewhere."""
         assert batch.advantage_BT is not None, "`with_advantages` comes first"
         known_BT = log_ratio_BT.masked_fill(log_ratio_BT.isnan(), 0.0)
         far_B = row_mean(-known_BT, batch.mask_BT) > self.delta
@@ -164,26 +164,26 @@ class OffPolicyMask(TokenWeight):
 
 
 class FutureRatio(TokenWeight):
-    """FIPO: tokens are weighted by the discounted log-ratios of what follows them (arXiv 2603.19835).
+    """FIPO: tokens are weighted by the discounted log-ratios of the tokens after them (arXiv 2603.19835).
 
-    f_t = clip(exp(sum_{s >= t} 2^(-(s - t) / half_life) M_s log w_s), lower, upper), and at most 1 where
-    A < 0 and w > `safe_ratio`; M_s is 0 where w > `max_ratio`, else 1. As in swift's implementation.
+    f_t = clip(exp(sum_{s >= t} 2^(-(s - t) / half_life) M_s log w_s), lower, upper), and at most 1 where A <
+    0 and w > `safe_ratio`; M_s is 0 where w > `max_ratio`, else 1. As in swift's implementation.
     """
 
     kind: Literal["future_ratio"] = "future_ratio"
     half_life: Positive
-    """Tokens after which a log-ratio counts half."""
+    """Number of tokens after which a log-ratio counts half."""
     lower: Annotated[float, Field(ge=0.0, le=1.0)]
-    """The smallest weight of a token."""
+    """Minimum weight of a token."""
     upper: Annotated[float, Field(ge=1.0, le=1e6)]
-    """The largest weight of a token."""
+    """Maximum weight of a token."""
     safe_ratio: AboveOne | None = None
-    """The ratio above which a token with a negative advantage gets no weight above 1; null for none."""
+    """Ratio above which a token with a negative advantage gets no weight above 1; null for none."""
     max_ratio: AboveOne | None = None
-    """The ratio above which a token is left out of the sums, as the dual clip's cap is; null for none."""
+    """Ratio above which a token is left out of the sums, like the dual clip's cap; null for none."""
 
     def weigh(self, prepared_BT: Tensor | None, log_ratio_BT: Tensor, batch: Batch) -> Tensor:
-        """The factor f_t of every token."""
+        """Return the factor f_t of every token."""
         own_BT = neutral(log_ratio_BT, batch.mask_BT)
         if self.max_ratio is not None:
             own_BT = own_BT.masked_fill(own_BT > math.log(self.max_ratio), 0.0)
@@ -196,7 +196,7 @@ class FutureRatio(TokenWeight):
 
 
 def _discounted_sums(value_BT: Tensor, half_life: float) -> Tensor:
-    """Sums over each token and all after it, which count half every `half_life` tokens."""
+    """Return sums over each token and all after it, whose weight halves every `half_life` tokens."""
     from torch.nn.functional import pad
 
     reach, sum_BT = 1, value_BT
@@ -208,7 +208,7 @@ def _discounted_sums(value_BT: Tensor, half_life: float) -> Tensor:
 
 
 def _covariance(x: SelectionInputs, sum_over_ranks: Sum) -> tuple[Tensor, Tensor]:
-    """(A - mean A)(log pi - mean log pi) [B, T], and the number of tokens of all ranks."""
+    """Return (A - mean A)(log pi - mean log pi) [B, T], and the number of tokens of all ranks."""
     from atrium.method.selection import token_mean
 
     batch = x.batch
@@ -221,5 +221,5 @@ def _covariance(x: SelectionInputs, sum_over_ranks: Sum) -> tuple[Tensor, Tensor
 
 
 def _share(count: Tensor, frac: float) -> Tensor:
-    """The whole number of tokens in a share, at least one."""
+    """Return the number of tokens in a share, at least one."""
     return (count * frac).floor().clamp(min=1.0)

@@ -25,19 +25,19 @@ _NEWTON_STEPS = 8  # from the outer bound they find the bounds to 1e-10 for budg
 class BinaryTotalVariation(Divergence):
     """|p - q| within a budget per side: p - q <= delta_high and q - p <= delta_low (DPPO-Binary-TV).
 
-    Only the quadratic surrogate, which divides by the budgets, takes them above 1.
+    Only the quadratic surrogate, which divides by the budgets, accepts budgets above 1.
     """
 
     kind: Literal["binary_total_variation"] = "binary_total_variation"
     delta_low: Budget
-    """The largest loss of the sampled token's probability."""
+    """Maximum decrease of the sampled token's probability."""
     delta_high: Budget
-    """The largest gain of the sampled token's probability."""
+    """Maximum increase of the sampled token's probability."""
     of_single_tokens: ClassVar[bool] = True
     measures_tokens: ClassVar[bool] = True
 
     def token_divergence(self, x: RegionInputs) -> Tensor:
-        """|p - q| of the sampled token."""
+        """Return |p - q| of the sampled token."""
         return _probability_change(x).abs()
 
     def _window_at(self, probability: float) -> Window:
@@ -45,7 +45,7 @@ class BinaryTotalVariation(Divergence):
         return Window(max(0.0, 1.0 - self.delta_low / probability), upper)
 
     def region(self, x: RegionInputs) -> Region:
-        """By the probabilities themselves: the ratio is bounded for its exponential's sake."""
+        """Return the region by the probabilities, since the ratio is bounded for exponentiation."""
         anchor_BT, change_BT = x.anchor_logprob_BT.exp(), _probability_change(x)
         return Region(
             lower=(1.0 - self.delta_low / anchor_BT).clamp(min=0.0),
@@ -63,27 +63,28 @@ class BinaryKL(Divergence):
 
     kind: Literal["binary_kl"] = "binary_kl"
     delta: Budget
-    """The budget: a token is feasible while its divergence is at most delta."""
+    """Budget: a token is feasible while its divergence is at most delta."""
     delta_low: Budget | None = None
-    """The budget of tokens that have become less likely, if it is another one (verl, SkyRL); null: delta."""
+    """Budget of tokens that have become less likely (verl, SkyRL); null for delta."""
     direction: Literal["forward", "both"] = "forward"
-    """`forward`: KL(q || p). `both`: the larger of KL(q || p) and KL(p || q), with probabilities held within
-    [1e-6, 1 - 1e-6] (KPop, prime-rl's pull request 3283); it gives no bounds on the ratio."""
+    """Direction of the divergence. `forward`: KL(q || p). `both`: the larger of KL(q || p) and KL(p || q),
+    with probabilities clamped to [1e-6, 1 - 1e-6] (KPop, prime-rl's pull request 3283); it gives no bounds on
+    the ratio."""
     of_single_tokens: ClassVar[bool] = True
     measures_tokens: ClassVar[bool] = True
 
     @property
     def has_window(self) -> bool:  # type: ignore[override]
-        """Whether bounds on the ratio stand for the divergence."""
+        """Whether bounds on the ratio are equivalent to the divergence."""
         return self.direction == "forward"
 
     @property
     def budgets(self) -> tuple[float, float]:
-        """The budgets below and above the anchor's probability."""
+        """Return the budgets below and above the anchor's probability."""
         return self.delta if self.delta_low is None else self.delta_low, self.delta
 
     def token_divergence(self, x: RegionInputs) -> Tensor:
-        """KL(q || p) of the two outcomes, or the larger of both divergences."""
+        """Return KL(q || p) of the two outcomes, or the larger of both divergences."""
         anchor_BT = x.anchor_logprob_BT
         policy_BT = anchor_BT + x.token_log_ratio_BT
         if self.direction == "forward":
@@ -111,7 +112,7 @@ class BinaryKL(Divergence):
         return Window(min(lower, 1.0), max(upper, 1.0))
 
     def region(self, x: RegionInputs) -> Region:
-        """By the log-ratio, because the ratio is bounded for its exponential's sake."""
+        """Return the region by the log-ratio, because the ratio is bounded for exponentiation."""
         if self.direction == "both":
             delta_BT = choose(x.token_log_ratio_BT < 0.0, *self.budgets, x.ratio_BT)
             return Region(feasible_BT=self.token_divergence(x) <= delta_BT)
@@ -123,7 +124,7 @@ class BinaryKL(Divergence):
         anchor_logprob_BT = x.anchor_logprob_BT.clamp(max=largest)
         anchor_BT, rest_BT = anchor_logprob_BT.exp(), -anchor_logprob_BT.expm1()
         odds_BT = anchor_logprob_BT - rest_BT.log()
-        # softplus(z) - q z at the anchor is its entropy; the budget comes on top.
+        # softplus(z) - q z at the anchor is its entropy; the budget is added to it.
         low, high = self.budgets
         low_BT, high_BT = (delta + softplus(odds_BT) - anchor_BT * odds_BT for delta in (low, high))
         below_BT = -(low_BT / anchor_BT).minimum(_outer_odds(low, rest_BT))
@@ -137,19 +138,19 @@ class BinaryKL(Divergence):
 
 
 class DynamicClip(Divergence):
-    """DCPO's window, wider for tokens that the anchor found unlikely.
+    """DCPO's window, wider for tokens that are unlikely under the anchor.
 
-    w in [1/2 + 1/2 sqrt(max(1 - 4 epsilon_low / q, 0)), 1/2 + 1/2 sqrt(1 + 4 epsilon_high / q)], the
-    upper bound at most `cap` (the authors' code).
+    w in [1/2 + 1/2 sqrt(max(1 - 4 epsilon_low / q, 0)), 1/2 + 1/2 sqrt(1 + 4 epsilon_high / q)], the upper
+    bound at most `cap` (the authors' code).
     """
 
     kind: Literal["dynamic_clip"] = "dynamic_clip"
     epsilon_low: Budget
-    """How far the ratio of a certain token may fall below 1."""
+    """Maximum decrease of the ratio below 1 for a token of probability 1."""
     epsilon_high: Budget
-    """How far it may rise above 1."""
+    """Maximum increase of the ratio above 1."""
     cap: AboveOne
-    """The largest upper bound of the ratio, however unlikely the token was."""
+    """Maximum upper bound of the ratio, however unlikely the token."""
     of_single_tokens: ClassVar[bool] = True
 
     def _window_at(self, probability: float) -> Window:
@@ -158,7 +159,7 @@ class DynamicClip(Divergence):
         return Window(lower, min(upper, self.cap))
 
     def region(self, x: RegionInputs) -> Region:
-        """The window of each token."""
+        """Return the window of each token."""
         anchor_BT = x.anchor_logprob_BT.exp()
         lower_BT = 0.5 + 0.5 * (1.0 - 4.0 * self.epsilon_low / anchor_BT).clamp(min=0.0).sqrt()
         upper_BT = 0.5 + 0.5 * (1.0 + 4.0 * self.epsilon_high / anchor_BT).sqrt()
@@ -166,9 +167,9 @@ class DynamicClip(Divergence):
 
 
 def two_outcome_kl(first_BT: Tensor, second_BT: Tensor) -> Tensor:
-    """KL(first || second) of a token against all others, from the log-probabilities of the token.
+    """Return KL(first || second) of a token against all others, from the token's log-probabilities.
 
-    Probabilities of 1 are held one rounding error below it.
+    Probabilities of 1 are reduced by one rounding error.
     """
     import torch
 
@@ -179,19 +180,19 @@ def two_outcome_kl(first_BT: Tensor, second_BT: Tensor) -> Tensor:
 
 
 def _probability_change(x: RegionInputs) -> Tensor:
-    """p - q [B, T] of the sampled token."""
+    """Return p - q [B, T] of the sampled token."""
     return (x.anchor_logprob_BT + x.token_log_ratio_BT).exp() - x.anchor_logprob_BT.exp()
 
 
 def _outer_odds(delta: float, anchor_BT: Tensor) -> Tensor:
-    """Log-odds beyond the bound: (p - q)^2 / (2 p) is at most the divergence for p above q."""
+    """Return log-odds beyond the bound: (p - q)^2 / (2 p) is at most the divergence for p above q."""
     spread_BT = (delta**2 + 2.0 * delta * anchor_BT).sqrt()
     outer_BT = (anchor_BT + delta + spread_BT).clamp(max=1.0)
     return outer_BT.log() - (-outer_BT).log1p()
 
 
 def _log_odds_at(anchor_BT: Tensor, level_BT: Tensor, odds_BT: Tensor) -> Tensor:
-    """Log-odds at which softplus(z) - q z reaches the level, from a start beyond them."""
+    """Return log-odds at which softplus(z) - q z reaches the level, starting beyond them."""
     from torch.nn.functional import softplus
 
     for _ in range(_NEWTON_STEPS):

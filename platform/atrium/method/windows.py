@@ -1,9 +1,9 @@
-"""Divergences of one token's ratio, and the ratio windows that budgets on them imply. Float64, no torch.
+"""Divergences of one token's ratio, and the equivalent ratio windows. Float64, no torch.
 
 A divergence here is a function D(w) of the ratio w = pi_theta(a) / pi_behavior(a) with D(1) = 0. The
-constraint D(w) <= delta is then the same as w in [l, u] (arXiv 2602.05494, Theorem 4.2 for KL3), so the
-trust region of any of them is computed once per run and costs what plain clipping costs.
-Functions take x = log w where that avoids cancellation near w = 1.
+constraint D(w) <= delta is then equivalent to w in [l, u] (arXiv 2602.05494, Theorem 4.2 for KL3), so the
+trust region of any of them is computed once per run and costs as much as plain clipping. Functions take x =
+log w if that avoids cancellation near w = 1.
 
 Divergences that also depend on the behavior probability, or on the whole distribution, have no constant
 window; see `atrium.method.divergences`.
@@ -29,7 +29,7 @@ class Window:
 
     Examples
     --------
-    ATR's window is the asymmetric clip range that its budget stands for (arXiv 2602.05494, Theorem 4.2):
+    ATR's window is the asymmetric clip range equivalent to its budget (arXiv 2602.05494, Theorem 4.2):
 
     >>> atr = window("kl3", 0.02314)
     >>> f"[{atr.lower:.4f}, {atr.upper:.4f}]"
@@ -41,7 +41,7 @@ class Window:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.lower <= 1.0 <= self.upper:
-            raise ValueError(f"a window must hold 1 and no negative ratio, got {self}")
+            raise ValueError(f"a window must contain 1 and no negative ratio, got {self}")
 
     @property
     def is_unbounded(self) -> bool:
@@ -50,7 +50,7 @@ class Window:
 
     @property
     def digits(self) -> tuple[str, str]:
-        """Both bounds to ten digits. Windows that agree in them are the same trust region."""
+        """Return both bounds to ten digits. Windows with equal digits are the same trust region."""
         return f"{self.lower:.10g}", f"{self.upper:.10g}"
 
 
@@ -59,11 +59,11 @@ UNBOUNDED = Window(0.0, math.inf)
 
 @dataclass(frozen=True, slots=True)
 class RatioDivergence:
-    """One divergence D(w): its value, its limit as w goes to 0, and its curvature at w = 1.
+    """A divergence D(w): its value, its limit as w goes to 0, and its curvature at w = 1.
 
-    `curvature` is D''(1), or None where D has a kink there; the width of a small window follows from it
-    (u - 1 and 1 - l are about sqrt(2 delta / curvature)), which is why equal budgets of different
-    divergences are not equal trust regions. `binds_above` is False for one-sided divergences.
+    `curvature` is D''(1), or None if D has a kink there. It determines the width of a small window (u - 1 and
+    1 - l are about sqrt(2 delta / curvature)), so equal budgets of different divergences are not equal trust
+    regions. `binds_above` is False for one-sided divergences.
     """
 
     of_log_ratio: LogRatioFunction
@@ -72,15 +72,15 @@ class RatioDivergence:
     binds_above: bool = True
 
     def value(self, ratio: float) -> float:
-        """D(w) for a ratio w >= 0."""
+        """Return D(w) for a ratio w >= 0."""
         if ratio < 0.0:
-            raise ValueError(f"a ratio is not negative, got {ratio}")
+            raise ValueError(f"a ratio cannot be negative, got {ratio}")
         return self.limit_at_zero if ratio == 0.0 else self.of_log_ratio(math.log(ratio))
 
     def window(self, delta: float) -> Window:
-        """All ratios with D(w) <= delta, to a relative error of 1e-12 in both bounds."""
+        """Return all ratios with D(w) <= delta, to a relative error of 1e-12 in both bounds."""
         if not delta >= 0.0 or math.isinf(delta):
-            raise ValueError(f"a budget is a number >= 0, got {delta}")
+            raise ValueError(f"a budget must be at least 0, got {delta}")
         if delta == 0.0:
             return Window(1.0, 1.0 if self.binds_above else math.inf)
         lower = 0.0 if delta >= self.limit_at_zero else math.exp(self._solve(delta, sign=-1.0))
@@ -88,7 +88,7 @@ class RatioDivergence:
         return Window(lower, upper)
 
     def _solve(self, delta: float, *, sign: float) -> float:
-        """The log-ratio on one side of 0 at which D equals delta; D grows monotonically from 0."""
+        """Return the log-ratio on one side of 0 at which D equals delta; D grows monotonically from 0."""
         edge = 1e-9
         while self.of_log_ratio(sign * edge) < delta:
             edge *= 2.0
@@ -98,11 +98,11 @@ class RatioDivergence:
 
 
 def share_after_batch(share: float, window: Window) -> float:
-    """The share of a good answer after one batch that is used until the window stops all motion.
+    """Return the share of a good answer after training on one batch until the window stops all changes.
 
-    Good answers push their share p until its ratio is u, bad ones push theirs, 1 - p, until its ratio is l;
-    the looser bound decides: min(1, max(u p, 1 - l (1 - p))). A law of this project (`docs/designs.md`),
-    where one token decides and steps are small.
+    Good answers increase their share p until its ratio is u, bad ones increase theirs, 1 - p, until its ratio
+    is l; the looser bound decides: min(1, max(u p, 1 - l (1 - p))). A result of this project
+    (`docs/designs.md`), for decisions of one token and small steps.
 
     Examples
     --------
@@ -115,28 +115,28 @@ def share_after_batch(share: float, window: Window) -> float:
 
 
 def find_root(function: Callable[[float], float], low: float, high: float, *, xtol: float) -> float:
-    """The root of a function between two numbers at which it has different signs, to 1e-15 of it.
+    """Return a function's root between two numbers at which its signs differ, to a relative 1e-15.
 
-    Raises `MissingDependencyError` without scipy, which a program with a training loop of its own may lack.
+    Raises `MissingDependencyError` without scipy, which a program with its own training loop may not have.
     """
     try:
         from scipy.optimize import brentq
     except ImportError as error:
         raise MissingDependencyError(
-            "the window of this divergence is found by scipy, which is not installed: pip install scipy"
+            "the window of this divergence needs scipy, which is not installed: pip install scipy"
         ) from error
     return float(brentq(function, low, high, xtol=xtol, rtol=1e-15))
 
 
 def _exponential_remainder(x: float) -> float:
-    """exp(x) - 1 - x without the cancellation near 0."""
+    """Return exp(x) - 1 - x without the cancellation near 0."""
     if abs(x) < _SERIES_BELOW:
         return x * x * (0.5 + x * (1 / 6 + x * (1 / 24 + x * (1 / 120 + x * (1 / 720 + x / 5040)))))
     return math.expm1(x) - x
 
 
 def _reversed_kl_remainder(x: float) -> float:
-    """1 + exp(x) (x - 1), that is w log w - w + 1, without the cancellation near 0."""
+    """Return 1 + exp(x) (x - 1), that is w log w - w + 1, without the cancellation near 0."""
     if abs(x) < _SERIES_BELOW:
         return x * x * (0.5 + x * (1 / 3 + x * (1 / 8 + x * (1 / 30 + x * (1 / 144 + x / 840)))))
     return x * math.exp(x) - math.expm1(x)
@@ -148,7 +148,7 @@ def _jensen_shannon(x: float) -> float:
 
 
 def alpha_divergence(alpha: float) -> RatioDivergence:
-    """(w^a - a w + a - 1) / (a (a - 1)), with its limits KL3 at a = 0 and w log w - w + 1 at a = 1."""
+    """Return (w^a - a w + a - 1) / (a (a - 1)), or KL3 at a = 0 and w log w - w + 1 at a = 1."""
     if alpha == 0.0:
         return DIVERGENCES["kl3"]
     if alpha == 1.0:
@@ -193,27 +193,27 @@ DIVERGENCES: dict[str, RatioDivergence] = {
 
 @cache
 def window(kind: str, delta: float, *, alpha: float = 0.0) -> Window:
-    """The ratio window of budget `delta` for the divergence called `kind` (`alpha` for `"alpha"`)."""
+    """Return the ratio window of budget `delta` for the divergence `kind` (`alpha` for `"alpha"`)."""
     return divergence(kind, alpha=alpha).window(delta)
 
 
 def divergence(kind: str, *, alpha: float = 0.0) -> RatioDivergence:
-    """The divergence called `kind`: a key of `DIVERGENCES`, or `"alpha"`."""
+    """Return the divergence `kind`: a key of `DIVERGENCES`, or `"alpha"`."""
     return alpha_divergence(alpha) if kind == "alpha" else DIVERGENCES[kind]
 
 
 def budget_for_upper(kind: str, upper: float) -> float:
-    """The budget whose window has this upper bound, e.g. KL3's delta for u = 1.28: 0.03314."""
+    """Return the budget whose window has this upper bound, e.g. KL3's delta for u = 1.28: 0.03314."""
     chosen = divergence(kind)
     if not chosen.binds_above:
         raise ValueError(f"{kind} bounds no ratio from above")
     if not upper >= 1.0:
-        raise ValueError(f"an upper bound is at least 1.0, got {upper}")
+        raise ValueError(f"an upper bound must be at least 1.0, got {upper}")
     return chosen.value(upper)
 
 
 def budget_for_lower(kind: str, lower: float) -> float:
-    """The budget whose window has this lower bound, e.g. KL3's delta for l = 0.8: 0.02314."""
+    """Return the budget whose window has this lower bound, e.g. KL3's delta for l = 0.8: 0.02314."""
     if not 0.0 < lower <= 1.0:
-        raise ValueError(f"a lower bound lies in (0, 1], got {lower}")
+        raise ValueError(f"a lower bound must be in (0, 1], got {lower}")
     return divergence(kind).value(lower)

@@ -1,4 +1,4 @@
-"""What a method is in words: a short text per axis, such as `kl3 delta=0.0231`; never a formula."""
+"""Descriptions of a method: a short text per axis, such as `kl3 delta=0.0231`; never a formula."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SCALES = {
 
 
 def describe(algorithm: Algorithm, divergence: Divergence, regularizer: Regularizer) -> dict[str, str]:
-    """The choice on every axis, in the order in which a method is read; empty where it changes nothing."""
+    """Describe the choice on every axis, in reading order; empty for neutral choices."""
     return {
         "advantage": _advantage(algorithm),
         "ratio": _ratio(algorithm),
@@ -52,7 +52,7 @@ def describe(algorithm: Algorithm, divergence: Divergence, regularizer: Regulari
 
 
 def window_text(divergence: Divergence) -> str:
-    """The window of a divergence, or why there is no single one."""
+    """Return the window of a divergence, or why there is no single one."""
     window = divergence.window()
     if window is None:
         if divergence.has_window and divergence.needs.prepare_pass:
@@ -65,14 +65,14 @@ def window_text(divergence: Divergence) -> str:
 
 
 def interval(window: Window, digits: int = 4) -> str:
-    """A window such as `[0.8002, 1.2306]`; a side that never binds is open."""
+    """Format a window such as `[0.8002, 1.2306]`; a side that never binds is open."""
     low = "(0" if window.lower == 0.0 else f"[{window.lower:.{digits}f}"
     high = "∞)" if math.isinf(window.upper) else f"{window.upper:.{digits}f}]"
     return f"{low}, {high}"
 
 
 def kind_text(section: BaseModel, *without: str) -> str:
-    """A choice by its kind, followed by its settings."""
+    """Describe a choice by its kind, followed by its settings."""
     names = [name for name in type(section).model_fields if name not in ("kind", *without)]
     words = [f"{name}={_value(getattr(section, name))}" for name in names]
     return " ".join([str(getattr(section, "kind", "")), *words]).strip()

@@ -1,4 +1,4 @@
-"""The shape of any model that transformers knows, by its configuration alone, without weights."""
+"""The shape of any model known to transformers, from its configuration alone, without weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from atrium.models.sources import buildable, locate, quiet, readable
 
 
 def hub_shape(source: str, revision: str | None = None) -> ModelShape:
-    """The shape of a Hub id or a local folder; raises as `load_policy` does."""
+    """Return the shape of a Hub id or a local folder; raises as `load_policy` does."""
     location = locate(source, revision)
     with quiet(), readable(location):
         config = AutoConfig.from_pretrained(location, revision=revision or "main", trust_remote_code=False)
@@ -24,7 +24,10 @@ def hub_shape(source: str, revision: str | None = None) -> ModelShape:
 
 
 def random_shape(architecture: Mapping[str, Any]) -> ModelShape:
-    """The shape of what `build_random_policy` builds from the same settings; raises as it does."""
+    """Return the shape of the model that `build_random_policy` builds from the same settings.
+
+    Raises as it does.
+    """
     with quiet(), buildable(architecture):
         return _shape(AutoConfig.for_model(**architecture))
 
@@ -33,7 +36,7 @@ def _shape(config: PreTrainedConfig) -> ModelShape:
     text = config.get_text_config()
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    # State-space models name their heads otherwise.
+    # State-space models name their heads differently.
     num_heads = getattr(text, "num_attention_heads", None) or getattr(text, "num_heads", None) or 1
     return ModelShape(
         model_type=text.model_type,
@@ -41,7 +44,7 @@ def _shape(config: PreTrainedConfig) -> ModelShape:
         num_tensors=sum(1 for _ in model.parameters()),
         num_layers=text.num_hidden_layers,
         hidden_size=text.hidden_size,
-        # GPT-2 and its like have no name for it: four times the width.
+        # GPT-2 and similar models have no key for it: four times the width.
         feed_forward_size=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
         vocabulary_size=text.vocab_size,
         num_heads=num_heads,

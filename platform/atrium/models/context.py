@@ -1,7 +1,8 @@
-"""The longest row that a model computes, from the keys of its config.json. Never torch.
+"""The maximum row length of a model, from the keys of its config.json. Never torch.
 
 Rope types such as `longrope` and `dynamic` choose their factors by the longest row of a batch. Beyond their
-original length, the log-probabilities of a short row depend on the rows beside it; up to it, they do not.
+original length, the log-probabilities of a short row depend on the other rows of its batch; up to that
+length, they do not.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ _ORIGINAL = "original_max_position_embeddings"
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The most tokens that a prompt and its completion may have together; 0 where a model has no bound.
+    """Maximum number of tokens of a prompt and its completion together; 0 if a model has no limit.
 
-    `rope_type` is the type of rotary embedding that sets this bound, where one does.
+    `rope_type` is the type of rotary embedding that sets this limit, if one does.
     """
 
     length: int
@@ -31,7 +32,7 @@ class Context:
 
     @classmethod
     def of(cls, keys: Mapping[str, object]) -> Self:
-        """The context of the language model whose config.json has these keys."""
+        """Return the context of the language model whose config.json has these keys."""
         length = next((found for name in _LENGTH_KEYS if (found := _size(keys.get(name)))), 0)
         limits = list(_rope_limits(keys, _size(keys.get(_ORIGINAL)), length))
         bounding = [limit for limit in limits if 0 < limit[0] <= (length or limit[0])]
@@ -39,7 +40,7 @@ class Context:
 
     @property
     def reason(self) -> str:
-        """Why the context is shorter than the positions that the model knows; empty where it is not."""
+        """The reason why the context is shorter than the model's number of positions; empty if it is not."""
         if self.rope_type is None:
             return ""
         return (
@@ -49,7 +50,7 @@ class Context:
 
 
 def windows(keys: Mapping[str, object]) -> dict[str, int]:
-    """The windows and chunks of attention, in tokens, that a config.json names anywhere."""
+    """Return all attention windows and chunks in a config.json, in tokens."""
     found = {
         name: size for name, value in keys.items() if _WINDOW_KEY.search(str(name)) and (size := _size(value))
     }
@@ -60,7 +61,7 @@ def windows(keys: Mapping[str, object]) -> dict[str, int]:
 def _rope_limits(
     value: object, original: int, longest: int, *, in_rope: bool = False
 ) -> Iterator[tuple[int, str]]:
-    """The length up to which each rope type found in nested settings has one set of factors, and the type."""
+    """Yield each rope type in nested settings, with the length up to which it has one set of factors."""
     if not isinstance(value, Mapping):
         return
     kind = str(value.get("rope_type", value.get("type"))) if in_rope else ""
@@ -73,5 +74,5 @@ def _rope_limits(
 
 
 def _size(value: object) -> int:
-    """The value where it is a positive whole number, else 0."""
+    """Return the value if it is a positive whole number, else 0."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

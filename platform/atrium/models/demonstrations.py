@@ -1,9 +1,9 @@
 r"""Demonstrations of the built-in task as packed training batches.
 
-A demonstration is prompt, completion and end token. The clean demonstrator works every step; the
-imperfect one often answers at once, often wrongly, and slips in its steps, so that the policy taught by
-it has something left to learn. Several demonstrations share a row of a batch and do not see each other:
-padding every one to the longest would nearly double the work.
+A demonstration is prompt, completion and end token. The clean demonstrator works out every step. The
+imperfect one often answers directly, often wrongly, and makes mistakes in its steps, so that the resulting
+policy has something left to learn. Several demonstrations share a row of a batch and do not attend to each
+other: padding each to the longest would nearly double the work.
 
 Axes: B rows, T positions in a row, N targets (the positions whose next token is part of a completion).
 """
@@ -31,15 +31,15 @@ from atrium.data.settings import ArithmeticSettings
 from atrium.models.tiny import PIECE
 
 Demonstrator = Callable[[str], str]
-"""Question to completion, without the end token."""
+"""A function from a question to a completion without the end token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PackedBatch:
     """Demonstrations side by side in rows, and the tokens to predict.
 
-    `attention_bias_B1TT` is 0 where a position may look and -inf elsewhere; positions count from 0 in
-    each demonstration. Target `target_id_N[i]` follows flat position `position_N[i]` of [B, T].
+    `attention_bias_B1TT` is 0 where a position may attend and -inf elsewhere; positions count from 0 in each
+    demonstration. Target `target_id_N[i]` follows flat position `position_N[i]` of [B, T].
     """
 
     input_id_BT: Tensor
@@ -58,14 +58,14 @@ class _Demonstration:
 
 
 def clean_demonstrator(question: str) -> str:
-    """Every step worked and right."""
+    """Return a solution with every step, all correct."""
     return solution(question)
 
 
 def imperfect_demonstrator(
     rng: random.Random, *, direct_frac: float, direct_error_frac: float, slip_frac: float
 ) -> Demonstrator:
-    """A share of direct answers, some of them wrong; the rest are worked, with slips."""
+    """Return a demonstrator that gives some answers directly, some wrong; its steps contain mistakes."""
 
     def demonstrate(question: str) -> str:
         if rng.random() < direct_frac:
@@ -83,7 +83,7 @@ def demonstration_batches(
     batch_size: int,
     seed: int,
 ) -> Iterator[PackedBatch]:
-    """For each phase its number of batches of `batch_size` demonstrations; no question is held out."""
+    """Yield each phase's batches of `batch_size` demonstrations; no question is held out."""
     questions = draw_questions(arithmetic, f"warmup-{derive_seed(seed, 'warmup_questions')}")
     encode = _encoder(tokenizer)
     for num_batches, demonstrate in phases:
@@ -93,16 +93,16 @@ def demonstration_batches(
 
 
 def longest_demonstration(max_operands: int) -> int:
-    """An upper bound on the tokens of a demonstration, prompt and end token included."""
-    num_digits = len(str(11 * max_operands))  # operands of 9 and slips of 2
+    """Return an upper bound on the tokens of a demonstration, including prompt and end token."""
+    num_digits = len(str(11 * max_operands))  # operands of 9 and mistakes of 2
     prompt = len("<>") + 2 * max_operands
     steps = (max_operands - 1) * (2 * num_digits + len("+9=;"))
     return prompt + steps + num_digits + len("[]$")
 
 
 def pack(demonstrations: Sequence[_Demonstration]) -> PackedBatch:
-    """Put demonstrations side by side into as few rows as first-fit by falling length finds."""
-    # Half as long again as the longest: longer rows waste less padding, shorter ones less attention.
+    """Pack demonstrations into few rows, by first-fit in order of decreasing length."""
+    # 1.5 times the longest: longer rows waste less padding, shorter ones less attention.
     num_columns = 3 * max(len(demonstration.token_ids) for demonstration in demonstrations) // 2
     rows: list[list[_Demonstration]] = []
     room: list[int] = []
@@ -120,7 +120,7 @@ def pack(demonstrations: Sequence[_Demonstration]) -> PackedBatch:
 def _tensors(rows: list[list[_Demonstration]], num_columns: int) -> PackedBatch:
     input_id_BT = np.zeros((len(rows), num_columns), dtype=np.int64)
     position_id_BT = np.zeros_like(input_id_BT)
-    owner_BT = np.zeros_like(input_id_BT)  # 0 is padding, which looks at padding only
+    owner_BT = np.zeros_like(input_id_BT)  # 0 is padding, which attends to padding only
     positions: list[int] = []
     targets: list[int] = []
     for row, members in enumerate(rows):
@@ -147,7 +147,7 @@ def _tensors(rows: list[list[_Demonstration]], num_columns: int) -> PackedBatch:
 
 
 def _encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[str, str], _Demonstration]:
-    """Encode (question, completion) as the chat template and the tokenizer do, several times faster."""
+    """Return a function that encodes (question, completion) as the chat template does, but faster."""
     framed: str = tokenizer.apply_chat_template(
         [{"role": "user", "content": "="}], tokenize=False, add_generation_prompt=True
     )

@@ -1,9 +1,9 @@
-"""Low-rank adapters (LoRA) in a policy: adding them, switching them off, merging and storing them.
+"""Low-rank adapters (LoRA) in a policy: adding, disabling, merging and storing them.
 
-peft puts the adapters into the model in place: each chosen linear map W becomes W + (alpha / rank) B A, of
-which only A and B are trained. B begins at 0, so the policy begins as it was. Merged weights are computed
-beside the frozen ones, one map at a time; W itself never changes, so nothing is lost in adding and
-subtracting. Adapters are stored in peft's own format, as safetensors.
+peft inserts the adapters into the model in place: each chosen linear map W becomes W + (alpha / rank) B A, of
+which only A and B are trained. B is initially 0, so the policy is initially unchanged. Merged weights are
+computed next to the frozen ones, one map at a time; W itself never changes, so no precision is lost by adding
+and subtracting. Adapters are stored in peft's own format, as safetensors.
 
 Source: LoRA, arXiv 2106.09685, equation 3.
 """
@@ -28,7 +28,7 @@ from atrium.models.settings import LoraSettings
 from atrium.models.shape import chosen_maps
 
 ADAPTER_FOLDER = "adapter"
-"""The folder of a saved policy that holds its adapters, as peft loads them."""
+"""Folder of a saved policy with its adapters, in peft's format."""
 
 _NAME = "default"
 _WEIGHTS = "adapter_model.safetensors"
@@ -37,11 +37,11 @@ _PREFIX = "base_model.model."  # of every name in a file that peft writes
 
 
 def add_lora(model: PreTrainedModel, settings: LoraSettings, *, seed: int, source: str | None = None) -> None:
-    """Put adapters into the model, in place, and freeze everything else.
+    """Add adapters to the model, in place, and freeze everything else.
 
-    The start of A depends on the seed only; the global random state is left as it was. `source` is what the
-    stored adapters name as their base. There is no dropout: it would make the trained policy another than the
-    sampled one. Raises `ConfigError` for maps that the model does not have.
+    The initial A depends on the seed only; the global random state is unchanged. `source` is the base model's
+    name in the stored adapters. There is no dropout: it would make the trained policy differ from the sampled
+    one. Raises `ConfigError` for maps that the model does not have.
     """
     from peft import LoraConfig, inject_adapter_in_model
 
@@ -65,15 +65,15 @@ def add_lora(model: PreTrainedModel, settings: LoraSettings, *, seed: int, sourc
 
 
 def has_lora(model: nn.Module) -> bool:
-    """Whether the model holds adapters."""
+    """Return whether the model has adapters."""
     return any(True for _ in _adapted(model))
 
 
 def merged_weights(model: PreTrainedModel) -> Mapping[str, Tensor]:
-    """A plain `state_dict` of the policy as it is now, tied heads included.
+    """Return a plain `state_dict` of the current policy, including tied heads.
 
-    Without adapters it is the model's own. With adapters, W + (alpha / rank) B A is computed whenever an item
-    is asked for, so that only one such matrix need be in memory.
+    Without adapters it is the model's own. With adapters, W + (alpha / rank) B A is computed on each access
+    to an item, so that only one such matrix need be in memory.
     """
     if has_lora(model):
         return _MergedWeights(model)
@@ -82,7 +82,7 @@ def merged_weights(model: PreTrainedModel) -> Mapping[str, Tensor]:
 
 
 def host_weights(model: PreTrainedModel) -> dict[str, Tensor]:
-    """All of `merged_weights`, for a file: what was merged is moved to the host, map by map."""
+    """Return all of `merged_weights`, for a file: each merged map is moved to the host before the next."""
     base = base_weights(model)
     return {
         name: weight if weight.data_ptr() == base[name].data_ptr() else weight.cpu()
@@ -91,7 +91,7 @@ def host_weights(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def base_weights(model: PreTrainedModel) -> dict[str, Tensor]:
-    """The plain `state_dict` without what adapters add: names, shapes and ties of `merged_weights`."""
+    """Return the plain `state_dict` without adapters: names, shapes and ties of `merged_weights`."""
     return {
         name.replace(_BASE, ""): tensor
         for name, tensor in model.state_dict().items()
@@ -100,10 +100,10 @@ def base_weights(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def plain_copy(model: PreTrainedModel) -> PreTrainedModel:
-    """A second model with the policy's weights as they are now, without adapters.
+    """Return a second model with the policy's current weights, without adapters.
 
-    Its parameters ask for gradients, as those of a policy do: torch chooses kernels by that, and with them
-    the last bits of what the copy computes.
+    Its parameters require gradients, like those of a policy: torch's choice of kernels depends on this, and
+    therefore the last bits of the results.
     """
     plain = copy.deepcopy(model)
     for name, layer in list(_adapted(plain)):
@@ -118,7 +118,7 @@ def plain_copy(model: PreTrainedModel) -> PreTrainedModel:
 
 @contextmanager
 def adapters_off(model: nn.Module) -> Iterator[None]:
-    """Let the model be the one that training began with, for the body."""
+    """Disable the adapters within the body, which restores the model from before training."""
     layers = [layer for _, layer in _adapted(model)]
     for layer in layers:
         layer._disable_adapters = True
@@ -146,7 +146,7 @@ def write_adapter(model: PreTrainedModel, folder: Path) -> None:
 
 
 def read_adapter(model: PreTrainedModel, folder: Path) -> None:
-    """Take over the adapters of a folder; raises `CheckpointError` where they are missing or do not fit."""
+    """Load the adapters of a folder; raises `CheckpointError` if they are missing or do not fit."""
     try:
         stored = load_file(folder / _WEIGHTS)
     except (OSError, SafetensorError) as error:
@@ -158,7 +158,7 @@ def read_adapter(model: PreTrainedModel, folder: Path) -> None:
     if misfits:
         raise CheckpointError(
             f"the adapters in {folder} do not fit model.lora: {len(misfits)} tensors differ (first: "
-            f"{misfits[0]}); go on with the settings that they were trained with"
+            f"{misfits[0]}); use the settings that they were trained with"
         )
     with torch.no_grad():
         for name, value in own.items():
@@ -189,14 +189,17 @@ class _MergedWeights(Mapping[str, Tensor]):
 
 
 def _adapted(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """The linear maps that have adapters, by name. They are known by their parts: peft need not be there."""
+    """Yield the linear maps with adapters, by name.
+
+    They are recognized by their attributes, so peft is optional.
+    """
     for name, module in model.named_modules():
         if hasattr(module, "lora_A") and hasattr(module, "base_layer"):
             yield name, module
 
 
 def _adapter_weights(model: PreTrainedModel) -> dict[str, Tensor]:
-    """A and B of every map, under the names that peft stores them by."""
+    """Return A and B of every map, under peft's names."""
     return {
         name.replace(f".{_NAME}.", "."): tensor
         for name, tensor in model.state_dict().items()
@@ -205,7 +208,7 @@ def _adapter_weights(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def _linear_maps(model: PreTrainedModel) -> Iterator[str]:
-    """The names of the linear maps, the LM head excepted."""
+    """Yield the names of the linear maps, except for the LM head."""
     for name, module in model.base_model.named_modules():
         if isinstance(module, nn.Linear):
             yield name

@@ -1,7 +1,7 @@
-"""A policy: a causal language model with its tokenizer and what sampling from it needs to know.
+"""A policy: a causal language model with its tokenizer and the limits needed for sampling.
 
-Loads from a local folder or the Hub, from safetensors only, and never runs code that a repository
-brings. What is wrong with a source becomes one line; the library's own chatter is kept off the terminal.
+Policies are loaded from a local folder or the Hub, from safetensors only, and code in a repository is never
+run. An error in a source becomes one line; the library's own output is kept off the terminal.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from atrium.models.lora import ADAPTER_FOLDER, has_lora, host_weights, merged_we
 from atrium.models.sources import buildable, locate, quiet, readable
 
 _UNBOUNDED = 1 << 20
-"""The context in tokens of models that compute rows of any length."""
+"""Context in tokens of models that compute rows of any length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Policy:
     """A model, its tokenizer, and their limits.
 
-    Any of `stop_token_ids` ends a completion and is kept in it. `context` bounds prompt and
-    completion together.
+    Any of `stop_token_ids` ends a completion and is kept in it. `context` limits prompt and completion
+    together.
     """
 
     model: PreTrainedModel
@@ -52,7 +52,7 @@ class Policy:
 
     @property
     def context_length(self) -> int:
-        """The most tokens that a prompt and its completion may have together."""
+        """Maximum number of tokens of a prompt and its completion together."""
         return self.context.length
 
     @property
@@ -62,13 +62,13 @@ class Policy:
 
     @property
     def size(self) -> str:
-        """The number of parameters in words, and how many of them are trained where that is not all."""
+        """The number of parameters in words, and the number of trained ones if it differs."""
         num_trained = sum(value.numel() for value in self.model.parameters() if value.requires_grad)
         whole = f"{self.num_parameters:,} parameters"
         return whole if num_trained == self.num_parameters else f"{num_trained:,} of {whole}"
 
     def weights(self) -> Mapping[str, Tensor]:
-        """The full plain `state_dict`, tied heads included; adapters are merged as items are taken."""
+        """Return the full plain `state_dict`, including tied heads; adapters are merged on access."""
         return merged_weights(self.model)
 
 
@@ -81,8 +81,8 @@ def load_policy(
 ) -> Policy:
     """Load a policy from a transformers folder or a Hub id, in evaluation mode.
 
-    Raises `ConfigError` for a source that cannot be found or reached, a gated one, or a revision that a
-    local folder cannot have; `CheckpointError` for one that is incomplete, damaged, pickled or not finite.
+    Raises `ConfigError` for a source that cannot be found or reached, a gated one, or a revision of a local
+    folder; `CheckpointError` for a source that is incomplete, damaged, pickled or not finite.
     """
     location = locate(str(source), revision)
     options: dict[str, Any] = {"revision": revision or "main", "trust_remote_code": False}
@@ -107,9 +107,9 @@ def load_policy(
     broken = [name for name, value in model.named_parameters() if not value.isfinite().all()]
     if broken:
         raise CheckpointError(
-            f"the weights in '{location}' are not finite: {len(broken)} tensors hold NaN or infinity (first: "
-            f"{broken[0]}); load another copy, or go on from a step before they diverged: `atrium train "
-            "--resume RUN@STEP optimizer.learning_rate=RATE` begins a new run there"
+            f"the weights in '{location}' are not finite: {len(broken)} tensors contain NaN or infinity "
+            f"(first: {broken[0]}); load another copy, or continue from a step before they diverged: "
+            "`atrium train --resume RUN@STEP optimizer.learning_rate=LR` starts a new run there"
         )
     return _policy(model.eval(), tokenizer, str(location))
 
@@ -117,7 +117,7 @@ def load_policy(
 def load_tokenizer(
     source: str | Path, *, revision: str | None = None
 ) -> tuple[PreTrainedTokenizerBase, Context]:
-    """The tokenizer and the context of a policy, without its weights. Raises what `load_policy` raises."""
+    """Load the tokenizer and the context of a policy, without its weights. Raises as `load_policy` does."""
     location = locate(str(source), revision)
     with quiet(), readable(location):
         config, tokenizer = _described(location, {"revision": revision or "main", "trust_remote_code": False})
@@ -125,14 +125,14 @@ def load_tokenizer(
 
 
 def _described(location: str, options: Mapping[str, Any]) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
-    """The files of a source that say what its weights are."""
+    """Load the files of a source that describe its weights."""
     config = AutoConfig.from_pretrained(location, **options)
     _refuse_quantised(config, location)
     tokenizer = AutoTokenizer.from_pretrained(location, **options)
     if not tokenizer.encode("1", add_special_tokens=False):
-        # transformers makes an empty tokenizer where the files of some are missing.
+        # transformers creates an empty tokenizer if files of some tokenizers are missing.
         raise CheckpointError(
-            f"the tokenizer of '{location}' knows no text, so its files are missing; copy tokenizer.json and "
+            f"the tokenizer of '{location}' is empty, so its files are missing; copy tokenizer.json and "
             "tokenizer_config.json from the model's source"
         )
     return config, tokenizer
@@ -144,7 +144,7 @@ def _context(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> Co
 
 
 def with_files_of(policy: Policy, folder: Path) -> Policy:
-    """The policy with the tokenizer, stop tokens and generation config of a checkpoint's folder."""
+    """Return the policy with the tokenizer, stop tokens and generation config of a checkpoint's folder."""
     model, options = policy.model, {"trust_remote_code": False, "local_files_only": True}
     with quiet(), readable(str(folder)):
         config = AutoConfig.from_pretrained(folder, **options)
@@ -162,8 +162,8 @@ def _refuse_quantised(config: PreTrainedConfig, location: str | Path) -> None:
         return
     method = quantisation.get("quant_method", "some way") if isinstance(quantisation, dict) else "some way"
     raise CheckpointError(
-        f"the weights in '{location}' are quantised ({method}), and rounded weights cannot be trained; load "
-        "the model that they were made from"
+        f"the weights in '{location}' are quantized ({method}), and quantized weights cannot be trained; "
+        "load the original model"
     )
 
 
@@ -175,11 +175,11 @@ def build_random_policy(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> Policy:
-    """A policy with random weights; `architecture` holds `model_type` and the keys of its config.
+    """Build a policy with random weights; `architecture` holds `model_type` and the keys of its config.
 
-    Special tokens come from the tokenizer, and so does `vocab_size` unless it is given. The weights
-    depend on the seed only, and the global random state is left as it was. Raises `ConfigError` for an
-    architecture that transformers does not know or cannot build.
+    Special tokens come from the tokenizer, and so does `vocab_size` unless it is given. The weights depend on
+    the seed only, and the global random state is unchanged. Raises `ConfigError` for an architecture that
+    transformers does not know or cannot build.
     """
     special = {
         "bos_token_id": tokenizer.bos_token_id,
@@ -189,8 +189,8 @@ def build_random_policy(
     settings = {"vocab_size": len(tokenizer), **architecture, **special}
     if settings["vocab_size"] < len(tokenizer):
         raise ConfigError(
-            f"architecture.vocab_size is {settings['vocab_size']}, but the tokenizer has "
-            f"{len(tokenizer)} tokens; raise it or leave it out"
+            f"architecture.vocab_size is {settings['vocab_size']}, but the tokenizer has {len(tokenizer)} "
+            "tokens; raise it or remove it"
         )
     with quiet(), torch.random.fork_rng(devices=[]), buildable(settings):
         # Not torch.manual_seed: that would also reseed CUDA, which is not restored here.
@@ -202,11 +202,11 @@ def build_random_policy(
 
 @contextmanager
 def staged(folder: Path) -> Iterator[Path]:
-    """A folder beside `folder` that takes its place when the block ends well, and goes where it does not."""
+    """Yield a temporary folder that replaces `folder` on success and is deleted on failure."""
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         yield staging
-        staging.chmod(0o755)  # mkdtemp's folders are for one user only
+        staging.chmod(0o755)  # mkdtemp creates folders for one user only
         staging.rename(folder)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -215,7 +215,7 @@ def staged(folder: Path) -> Iterator[Path]:
 def write_policy(policy: Policy, folder: Path) -> None:
     """Write the policy as a plain transformers folder into an existing folder.
 
-    Adapters are merged into the weights, and lie in a folder of their own besides.
+    Adapters are merged into the weights, and also stored in a separate folder.
     """
     with quiet():
         if has_lora(policy.model):
@@ -235,7 +235,7 @@ def _policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: 
     if not stop:
         found = f" among the model's {size} tokens (found: {sorted(beyond)})" if beyond else ""
         raise ConfigError(
-            f"neither the model nor the tokenizer of {source} names an end-of-sequence token{found}, so "
+            f"neither the model nor the tokenizer of {source} has an end-of-sequence token{found}, so "
             "completions could never end; set eos_token_id in its config.json"
         )
     pad = _token_ids(tokenizer.pad_token_id) or _token_ids(model.config.pad_token_id) or stop
@@ -249,7 +249,7 @@ def _policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: 
 
 
 def _token_ids(*values: int | list[int] | None) -> set[int]:
-    """The ids in settings that hold one, several or none."""
+    """Return the ids in settings that hold one, several or none."""
     ids: set[int] = set()
     for value in values:
         if value is not None:

@@ -1,4 +1,4 @@
-"""What a policy's transformers folder holds besides its weights."""
+"""The files of a policy's transformers folder other than its weights."""
 
 from __future__ import annotations
 

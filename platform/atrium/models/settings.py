@@ -1,6 +1,6 @@
-r"""Settings of the policy: the group `model`, and what the built-in model is made of. Never torch.
+r"""Settings of the policy: the group `model`, and the parts of the built-in model. Never torch.
 
-Loading, adapters and the warm-up take these classes as they are.
+Loading, adapters and the warm-up use these classes directly.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ TOKENS = (
     *("<pad>", "<unk>", "<eos>", "<q>", "<a>"),
     *("\\boxed{", "}", *"0123456789", *"+-=;", *"*/(). \n"),
 )
-"""The built-in model's vocabulary; a token's place is its id. The last seven are not in the chain task."""
+"""The built-in model's vocabulary; a token's index is its id. The last seven are not used in the chain
+task."""
 
 
 class WarmupSettings(Section):
-    """The supervised warm-up of the built-in model; both numbers of steps 0 leave it untrained."""
+    """The supervised warm-up of the built-in model; if both numbers of steps are 0, it stays untrained."""
 
     num_clean_steps: CountOrZero = 600
-    """Steps on correct worked solutions, which build competence."""
+    """Number of steps on correct worked solutions, which build competence."""
     num_imperfect_steps: CountOrZero = 200
-    """Steps on an imperfect demonstrator's answers, which reinforcement then has to overcome."""
+    """Number of steps on an imperfect demonstrator's answers, which reinforcement learning must then
+    overcome."""
     batch_size: Count = 32
     """Problems in each warm-up step."""
     learning_rate: Rate = 0.008
@@ -37,23 +39,24 @@ class WarmupSettings(Section):
     direct_error_frac: Frac = 0.3
     """Probability that such a direct answer is wrong."""
     slip_frac: Frac = 0.12
-    """Probability that a step of a worked solution slips, and carries the slip on."""
+    """Probability that a step of a worked solution is wrong; the error carries over."""
 
     @property
     def num_steps(self) -> int:
-        """The optimiser steps of both phases."""
+        """The number of optimizer steps of both phases."""
         return self.num_clean_steps + self.num_imperfect_steps
 
 
 class LoraSettings(Section):
-    """Adapters that are trained in place of the model's own weights; the engine samples from both merged."""
+    """Adapters that are trained instead of the model's own weights; the engine samples from both merged."""
 
     rank: Count
-    """Rows of A and columns of B, of every adapted map."""
+    """Rank of the adapters: rows of A and columns of B, of every adapted map."""
     alpha: Positive
-    """Scale: the adapters' product counts alpha / rank times."""
+    """Scale of the adapters: their product is multiplied by alpha / rank."""
     target_modules: Annotated[tuple[Text, ...], Field(min_length=1)] | Literal["all_linear"] = "all_linear"
-    """The maps that get adapters, by the last part of their names; all_linear for all but the LM head."""
+    """Linear maps that get adapters, by the last part of their names; all_linear for all except the LM
+    head."""
 
 
 class TinySettings(Section):
@@ -62,24 +65,24 @@ class TinySettings(Section):
     hidden_size: Count = 64
     """Width of the residual stream."""
     num_layers: Count = 2
-    """The number of transformer layers."""
+    """Number of transformer layers."""
     num_heads: Count = 4
-    """Query heads per layer; a multiple of num_key_value_heads."""
+    """Number of query heads per layer; a multiple of num_key_value_heads."""
     num_key_value_heads: Count = 2
-    """Key and value heads per layer."""
+    """Number of key and value heads per layer."""
     head_dim: Annotated[int, Field(ge=2, le=65_536, multiple_of=2)] = 16
-    """Width of one head; even, because rotary positions turn pairs."""
+    """Width of one head; must be even for rotary positions."""
     feed_forward_size: Count = 192
     """Width of the gated feed-forward layer."""
     initializer_range: Positive = 0.1
-    """Standard deviation of the initial weights. About 1 / sqrt(hidden_size), far above transformers' 0.02,
-    makes the warm-up several times faster."""
+    """Standard deviation of the initial weights. A value of about 1 / sqrt(hidden_size), far above
+    transformers' 0.02, makes the warm-up several times faster."""
     context_length: Annotated[int, Field(ge=16, le=10**9)] = 128
-    """The most tokens that a prompt and its completion may have together."""
+    """Maximum number of tokens of a prompt and its completion together."""
 
     @property
     def architecture(self) -> dict[str, JsonValue]:
-        """What the model is built from: model_type and the keys of its config.json."""
+        """Return the model's architecture: model_type and the keys of its config.json."""
         return {
             "model_type": "qwen3",
             "hidden_size": self.hidden_size,
@@ -101,54 +104,54 @@ class TinyModelSettings(TinySettings):
     """The built-in model: a small Qwen3-architecture policy with a character-level tokenizer."""
 
     direct_token_id: ClassVar[int | None] = TOKENS.index("\\boxed{")
-    """The token that an answer without work begins with: the habit that the warm-up plants."""
+    """The first token of an answer without reasoning: the habit that the warm-up creates."""
 
     kind: Literal["tiny"]
-    """Which kind of model this is."""
+    """Kind of model."""
     seed: Seed | None
-    """The start of weights and warm-up: all seeds of a run begin with one checkpoint; null for the run's own
-    seed, so that each begins with another."""
+    """Random seed of weights and warm-up: all seeds of a run start from one checkpoint; null for the run's
+    own seed, so that each starts from another."""
     warmup: WarmupSettings
-    """How it is warmed up before reinforcement learning."""
+    """Warm-up before reinforcement learning."""
     lora: LoraSettings | None = None
     """Adapters to train; null trains all of the model's weights."""
     prompt: Prompt
-    """How a question is put to the model: a template's name, or its own system, examples, user, stop, ..."""
+    """Format of a question for the model: a template's name, or its own system, examples, user, stop, ..."""
     thinking: bool
-    """Whether answers begin with a thought that ends in </think>, which is not graded."""
+    """Whether answers begin with reasoning that ends in </think>, which is not graded."""
     date: Day | None = None
-    """The day (UTC, YYYY-MM-DD) that chat templates take for today; null for the run's start."""
+    """Current date in chat templates (UTC, YYYY-MM-DD); null for the day of the run's start."""
 
 
 class HubModelSettings(Section):
-    """A causal language model from the Hub or a local folder, or one built to its architecture."""
+    """A causal language model from the Hub or a local folder, or random weights in its architecture."""
 
     direct_token_id: ClassVar[int | None] = None
-    """No habit is known of it."""
+    """Not known for these models."""
 
     kind: Literal["hub"]
-    """Which kind of model this is."""
+    """Kind of model."""
     source: Text
     """A Hub id such as Qwen/Qwen3-0.6B, or the path of a local folder."""
     revision: Text | None = None
     """Branch, tag or commit of the Hub repository; null for its default branch."""
     released: Day | None = None
-    """When the model was published, YYYY-MM-DD; shown beside the date of a contest."""
+    """Date of the model's publication, YYYY-MM-DD; shown next to the date of a contest."""
     weights: Literal["pretrained", "random"] = "pretrained"
     """Whether the weights are those of the source, or random ones in `architecture`, without a download.
     Random ones come with the built-in model's character tokenizer, to measure speed and memory."""
     architecture: dict[str, JsonValue] | None = None
-    """What random weights are built from: model_type and the keys of its config.json."""
+    """Architecture for random weights: model_type and the keys of its config.json."""
     seed: Seed | None = 0
-    """The start of random weights, and of adapters; null for the run's own seed."""
+    """Random seed of random weights, and of adapters; null for the run's own seed."""
     lora: LoraSettings | None = None
     """Adapters to train; null trains all of the model's weights."""
     prompt: Prompt
-    """How a question is put to the model: a template's name, or its own system, examples, user, stop, ..."""
+    """Format of a question for the model: a template's name, or its own system, examples, user, stop, ..."""
     thinking: bool
-    """Whether answers begin with a thought that ends in </think>, which is not graded."""
+    """Whether answers begin with reasoning that ends in </think>, which is not graded."""
     date: Day | None = None
-    """The day (UTC, YYYY-MM-DD) that chat templates take for today; null for the run's start."""
+    """Current date in chat templates (UTC, YYYY-MM-DD); null for the day of the run's start."""
 
     @field_validator("architecture")
     @classmethod
@@ -158,7 +161,7 @@ class HubModelSettings(Section):
             if is_size and not (type(one) is int and 1 <= one <= 10**9):
                 raise ValueError(f"for {key} a whole number from 1 to 10^9, not {one}")
             if isinstance(one, float) and one and not SMALLEST <= abs(one) <= 1e30:
-                raise ValueError(f"for {key} 0, or {SMALLEST:g} to 1e30 in size, not {one:g}")
+                raise ValueError(f"for {key} 0, or {SMALLEST:g} to 1e30 in absolute value, not {one:g}")
         return value
 
 

@@ -1,7 +1,7 @@
-"""The shape of a transformer: what memory, and splitting it over processes, follow from. Never torch.
+"""The shape of a transformer, which determines its memory and how it can be split. Never torch.
 
-`read_shape` knows it from the keys of a config.json, for dense decoders with gated feed-forward layers;
-`models/architecture.py` asks transformers, which has to be loaded for it.
+`read_shape` reads it from the keys of a config.json, for dense decoders with gated feed-forward layers;
+`models/architecture.py` uses transformers, which takes time to load.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from atrium.base.errors import ConfigError
 from atrium.models.context import Context
 
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-"""Keys of a config.json that every model's shape needs, each a number of things."""
+"""Sizes in a config.json that every model's shape needs."""
 OTHER_SIZES = ("head_dim", "num_key_value_heads", "max_position_embeddings")
-"""Such keys that have a value without being given."""
+"""Such sizes that have a default."""
 VOCABULARY_UNIT = 64
-"""vLLM rounds a vocabulary up to a multiple of this, and splits what results."""
+"""vLLM rounds a vocabulary up to a multiple of this before splitting it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
     """The sizes of a decoder. Tied parameters count once; `num_tensors` counts parameter tensors.
 
-    `context_length` is in tokens, 0 where it is not known. `linear_maps` are those in the layers: the last
-    part of each one's name, its inputs and its outputs.
+    `context_length` is in tokens, 0 if unknown. `linear_maps` are those in the layers: the last part of each
+    name, its inputs and its outputs.
     """
 
     model_type: str
@@ -54,20 +54,20 @@ class ModelShape:
 
     @property
     def num_block_parameters(self) -> int:
-        """The parameters of one decoder block, norms and biases left out."""
+        """The number of parameters of one decoder block, without norms and biases."""
         attention = 2 * self.query_size + 2 * self.key_size
         return self.hidden_size * (attention + 3 * self.feed_forward_size)
 
     def cache_numbers_per_token(self, num_shared: int = 1) -> int:
-        """Keys and values of one token in all layers, on each of so many ranks that share the heads."""
+        """Return the keys and values per token in all layers, on each of `num_shared` ranks."""
         num_heads = -(-self.num_key_value_heads // num_shared)
         return 2 * self.num_layers * num_heads * self.head_size
 
     def splitting_obstacle(self, num_ranks: int) -> str | None:
-        """What so many ranks of one vLLM cannot share; None where they can share all.
+        """Return the part of the model that this many vLLM ranks cannot split; None if there is none.
 
-        Whole heads are shared, the columns of the feed-forward layer and the rows of the vocabulary.
-        Key-value heads may be copied.
+        Only whole heads, columns of the feed-forward layer and rows of the vocabulary are split. Key-value
+        heads may be copied.
         """
         keys = self.num_key_value_heads
         rows = -(-self.vocabulary_size // VOCABULARY_UNIT) * VOCABULARY_UNIT
@@ -77,11 +77,11 @@ class ModelShape:
             return f"{keys} key-value heads"
         if self.feed_forward_size % num_ranks:
             return f"feed-forward width of {self.feed_forward_size}"
-        return f"vocabulary of {rows} rows, padding included" if rows % num_ranks else None
+        return f"vocabulary of {rows} rows, including padding" if rows % num_ranks else None
 
 
 def read_shape(keys: Mapping[str, object] | None) -> ModelShape | None:
-    """The shape by the keys of a config.json; None where they are not all there.
+    """Return the shape from the keys of a config.json; None if some are missing.
 
     Norms and biases, less than a thousandth of the parameters, are left out.
     """
@@ -125,7 +125,7 @@ def read_shape(keys: Mapping[str, object] | None) -> ModelShape | None:
 
 
 def chosen_maps(names: Set[str], wanted: tuple[str, ...] | Literal["all_linear"]) -> set[str]:
-    """Which of a model's linear maps, by the last part of their names, get adapters.
+    """Return the model's linear maps that get adapters, by the last part of their names.
 
     Raises `ConfigError` for maps that the model does not have.
     """
@@ -135,6 +135,6 @@ def chosen_maps(names: Set[str], wanted: tuple[str, ...] | Literal["all_linear"]
     if unknown:
         raise ConfigError(
             f"model.lora.target_modules names {', '.join(unknown)}, which the model's layers do not have; "
-            f"allowed is all_linear, or a list of {', '.join(sorted(names))}"
+            f"use all_linear, or a list of {', '.join(sorted(names))}"
         )
     return set(wanted)

@@ -1,4 +1,4 @@
-"""Where a model comes from: a local folder or a Hub id, and what is wrong with it in one line."""
+"""Sources of models: a local folder or a Hub id, with errors in one line."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from transformers.utils import logging as transformers_logging
 from atrium.base.errors import AtriumError, CheckpointError, ConfigError
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-# What transformers raises for a folder that is damaged or not a language model: it has no type of its own
-# for that, and a malformed field surfaces wherever it is first used.
+# Errors of transformers for a folder that is damaged or not a language model: there is no type for that, and
+# a malformed field raises wherever it is first used.
 LOADING_ERRORS = (
     OSError,
     ValueError,
@@ -35,7 +35,7 @@ LOADING_ERRORS = (
 
 
 def locate(source: str, revision: str | None) -> str:
-    """The checked folder, or the Hub id, that a source names; an error where it cannot be one."""
+    """Return the checked folder, or the Hub id, that a source names; raises an error if it is neither."""
     folder = Path(os.path.expanduser(source))  # noqa: PTH111 - leaves an unknown ~user as it is
     if folder.is_dir():
         if revision is not None:
@@ -44,33 +44,33 @@ def locate(source: str, revision: str | None) -> str:
             )
         if not (folder / "config.json").is_file():
             raise CheckpointError(
-                f"'{source}' holds no config.json, so it is not a transformers folder; name the folder "
-                "that holds config.json and model.safetensors"
+                f"'{source}' has no config.json, so it is not a transformers folder; name the folder with "
+                "config.json and model.safetensors"
             )
         odd = [
             path.name for path in folder.iterdir() if path.exists() and not (path.is_file() or path.is_dir())
         ]
         if odd:
-            raise CheckpointError(f"'{source}' holds {odd[0]}, which is no regular file; remove it")
+            raise CheckpointError(f"'{source}' contains {odd[0]}, which is not a regular file; remove it")
         if not any(folder.glob("*.safetensors")):
             raise CheckpointError(
-                f"'{source}' holds no *.safetensors file; Atrium loads no pickled weights, convert "
-                "them with save_pretrained"
+                f"'{source}' has no *.safetensors file; Atrium loads no pickled weights, convert them with "
+                "save_pretrained"
             )
         return str(folder)
     if folder.is_file():
-        raise ConfigError(f"'{source}' is a file; name the transformers folder that holds it")
+        raise ConfigError(f"'{source}' is a file; name the transformers folder that contains it")
     if source.startswith(("/", ".", "~")) or not _HUB_ID.fullmatch(source):
         siblings = [path.name for path in folder.parent.glob("*/")]
         near = difflib.get_close_matches(folder.name, siblings, n=1)
         hint = f"; did you mean '{folder.with_name(near[0])}'?" if near else ""
-        raise ConfigError(f"there is no folder '{source}', and it is no Hub id (owner/name){hint}")
+        raise ConfigError(f"there is no folder '{source}', and it is not a Hub id (owner/name){hint}")
     return source
 
 
 @contextmanager
 def readable(location: str) -> Iterator[None]:
-    """Turn whatever the libraries raise while reading a source into one line."""
+    """Turn any library error while reading a source into one line."""
     try:
         yield
     except LOADING_ERRORS as error:
@@ -79,7 +79,7 @@ def readable(location: str) -> Iterator[None]:
 
 @contextmanager
 def buildable(architecture: Mapping[str, Any]) -> Iterator[None]:
-    """Turn whatever the libraries raise while building from an architecture's settings into one line."""
+    """Turn any library error while building from an architecture's settings into one line."""
     if "model_type" not in architecture:
         raise ConfigError("architecture.model_type is missing; name one, such as qwen3")
     try:
@@ -109,7 +109,7 @@ def _explain(location: str, error: BaseException) -> AtriumError:
 
 
 def one_line(error: BaseException) -> str:
-    """The kind of an error and the beginning of its message, on one line."""
+    """Return an error's type and the beginning of its message, on one line."""
     message = textwrap.shorten(str(error), width=200, placeholder=" ...").rstrip(".:")
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
@@ -134,17 +134,17 @@ def quiet() -> Iterator[None]:
         transformers_logging.set_tqdm_hook(previous)
 
 
-# The more specific kind first: a gated repository's error is also a missing one's.
+# The more specific type first: a gated repository's error is also a missing one's.
 _HUB_REASONS: Mapping[type[BaseException], str] = {
-    hub.GatedRepoError: "it is gated; ask for access on its Hub page, then run `hf auth login`",
+    hub.GatedRepoError: "it is gated; request access on its Hub page, then run `hf auth login`",
     hub.RevisionNotFoundError: "it has no such revision; check model.revision",
     hub.RepositoryNotFoundError: (
-        "it is neither a local folder nor a model on the Hub that you may see; check the name, or "
-        "run `hf auth login` for a private one"
+        "it is neither a local folder nor a model on the Hub that you can access; check the name, or run "
+        "`hf auth login` for a private one"
     ),
     hub.OfflineModeIsEnabled: (
-        "it is not in the local Hub cache, and HF_HUB_OFFLINE forbids to download it; unset it or "
-        "name a local folder"
+        "it is not in the local Hub cache and cannot be downloaded because HF_HUB_OFFLINE is set; unset "
+        "it or name a local folder"
     ),
     hub.LocalEntryNotFoundError: (
         "it is neither a local folder nor in the local Hub cache, and the Hub cannot be reached (or "

@@ -1,4 +1,4 @@
-"""The text of sampled tokens, without special tokens other than the markers of reasoning."""
+"""The text of sampled tokens, without special tokens except reasoning markers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from atrium.base.records import REASONING_MARKERS
 
 
 class TextDecoder:
-    """Turns token ids into the text that is graded.
+    """Converts token ids to the text that is graded.
 
-    Special tokens, such as those for the end of a sequence and padding, are left out. Some tokenizers declare
-    the markers of reasoning as special tokens too; these stay, since the grader reads them.
+    Special tokens, such as those for the end of a sequence and padding, are removed. Some tokenizers declare
+    reasoning markers as special tokens too; these are kept, since the grader reads them.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -24,7 +24,7 @@ class TextDecoder:
         self._dropped = special.keys() - markers if markers else None
 
     def __call__(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """The text of each row of token ids."""
+        """Return the text of each row of token ids."""
         if self._dropped is None:
             return list(self._tokenizer.batch_decode(rows, skip_special_tokens=True))
         kept = [[id_ for id_ in row if id_ not in self._dropped] for row in rows]

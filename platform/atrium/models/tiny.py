@@ -1,6 +1,6 @@
 r"""The built-in policy: a Qwen3 model of 100,480 parameters and a tokenizer of 28 tokens.
 
-Both are ordinary transformers objects made locally, with random weights; `warmup` teaches them the
+Both are ordinary transformers objects created locally, with random weights; `warmup` teaches them the
 built-in task. The tokenizer works on characters, except that `\boxed{` is one token.
 """
 
@@ -16,7 +16,7 @@ from atrium.models.policy import Policy, build_random_policy
 from atrium.models.settings import TOKENS, TinySettings
 
 PIECE = re.compile(r"\\boxed\{|[\s\S]")
-"""How text without special tokens falls into tokens."""
+"""Pattern that splits text without special tokens into tokens."""
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -28,7 +28,7 @@ CHAT_TEMPLATE = (
 
 
 def build_tokenizer() -> PreTrainedTokenizerBase:
-    r"""The 28-token tokenizer, with its chat template: `<q>7+8=<a>7+8=15;\\boxed{15}<eos>`."""
+    r"""Build the 28-token tokenizer, with its chat template: `<q>7+8=<a>7+8=15;\\boxed{15}<eos>`."""
     backend = Tokenizer(
         models.WordLevel(vocab={token: index for index, token in enumerate(TOKENS)}, unk_token="<unk>")
     )
@@ -48,7 +48,7 @@ def build_tokenizer() -> PreTrainedTokenizerBase:
 
 
 def build_tiny_policy(settings: TinySettings, seed: int) -> Policy:
-    """The built-in model with random weights, in float32 on the CPU."""
+    """Build the built-in model with random weights, in float32 on the CPU."""
     return build_random_policy(
         settings.architecture, tokenizer=build_tokenizer(), seed=seed, dtype=torch.float32
     )

@@ -1,8 +1,8 @@
 """The warm-up: supervised training that gives the built-in policy something to improve on.
 
-A first phase builds competence from clean demonstrations; a second plants imperfection by imitating a
-demonstrator that errs. The result is cached under a hash of everything it depends on. It runs on one
-CPU thread in float32, whatever the run uses, so that the checkpoint does not depend on the thread count.
+A first phase builds competence from clean demonstrations; a second imitates a demonstrator that makes
+mistakes. The result is cached under a hash of everything it depends on. It runs on one CPU thread in float32,
+whatever the run uses, so that the checkpoint does not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from atrium.models.settings import TOKENS, TinySettings, WarmupSettings
 from atrium.models.tiny import CHAT_TEMPLATE, build_tiny_policy
 
 RECIPE_VERSION = 1
-"""Raise it when a change of code changes the checkpoint that equal settings give."""
+"""Increase it when a change of code changes the checkpoint for equal settings."""
 
 ProgressCallback = Callable[[int, int, float], None]
-"""Called with the number of finished steps, of all steps, and the last step's loss in nats per token."""
+"""Called with the number of finished steps, the total, and the last step's loss in nats per token."""
 
 _BETAS = (0.9, 0.98)
 _WEIGHT_DECAY = 0.01
@@ -62,12 +62,12 @@ def warmed_up_policy(
     device: torch.device | str = "cpu",
     lock_timeout_s: float = 900.0,
 ) -> Policy:
-    """The built-in policy after its warm-up, from `<cache_dir>/warmup/<hash>/` or trained and put there.
+    """Return the policy after its warm-up, from the cache `<cache_dir>/warmup/<hash>/` or newly trained.
 
-    A cached checkpoint is used only if every file still has the hash it was written with, and is made
-    anew otherwise. Of several processes one trains and the others wait. Raises `CheckpointError` when
-    they wait longer than `lock_timeout_s` or the cache cannot be written, `ConfigError` when a
-    demonstration does not fit the context, `TrainingDivergedError` when the loss is not finite.
+    A cached checkpoint is used only if every file still has its recorded hash, and is trained again
+    otherwise. If several processes need it, one trains and the others wait. Raises `CheckpointError` when
+    they wait longer than `lock_timeout_s` or the cache cannot be written, `ConfigError` when a demonstration
+    does not fit the context, `TrainingDivergedError` when the loss is not finite.
     """
     folder = cache_dir / "warmup" / warmup_hash(tiny, warmup, arithmetic, seed)
     if not _is_intact(folder):
@@ -117,7 +117,7 @@ def train_policy(
 
 
 def warmup_hash(tiny: TinySettings, warmup: WarmupSettings, arithmetic: ArithmeticSettings, seed: int) -> str:
-    """20 hex digits over all that the checkpoint depends on, library versions included."""
+    """Return 20 hex digits over everything that the checkpoint depends on, including library versions."""
     drawn = set(ArithmeticSettings.model_fields) - {"num_train"}  # the warm-up draws its own questions
     content = {
         "recipe_version": RECIPE_VERSION,
@@ -168,7 +168,7 @@ def _fit(
 
 
 def _loss(policy: Policy, batch: PackedBatch) -> torch.Tensor:
-    """The mean cross-entropy of the completion tokens; other positions never reach the head."""
+    """Return the mean cross-entropy of the completion tokens; other positions never reach the head."""
     hidden_BTH = policy.model.model(
         input_ids=batch.input_id_BT,
         attention_mask=batch.attention_bias_B1TT,
@@ -180,10 +180,10 @@ def _loss(policy: Policy, batch: PackedBatch) -> torch.Tensor:
 
 
 def _rate_frac(step: int, phases: tuple[int, ...]) -> float:
-    """The learning rate over its peak: a linear ramp, then within each phase a linear decay to a tenth.
+    """Return the learning rate over its peak: a linear ramp, then linear decay to a tenth in each phase.
 
-    A phase starts where the one before it ended. The second thus stays low, so that it changes which
-    completions are likely and leaves the competence beneath in place.
+    A phase continues from the rate at which the previous one ended. The second phase thus has a low rate, so
+    that it changes which completions are likely and preserves competence.
     """
     ramp = min(1.0, (step + 1) / _NUM_RAMP_STEPS)
     start = 1.0
@@ -192,7 +192,7 @@ def _rate_frac(step: int, phases: tuple[int, ...]) -> float:
             return ramp * start * (1.0 - (1.0 - _FINAL_RATE_FRAC) * step / num_steps)
         step -= num_steps
         start *= _FINAL_RATE_FRAC
-    raise ValueError("the step lies beyond the last phase")
+    raise ValueError("the step is beyond the last phase")
 
 
 @contextmanager
@@ -207,7 +207,7 @@ def _one_thread() -> Iterator[None]:
 
 @contextmanager
 def _exclusive(folder: Path, timeout_s: float) -> Iterator[None]:
-    """Hold the lock file beside a cache folder; the system frees it when its holder dies."""
+    """Hold the lock file of a cache folder; the system releases it when its holder dies."""
     lock = filelock.FileLock(folder.with_suffix(".lock"), timeout=timeout_s)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -226,21 +226,21 @@ def _exclusive(folder: Path, timeout_s: float) -> Iterator[None]:
 
 
 def _store(policy: Policy, folder: Path, settings: dict[str, Any]) -> None:
-    """Write the checkpoint and its manifest beside the folder, then move them into its place."""
+    """Write the checkpoint and its manifest to a temporary folder, then move them into place."""
     for leftover in folder.parent.glob(f".{folder.name}.*"):
-        shutil.rmtree(leftover, ignore_errors=True)  # of a writer that was killed
+        shutil.rmtree(leftover, ignore_errors=True)  # left by a writer that was killed
     try:
         with staged(folder) as staging:
             write_policy(policy, staging)
             manifest = {"settings": settings, "files": _file_hashes(staging)}
             (staging / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
-            shutil.rmtree(folder, ignore_errors=True)  # what stands there was found to be damaged
+            shutil.rmtree(folder, ignore_errors=True)  # the existing folder was found to be damaged
     except (OSError, SafetensorError) as error:
         raise _unwritable(folder, error) from error
 
 
 def _is_intact(folder: Path) -> bool:
-    """Whether the folder holds exactly the files of its manifest, each with its hash."""
+    """Return whether the folder holds exactly the files of its manifest, with their hashes."""
     try:
         manifest = json.loads(read_plain(folder / _MANIFEST))
         return bool(manifest["files"] == _file_hashes(folder))
@@ -259,6 +259,6 @@ def _file_hashes(folder: Path) -> dict[str, str]:
 def _unwritable(folder: Path, error: Exception) -> AtriumError:
     reason = " ".join(str(error).split())
     return CheckpointError(
-        f"cannot write the warm-up's cache in '{folder.parent}': {reason}; make room there or set "
+        f"cannot write the warm-up's cache in '{folder.parent}': {reason}; free disk space there or set "
         "another runs_dir"
     )

@@ -1,7 +1,7 @@
-"""The objective of a method as a function of plain tensors, for programs with a training loop of their own.
+"""The objective of a method as a function of plain tensors, for programs with their own training loop.
 
-Axes: B rows (completions), T completion tokens. `docs/trainers.md` shows it at work. It loads torch, numpy,
-pydantic and PyYAML, and scipy where a divergence's window is found by it.
+Axes: B rows (completions), T completion tokens. `docs/trainers.md` has examples. It loads torch, numpy,
+pydantic and PyYAML, and scipy if a divergence's window needs it.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ from atrium.peers.trainers import OWN_LOOP, UNKNOWN_USE
 
 
 class Tensors(TypedDict, total=False):
-    """What a method may look at beside the policy's log-probabilities; `[B, T]` as the mask, or `[B]`.
+    """Optional inputs of a method besides the policy's log-probabilities; `[B, T]` like the mask, or `[B]`.
 
-    Masked positions may hold anything, NaN included.
+    Masked positions may have any value, including NaN.
     """
 
     advantage_BT: Tensor
-    """Advantages, `[B, T]` or one per row `[B]`; or else rewards and groups, of the whole update."""
+    """Advantages, `[B, T]` or one per row `[B]`; alternatively, rewards and groups of the whole update."""
     reward_B: Tensor
     """One reward per row."""
     group_B: Tensor
-    """Whole numbers, equal for the completions of one prompt."""
+    """Whole numbers, equal for completions of the same prompt."""
     old_logprob_BT: Tensor
-    """Log-probabilities of the policy at the start of the step, by the trainer's numerics, for the anchors
-    `behavior` and `proximal` alike. Left out, that policy is the current one, and every ratio to it is 1."""
+    """Log-probabilities of the policy at the start of the step, by the trainer's numerics, for both anchors
+    `behavior` and `proximal`. If omitted, that policy is the current one, and every ratio to it is 1."""
     rollout_logprob_BT: Tensor
     """Log-probabilities of the engine that sampled."""
     reference_logprob_BT: Tensor
     """Log-probabilities of a regularizer's reference policy."""
     entropy_BT: Tensor
-    """The policy's entropy in nats, with its gradient where `needs.entropy` asks for that."""
+    """The policy's entropy in nats, with its gradient if `needs.entropy` requires it."""
     key_B: Tensor
-    """Whole numbers for random choices: one per row, others at every update."""
+    """Whole numbers for random choices: one per row, different at every update."""
 
 
 _BY_ROW = ("reward_B", "group_B", "key_B")
 
 
 def load_method(source: str, *settings: str, max_new_tokens: int | None = None) -> LoadedMethod:
-    """The method called `source`, or that of a YAML file of one's own, with settings typed over it.
+    """Return the method called `source`, or that of the YAML file at this path, with `settings` applied.
 
-    `max_new_tokens` is the largest length of a completion, which Dr. GRPO and its kin divide by. Raises
-    `ConfigError` in one line for whatever is wrong with the settings.
+    `max_new_tokens` is the maximum length of a completion, by which Dr. GRPO and similar methods divide.
+    Raises `ConfigError` with one line for any error in the settings.
 
     Examples
     --------
@@ -72,13 +72,13 @@ def load_method(source: str, *settings: str, max_new_tokens: int | None = None) 
 
 @dataclass(frozen=True)
 class LoadedMethod:
-    """A method to compute losses with. It holds no state: equal tensors give equal losses."""
+    """A method for computing losses. It has no state: equal tensors give equal losses."""
 
     method: Method
 
     @property
     def name(self) -> str:
-        """What the method is called."""
+        """The name of the method."""
         return self.method.algorithm.name
 
     @property
@@ -88,7 +88,7 @@ class LoadedMethod:
 
     @property
     def words(self) -> Mapping[str, str]:
-        """The choice on every axis in a few words."""
+        """A short description of each axis."""
         return self.method.words()
 
     def advantages(
@@ -101,12 +101,12 @@ class LoadedMethod:
         sum_over_ranks: Sum = local_sum,
         **tensors: Unpack[Tensors],
     ) -> Tensor:
-        """Advantages [B, T] of a whole batch of rollouts, made of `reward_B` and `group_B`.
+        """Return advantages [B, T] of a whole batch of rollouts, from `reward_B` and `group_B`.
 
         `rewards` are several rewards [B] by name instead of `reward_B`, NaN where one has no value; `weights`
-        are 1 where they are left out. Rows without any value, and those where `rewarded_B` is False, have
-        advantage 0 and count in no statistic. `sum_over_ranks` adds a tensor over processes that share the
-        batch; a group lies on one of them. Every process makes the call, even without a rewarded row.
+        are 1 by default. Rows without any value, and those where `rewarded_B` is False, have advantage 0 and
+        are excluded from all statistics. `sum_over_ranks` adds a tensor over processes that share the batch;
+        a group must be on one of them. Every process must make the call, even without a rewarded row.
         """
         zero_BT = torch.zeros(mask_BT.shape, device=mask_BT.device)
         reward_BK, weight_K = _of_weight(rewards, weights or {}, mask_BT)
@@ -132,16 +132,16 @@ class LoadedMethod:
         sum_over_ranks: Sum = local_sum,
         **tensors: Unpack[Tensors],
     ) -> MinibatchConstants:
-        """What the micro-batches of one update share, from the log-probabilities of all its rows.
+        """Return the values shared by an update's micro-batches, from the log-probabilities of all its rows.
 
-        Needed where `needs.prepare_pass` or `needs.whole_groups` says so, and wherever Atrium is to count the
-        denominators of an update that is cut into micro-batches. `totals` are the caller's own.
+        Required if `needs.prepare_pass` or `needs.whole_groups` is set, and if Atrium should count the
+        denominators of an update that is divided into micro-batches. `totals` may be given by the caller.
         """
         self._check_given(tensors)
         if totals is not None and self.method.algorithm.reduction.counts == "kept":
             raise ValueError(
-                f"{self.name} counts the tokens that its correction keeps (algorithm.reduction.counts=kept), "
-                "which your totals do not know; leave them out"
+                f"{self.name} counts the tokens that its correction keeps "
+                "(algorithm.reduction.counts=kept), which the given totals do not contain; remove totals"
             )
         batch = self._batch(logprob_BT, mask_BT, tensors)
         objective = Objective(self.method)
@@ -163,29 +163,29 @@ class LoadedMethod:
         totals: Totals | None = None,
         **tensors: Unpack[Tensors],
     ) -> LossOutput:
-        """The rows' share of an update's loss, to be minimised: shares add up to the loss of the whole.
+        """Return the rows' share of an update's loss, to be minimized; shares add up to the total loss.
 
-        Denominators come from one of three places: `prepared` (for these rows: `prepared.select(rows)`),
-        the caller's own `totals` of the update, or, with neither, these rows, which then are the whole
-        update. The gradient reaches `logprob_BT` and, for an entropy bonus, `entropy_BT`. Raises `ValueError`
-        for tensors that do not fit or lack.
+        Denominators come from one of three places: `prepared` (for these rows: `prepared.select(rows)`), the
+        caller's own `totals` of the update, or, with neither, these rows, which then are the whole update.
+        The gradient reaches `logprob_BT` and, for an entropy bonus, `entropy_BT`. Raises `ValueError` for
+        missing tensors and wrong shapes.
         """
         if prepared is not None and totals is not None:
-            raise ValueError("denominators are given twice, by `prepared` and by `totals`; give one of them")
+            raise ValueError("denominators are given twice, by `prepared` and by `totals`; pass only one")
         self._check_given(tensors)
         batch = self._scored(self._batch(logprob_BT, mask_BT, tensors), tensors, local_sum)
         if prepared is None:
             if totals is not None and (self.needs.prepare_pass or self.needs.whole_groups):
                 raise ValueError(
-                    f"{self.name} looks at all rows of an update before the loss of some: call `prepare` "
-                    "with these and your totals, and give what it returns as `prepared`"
+                    f"{self.name} needs all rows of an update before the loss of some: call `prepare` with "
+                    "these and your totals, and pass the result as `prepared`"
                 )
             prepared = self.prepare(logprob_BT, mask_BT, totals=totals, **tensors)
         policy = PolicyTokens(logprob_BT=logprob_BT, entropy_BT=tensors.get("entropy_BT"))
         return Objective(self.method).loss(batch, policy, prepared)
 
     def _batch(self, logprob_BT: Tensor, mask_BT: Tensor, tensors: Tensors) -> Batch:
-        """The rows as the objective reads them."""
+        """Return the rows in the objective's format."""
         _check_shapes(logprob_BT, mask_BT, tensors)
         mask_BT = mask_BT.bool()
         device, zero_B = mask_BT.device, mask_BT.new_zeros(len(mask_BT), dtype=torch.int64)
@@ -208,12 +208,12 @@ class LoadedMethod:
         )
 
     def _scored(self, batch: Batch, tensors: Tensors, sum_over_ranks: Sum) -> Batch:
-        """The batch with advantages: those given, or the method's own from rewards and groups."""
+        """Return the batch with advantages: given ones, or the method's own from rewards and groups."""
         if batch.advantage_BT is not None:
             return batch
         for name in ("reward_B", "group_B"):
             if name not in tensors:
-                raise ValueError(f"{name} is missing: give advantage_BT, or reward_B and group_B")
+                raise ValueError(f"{name} is missing: pass advantage_BT, or reward_B and group_B")
         return Objective(self.method).with_advantages(batch, sum_over_ranks)
 
     def _check_given(self, tensors: Tensors) -> None:
@@ -234,7 +234,7 @@ class LoadedMethod:
 def _of_weight(
     rewards: Mapping[str, Tensor] | None, weights: Mapping[str, float], mask_BT: Tensor
 ) -> tuple[Tensor | None, Tensor]:
-    """The rewards [B, K] with a weight other than 0 and their weights [K], by name; None without rewards."""
+    """Return the rewards [B, K] with nonzero weights [K], by name; None without rewards."""
     rewards = rewards or {}
     for name, weight in weights.items():
         if name not in rewards or not math.isfinite(weight):
@@ -259,7 +259,7 @@ def _check_shapes(logprob_BT: Tensor, mask_BT: Tensor, tensors: Tensors) -> None
         if tensor.shape not in shapes:  # type: ignore[attr-defined]
             wanted = " or ".join(str(list(shape)) for shape in shapes)
             raise ValueError(
-                f"{name} has shape {list(tensor.shape)}; mask_BT asks for {wanted}"  # type: ignore[attr-defined]
+                f"{name} has shape {list(tensor.shape)}, but mask_BT requires {wanted}"  # type: ignore[attr-defined]
             )
 
 

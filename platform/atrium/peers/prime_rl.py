@@ -1,7 +1,8 @@
 """Methods in prime-rl: a custom loss, whose `import_path` is `atrium.peers.prime_rl.loss`.
 
-prime-rl calls it for one sequence at a time, adds the losses up, and divides by the tokens of the batch. Its
-ratios are to the policy that sampled, by the engine's numbers, and its advantages come from the orchestrator.
+prime-rl calls it for one sequence at a time, adds the losses, and divides by the tokens of the batch. Its
+ratios refer to the policy that sampled, by the engine's log-probabilities, and its advantages come from the
+orchestrator.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ _SUM = Totals(tokens=1, rows=1, groups=1)
 
 
 def loss(inputs: Any, *, method: str, settings: Sequence[str] = ()) -> Any:  # noqa: ANN401 - prime-rl's
-    """The `LossOutputs` of one sequence's `LossInputs`, by the method of this name or file.
+    """Return the `LossOutputs` of one sequence's `LossInputs`, for the method of this name or file.
 
-    `method` and `settings` are the `kwargs` of `[trainer.loss]`. Raises `ConfigError` for a method that wants
-    what prime-rl does not hand over, and for weights of tokens, which a method decides itself.
+    `method` and `settings` are the `kwargs` of `[trainer.loss]`. Raises `ConfigError` for a method that needs
+    inputs that prime-rl does not provide, and for token weights, which a method determines itself.
     """
     from prime_rl.trainer.rl.loss import LossOutputs
 
     if inputs.loss_weights is not None:
         raise ConfigError(
-            f"prime-rl weights tokens by loss_weights, which {method} decides itself; leave them out"
+            f"prime-rl weights tokens by loss_weights, which {method} determines itself; remove them"
         )
     tensors: Tensors = {
         "advantage_BT": inputs.advantages[None],

@@ -1,4 +1,4 @@
-"""What methods want of a trainer, and what each trainer hands over: which methods run where."""
+"""The inputs that methods need from a trainer, and those that each trainer provides."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from atrium.method.method import Method
 from atrium.method.needs import Use
 
 UNKNOWN_USE = Use(num_updates_per_batch=2, group_size=2, behavior_logprobs="recompute")
-"""A use in which every part has an effect: what a trainer does with a method is its own matter."""
+"""A use in which every part has an effect, since a trainer's use of a method is not known."""
 WANTS: dict[str, str] = {
     "tokens": "the number of tokens of an update",
     "rows": "the number of completions of an update",
     "groups": "whole groups of completions in an update",
-    "rewards": "rewards beside advantages",
+    "rewards": "rewards in addition to advantages",
     "named_rewards": "several rewards, each by its name",
     "rollout": "the log-probabilities of the engine that sampled",
     "both": "the log-probabilities of engine and trainer, to compare them",
     "reference": "the log-probabilities of a frozen reference policy",
     "moving_reference": "a reference policy that moves",
-    "reward_kl": "log-probabilities of old and reference policy before advantages are made",
+    "reward_kl": "log-probabilities of old and reference policy before advantages are computed",
     "entropy": "entropies of the policy",
     "second_pass": "a pass over all completions of an update before its loss",
     "distribution": "the distributions over the vocabulary",
     "kept": "denominators that leave out what a correction rejects",
     "state": "a coefficient that is carried from step to step",
 }
-"""What a method may want beside log-probabilities of policy and old policy, advantages and a mask."""
+"""Possible inputs of a method besides log-probabilities of policy and old policy, advantages and a mask."""
 
 
 def wants(method: Method) -> tuple[str, ...]:
-    """The keys of `WANTS` that a method has, in their order."""
+    """Return the keys of `WANTS` that a method needs, in order."""
     needs, regularizer, reference = method.needs, method.regularizer, method.algorithm.reference
     is_wanted = {
         "groups": needs.whole_groups,
@@ -55,7 +55,7 @@ def wants(method: Method) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Trainer:
-    """A trainer that takes a loss from outside: what it is called, and which of `WANTS` it hands over.
+    """A trainer that accepts an external loss: its name, and which of `WANTS` it provides.
 
     `is_tested` says whether a test runs Atrium's loss with its code.
     """
@@ -65,20 +65,20 @@ class Trainer:
     is_tested: bool = False
 
     def lacks(self, method: Method) -> tuple[str, ...]:
-        """The keys of `WANTS` that the method has and the trainer does not hand over."""
+        """Return the keys of `WANTS` that the method needs and the trainer does not provide."""
         return tuple(key for key in wants(method) if key not in self.gives)
 
     def check(self, method: Method) -> None:
-        """Raise `ConfigError` for a method that the trainer cannot run, with what it does not hand over."""
+        """Raise `ConfigError` for a method that the trainer cannot run, with the missing inputs."""
         if lacking := self.lacks(method):
             raise ConfigError(
-                f"{method.algorithm.name} cannot run in {self.name}, which does not hand over "
+                f"{method.algorithm.name} cannot run in {self.name}, which does not provide "
                 f"{' nor '.join(WANTS[key] for key in lacking)}; docs/methods.md lists what runs where"
             )
 
 
 OWN_LOOP = Trainer(
-    name="a loop of your own", gives=frozenset(WANTS) - {"distribution", "state"}, is_tested=True
+    name="a custom training loop", gives=frozenset(WANTS) - {"distribution", "state"}, is_tested=True
 )
 TRL = Trainer(name="TRL", gives=OWN_LOOP.gives - {"moving_reference", "reward_kl", "kept"}, is_tested=True)
 VERL = Trainer(
@@ -90,4 +90,4 @@ TINKER = Trainer(
     name="Tinker", gives=frozenset({"tokens", "rows", "groups", "rewards", "rollout", "second_pass"})
 )
 TRAINERS = (OWN_LOOP, TRL, VERL, PRIME_RL, NEMO_RL, TINKER)
-"""Every trainer that `docs/trainers.md` speaks of."""
+"""Every trainer in `docs/trainers.md`."""

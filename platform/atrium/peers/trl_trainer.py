@@ -1,13 +1,13 @@
-"""Methods in TRL: a `GRPOTrainer` whose advantages and loss are Atrium's, and everything else TRL's.
+"""Methods in TRL: a `GRPOTrainer` with Atrium's advantages and loss, and TRL's everything else.
 
-TRL generates a batch of whole groups, shuffles its rows, and cuts them into micro-batches, so that groups are
-torn. Advantages are made before that, and rewards, groups and keys travel with the rows. What a method takes
-from all rows of an update comes from one more pass, without gradient, over its micro-batches.
+TRL generates a batch of whole groups, shuffles its rows, and divides them into micro-batches, which separates
+groups. Advantages are computed before that, and rewards, groups and keys accompany the rows. Values that a
+method computes from all rows of an update come from one more pass, without gradient, over its micro-batches.
 
 Denominators are TRL's own: the tokens of the generation batch (`loss_type="dapo"`, the default) or of each
-micro-batch (`"bnpo"`), and rows whether or not they hold tokens.
+micro-batch (`"bnpo"`), and rows with or without tokens.
 
-A completion without any reward (every reward function returned None) takes no part in advantages and loss,
+A completion without any reward (every reward function returned None) is excluded from advantages and loss,
 nor does a group in which such completions leave fewer than two rewards. TRL's denominators count both.
 """
 
@@ -34,7 +34,7 @@ from atrium.peers.interface import LoadedMethod, Tensors, load_method
 from atrium.peers.trainers import TRL, wants
 
 VERSIONS = ("1.16",)
-"""The versions of TRL whose trainer has been run with Atrium's loss."""
+"""Versions of TRL whose trainer has been run with Atrium's loss."""
 DECIDED = (
     *("epsilon", "epsilon_high", "delta", "importance_sampling_level", "scale_rewards", "entropy_coef"),
     *("off_policy_mask_threshold", "multi_objective_aggregation", "use_bias_correction_kl"),
@@ -48,7 +48,7 @@ DECIDED = (
     *("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg", "vllm_importance_sampling_mode"),
     *("vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min"),
 )
-"""Settings of TRL that the method decides, and that have to stay at their defaults."""
+"""Settings of TRL that the method determines, and that must have their defaults."""
 _OF_FORWARD = (
     *("pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes", "num_tiles"),
     *("image_sizes", "token_type_ids", "mm_token_type_ids", "image_position_ids"),
@@ -62,14 +62,14 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
     Parameters
     ----------
     model, reward_funcs, args, rest, named
-        As TRL takes them; `args`, a `GRPOConfig`, has to be given.
+        TRL's arguments; `args`, a `GRPOConfig`, is required.
     atrium
         The name of a method, or the path of a method file.
     atrium_settings
         Settings of the method as on Atrium's command line, such as `"divergence.delta=0.02"`.
 
-    Raises `ConfigError` in one line, before a model is loaded, for another version of TRL, for a method that
-    TRL cannot run, and for settings of TRL that the method decides.
+    Raises `ConfigError` with one line, before a model is loaded, for another version of TRL, for a method
+    that TRL cannot run, and for settings of TRL that the method determines.
     """
 
     def __init__(
@@ -83,16 +83,16 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         **named: Any,  # noqa: ANN401 - TRL's
     ) -> None:
         if not trl.__version__.startswith(tuple(f"{version}." for version in VERSIONS)):
-            raise ConfigError(f"TRL {trl.__version__}: Atrium's loss runs in TRL {' and '.join(VERSIONS)}")
+            raise ConfigError(f"TRL {trl.__version__} is not supported, expected {' or '.join(VERSIONS)}")
         if args is None:
-            raise ConfigError("args is missing: give TRL's GRPOConfig")
+            raise ConfigError("args is missing: pass TRL's GRPOConfig")
         self.atrium = load_method(atrium, *atrium_settings, max_new_tokens=args.max_completion_length)
         check_fit(self.atrium, args)
         args = copy.copy(args)
         for coefficient in _reference_coefficients(self.atrium)[:1]:
-            args.beta = coefficient  # has TRL load the reference and compute its log-probabilities
+            args.beta = coefficient  # makes TRL load the reference and compute its log-probabilities
         self._prepared: MinibatchConstants | None = None
-        self._num_done = 0  # micro-batches of the update at hand
+        self._num_done = 0  # micro-batches of the current update
         super().__init__(model, reward_funcs, args, *rest, **named)
 
     def _calculate_rewards(self, *inputs: Any) -> Tensor:  # noqa: ANN401 - TRL's
@@ -101,7 +101,7 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         return reward_BF
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """TRL's batch with the method's advantages, and with what has to travel with the rows."""
+        """Return TRL's batch with the method's advantages, and the values that accompany the rows."""
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         mask_BT = _mask(output)
         first = self.accelerator.process_index * len(mask_BT)
@@ -131,7 +131,7 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         return output
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:  # noqa: ANN401 - TRL's
-        """The micro-batch's share of Atrium's loss, to be added up as it is."""
+        """Return the micro-batch's share of Atrium's loss, to be added without scaling."""
         mask_BT = _counted_mask(inputs)
         logprob_BT, entropy_BT, aux_loss = self._pass(model, inputs)
         tensors = self._tensors(inputs, logprob_BT, entropy_BT)
@@ -159,7 +159,7 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         return self.atrium.needs.prepare_pass or self.atrium.needs.whole_groups
 
     def _prepare(self, model: Any) -> MinibatchConstants:  # noqa: ANN401 - TRL's
-        """What the update's micro-batches share, from a pass over all of them at the current parameters."""
+        """Return the values shared by the update's micro-batches, from a pass at the current parameters."""
         begin = self._step % self.args.steps_per_generation
         parts = self._buffered_inputs[begin : begin + self.current_gradient_accumulation_steps]
         with torch.no_grad():
@@ -180,7 +180,7 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         )
 
     def _pass(self, model: Any, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor | None]:  # noqa: ANN401
-        """The policy's log-probabilities and entropies [B, T], and the loss of its routers if it has any."""
+        """Return the policy's log-probabilities and entropies [B, T], and its router loss, if any."""
         found: tuple[Tensor, Tensor, Tensor | None] = self._get_per_token_logps_and_entropies(
             model,
             torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1),
@@ -193,10 +193,10 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         return found
 
     def _tensors(self, inputs: Mapping[str, Any], logprob_BT: Tensor, entropy_BT: Tensor) -> Tensors:
-        """What TRL hands over, by Atrium's names.
+        """Return TRL's tensors by Atrium's names.
 
-        Without vLLM the model that samples is the one that trains: its own numbers stand for the engine's, as
-        they do for tokens that vLLM could not score.
+        Without vLLM the model that samples is the one that trains: its log-probabilities replace the
+        engine's, as they do for tokens that vLLM could not score.
         """
         old_BT = inputs.get("old_per_token_logps")
         own_BT = logprob_BT.detach() if old_BT is None else old_BT
@@ -217,7 +217,7 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         return tensors
 
     def _totals(self, inputs: Mapping[str, Any]) -> Totals:
-        """TRL's denominators of an update, of which each process has its share: gradients are averaged."""
+        """Return TRL's denominators of an update, divided by the processes, since gradients are averaged."""
         steps, mask_BT = self.current_gradient_accumulation_steps, _mask(inputs)
         rows = len(mask_BT) * steps
         if self.args.loss_type == "bnpo":
@@ -241,22 +241,22 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
 
 
 def check_fit(method: LoadedMethod, args: Any) -> None:  # noqa: ANN401 - a GRPOConfig
-    """Raise `ConfigError` for a method and a `GRPOConfig` that do not go together."""
+    """Raise `ConfigError` for an incompatible method and `GRPOConfig`."""
     TRL.check(method.method)
     defaults = {field.name: field.default for field in fields(args) if field.default is not MISSING}
     for name in DECIDED:
         if name in defaults and getattr(args, name) != defaults[name]:
             raise ConfigError(
-                f"{name}={getattr(args, name)} has no effect in GRPOConfig: {method.name} decides that; "
-                "leave it out, and type settings of the method in atrium_settings"
+                f"{name}={getattr(args, name)} has no effect in GRPOConfig: {method.name} determines it; "
+                "remove it, and put settings of the method into atrium_settings"
             )
     if args.loss_type not in ("dapo", "bnpo"):
         raise ConfigError(
-            f"loss_type={args.loss_type}: {method.name} brings its own loss; allowed is dapo (tokens are "
-            "counted over the generation batch) or bnpo (in each micro-batch)"
+            f"loss_type={args.loss_type}: {method.name} has its own loss; use dapo (tokens are counted "
+            "over the generation batch) or bnpo (in each micro-batch)"
         )
     if args.beta != 0.0 and _reference_coefficients(method) != [args.beta]:
-        raise ConfigError(f"beta={args.beta}: {method.name} says what KL it has; leave beta out")
+        raise ConfigError(f"beta={args.beta}: {method.name} determines its KL; remove beta")
     _check_batches(method, args)
     if "both" in wants(method.method) and not (args.use_vllm and args.vllm_importance_sampling_correction):
         raise ConfigError(
@@ -273,7 +273,7 @@ def check_fit(method: LoadedMethod, args: Any) -> None:  # noqa: ANN401 - a GRPO
 
 
 def _reference_coefficients(method: LoadedMethod) -> list[float]:
-    """The coefficients of the KL penalties against a reference policy."""
+    """Return the coefficients of the KL penalties against a reference policy."""
     return [kl.coefficient for kl in method.method.regularizer.penalties if kl.anchor == "reference"]
 
 
@@ -282,8 +282,8 @@ def _check_batches(method: LoadedMethod, args: Any) -> None:  # noqa: ANN401 - a
     rows = args.per_device_train_batch_size * generated
     if rows % args.num_generations != 0:
         raise ConfigError(
-            f"per_device_train_batch_size x steps_per_generation = {rows} "
-            f"tears groups of num_generations={args.num_generations} over processes; choose a multiple"
+            f"per_device_train_batch_size x steps_per_generation = {rows} splits groups of "
+            f"num_generations={args.num_generations} over processes; choose a multiple"
         )
     if method.needs.whole_groups and generated != accumulated:
         raise ConfigError(
@@ -292,18 +292,18 @@ def _check_batches(method: LoadedMethod, args: Any) -> None:  # noqa: ANN401 - a
         )
     if method.needs.prepare_pass and generated % accumulated != 0:
         raise ConfigError(
-            f"{method.name} looks at a whole update before its loss; choose steps_per_generation as a "
+            f"{method.name} needs a whole update before its loss; choose steps_per_generation as a "
             f"multiple of gradient_accumulation_steps={accumulated}"
         )
 
 
 def _counted_mask(inputs: Mapping[str, Any]) -> Tensor:
-    """`_mask` without the rows that take no part in the update."""
+    """Return `_mask` without the rows that are excluded from the update."""
     counts_B: Tensor = inputs["atrium_counts"]
     return _mask(inputs) * counts_B[:, None]
 
 
 def _mask(inputs: Mapping[str, Any]) -> Tensor:
-    """1 [B, T] at tokens of completions, tokens of tools excepted."""
+    """Return 1 [B, T] at tokens of completions, except for tokens of tools."""
     mask_BT: Tensor = inputs["completion_mask"]
     return mask_BT if "tool_mask" not in inputs else mask_BT * inputs["tool_mask"]

@@ -1,11 +1,12 @@
-"""Methods in verl: importing this registers a policy loss and an advantage estimator for each, `atrium/NAME`.
+"""Methods in verl: importing this module registers a policy loss and advantage estimator for each.
 
-verl imports it in every worker where `VERL_USE_EXTERNAL_MODULES=atrium.peers.verl_losses` says so. Its
-configuration takes no settings of ours: those stand in a YAML file that `ATRIUM_VERL_SETTINGS` names, a list
-per method, such as `atr: [divergence.delta=0.02]`. The path of a method file in place of a name adds it.
+Their names are `atrium/NAME`. verl imports it in every worker if
+`VERL_USE_EXTERNAL_MODULES=atrium.peers.verl_losses` is set. verl's configuration cannot hold Atrium's
+settings: those are in a YAML file named by `ATRIUM_VERL_SETTINGS`, a list per method, such as `atr:
+[divergence.delta=0.02]`. The path of a method file instead of a name adds it.
 
-verl hands a registered loss three tensors of its batch. The log-probabilities of the engine and of the
-reference policy are in the batch, too: `ppo_loss`, which calls the loss, is wrapped to pass them on.
+verl passes three tensors of its batch to a registered loss. The log-probabilities of the engine and of the
+reference policy are also in the batch: `ppo_loss`, which calls the loss, is wrapped to pass them on.
 
 verl adds an entropy bonus and a KL to the reference by itself, and filters groups by itself.
 """
@@ -45,10 +46,10 @@ from atrium.peers.interface import LoadedMethod, Tensors, load_method
 from atrium.peers.trainers import VERL, wants
 
 VERSIONS = ("0.9",)
-"""The versions of verl whose losses have been compared with Atrium's."""
+"""Versions of verl whose losses have been compared with Atrium's."""
 SETTINGS_VARIABLE = "ATRIUM_VERL_SETTINGS"
 _MICRO_BATCH: ContextVar[Any] = ContextVar("micro_batch", default=None)
-"""The tensors of the micro-batch whose loss verl computes; verl hands a registered loss three of them."""
+"""The tensors of the micro-batch whose loss verl computes, of which a registered loss receives three."""
 _OF_BATCH = {
     "rollout": (
         "rollout_logprob_BT",
@@ -61,18 +62,18 @@ _OF_BATCH = {
         "actor_rollout_ref.actor.use_kl_loss=True kl_loss_coef=0",
     ),
 }
-"""What a method may want: the tensor, its name in verl's batch, and verl's setting that puts it there."""
+"""Possible inputs of a method: the tensor, its name in verl's batch, and verl's setting that adds it."""
 
 
 @dataclass(frozen=True)
 class RegisteredMethod:
-    """A method by the signatures of verl: a policy loss and an advantage estimator."""
+    """A method with verl's interface: a policy loss and an advantage estimator."""
 
     source: str
     settings: tuple[str, ...] = ()
 
     def load(self, max_new_tokens: int) -> LoadedMethod:
-        """The method; `ConfigError` where verl does not hand over what it wants."""
+        """Return the method; `ConfigError` if verl does not provide its inputs."""
         return _load(self.source, self.settings, max_new_tokens)
 
     def loss(
@@ -86,7 +87,7 @@ class RegisteredMethod:
         config: Any,  # noqa: ANN401 - an ActorConfig
         rollout_is_weights: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, float]]:
-        """The share of the actor's loss and its metrics, with the denominators of `config.global_batch_info`.
+        """Return the share of the actor's loss, and metrics; `config.global_batch_info` has the denominators.
 
         Raises `ConfigError` where `loss_agg_mode` is another reduction than the method's.
         """
@@ -111,7 +112,7 @@ class RegisteredMethod:
         index: Sequence[object],
         **_: Any,  # noqa: ANN401 - what other estimators of verl take
     ) -> tuple[Tensor, Tensor]:
-        """Advantages and returns [B, T] of a whole batch, from each completion's reward and group `index`."""
+        """Return advantages and returns [B, T] of a whole batch, from rewards and the rows' group `index`."""
         group_B = np.unique(np.asarray(index), return_inverse=True)[1]
         advantage_BT = self.load(response_mask.shape[1]).advantages(
             response_mask,
@@ -129,20 +130,20 @@ def _load(source: str, settings: tuple[str, ...], max_new_tokens: int) -> Loaded
 
 
 def _of_batch(method: LoadedMethod, log_prob: Tensor) -> Tensors:
-    """The log-probabilities of engine and reference that the method wants, from verl's micro-batch."""
+    """Return the log-probabilities of engine and reference that the method needs, from verl's micro-batch."""
     batch = _MICRO_BATCH.get()
     found: dict[str, Tensor] = {}
     wanted = {"rollout" if want == "both" else want for want in wants(method.method)}
     for want in _OF_BATCH.keys() & wanted:
         ours, theirs, setting = _OF_BATCH[want]
         if batch is None or theirs not in batch:
-            raise ConfigError(f"{method.name} needs {theirs}, which verl's batch lacks; set {setting}")
+            raise ConfigError(f"{method.name} needs {theirs}, missing in verl's batch; set {setting}")
         found[ours] = batch.select("response_mask", theirs).to_padded_tensor()[theirs].to(log_prob)
     return found  # type: ignore[return-value]
 
 
 def _keep_micro_batch(ppo_loss: Callable[..., Any]) -> Callable[..., Any]:
-    """verl's loss of a micro-batch, which keeps all of its tensors for registered losses meanwhile."""
+    """Wrap verl's loss of a micro-batch to keep all of its tensors for registered losses."""
 
     @functools.wraps(ppo_loss)
     def kept(config: Any, model_output: Any, data: Any, dp_group: Any = None) -> Any:  # noqa: ANN401 - verl's own
@@ -156,7 +157,7 @@ def _keep_micro_batch(ppo_loss: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wrap_ppo_loss() -> None:
-    """Wrap verl's loss where it is defined and where it was imported before."""
+    """Wrap verl's loss in its module and where it was imported before."""
     own = losses.ppo_loss
     wrapped = _keep_micro_batch(own)
     for name in ("workers.utils.losses", "workers.engine_workers", "trainer.distillation.losses"):
@@ -168,11 +169,11 @@ def _wrap_ppo_loss() -> None:
 def register() -> None:
     """Register every shipped method, and those of the settings file; `ConfigError` for a wrong file."""
     if not verl.__version__.startswith(tuple(f"{version}." for version in VERSIONS)):
-        raise ConfigError(f"verl {verl.__version__}: Atrium's losses run in verl {' and '.join(VERSIONS)}")
+        raise ConfigError(f"verl {verl.__version__} is not supported, expected {' or '.join(VERSIONS)}")
     typed = _typed_settings()
     _wrap_ppo_loss()
     for source, settings in typed.items():
-        RegisteredMethod(source, settings).load(max_new_tokens=1)  # said before training begins
+        RegisteredMethod(source, settings).load(max_new_tokens=1)  # reported before training begins
     for source in dict.fromkeys((*read_groups(conf_folder())["algorithm"], *typed)):
         one = RegisteredMethod(source, typed.get(source, ()))
         name = f"atrium/{Path(source).stem}"
@@ -187,7 +188,7 @@ def _typed_settings() -> dict[str, tuple[str, ...]]:
     content = read_yaml(Path(named), f"{SETTINGS_VARIABLE}={named}")
     if not isinstance(content, Mapping) or not all(isinstance(lines, list) for lines in content.values()):
         raise ConfigError(
-            f"{SETTINGS_VARIABLE}={named}: allowed is a list of settings per method, such as "
+            f"{SETTINGS_VARIABLE}={named}: expected a list of settings per method, such as "
             "`atr: [divergence.delta=0.02]`"
         )
     return {str(source): tuple(map(str, lines)) for source, lines in content.items()}
@@ -212,7 +213,7 @@ def _check_reduction(method: LoadedMethod, mode: str, width: int) -> None:
 
 
 def _totals(mask_BT: Tensor, batch: Mapping[str, Any]) -> Totals:
-    """verl's denominators of the update, or the micro-batch's own where it hands over none."""
+    """Return verl's denominators of the update, or the micro-batch's own if there are none."""
     own = count_totals(mask_BT.sum(dim=1), torch.arange(len(mask_BT), device=mask_BT.device))
     tokens, rows = batch.get("batch_num_tokens"), batch.get("global_batch_size")
     return Totals(
@@ -223,7 +224,7 @@ def _totals(mask_BT: Tensor, batch: Mapping[str, Any]) -> Totals:
 
 
 def _measured(output: LossOutput) -> dict[str, float]:
-    """The shares of tokens whose gradient is cut, and the KL, by verl's names."""
+    """Return the shares of tokens whose gradient is clipped, and the KL, by verl's names."""
     means = {
         quantity: (output.sums[quantity][0] / output.sums[quantity][1].clamp(min=1)).item()
         for quantity in (

@@ -1,4 +1,4 @@
-"""A new run folder that begins with what another recorded up to a step, and with that step's checkpoint."""
+"""A new run folder with another run's records up to a step, and that step's checkpoint."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from atrium.runs.status import RunState, StatusWriter
 
 
 def copy_until(parent: RunFolder, step: int, folder: RunFolder) -> None:
-    """Fill a new run's folder; the parent stays as it is.
+    """Fill a new run's folder; the parent is unchanged.
 
-    Copied are the records and rollouts of the steps up to this one, its checkpoint, and the best one if that
-    is no later. Raises `RunFolderError` where something cannot be read or written; the new folder is removed.
+    The records and rollouts of the steps up to this one are copied, with its checkpoint and the best one if
+    that is no later. Raises `RunFolderError` if something cannot be read or written; the new folder is then
+    removed.
     """
 
     def is_shared(record: Record) -> bool:

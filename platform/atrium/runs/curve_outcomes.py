@@ -1,7 +1,7 @@
-"""Outcomes of learning curves: one number per run, read off a metric that its steps recorded.
+"""Outcomes of learning curves: one number per run, computed from a recorded metric of its steps.
 
-Step i is recorded with the policy before update i, from 1 on. An outcome of the last score sees where a run
-ended; these see how it came there, which separates methods that end alike.
+Step i is recorded with the policy before update i, from 1 on. The last score as an outcome shows where a run
+ended; these outcomes show how it got there, which distinguishes methods that end alike.
 
 Axes: N recorded steps.
 """
@@ -17,29 +17,29 @@ from pydantic import Field, model_validator
 from atrium.base.section import Axis, Count, Number, Text
 
 _CUT = 1e-5
-"""Shares are cut to [_CUT, 1 - _CUT] before their log-odds are taken."""
+"""Shares are clamped to [_CUT, 1 - _CUT] before their log-odds are computed."""
 
 
 class CurveOutcome(Axis, axis=True):
-    """A number that sums up a run's curve of one metric, up to step `until`, the horizon."""
+    """A summary statistic of a run's curve of one metric, up to step `until`, the horizon."""
 
     metric: Text
     """The recorded quantity, such as `rollout/reward`."""
     until: Annotated[int, Field(ge=2, le=10**9)]
-    """The last step that counts, the same for all runs that are compared."""
+    """Last step that counts, the same for all compared runs."""
 
     def of_curve(self, step_N: NDArray[np.float64], value_N: NDArray[np.float64]) -> float | None:
-        """The outcome of a curve, NaN where a step did not record the metric; None where it is not known."""
+        """Return the outcome of a curve (NaN where a step has no metric); None if it is unknown."""
         raise NotImplementedError
 
     @property
     def words(self) -> str:
-        """The outcome as a table's head names it."""
+        """Return the outcome's name in a table head."""
         raise NotImplementedError
 
 
 class Area(CurveOutcome):
-    """The mean of the metric over a span of steps: how much of it was had on the way.
+    """The mean of the metric over a range of steps.
 
     Examples
     --------
@@ -49,33 +49,33 @@ class Area(CurveOutcome):
     """
 
     kind: Literal["area"]
-    """Which outcome this is."""
+    """Kind of outcome."""
     start: Count = 1
-    """The first step that counts."""
+    """First step that counts."""
 
     @model_validator(mode="after")
     def _check_span(self) -> Area:
         if self.start > self.until:
-            raise ValueError(f"start={self.start} lies behind until={self.until}; give a step before it")
+            raise ValueError(f"start={self.start} must be less than until={self.until}; give an earlier step")
         return self
 
     def of_curve(self, step_N: NDArray[np.float64], value_N: NDArray[np.float64]) -> float | None:
-        """The mean; None where one of the steps lacks the metric."""
+        """Return the mean; None if the metric is missing at one of the steps."""
         span_N = (step_N >= self.start) & (step_N <= self.until) & np.isfinite(value_N)
         is_whole = int(span_N.sum()) == self.until - self.start + 1
         return float(value_N[span_N].mean()) if is_whole else None
 
     @property
     def words(self) -> str:
-        """The outcome as a table's head names it."""
+        """Return the outcome's name in a table head."""
         return f"mean {self.metric} over steps {self.start} to {self.until}"
 
 
 class StepsTo(CurveOutcome):
     """The step at which the metric first reaches a value from below, interpolated, and at most `until`.
 
-    A run that does not reach it counts with the horizon: means are restricted means, and no run is left out.
-    One that begins there counts with its first step.
+    A run that does not reach the value counts with the horizon: means are restricted means, and no run is
+    left out. A run that begins above it counts with its first step.
 
     Examples
     --------
@@ -87,11 +87,12 @@ class StepsTo(CurveOutcome):
     """
 
     kind: Literal["steps_to"]
-    """Which outcome this is."""
+    """Kind of outcome."""
     value: Number
-    """What has to be reached."""
+    """Value to reach."""
     scale: Literal["linear", "log_odds"] = "linear"
-    """What is interpolated: the metric, or the log-odds of a share, which such curves are straighter in."""
+    """Scale of the interpolation: the metric, or the log-odds of a share, in which such curves are
+    straighter."""
 
     @model_validator(mode="after")
     def _check_share(self) -> StepsTo:
@@ -100,7 +101,7 @@ class StepsTo(CurveOutcome):
         return self
 
     def of_curve(self, step_N: NDArray[np.float64], value_N: NDArray[np.float64]) -> float | None:
-        """The step; None where the curve ends before the horizon without having reached the value."""
+        """Return the step; None if the curve ends before the horizon without reaching the value."""
         known_N = np.isfinite(value_N) & (step_N <= self.until)
         step_N, value_N = step_N[known_N], value_N[known_N]
         reached = np.flatnonzero(value_N >= self.value)
@@ -115,7 +116,7 @@ class StepsTo(CurveOutcome):
 
     @property
     def words(self) -> str:
-        """The outcome as a table's head names it."""
+        """Return the outcome's name in a table head."""
         return f"steps to {self.metric} of {self.value:g}, at most {self.until}"
 
     def _scaled(self, value: float) -> float:
@@ -126,7 +127,7 @@ class StepsTo(CurveOutcome):
 
 
 class Fall(CurveOutcome):
-    """The largest fall of the metric's moving mean below its own earlier maximum; 0 for one that never falls.
+    """The largest drop of the metric's moving mean below its earlier maximum; 0 if it never drops.
 
     Examples
     --------
@@ -136,18 +137,20 @@ class Fall(CurveOutcome):
     """
 
     kind: Literal["fall"]
-    """Which outcome this is."""
+    """Kind of outcome."""
     width: Count
-    """Steps that the moving mean is over."""
+    """Number of steps of the moving mean."""
 
     @model_validator(mode="after")
     def _check_width(self) -> Fall:
         if self.width >= self.until:
-            raise ValueError(f"width={self.width} leaves no two means until={self.until}; give fewer steps")
+            raise ValueError(
+                f"width={self.width} leaves no two means until={self.until}; use a smaller width"
+            )
         return self
 
     def of_curve(self, step_N: NDArray[np.float64], value_N: NDArray[np.float64]) -> float | None:
-        """The fall; None where one of the steps lacks the metric."""
+        """Return the drop; None if the metric is missing at one of the steps."""
         value_N = value_N[(step_N <= self.until) & np.isfinite(value_N)]
         if len(value_N) != self.until:
             return None
@@ -156,5 +159,5 @@ class Fall(CurveOutcome):
 
     @property
     def words(self) -> str:
-        """The outcome as a table's head names it."""
+        """Return the outcome's name in a table head."""
         return f"largest fall of {self.metric}, mean of {self.width} steps, until {self.until}"

@@ -1,8 +1,8 @@
-"""What the runs folder can spare, for `atrium clean`, and its deletion.
+"""Deletable files in the runs folder, for `atrium clean`, and their deletion.
 
-Nothing here touches a run that is running, a folder that another process has locked, nor anything that lies
-outside the runs folder, behind a link: links are removed, not followed. A killed run that can be resumed is
-kept unless killed runs are asked for.
+Nothing here touches a run that is running, a folder that another process has locked, or anything outside the
+runs folder reached through a link: links are removed, not followed. A killed run that can be resumed is kept
+unless killed runs are selected.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CACHE = ".cache"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletable:
-    """Something that can go: what it is, how large, and the run whose lock guards it, if any."""
+    """A deletable item: its description, its size, and the run whose lock guards it, if any."""
 
     path: Path
     what: str
@@ -32,12 +32,12 @@ class Deletable:
 
 
 def find_deletable(runs_dir: Path, chosen: set[str]) -> Iterator[Deletable]:
-    """The files and folders that can go, of the kinds chosen, or of all kinds where none was."""
+    """Yield deletable files and folders of the chosen kinds, or of all kinds if none is chosen."""
     runs = [read_overview(folder) for folder in list_runs(runs_dir)]
     is_idle = not any(run.state.is_live for run in runs)
     # Any folder can be named as --runs-dir, and a home folder has a .cache too.
     is_runs_dir = runs_dir.name == "runs" or any(run.folder.looks_like_run() for run in runs)
-    # A run that goes on may be about to read a cache.
+    # A run in progress may be about to read a cache.
     if is_runs_dir and is_idle and (not chosen or "caches" in chosen):
         yield from _caches(runs_dir / _CACHE)
     for run in runs:
@@ -53,7 +53,7 @@ def find_deletable(runs_dir: Path, chosen: set[str]) -> Iterator[Deletable]:
 def _caches(folder: Path) -> Iterator[Deletable]:
     if folder.is_dir() and not folder.is_symlink():
         for path in sorted(folder.iterdir()):
-            yield Deletable(path=path, what="cache, made again when needed", num_bytes=_size(path))
+            yield Deletable(path=path, what="cache, recreated when needed", num_bytes=_size(path))
 
 
 def _old_checkpoints(folder: RunFolder) -> Iterator[Deletable]:
@@ -76,20 +76,20 @@ def _killed(run: RunOverview, *, with_resumable: bool) -> Iterator[Deletable]:
 
 
 def kept_because(item: Deletable, runs_dir: Path, *, delete: bool) -> str | None:
-    """Delete the item if that is asked for; the reason where it has to stay, else None."""
+    """Delete the item if `delete` is set; return why it must be kept, else None."""
     return _elsewhere(item.path, runs_dir) or (_delete(item) if delete else None)
 
 
 def _elsewhere(path: Path, runs_dir: Path) -> str | None:
-    """The reason why a path has to stay whose folder is not in `runs_dir`, wherever links lead; else None."""
+    """Return why a path must be kept if its folder is not in `runs_dir` after resolving links, else None."""
     folder = path.parent.resolve()
     if folder.is_relative_to(runs_dir.resolve()):
         return None
-    return f"it lies in {folder}, outside {runs_dir}"
+    return f"it is in {folder}, outside {runs_dir}"
 
 
 def _delete(item: Deletable) -> str | None:
-    """Delete under the run's lock; the reason where it had to stay."""
+    """Delete under the run's lock; return why the item had to be kept, if so."""
     try:
         if item.run is None:
             remove(item.path)

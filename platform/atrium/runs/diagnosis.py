@@ -1,8 +1,8 @@
-"""Rules that name what goes wrong in training: pure functions of recorded steps, in their order.
+"""Rules that detect problems in training: pure functions of recorded steps, in order.
 
-The one place for rules of this kind. Notes while training, the last lines of a run, `summary.json`, `atrium
-show`, the dashboard, mirrors and the pruning of sweeps all say what is found here. `docs/collapse.md` has
-each rule with its threshold, and how often the rules are wrong.
+This is the only module with such rules. Notes during training, the last lines of a run, `summary.json`,
+`atrium show`, the dashboard, mirrors and the pruning of sweeps all report its findings. `docs/collapse.md`
+lists each rule with its threshold and error rates.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ Step = tuple[int, Metrics]
 """A step's number and its metrics."""
 
 NUM_STEPS = 10
-"""Steps over which most rules judge; one step says little."""
+"""Number of steps that most rules use; a single step says little."""
 NUM_FIRST_STEPS = 3
-"""Steps that count as a run's start, where a rule compares with it: learning is fast there."""
+"""Number of steps that count as a run's start, for rules that compare with it: learning is fast there."""
 ALMOST_ALL = 0.98
 MAX_TRUNCATED = 0.30
 MIN_COMPLETION_ENTROPY = 0.05
-"""Nats of a whole completion below which nearly all samples of a prompt are one text."""
+"""Nats of a whole completion below which nearly all samples of a prompt are the same text."""
 MAX_KL = 0.15
-"""Nats per token from the policy that sampled a batch to the one that a step's updates leave."""
+"""Nats per token from the sampling policy to the policy after a step's updates."""
 MAX_HEAVIEST_TOKEN = 0.3
 MAX_MISMATCH_KL = 5e-3
 """Nats per token from the engine to the trainer, at equal weights."""
 MAX_LENGTH_GROWTH = 2.0
 MIN_CORRECT_PER_REWARD = 0.2
-"""Of a rise in reward, the rise in the share of correct answers below which form earned it."""
+"""Share of a rise in reward that must come from correct answers; less means that form earned the rest."""
 NOISE = 5.0
-"""Standard errors by which a mean has to differ from the start's."""
+"""Number of standard errors by which a mean must differ from the start's."""
 
 
 _DEFAULT = RunFacts()
@@ -67,8 +67,8 @@ _DEFAULT = RunFacts()
 class Finding:
     """A problem in the steps `first_step` to `last_step`.
 
-    `evidence` holds means by name over the last of them, as many as the rule judges by; `start` those of the
-    run's first steps, where the rule compares with them.
+    `evidence` holds means by name over the last of them, as many as the rule uses; `start` holds those of the
+    run's first steps, if the rule compares with them.
     """
 
     rule: str
@@ -81,9 +81,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """What `judge` says of `evidence` over `num_steps` steps; None where all is well.
+    """A rule: `judge` describes a problem in `evidence` over `num_steps` steps, or returns None.
 
-    It gets these steps and the first of the run; a rule that `compares` waits for both.
+    It receives these steps and the first of the run; a rule that `compares` waits for both.
     """
 
     name: str
@@ -92,18 +92,18 @@ class _Rule:
     num_steps: int = NUM_STEPS
     compares: bool = False
     is_collapse: bool = False
-    """Whether a run in which it is found has nothing left to give, so that a sweep may stop it."""
+    """Whether the run cannot recover from the problem, so that a sweep may stop it."""
 
 
 class _Span:
-    """Consecutive steps of a run, and its facts. A quantity that no step recorded is NaN: no rule applies."""
+    """Consecutive steps of a run, and its facts. Missing quantities are NaN, to which no rule applies."""
 
     def __init__(self, steps: Sequence[Step], facts: RunFacts) -> None:
         self._steps = steps
         self.facts = facts
 
     def values(self, quantity: Quantity) -> list[float]:
-        """Of the steps that recorded the quantity."""
+        """Return the values of the steps that recorded the quantity."""
         return [metrics[quantity.name] for _, metrics in self._steps if quantity.name in metrics]
 
     def __getitem__(self, quantity: Quantity) -> float:
@@ -112,12 +112,12 @@ class _Span:
         return sum(values) / len(values) if values else math.nan
 
     def means(self, quantities: Sequence[Quantity]) -> dict[str, float]:
-        """By name; what no step recorded is left out."""
+        """Return means by name, without quantities that no step recorded."""
         return {one.name: self[one] for one in quantities if self.values(one)}
 
 
 class Course:
-    """What rules ask for of a run that goes on: its first steps and the newest, so that memory is bounded."""
+    """The steps of a run in progress that rules need: its first and newest, so that memory is bounded."""
 
     def __init__(self, steps: Sequence[Step] = (), *, num_newest: int = NUM_STEPS) -> None:
         self._first: list[Step] = []
@@ -126,7 +126,7 @@ class Course:
             self.add(*step)
 
     def add(self, step: int, metrics: Metrics) -> None:
-        """The next step."""
+        """Add the next step."""
         if step <= NUM_FIRST_STEPS:
             self._first.append((step, metrics))
         else:
@@ -134,14 +134,14 @@ class Course:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """In their order, perhaps with a gap after the first."""
+        """Return the steps in order, possibly with a gap after the first."""
         return (*self._first, *self._newest)
 
 
 class Notes(Listener):
-    """Says to `log` what goes wrong while steps come in: each rule once. `steps` were recorded before."""
+    """Logs problems as steps arrive, each rule once. `steps` were recorded before."""
 
-    name = "what judges the steps"
+    name = "the diagnosis of steps"
 
     def __init__(
         self, log: Callable[[str], None], steps: Sequence[Step] = (), facts: RunFacts = _DEFAULT
@@ -152,7 +152,7 @@ class Notes(Listener):
         self._told: set[str] = set()
 
     def step(self, step: int, metrics: Metrics) -> None:
-        """Say what this step adds to what is known."""
+        """Log new problems after this step."""
         self._course.add(step, metrics)
         for found in diagnose(self._course.steps, is_over=False, facts=self._facts):
             if found.rule not in self._told:
@@ -163,9 +163,9 @@ class Notes(Listener):
 def diagnose(
     steps: Sequence[Step], *, is_over: bool = True, facts: RunFacts = _DEFAULT
 ) -> tuple[Finding, ...]:
-    """The problems at the end of these steps, and since when there are.
+    """Return the problems at the end of these steps, with the step at which each began.
 
-    Until the run is over, a rule waits for as many steps as it wants to see; a rule that compares with the
+    Until the run is over, a rule waits for the number of steps that it needs; a rule that compares with the
     start always does.
     """
     found = (_found(rule, steps, facts, is_over=is_over) for rule in _RULES)
@@ -175,7 +175,7 @@ def diagnose(
 def find_collapse(
     steps: Sequence[Step], num_steps: int = NUM_STEPS, *, facts: RunFacts = _DEFAULT
 ) -> Finding | None:
-    """Why a run counts as collapsed by its last `num_steps` steps; None where it does not."""
+    """Return why the last `num_steps` steps count as a collapse; None if they do not."""
     for rule in _RULES:
         if rule.is_collapse:
             judged = replace(rule, num_steps=min(rule.num_steps, num_steps))
@@ -264,7 +264,7 @@ def _of_no_signal(now: _Span, _start: _Span) -> str | None:
     if now[NO_ANSWER_FRAC] >= ALMOST_ALL and now.facts.reward != "random":
         return f"{now.facts.missing_answers(share(1.0 - now[NO_ANSWER_FRAC]))}{more}; {found}"
     if now.facts.reward != "correctness":
-        return f"{found}; see what reward={now.facts.reward} pays for"
+        return f"{found}; check what reward={now.facts.reward} rewards"
     choice = "larger groups" if more else "or larger groups"
     return f"{found}; choose problems that the model solves sometimes, {choice}{more}"
 
@@ -277,12 +277,12 @@ def _of_truncation(now: _Span, _start: _Span) -> str | None:
         return cut
     if not now.facts.pays_for_answers:
         return (
-            f"{cut}, and reward={now.facts.reward} decides what they are worth; look at what they say "
-            "(atrium samples), and check the stop tokens and model.prompt.stop"
+            f"{cut}, and reward={now.facts.reward} decides their reward; read some of them (atrium "
+            "samples), and check the stop tokens and model.prompt.stop"
         )
     if now.facts.counts_truncated and not now[NO_ANSWER_FRAC] > MAX_TRUNCATED:
         return (
-            f"{cut}, and their answers count (the reward requires no stop); look at what follows the answers "
+            f"{cut}, and their answers count (the reward requires no stop); check what follows the answers "
             "(atrium samples), and check the stop tokens and model.prompt.stop"
         )
     return f"{cut}, before they could answer; raise rollout.max_new_tokens"
@@ -305,8 +305,8 @@ def _of_entropy(now: _Span, _start: _Span) -> str | None:
         f"a completion has {number(entropy)} nats of entropy ({number(now[ENTROPY])} a token), so nearly "
         f"all samples of a prompt are one text{_correct(now, ', and {} are correct')}; "
         f"{'widen the upper bound of the trust region, ' * now.facts.has_trust_region}lower "
-        f"optimizer.learning_rate, or {'raise' if now.facts.has_entropy_bonus else 'add'} the entropy bonus "
-        "(regularizer.entropy)"
+        f"optimizer.learning_rate, or {'raise' if now.facts.has_entropy_bonus else 'add'} the entropy "
+        "bonus (regularizer.entropy)"
     )
 
 
@@ -314,12 +314,12 @@ def _of_ratios(now: _Span, _start: _Span) -> str | None:
     if not now[KL_AFTER_UPDATE] > MAX_KL:
         return None
     largest = max(now.values(RATIO_MAX), default=math.nan)
-    # A gate ratio that is constantly 1 says nothing about how far the policy moved.
+    # A gate ratio that is constantly 1 does not show how far the policy moved.
     ratios = f", with ratios up to {number(largest)}" if largest > 1.0 else ""
     return (
-        f"each step's updates took the policy {number(now[KL_AFTER_UPDATE])} nats per token away from the "
-        f"one that sampled{ratios}; {'narrow the trust region, or ' * now.facts.has_trust_region}make fewer "
-        "or smaller updates of a batch"
+        f"each step's updates moved the policy {number(now[KL_AFTER_UPDATE])} nats per token away from the "
+        f"one that sampled{ratios}; {'narrow the trust region, or ' * now.facts.has_trust_region}make "
+        "fewer or smaller updates per batch"
     )
 
 
@@ -337,9 +337,9 @@ def _of_length(now: _Span, start: _Span) -> str | None:
     if not growth > MAX_LENGTH_GROWTH or _change(now, start, REWARD) > NOISE:
         return None
     return (
-        f"completions grew from {number(start[LENGTH_MEAN])} to {number(now[LENGTH_MEAN])} tokens, and "
-        f"reward did not rise (from {number(start[REWARD])} to {number(now[REWARD])}); look at what "
-        "they say (atrium samples), and see whether the reduction favours length"
+        f"completions grew from {number(start[LENGTH_MEAN])} to {number(now[LENGTH_MEAN])} tokens, but "
+        f"reward did not rise (from {number(start[REWARD])} to {number(now[REWARD])}); read some of them "
+        "(atrium samples), and check whether the reduction favors length"
     )
 
 
@@ -358,9 +358,9 @@ def _of_format(now: _Span, start: _Span) -> str | None:
     if not _change(now, start, REWARD) > NOISE or not right < MIN_CORRECT_PER_REWARD * rise:
         return None
     return (
-        f"reward rose from {number(start[REWARD])} to {number(now[REWARD])}, correct answers only from "
-        f"{share(start[CORRECT_FRAC])} to {share(now[CORRECT_FRAC])}: what is rewarded is not what is "
-        "wanted; see what reward= pays for"
+        f"reward rose from {number(start[REWARD])} to {number(now[REWARD])}, but correct answers only from "
+        f"{share(start[CORRECT_FRAC])} to {share(now[CORRECT_FRAC])}: the reward does not measure "
+        "correctness; check what reward= rewards"
     )
 
 
@@ -368,9 +368,9 @@ def _of_fall(now: _Span, start: _Span) -> str | None:
     if not _change(now, start, REWARD) < -NOISE:
         return None
     return (
-        f"mean reward fell from {number(start[REWARD])} at the start to {number(now[REWARD])}; go back "
-        "to an earlier checkpoint by --resume RUN@STEP, with a lower optimizer.learning_rate"
-        f"{' or a narrower trust region' * now.facts.has_trust_region}"
+        f"mean reward fell from {number(start[REWARD])} at the start to {number(now[REWARD])}; start again "
+        "from an earlier checkpoint with --resume RUN@STEP, and a lower "
+        f"optimizer.learning_rate{' or a narrower trust region' * now.facts.has_trust_region}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The documents of a run: the summary at its end, and everything that `atrium show` says of it."""
+"""The documents of a run: the summary at its end, and the page of `atrium show`."""
 
 from __future__ import annotations
 
@@ -70,16 +70,16 @@ _CURVES = (
     STEP_S,
 )
 _UNLISTED = ("runs_dir", "experiment_name", "resume", "branch", "compute", "kind", "not_read")
-"""Settings of where and on what machine a run was, and those that an evaluation does not read."""
+"""Settings of the run's location and machine, and those that an evaluation does not read."""
 
 
 def summary_document(folder: RunFolder) -> Document:
-    """What came out of a run, from what its folder holds: scores, curves, files, and what to type next.
+    """Return a run's results from its folder: scores, curves, files, and the next commands.
 
-    Raises `OSError` where a file of the folder exists and cannot be read.
+    Raises `OSError` if a file of the folder exists and cannot be read.
     """
     run, metrics = read_overview(folder), read_metrics(folder)
-    # The command itself says that an interrupted run stopped.
+    # The command itself reports that a run was interrupted.
     error = run.status.error if run.state is not RunState.INTERRUPTED else None
     return Document(
         key=f"summary/{folder.name}",
@@ -102,10 +102,10 @@ def summary_document(folder: RunFolder) -> Document:
 
 
 def run_document(folder: RunFolder, defaults: Mapping[str, object] | str, num_samples: int) -> Document:
-    """Everything that is known about a run, with samples of a few problems.
+    """Return everything that is known about a run, with samples of a few problems.
 
-    Settings are those that differ from the `defaults`. Where these are not known, they are the reason, and
-    the run's overrides stand in place of its settings.
+    Settings are those that differ from the `defaults`. If these are unknown, `defaults` is the reason, and
+    the run's overrides are shown instead of its settings.
     """
     run, metrics = read_overview(folder), read_metrics(folder)
     findings = read_findings(folder, is_over=not run.state.is_live)
@@ -127,7 +127,7 @@ def run_document(folder: RunFolder, defaults: Mapping[str, object] | str, num_sa
 
 
 def _heading(run: RunOverview, metrics: MetricTable) -> str:
-    """How the run ended, its name, and how much it did."""
+    """Return how the run ended, its name, and how much it did."""
     status = run.status
     if run.config.get("kind") == IMPORTED:
         return f"{IMPORTED}  {run.folder.name}" + (f"  step {status.step}" if status.step else "")
@@ -139,7 +139,7 @@ def _heading(run: RunOverview, metrics: MetricTable) -> str:
 
 
 def _origin(run: RunOverview) -> list[str]:
-    """When, where and from which code the run started, and the run that it branches off."""
+    """Return when, where and from which code the run started, and the run that it branched from."""
     lines, status = [], run.status
     provenance, _ = read_object(run.folder.provenance_file)
     if record := mapping_at(provenance, "import"):
@@ -154,18 +154,18 @@ def _origin(run: RunOverview) -> list[str]:
         code = f", commit {str(commit)[:10]}{dirty}" if commit else ""
         lines.append(f"started {when} ({ago}) on {status.host or 'an unknown host'}{code}")
     if (step := setting(run.config, "branch.step")) is not None:
-        lines.append(f"goes on from step {step} of {setting(run.config, 'branch.run')}")
+        lines.append(f"started from step {step} of {setting(run.config, 'branch.run')}")
     return lines
 
 
 def _settings_section(run: RunOverview, defaults: Mapping[str, object] | str) -> Section:
-    """The settings that differ from the defaults, or what was typed where those are not known."""
+    """Return the settings that differ from the defaults, or the typed ones if defaults are unknown."""
     if isinstance(defaults, str):
         try:
             typed = read_plain(run.folder.overrides_file).decode("utf-8", "replace")
         except FileNotFoundError:
             typed = ""
-        return Section(title="Settings", passages=(Passage(typed.rstrip(), f"what was typed ({defaults})"),))
+        return Section(title="Settings", passages=(Passage(typed.rstrip(), f"typed settings ({defaults})"),))
     is_imported = run.config.get("kind") == IMPORTED
     ours, theirs = flattened(run.config), {} if is_imported else flattened(defaults)
     rows = tuple(
@@ -175,7 +175,7 @@ def _settings_section(run: RunOverview, defaults: Mapping[str, object] | str) ->
     )
     titles = ("setting", "value") if is_imported else ("setting", "value", "default")
     table = Table(
-        title="settings that are recorded" if is_imported else "settings that differ from the defaults",
+        title="recorded settings" if is_imported else "settings that differ from the defaults",
         columns=tuple(Column(title, is_text=True) for title in titles),
         rows=tuple(Row(row.cells[: len(titles)]) for row in rows),
         note="" if rows else "none",
@@ -188,9 +188,9 @@ def _shown(value: object) -> str:
 
 
 def _curves_tables(metrics: MetricTable, quantities: Iterable[Quantity]) -> list[Table]:
-    """The course of each quantity that was recorded, with its first and last value; nothing without steps.
+    """Return the course of each recorded quantity with its first and last value; nothing without steps.
 
-    Behind the reward stand the mean and the share of variance of each of several rewards.
+    After the reward come the mean and the share of variance of each of several rewards.
     """
     rows = []
     of_parts = {REWARD: [one for name in part_means(metrics.columns) for one in part_quantities(name)]}
@@ -207,9 +207,9 @@ def _curves_tables(metrics: MetricTable, quantities: Iterable[Quantity]) -> list
 
 
 def _sides_sections(run: RunOverview) -> list[Section]:
-    """Sampling beside training: the times of both, and what overlap allows.
+    """Return the times of sampling and training, and the effect of overlapping them.
 
-    Nothing for a run whose steps do not tell, or whose completions come from disk.
+    Nothing for a run without such times, or whose completions come from disk.
     """
 
     def value(key: str, least: int) -> int:
@@ -237,11 +237,14 @@ def _sides_sections(run: RunOverview) -> list[Section]:
 
 
 def _sides_lines(sides: Sides, missing: list[str]) -> list[str]:
-    """What the step takes, what it can take, and with how many devices; `missing` lets both sides overlap."""
+    """Return a step's actual and minimum time, and the number of devices.
+
+    `missing` are the settings that would let both sides overlap.
+    """
     engines, trainers = counted(sides.num_engines, "engine"), counted(sides.num_trainers, "trainer")
     least, times = _s(sides.bound_s), number(sides.step_s / sides.bound_s)
     if missing:
-        how = f"each on devices of its own ({' '.join(missing)})"
+        how = f"each on its own devices ({' '.join(missing)})"
         overlap = f"both at once, {how}: at least {least}, {times} times as fast"
     else:
         # Medians of parts may add up to more than that of the whole.
@@ -254,7 +257,7 @@ def _sides_lines(sides: Sides, missing: list[str]) -> list[str]:
         f"{_s(sides.training_s)} on {trainers}, neither {_s(sides.rest_s)}",
         overlap,
         f"equally long with {for_engines} to {for_trainers} devices, sampling to training: at least "
-        f"{_s(sides.bound_with(wanted))} with {counted(wanted, 'engine')}, where sampling scales with them",
+        f"{_s(sides.bound_with(wanted))} with {counted(wanted, 'engine')}, if sampling scales with them",
     ]
 
 
@@ -263,7 +266,7 @@ def _s(seconds: float) -> str:
 
 
 def _places(run: RunOverview) -> list[str]:
-    """The folder of the run, its figures and its last checkpoint."""
+    """Return the folder of the run, its figures and its last checkpoint."""
     curves = run.folder.figures_dir / "curves.png"
     steps = run.folder.checkpoint_steps()
     return [
@@ -274,7 +277,7 @@ def _places(run: RunOverview) -> list[str]:
 
 
 def _next_commands(run: RunOverview) -> list[str]:
-    """The commands to type next, each with what it does."""
+    """Return the commands to type next, each with its effect."""
     name = shlex.quote(name_to_type(run.folder))
     commands = []
     steps = run.folder.checkpoint_steps()
@@ -282,7 +285,7 @@ def _next_commands(run: RunOverview) -> list[str]:
     if may_resume and run.status.cause == TrainingDivergedError.cause:  # it would diverge again
         may_resume = False
         if earlier := [step for step in steps if step < run.status.step] or steps[:-1]:
-            lower = f"atrium train --resume {name}@{earlier[-1]} optimizer.learning_rate=RATE"
+            lower = f"atrium train --resume {name}@{earlier[-1]} optimizer.learning_rate=LR"
             commands.append((lower, f"a new run from step {earlier[-1]}, with a lower learning rate"))
     if may_resume:
         meaning = f"continue after step {steps[-1]}" if steps else "start again from the first step"

@@ -27,12 +27,12 @@ _INTERVALS = "95 % intervals for new problems of the same kind"
 _SCORE_COLUMNS = (Column(""), Column("score, % [over problems]"), Column("sampling"))
 _NOTES = (
     "95 % intervals. Over problems: for new problems of the same kind.",
-    "Sampling: for new samples of the same problems; of Pass@k and Pass^k it takes 2k samples to tell.",
+    "Sampling: for new samples of the same problems; for Pass@k and Pass^k this needs 2k samples.",
 )
 
 
 def evaluation_document(folder: RunFolder) -> Document:
-    """What came out of an evaluation, from what its folder holds."""
+    """Return an evaluation's results from its folder."""
     points = {name: own[-1] for name, own in read_evaluations(folder).items()}
     samples = ", ".join(str(folder.evaluation_path(name, point.step)) for name, point in points.items())
     drawn = sorted(folder.figures_dir.glob("pass_at_k-*.png")) if folder.figures_dir.is_dir() else []
@@ -55,7 +55,7 @@ def evaluation_document(folder: RunFolder) -> Document:
 
 
 def first_and_last_tables(folder: RunFolder) -> list[Table]:
-    """The first and last evaluation of each benchmark; no table where nothing was evaluated."""
+    """Return the first and last evaluation of each benchmark; no table if there are none."""
     rows = []
     for benchmark, points in _test_problems_first(folder).items():
         k, num = _k(points[-1]), _num_problems(points[-1])
@@ -72,12 +72,12 @@ def first_and_last_tables(folder: RunFolder) -> list[Table]:
 
 
 def evaluation_tables(folder: RunFolder) -> list[Table]:
-    """All evaluations of a run, a table for each benchmark."""
+    """Return all evaluations of a run, a table for each benchmark."""
     return [_course_table(points) for points in _test_problems_first(folder).values()]
 
 
 def _course_table(points: Sequence[EvaluationPoint]) -> Table:
-    """The evaluations of one benchmark, and below them its groups of problems before and after."""
+    """Return the evaluations of one benchmark, and below them its groups of problems before and after."""
     first, last = points[0], points[-1]
     titles = ("step", f"Mean@{_k(last)}, %", "sampling noise", f"Pass@{_k(last)}, %")
     rows = [(str(one.step), _mean(one), _interval(one.interval_sampling), _passed(one)) for one in points]
@@ -91,16 +91,16 @@ def _course_table(points: Sequence[EvaluationPoint]) -> Table:
 
 
 def contest_note(results: Mapping[str, object]) -> str:
-    """Whether the model is older than the problems, which is the simplest check for contamination."""
+    """Say whether the model is older than the problems, the simplest check for contamination."""
     settings = mapping_at(results, "settings")
     published, released = settings.get("published"), settings.get("released")
     if not published:
         return ""
     if not released:
-        return f"problems published {published}; set model.released=YYYY-MM-DD to compare the model's date"
+        return f"problems published {published}; set model.released=YYYY-MM-DD to compare"
     if str(published) > str(released):
-        return f"problems published {published}, after the model's release ({released}): it cannot know them"
-    return f"problems published {published}, before the model's release ({released}): it may have seen them"
+        return f"problems published {published}, after the model's release ({released}): not seen in training"
+    return f"problems published {published}, before the model's release ({released}): maybe seen in training"
 
 
 def _test_problems_first(folder: RunFolder) -> dict[str, tuple[EvaluationPoint, ...]]:
@@ -129,7 +129,7 @@ def _passed(point: EvaluationPoint | None) -> Cell:
 
 
 def _breakdown_lines(first: EvaluationPoint, last: EvaluationPoint) -> list[str]:
-    """Mean@k before and after for each value of what the problems are told apart by, such as level."""
+    """Return Mean@k before and after for each value of a breakdown, such as level."""
     lines = []
     breakdown = mapping_at(last.results, "breakdown")
     points = (last,) if first.step == last.step else (first, last)
@@ -143,13 +143,13 @@ def _breakdown_lines(first: EvaluationPoint, last: EvaluationPoint) -> list[str]
 
 
 def _mean_of(point: EvaluationPoint, key: str, value: str) -> float:
-    """The recorded mean of one group, NaN where there is none. Values may hold dots."""
+    """Return the recorded mean of one group, NaN if there is none. Values may contain dots."""
     group = mapping_at(point.results, f"breakdown.{key}").get(value)
     return number_or_nan(group.get("mean_at_k") if isinstance(group, Mapping) else None)
 
 
 def _benchmark_section(point: EvaluationPoint) -> Section:
-    """The scores of one benchmark and of its groups of problems."""
+    """Return the scores of one benchmark and of its groups of problems."""
     lines = (_described(point.results), contest_note(point.results), *_about_answers(point.results))
     breakdown = mapping_at(point.results, "breakdown")
     return Section(
@@ -163,7 +163,7 @@ def _benchmark_section(point: EvaluationPoint) -> Section:
 
 
 def _described(results: Mapping[str, object]) -> str:
-    """How the answers were sampled, in one line."""
+    """Describe how the answers were sampled, in one line."""
     settings = mapping_at(results, "settings")
     if not settings:
         return ""
@@ -178,7 +178,7 @@ def _described(results: Mapping[str, object]) -> str:
 
 
 def _about_answers(results: Mapping[str, object]) -> list[str]:
-    """Their length, their verdicts, and how many did not end."""
+    """Describe the answers' length, their verdicts, and how many did not end."""
     length, cut = as_finite(results.get("completion_length")), as_finite(results.get("truncated_frac"))
     verdicts = (
         f"{name.replace('_', ' ')} {share(as_finite(value))}"
@@ -196,7 +196,7 @@ def _about_answers(results: Mapping[str, object]) -> list[str]:
 
 
 def _score_rows(point: EvaluationPoint) -> list[Row]:
-    """Mean@k, Maj@k, Pass@k and Pass^k; with one sample all of them are Mean@1."""
+    """Return Mean@k, Maj@k, Pass@k and Pass^k; with one sample all of them are Mean@1."""
     results = point.results
     rows = [Row((f"Mean@{point.k}", _mean(point), _sampling(point.interval_sampling)))]
     for at, value in mapping_at(results, "maj_at").items():
@@ -226,7 +226,7 @@ def _sampling(interval: object) -> Cell:
 
 
 def _group_table(point: EvaluationPoint, key: str, groups: Mapping[str, object]) -> Table:
-    """The scores of each group of problems."""
+    """Return the scores of each group of problems."""
     titles = (key, "problems", f"Mean@{point.k}, %", f"Pass@{point.k}, %", "length", "truncated, %")
     return Table(
         title="",
@@ -249,7 +249,7 @@ def _group_table(point: EvaluationPoint, key: str, groups: Mapping[str, object])
 
 
 def _macro_tables(folder: RunFolder) -> list[Table]:
-    """The macro average of several benchmarks."""
+    """Return the macro average of several benchmarks."""
     macro = mapping_at(read_object(folder.summary_file)[0], "macro_average")
     if not macro:
         return []

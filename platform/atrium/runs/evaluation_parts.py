@@ -1,8 +1,8 @@
-"""Files of the problems that an evaluation has finished so far, which outlive the process.
+"""Files of an evaluation's finished problems, which survive the process.
 
-Each part is written as a whole or not at all and is never changed, so whatever ends the process, the
-problems in the parts are finished and all others are not. When a benchmark is done its samples stand in
-one file as any evaluation's do, and the parts go.
+Each part is written atomically and never changed, so after any interruption exactly the problems in the parts
+are finished. When a benchmark is finished its samples are in one file like any evaluation's, and the parts
+are deleted.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from atrium.runs.layout import remove
 from atrium.runs.sample_files import Row, read_samples, sample_of, write_evaluation
 
 Finished = Mapping[str, Sequence[EvaluatedSample]]
-"""The samples of whole problems in their order, by problem id."""
+"""The samples of whole problems in order, by problem id."""
 
 
 class EvaluationParts:
-    """The parts of one benchmark's evaluation, in `parts/` beside the file that `whole` will be."""
+    """The parts of one benchmark's evaluation, in `parts/` next to the future `whole` file."""
 
     def __init__(self, whole: Path, *, step: int) -> None:
         self._whole = whole
@@ -30,10 +30,10 @@ class EvaluationParts:
         self._num_written = 0
 
     def read(self, problems: Iterable[Problem], *, num_samples: int) -> Finished:
-        """The finished samples of `problems`, from the parts and from the whole file.
+        """Return the finished samples of `problems`, from the parts and from the whole file.
 
-        Raises `RunFolderError` where a file is damaged, or holds other problems than these or another
-        number of samples.
+        Raises `RunFolderError` if a file is damaged, or has other problems than these or another number of
+        samples.
         """
         paths = sorted(self._folder.glob("part-*.parquet")) if self._folder.is_dir() else []
         self._num_written = len(paths)
@@ -50,20 +50,20 @@ class EvaluationParts:
         for problem_id, samples in finished.items():
             if [sample.sample_index for sample in samples] != list(range(num_samples)):
                 raise RunFolderError(
-                    f"{self._whole.parent} holds {len(samples)} samples of problem {problem_id!r}, not the "
-                    f"{num_samples} that are wanted; evaluate anew rather than resume"
+                    f"{self._whole.parent} has {len(samples)} samples of problem {problem_id!r}, expected "
+                    f"{num_samples}; start a new evaluation rather than resume"
                 )
         return finished
 
     def append(self, samples: Sequence[EvaluatedSample]) -> None:
-        """Write the samples of whole problems as one part. Raises `RunFolderError` without room."""
+        """Write the samples of whole problems as one part. Raises `RunFolderError` if the disk is full."""
         self._num_written += 1
         path = self._folder / f"part-{self._num_written:06d}.parquet"
         with explained("record an evaluation in", self._folder):
             write_evaluation(path, self._step, samples)
 
     def remove(self) -> None:
-        """Delete the parts, where there still are any, once the whole file is there."""
+        """Delete the parts, if any, once the whole file exists."""
         if not self._whole.is_file():
             return
         remove(self._folder)
@@ -76,7 +76,7 @@ def _sample_of(row: Row, known: Mapping[str, Problem], path: Path) -> EvaluatedS
     problem = known.get(row["problem_id"])
     if problem is None or (row["question"], row["gold"]) != (problem.question, problem.answer):
         raise RunFolderError(
-            f"{path} holds problem {row['problem_id']!r}, which the benchmark no longer has in this form; "
-            "evaluate anew rather than resume"
+            f"{path} has problem {row['problem_id']!r}, which is no longer in the benchmark in this form; "
+            "start a new evaluation rather than resume"
         )
     return sample_of(row, problem)

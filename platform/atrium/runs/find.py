@@ -1,7 +1,7 @@
 """Finding run folders: all of them, or the one that a person means.
 
-A name is only ever compared with the names of runs that exist, so no name leads out of the runs folder; a
-path is followed.
+A name is only compared with the names of existing runs, so no name leads out of the runs folder; a path is
+followed.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _MAX_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class LatestQuery:
-    """The runs that `last` can mean; `words` name them in the message that there is none."""
+    """The runs that `last` can mean; `words` describe them in the message for an empty result."""
 
     is_meant: Callable[[RunFolder], bool]
     words: str
     when: Callable[[RunFolder], float] | None = None
-    """When the event was that the latest run is meant by; by default the run's start."""
+    """Time by which the latest run is chosen; by default the run's start."""
 
 
 def list_runs(runs_dir: Path | str) -> list[RunFolder]:
-    """All runs below `runs_dir`, the oldest first; hidden folders are none, a missing folder holds none.
+    """Return all runs below `runs_dir`, the oldest first, without hidden folders; none if it is missing.
 
-    Raises `RunFolderError` where `runs_dir` cannot be read.
+    Raises `RunFolderError` if `runs_dir` cannot be read.
     """
     found: list[RunFolder] = []
     for path in _folders(Path(runs_dir)):
@@ -50,46 +50,46 @@ def list_runs(runs_dir: Path | str) -> list[RunFolder]:
         try:
             found += [RunFolder(run) for run in _folders(path)]
         except RunFolderError:
-            continue  # an experiment that this user may not read holds no runs for this user
+            continue  # an experiment that this user may not read has no runs for this user
     return sorted(found, key=lambda folder: (started(folder), folder.name))
 
 
 def find_run(runs_dir: Path | str, wanted: str, *, last: LatestQuery | None = None) -> RunFolder:
-    """The run that `wanted` means: `last`, a path, `<experiment>/<run>`, a run's name, or its end.
+    """Return the run that `wanted` means: `last`, a path, `<experiment>/<run>`, a run's name, or its end.
 
-    `last` is the latest run of all, or of those that the caller can do something with; a run that failed to
-    start is never meant.
+    `last` is the latest run of all, or of those that suit the caller; a run that failed to start is never
+    meant.
 
-    Raises `RunFolderError` where there is none, naming the nearest, or more than one.
+    Raises `RunFolderError` if there is none, naming the nearest, or more than one.
     """
     if (path := _as_path(wanted)) is not None:
         return RunFolder.open(path)
     runs = list_runs(runs_dir)
     if not runs:
         raise RunFolderError(
-            f"there are no runs in {Path(runs_dir).absolute()}; `atrium train` makes "
-            "one, --runs-dir names another place"
+            f"there are no runs in {Path(runs_dir).absolute()}; `atrium train` creates one, --runs-dir "
+            "names another folder"
         )
     if wanted == "last":
         in_order = runs if last is None or last.when is None else sorted(runs, key=last.when)
         for run in reversed(in_order):
             if not is_failed_start(run) and (last is None or last.is_meant(run)):
                 return run
-        words = "{} holds no run that has started" if last is None else last.words
+        words = "{} contains no run that has started" if last is None else last.words
         raise RunFolderError(
-            f"last: {words.format(Path(runs_dir).absolute())}; --runs-dir names another place"
+            f"last: {words.format(Path(runs_dir).absolute())}; --runs-dir names another folder"
         )
     matches = _matching(runs, wanted)
     if len(matches) == 1:
         return matches[0]
     if matches:
         names = _listed([run.name for run in matches])
-        raise RunFolderError(f"{wanted!r} fits {len(matches)} runs: {names}; give more of the name")
+        raise RunFolderError(f"{wanted!r} matches {len(matches)} runs: {names}; give more of the name")
     raise RunFolderError(f"there is no run {_shortened(wanted)!r}; {_nearest(runs, wanted)}")
 
 
 def find_runs(runs_dir: Path | str, wanted: Sequence[str]) -> list[RunFolder]:
-    """The runs that names mean, each once; an experiment's name stands for all of its runs."""
+    """Return the runs that names mean, each once; an experiment's name stands for all of its runs."""
     runs = list_runs(runs_dir)
     found: dict[Path, RunFolder] = {}
     for name in wanted:
@@ -99,7 +99,7 @@ def find_runs(runs_dir: Path | str, wanted: Sequence[str]) -> list[RunFolder]:
 
 
 def short_name(runs_dir: Path, folder: RunFolder) -> str:
-    """The shortest of the run's names that means no other run: its four digits, or all of it."""
+    """Return the run's shortest unambiguous name: its four digits, or all of it."""
     name = folder.path.name
     digits = name.rpartition("-")[2]
     num_alike = sum(other.path.name.endswith(digits) for other in list_runs(runs_dir))
@@ -107,7 +107,7 @@ def short_name(runs_dir: Path, folder: RunFolder) -> str:
 
 
 def name_to_type(folder: RunFolder) -> str:
-    """The name that a person types for this run: a short one in `./runs`, else its path."""
+    """Return the name that a person types for this run: a short one in `./runs`, else its path."""
     runs_dir = folder.path.parent.parent
     if runs_dir.resolve() == Path("runs").resolve():
         return short_name(runs_dir, folder)
@@ -115,7 +115,7 @@ def name_to_type(folder: RunFolder) -> str:
 
 
 def started(folder: RunFolder) -> float:
-    """When the run began, in seconds since 1970: by its status, else its name, else 0."""
+    """Return when the run began, in seconds since 1970: from its status, else its name, else 0."""
     if (recorded := known_status(folder.status_file).started) > 0.0:
         return recorded
     if match := _START.match(folder.path.name):
@@ -127,7 +127,7 @@ def started(folder: RunFolder) -> float:
 
 
 def is_failed_start(folder: RunFolder) -> bool:
-    """Whether the run ended before its first step or evaluation, so that it is none of a method."""
+    """Return whether the run ended before its first step or evaluation, and so is no run of a method."""
     return concluded_state(known_status(folder.status_file)) is RunState.FAILED_START
 
 
@@ -135,19 +135,19 @@ def _kind(folder: RunFolder) -> object:
     return read_object(folder.config_file)[0].get("kind")
 
 
-TRAINED = LatestQuery(lambda run: _kind(run) not in ("evaluation", IMPORTED), "{} holds no training")
+TRAINED = LatestQuery(lambda run: _kind(run) not in ("evaluation", IMPORTED), "{} contains no training")
 
 
 def _last_evaluated(folder: RunFolder) -> float:
-    """When samples of an evaluation were last written, in seconds since 1970; 0 where there are none."""
+    """Return when samples of an evaluation were last written, in seconds since 1970; 0 for none."""
     times = (path.stat().st_mtime for path in folder.evaluations_dir.glob("*/*.parquet"))
     return max(times, default=0.0)
 
 
-EVALUATED = LatestQuery(lambda run: _kind(run) == "evaluation", "{} holds no evaluation")
+EVALUATED = LatestQuery(lambda run: _kind(run) == "evaluation", "{} contains no evaluation")
 WITH_CHECKPOINT = LatestQuery(lambda run: bool(run.checkpoint_steps()), "no run in {} has a checkpoint")
 WITH_SAMPLES = LatestQuery(
-    lambda run: _last_evaluated(run) > 0.0, "{} holds no samples of an evaluation", _last_evaluated
+    lambda run: _last_evaluated(run) > 0.0, "{} contains no samples of an evaluation", _last_evaluated
 )
 WITH_ROLLOUTS = LatestQuery(lambda run: bool(steps_in(run.rollouts_dir)), "no run in {} recorded rollouts")
 
@@ -162,18 +162,18 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _as_path(wanted: str) -> Path | None:
-    """The folder that `wanted` names as a path, if it is one."""
+    """Return the folder that `wanted` names as a path, if it is one."""
     try:
         path = Path(wanted)
-        if len(path.parts) < 3 or ".." in path.parts:  # the runs' folder lies two above a run
+        if len(path.parts) < 3 or ".." in path.parts:  # the runs' folder is two levels above a run
             path = Path(os.path.abspath(path))  # noqa: PTH100 - follows no link, as resolve() would
         return path if wanted and path.is_dir() and RunFolder(path).looks_like_run() else None
     except (OSError, ValueError):
-        return None  # too long, or a zero byte: no path
+        return None  # too long, or a zero byte: not a path
 
 
 def _matching(runs: Sequence[RunFolder], wanted: str) -> list[RunFolder]:
-    """The runs that fit best: equal names first, then ends, then any part; nothing fits an empty text."""
+    """Return the best matches: equal names first, then ends, then any part; none for an empty text."""
     wanted = wanted.strip().rstrip("/").lower()
     if not wanted:
         return []

@@ -1,4 +1,4 @@
-"""Where everything of a run lies, and how its parts are named, measured and removed."""
+"""The layout of a run folder: locations, names, sizes and deletion of its parts."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from atrium.base.recorded import as_integer, read_object
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,99}")
 SWEEPS_DIR = "sweeps"
 CACHE_DIR = ".cache"
-"""The folder of runs_dir in which sweeps keep their own files; their runs lie elsewhere, as all runs do."""
+"""Folder of runs_dir in which sweeps keep their own files; their runs are in the usual folders."""
 IMPORTED = "imported"
-"""The `kind` that the config.json of a run records which another program made."""
+"""The `kind` in the config.json of a run that another program made."""
 TRAINING = "training_rollouts"
 """The benchmark of imported completions of training batches."""
 _TAKEN = (SWEEPS_DIR, "reports", "mlflow.db")
-"""What lies in runs_dir beside the folders of experiments: nothing looks for runs there."""
+"""Entries of runs_dir that are not experiments and are not searched for runs."""
 _STEP_NAME = re.compile(r"step-(\d{1,12})(?:\.parquet)?")
 
 
 def step_name(step: int) -> str:
-    """The name of what belongs to a step, such as `step-000040`."""
+    """Return a step's name in files and folders, such as `step-000040`."""
     return f"step-{step:06d}"
 
 
 def step_of(name: str) -> int | None:
-    """The step in a name such as `step-000040` or `step-000040.parquet`, or None."""
+    """Return the step in a name such as `step-000040` or `step-000040.parquet`, or None."""
     match = _STEP_NAME.fullmatch(name)
     return int(match[1]) if match else None
 
@@ -39,23 +39,23 @@ def check_name(name: str, what: str) -> None:
     """Raise `ConfigError` unless `name` is a plain folder name without separators."""
     if not NAME_PATTERN.fullmatch(name) or name.endswith("."):
         raise ConfigError(
-            f"{what} is {name!r}; it becomes a folder's name: a letter or digit first, then letters, "
+            f"{what} is {name!r}, but it must be a folder's name: a letter or digit first, then letters, "
             "digits and any of . _ + = -, at most 100 characters"
         )
 
 
 def check_experiment(name: str) -> None:
-    """Raise `ConfigError` unless `name` is one that a new experiment's folder in runs_dir can have."""
+    """Raise `ConfigError` unless a new experiment's folder in runs_dir can have this name."""
     check_name(name, "experiment_name")
-    if name.lower() in _TAKEN:  # some file systems do not tell upper from lower case
+    if name.lower() in _TAKEN:  # some file systems do not distinguish upper and lower case
         raise ConfigError(
-            f"experiment_name={name}: runs_dir keeps something else under that name, and no command finds "
-            f"runs there; allowed is any name but {', '.join(_TAKEN)}"
+            f"experiment_name={name}: this name is reserved in runs_dir, and no command would find the "
+            f"runs; use any name except {', '.join(_TAKEN)}"
         )
 
 
 def steps_in(folder: Path) -> list[tuple[int, Path]]:
-    """What belongs to steps in a folder, in their order; a missing folder holds nothing."""
+    """Return the entries of a folder that belong to steps, in order; none for a missing folder."""
     try:
         found = [(step_of(path.name), path) for path in folder.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
@@ -88,7 +88,7 @@ class RunLayout:
     provenance_file = _Part("provenance.json")
     """Code, packages, machine and data, `provenance.json`."""
     plugins_dir = _Part("plugins")
-    """Copies of the plugins' files, `plugins/`: to be read by people, never executed."""
+    """Copies of the plugins' files, `plugins/`: for people to read, never executed."""
     engines_dir = _Part("engines")
     """Output of servers, `engines/`: a file for each."""
     metrics_file = _Part("metrics.jsonl")
@@ -102,7 +102,7 @@ class RunLayout:
     status_file = _Part("status.json")
     """The state of the run, `status.json`."""
     summary_file = _Part("summary.json")
-    """The outcome, `summary.json`; present once a run has ended."""
+    """The results, `summary.json`; present once a run has ended."""
     rollouts_dir = _Part("rollouts")
     """Sampled training rollouts, one Parquet file per recorded step."""
     evaluations_dir = _Part("evaluations")
@@ -110,7 +110,7 @@ class RunLayout:
     checkpoints_dir = _Part("checkpoints")
     """Checkpoints, written by training: `step-000040/` with `policy/` inside, and `best.json`."""
     set_aside_dir = _Part("set-aside")
-    """Records that the run no longer goes on from, one folder for each time that it went back."""
+    """Records that the run no longer uses, one folder for each time that it was rewound."""
     figures_dir = _Part("figures")
     """Figures as PNG."""
     faults_dir = _Part("faults")
@@ -118,7 +118,7 @@ class RunLayout:
     profile_dir = _Part("profile")
     """Traces of profiled steps, for Perfetto."""
     best_file = _Part("checkpoints/best.json")
-    """The step of the best checkpoint that is kept, `checkpoints/best.json`."""
+    """The step of the best checkpoint, `checkpoints/best.json`."""
 
     @property
     def name(self) -> str:
@@ -128,34 +128,34 @@ class RunLayout:
 
     @property
     def cache_dir(self) -> Path:
-        """`runs/.cache/` of the runs folder that this run lies in."""
+        """`runs/.cache/` of the runs folder that contains this run."""
         return self.path.parent.parent / CACHE_DIR
 
     def rollouts_path(self, step: int) -> Path:
-        """The file of a step's rollouts."""
+        """Return the file of a step's rollouts."""
         return self.rollouts_dir / f"{step_name(step)}.parquet"
 
     def evaluation_path(self, benchmark: str, step: int) -> Path:
-        """The file of a benchmark's samples at a step."""
+        """Return the file of a benchmark's samples at a step."""
         check_name(benchmark, "the benchmark's name")
         return self.evaluations_dir / benchmark / f"{step_name(step)}.parquet"
 
     def checkpoint_path(self, step: int) -> Path:
-        """The folder of the checkpoint at a step."""
+        """Return the folder of the checkpoint at a step."""
         return self.checkpoints_dir / step_name(step)
 
     def checkpoint_steps(self) -> tuple[int, ...]:
-        """The steps that have a checkpoint, in order."""
+        """Return the steps that have a checkpoint, in order."""
         return tuple(step for step, path in steps_in(self.checkpoints_dir) if path.is_dir())
 
     def best_checkpoint_step(self) -> int | None:
-        """The step that `checkpoints/best.json` names, or None where it names none."""
+        """Return the step in `checkpoints/best.json`, or None if there is none."""
         content, _ = read_object(self.best_file)
         return as_integer(content.get("step"))
 
 
 def folder_size(path: Path) -> int:
-    """The bytes of all files below `path`, links not followed; files that vanish count nothing."""
+    """Return the bytes of all files below `path`, without following links; vanished files count 0."""
     total = 0
     for root, _, files in os.walk(path):
         for file in files:
@@ -167,7 +167,7 @@ def folder_size(path: Path) -> int:
 
 
 def remove(path: Path) -> None:
-    """Delete a file, a link, or a folder with all it holds; links are removed, not followed."""
+    """Delete a file, a link, or a folder with its content; links are removed, not followed."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -1,7 +1,7 @@
-"""Who hears what a run does: the run folder, its log, the terminal, mirrors, and a sweep that watches.
+"""Listeners of a run's events: the run folder, its log, the terminal, mirrors, and a watching sweep.
 
-A run has a tuple of `Listener`s and tells each of them everything, in that order. The run folder comes first,
-so nothing is shown or delivered that is not recorded.
+A run has a tuple of `Listener`s and sends each event to all of them, in order. The run folder comes first, so
+everything that is shown or delivered has been recorded.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from atrium.base.records import BenchmarkResult, RatioHistogram, RolloutGroup, T
 from atrium.runs.status import RunState
 
 _SLOW_S = 10.0
-"""A call that takes longer than this is worth a line, once for each listener."""
+"""Seconds after which a slow call is reported, once for each listener."""
 
 
 class Listener:
-    """Hears what a run does. Every method does nothing; a listener has those that it needs.
+    """Receives a run's events. Every method does nothing; a listener overrides those that it needs.
 
-    Calls come from the thread that trains and are waited for, so each has to return quickly.
+    Calls come from the training thread, which waits for them, so each must return quickly.
     """
 
     name: ClassVar[str] = "a listener"
     may_stop: ClassVar[bool] = False
-    """Whether its errors end the run. Any other listener that fails is said once and left alone."""
+    """Whether its errors end the run. Any other listener that fails is reported once and then ignored."""
 
     def begin(self, *, step: int, num_steps: int, title: str = "") -> None:
-        """Training goes on after `step` (0 at the start); `title` says what is trained."""
+        """Training starts after `step` (0 at the start); `title` names what is trained."""
 
     def progress(self, *, step: int, num_steps: int) -> None:
-        """`step` of `num_steps` units are done, in a run that takes no steps: an evaluation's problems."""
+        """`step` of `num_steps` units are done, in a run without steps: an evaluation's problems."""
 
     def phase(self, name: str, total: int | None = None) -> None:
         """A phase begins, such as `warm-up` or `sampling`; `total` is its number of units, if known."""
 
     def advance(self, num: int = 1, detail: str = "") -> None:
-        """`num` more units of the phase are done; `detail` may be shown beside them."""
+        """`num` more units of the phase are done; `detail` may be shown with them."""
 
     def message(self, text: str) -> None:
-        """Something that a person should read."""
+        """Show a message to the user."""
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """A training step is done; `metrics` by name (`atrium.base.metrics`). Called once for each step."""
 
     def ratios(self, step: int, histogram: RatioHistogram) -> None:
-        """How the ratios of one step are distributed."""
+        """The distribution of one step's ratios."""
 
     def wants_rollouts(self, step: int) -> bool:
-        """Whether it takes this step's rollouts, so that traces are worth making."""
+        """Return whether it uses this step's rollouts, so that traces are needed."""
         del step
         return False
 
@@ -67,17 +67,17 @@ class Listener:
         """A benchmark was evaluated."""
 
     def sync(self) -> None:
-        """Bring to the disk what was recorded; a checkpoint waits for this."""
+        """Flush records to disk; a checkpoint waits for this."""
 
     def end(self, state: RunState, error: str | None = None, cause: str | None = None) -> None:
-        """The run is over, in this state; `error` says why, `cause` in one word where it failed."""
+        """The run is over, in this state; `error` is the message and `cause` one word for a failure."""
 
 
 class Listeners(Listener):
-    """Tells each of several listeners in their order; `clock` gives seconds.
+    """Forwards events to several listeners in order; `clock` gives seconds.
 
-    Where a listener fails that may not stop the run, the others get one message, and it gets no more calls
-    but the last. Where one takes long, all get one message.
+    If a listener fails that may not stop the run, the others get one message, and it gets no more calls
+    except the last. If one takes long, all get one message.
     """
 
     def __init__(self, listeners: Sequence[Listener], clock: Callable[[], float] = time.perf_counter) -> None:
@@ -87,13 +87,13 @@ class Listeners(Listener):
         self._slow: set[int] = set()
 
     def wants_rollouts(self, step: int) -> bool:
-        """Whether any of them takes this step's rollouts."""
+        """Return whether any of them uses this step's rollouts."""
         wanting: list[Listener] = []
         self._tell(lambda one: wanting.append(one) if one.wants_rollouts(step) else None)
         return bool(wanting)
 
     def end(self, state: RunState, error: str | None = None, cause: str | None = None) -> None:
-        """Tell each, those that failed too, whatever another raises."""
+        """Notify each listener, including failed ones, whatever another raises."""
         with ExitStack() as stack:
             for listener in reversed(self._listeners):
                 stack.callback(self._call, listener, lambda one: one.end(state, error, cause))
@@ -114,10 +114,10 @@ class Listeners(Listener):
             if listener.may_stop:
                 raise
             problem = " ".join(str(error).split()) or type(error).__name__
-            self._say_once(self._failed, listener, f"failed and is left alone: {problem}")
+            self._say_once(self._failed, listener, f"failed and is ignored from now on: {problem}")
         spent_s = self._clock() - started
         if spent_s > _SLOW_S:
-            self._say_once(self._slow, listener, f"kept the run waiting for {spent_s:.0f} s")
+            self._say_once(self._slow, listener, f"delayed the run by {spent_s:.0f} s")
 
     def _say_once(self, said: set[int], listener: Listener, what: str) -> None:
         if id(listener) not in said:

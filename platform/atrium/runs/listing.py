@@ -29,7 +29,7 @@ _TONES: Mapping[RunState, Tone] = {
 def listing_document(
     runs: Sequence[RunOverview], num_hidden: int, runs_dir: Path | str, text: str
 ) -> Document:
-    """The runs below `runs_dir` whose names contain `text`, without `num_hidden` failed starts."""
+    """Return the runs below `runs_dir` whose names contain `text`, without `num_hidden` failed starts."""
     notes = [
         f"{run.folder.name}: {'; '.join(problems)}"
         for run in runs
@@ -41,7 +41,7 @@ def listing_document(
             f"{counted(num_hidden, 'failed start')} hidden; --all lists them, `atrium clean` removes them"
         )
         said.append(Sentence(hidden))
-    nothing = f"no runs in {runs_dir}; `atrium train` makes one"
+    nothing = f"no runs in {runs_dir}; `atrium train` creates one"
     if text and list_runs(runs_dir):
         nothing = f"no run in {runs_dir} has {text} in its name; `atrium runs` lists all"
     return Document(
@@ -54,7 +54,7 @@ def listing_document(
 
 
 def described(run: RunOverview) -> dict[str, object]:
-    """A run in the content of `--json`."""
+    """Return a run as in the content of `--json`."""
     status = run.status
     return {
         "name": run.folder.name,
@@ -76,7 +76,7 @@ def described(run: RunOverview) -> dict[str, object]:
 
 
 def _table(runs: Sequence[RunOverview]) -> Table:
-    """A row for each run; a narrow terminal goes without most of what the run's name says, too."""
+    """Return a row for each run; a narrow terminal omits columns that repeat the run's name."""
     ks = {scores.last.k for run in runs for scores in run.scores.values()}
     k = ks.pop() if len(ks) == 1 else None
     columns = (
@@ -112,7 +112,7 @@ def _row(run: RunOverview) -> Row:
 
 
 def _judged_on(scores: Mapping[str, Scores]) -> tuple[str, Scores | None]:
-    """The benchmark that a list shows: test problems where they were evaluated twice, else any."""
+    """Return the benchmark that a list shows: test problems if they were evaluated twice, else any."""
     names = sorted(
         scores, key=lambda name: (scores[name].first.step == scores[name].last.step, "validation" in name)
     )

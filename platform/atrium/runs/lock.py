@@ -1,7 +1,7 @@
-"""One process trains into a run folder: a lock that the system releases when the process dies.
+"""A lock for the process that trains into a run folder, which the system releases when it dies.
 
-It is advisory (`flock` on the file `.lock`), so readers are never held up. Child processes that were
-forked do not keep it: an orphaned worker must not block a resume.
+It is advisory (`flock` on the file `.lock`), so readers are never blocked. Forked child processes do not keep
+it: an orphaned worker must not block a resume.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class RunLock:
-    """Holds the lock of one run folder from its making until `release`, or the end of the process.
+    """Holds the lock of one run folder from its creation until `release`, or the end of the process.
 
-    On file systems that have no locks nothing is protected. Raises `RunFolderError` where another process
-    holds the lock.
+    On file systems without locks nothing is protected. Raises `RunFolderError` if another process holds the
+    lock.
     """
 
     def __init__(self, path: Path, owner: str) -> None:
@@ -39,7 +39,7 @@ class RunLock:
         _HELD.add(self._descriptor)
 
     def release(self) -> None:
-        """Give the lock back. Harmless when called twice."""
+        """Release the lock. Harmless when called twice."""
         if self._descriptor >= 0:
             _HELD.discard(self._descriptor)
             os.close(self._descriptor)

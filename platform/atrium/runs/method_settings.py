@@ -1,7 +1,7 @@
-"""Which of a run's settings are its method, and which say where, how long or for which seed it ran.
+"""The division of a run's settings into its method, and its location, length and seed.
 
-The one list of its kind: sweeps merge equal methods by it, comparisons group runs into arms, and trackers
-group runs that differ in their seeds alone.
+This is the only such list: sweeps merge equal methods by it, comparisons group runs into arms, and trackers
+group runs that differ only in their seeds.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _NOT_THE_METHOD = {
     "compute",
 }
 _CHANGES_NUMBERS = {"compute.dtype", "compute.behavior_logprobs"}
-"""Settings of these sections that change what is computed by more than the order of sums."""
+"""Settings of these sections that change results by more than the order of sums."""
 _PLACES = {"branch.run", "model.date"} | {
     f"rollout.{name}" for name in (*PLACE_SETTINGS, *REMOVED_PLACE_SETTINGS, "unit_samples", "overlap")
 }
-"""Settings of other sections that say where and when work is done, also those of earlier versions."""
+"""Settings of other sections for where and when work is done, including those of earlier versions."""
 LENGTH = "num_steps"
 
 
 def tells_methods_apart(key: str, *, at_last_step: bool = False) -> bool:
-    """Whether runs that differ in the setting of this dotted name are other methods.
+    """Return whether runs that differ in the setting with this dotted name have different methods.
 
-    `at_last_step` says that runs are compared where each ended, so that their lengths tell them apart, too.
+    `at_last_step` says that runs are compared at their ends, so different lengths are different methods.
     """
     if key == LENGTH:
         return at_last_step
@@ -50,7 +50,7 @@ def tells_methods_apart(key: str, *, at_last_step: bool = False) -> bool:
 
 
 def method_of(config: Mapping[str, object], *, at_last_step: bool = False) -> dict[str, object]:
-    """The settings of a recorded configuration that make the method, nested as they were recorded."""
+    """Return the settings of a recorded configuration that form the method, nested as recorded."""
     method: dict[str, object] = {}
     for section, value in config.items():
         if tells_methods_apart(section, at_last_step=at_last_step) and isinstance(value, Mapping):
@@ -64,7 +64,7 @@ def method_of(config: Mapping[str, object], *, at_last_step: bool = False) -> di
 
 
 def use_of(config: Mapping[str, object]) -> Use | None:
-    """The use that a recorded run made of its method; None where its settings do not say."""
+    """Return a recorded run's use of its method; None if its settings do not determine it."""
     rollout, optimizer, compute = (mapping_at(config, name) for name in ("rollout", "optimizer", "compute"))
     try:
         return Use(
@@ -81,9 +81,9 @@ def use_of(config: Mapping[str, object]) -> Use | None:
 
 
 def method_key(config: Mapping[str, object], *, at_last_step: bool = False) -> str:
-    """16 hex digits that two recorded configurations share exactly where they describe the same method.
+    """Return 16 hex digits that are equal exactly if two configurations describe the same method.
 
-    A method with a part that is unknown here goes by its text.
+    A method with a part that is unknown here is identified by its text.
     """
     settings = method_of(config, at_last_step=at_last_step)
     if method := Method.read(config):

@@ -1,6 +1,6 @@
-"""What a policy's folder carries of its run, so that it is asked as it was trained: `atrium.json` in it.
+"""The training settings of a policy in its folder, `atrium.json`, so that it is prompted as in training.
 
-It holds settings only. Whoever evaluates the folder reads them as settings; what is typed wins.
+It contains settings only. An evaluation of the folder uses them as settings; typed ones take precedence.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ ASKED_BY = (
     *("evaluation.repetition_penalty", "evaluation.presence_penalty", "evaluation.frequency_penalty"),
     "evaluation.max_new_tokens",
 )
-"""The settings of a run that its policy carries: its prompt with its date, thinking mode and sampling."""
+"""Settings of a run that its policy carries: its prompt with its date, thinking mode and sampling."""
 
 
 def write_origin(policy: Path, config: Mapping[str, object], *, run: str, step: int | None = None) -> None:
-    """Write what the run's recorded `config` says of `ASKED_BY` into a policy's folder.
+    """Write the run's recorded `ASKED_BY` settings into a policy's folder.
 
-    `step` is for a folder that does not lie in a checkpoint, whose name says it.
+    `step` is for a folder that is not in a checkpoint, whose name gives it.
     """
     asked = {key: setting(config, key) for key in ASKED_BY if setting(config, key) is not None}
     text = json.dumps({"run": run, "step": step, "asked": asked}, indent=2)
@@ -34,9 +34,9 @@ def write_origin(policy: Path, config: Mapping[str, object], *, run: str, step: 
 
 
 def read_origin(policy: Path) -> dict[str, object]:
-    """The settings that a policy's folder carries, by key, not validated; empty where it carries none.
+    """Return the settings in a policy's folder, by key, not validated; empty if there are none.
 
-    Raises `RunFolderError` where the file is damaged.
+    Raises `RunFolderError` if the file is damaged.
     """
     path = policy / _FILE
     if not path.is_file():

@@ -1,7 +1,7 @@
-"""Where a run comes from: code, packages, machine and data, for `provenance.json`.
+"""A run's provenance: code, packages, machine and data, for `provenance.json`.
 
-Of the environment only the variables that govern threads and determinism are recorded, and whatever is
-recorded passes through `redact`. Nothing here imports torch: GPUs are named by `nvidia-smi`.
+Of the environment only the variables for threads and determinism are recorded, and everything recorded passes
+through `redact`. Nothing here imports torch: GPUs are named by `nvidia-smi`.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _RECORDED_VARIABLES = (
 class DataProvenance:
     """Facts about the data, the grader, the prompts and the model's source, from the caller.
 
-    None where there is no such thing. `prompt_hashes` are of the rendered prompts, by the name of their set
-    of problems; `model_source` of the parts of the model that was loaded, or the commit on the Hub.
+    None if there is no such thing. `prompt_hashes` are of the rendered prompts, by the name of their problem
+    set; `model_source` of the parts of the loaded model, or the commit on the Hub.
     """
 
     dataset_revision: str | None = None
@@ -61,10 +61,10 @@ def collect_provenance(
     project_dir: Path | None = None,
     extra: Mapping[str, object] | None = None,
 ) -> dict[str, object]:
-    """Everything that `provenance.json` holds; what cannot be found out is null.
+    """Return the content of `provenance.json`; unknown values are null.
 
-    `project_dir` is the checkout to describe, by default the one that Atrium was imported from.
-    `extra` adds what only the caller knows, such as engine versions.
+    `project_dir` is the checkout to describe, by default the one that Atrium was imported from. `extra` adds
+    facts from the caller, such as engine versions.
     """
     environment = os.environ
     return {
@@ -88,7 +88,7 @@ def collect_provenance(
 
 
 def checkout_dir() -> Path | None:
-    """The root of the checkout that the package lies in, or None for an installed wheel."""
+    """Return the root of the checkout that contains the package, or None for an installed wheel."""
     root = Path(atrium.__file__).resolve().parents[2]
     return root if (root / "pyproject.toml").is_file() else None
 
@@ -96,7 +96,7 @@ def checkout_dir() -> Path | None:
 def code_version(
     project_dir: Path | None, environment: Mapping[str, str], *, but: Sequence[Path] = ()
 ) -> dict[str, object]:
-    """Commit, changes against it (secrets removed, cut to `MAX_DIFF_BYTES`), and untracked files.
+    """Return commit, changes (without secrets, truncated to `MAX_DIFF_BYTES`), and untracked files.
 
     Changes of the files or folders in `but`, such as those that a command writes itself, do not count.
     """
@@ -118,18 +118,18 @@ def code_version(
 
 
 def commit_of(path: Path) -> str | None:
-    """The last commit that changed a file; None where none holds it as it is, or nothing can be known."""
+    """Return the last commit that changed a file; None if no commit has its content, or it is unknown."""
     if _git(path.parent, "status", "--porcelain", "--", path.name) != "":
         return None
     return (_git(path.parent, "log", "-1", "--format=%H", "--", path.name) or "").strip() or None
 
 
 def package_versions() -> dict[str, str]:
-    """The version of every installed package, by name."""
+    """Return the version of every installed package, by name."""
     found = {}
     for distribution in metadata.distributions():
-        described = distribution.metadata  # read from a file at each access
-        # A damaged installation can lack its name or its version.
+        described = distribution.metadata  # read from a file on each access
+        # A damaged installation may have no name or version.
         name = described["Name"] if described else None
         if name:
             found[name.lower()] = described["Version"] or "unknown"
@@ -137,7 +137,7 @@ def package_versions() -> dict[str, str]:
 
 
 def hardware() -> dict[str, object]:
-    """CPU model, cores, memory in MB (of the machine, and the container's limit), and GPUs."""
+    """Return CPU model, cores, memory in MB (of the machine, and the container's limit), and GPUs."""
     return {
         "cpu": cpu_model(),
         "num_physical_cores": psutil.cpu_count(logical=False),
@@ -150,7 +150,7 @@ def hardware() -> dict[str, object]:
 
 
 def cpu_model() -> str:
-    """The processor's name as the system tells it."""
+    """Return the processor's name as the system reports it."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith(("model name", "Model")):
@@ -161,14 +161,14 @@ def cpu_model() -> str:
 
 
 def num_usable_cores() -> int:
-    """The logical cores that this process may use."""
+    """Return the number of logical cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def memory_limit_mb() -> int | None:
-    """The memory that the container allows, or None where it allows all."""
+    """Return the memory limit of the container, or None if there is none."""
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
             limit = int(Path(path).read_text(encoding="utf-8"))
@@ -179,7 +179,7 @@ def memory_limit_mb() -> int | None:
 
 
 def gpus() -> list[dict[str, str]]:
-    """Name, memory and driver of each GPU that `nvidia-smi` lists; none where it is absent or fails."""
+    """Return name, memory and driver of each GPU that `nvidia-smi` lists; none if it is missing or fails."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
@@ -190,7 +190,7 @@ def gpus() -> list[dict[str, str]]:
 
 
 def driver_cuda() -> tuple[int, int] | None:
-    """The newest CUDA that the driver of this machine's GPUs has, or None where nvidia-smi does not say."""
+    """Return the newest CUDA that the GPU driver supports, or None if nvidia-smi does not say."""
     program = shutil.which("nvidia-smi")
     output = None if program is None else _output([program], timeout_s=10.0)
     found = re.search(r"CUDA Version:\s*(\d+)\.(\d+)", output or "")
@@ -205,7 +205,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def _output(command: list[str], *, timeout_s: float) -> str | None:
-    """The output of a program, or None where it fails, hangs, or is not there."""
+    """Return the output of a program, or None if it fails, hangs, or is missing."""
     try:
         done = subprocess.run(
             command, capture_output=True, timeout=timeout_s, check=True, stdin=subprocess.DEVNULL
@@ -216,7 +216,10 @@ def _output(command: list[str], *, timeout_s: float) -> str | None:
 
 
 def _shareable(diff: str, environment: Mapping[str, str]) -> str:
-    """The diff without secrets, cut. Some more than what is kept is searched, so that none is halved."""
+    """Return the diff without secrets, truncated.
+
+    A bit more than is kept is searched, to catch secrets at the end.
+    """
     searched = diff[: 2 * MAX_DIFF_BYTES]
     data = redact(searched, environment).encode("utf-8", "replace")
     if len(data) <= MAX_DIFF_BYTES and searched == diff:

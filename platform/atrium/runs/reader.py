@@ -1,7 +1,7 @@
-"""Reading run folders in whatever state they are: running, killed, damaged, empty, or newer.
+"""Reading run folders in any state: running, killed, damaged, empty, or newer.
 
-Nothing here raises because of what a folder holds. What can be known is returned; what cannot is named in
-`problems`, in words for people.
+Nothing here raises because of a folder's content. Known values are returned; problems are described in
+`problems`, for people.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _SCORES = (
     "num_problems",
 )
 _BESIDE_SCORES = ("maj_at_k", "completion_length", "truncated_frac")
-"""Where an evaluation recorded them: a score says little without its length and what was cut off."""
+"""Recorded with the scores if available: a score says little without its length and truncation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationPoint:
-    """One evaluation's main results; None where they were not recorded or could not be estimated.
+    """One evaluation's main results; None if they were not recorded or could not be estimated.
 
-    Shares lie in [0, 1]. `interval_*` are 95 % intervals of Mean@k, `pass_interval_*` those of Pass@k.
-    `results` is everything that was recorded.
+    Shares are in [0, 1]. `interval_*` are 95 % intervals of Mean@k, `pass_interval_*` those of Pass@k.
+    `results` is the full record.
     """
 
     benchmark: str
@@ -62,7 +62,7 @@ class EvaluationPoint:
     results: Mapping[str, object]
 
     def as_record(self) -> dict[str, object]:
-        """The point as `summary.json` holds it."""
+        """Return the point as in `summary.json`."""
         found = {**self.results, **{name: getattr(self, name) for name in _SCORES}}
         return {name: found[name] for name in (*_SCORES, *_BESIDE_SCORES) if name in found}
 
@@ -76,7 +76,7 @@ class Scores:
     last: EvaluationPoint
 
     def as_record(self) -> dict[str, dict[str, object]]:
-        """The three points as `summary.json` holds them."""
+        """Return the three points as in `summary.json`."""
         return {place: getattr(self, place).as_record() for place in ("first", "best", "last")}
 
 
@@ -84,7 +84,7 @@ class Scores:
 class MetricTable:
     """The metrics of a run: `steps` [N], `times` [N] in seconds since 1970, and columns [N] by name.
 
-    A column holds NaN where a step did not record the quantity.
+    A column is NaN where a step did not record the quantity.
     """
 
     steps: NDArray[np.int64]
@@ -95,7 +95,7 @@ class MetricTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOverview:
-    """One run as a list of runs shows it. `problems` says what is wrong with its folder, if anything."""
+    """A run as a list of runs shows it. `problems` describes what is wrong with its folder, if anything."""
 
     folder: RunFolder
     state: RunState
@@ -106,7 +106,7 @@ class RunOverview:
 
 
 def read_overview(folder: RunFolder) -> RunOverview:
-    """The overview of a run, from its small files only."""
+    """Read the overview of a run, from its small files only."""
     problems: list[str] = []
     status, state = RunStatus(), RunState.UNKNOWN
     try:
@@ -115,7 +115,7 @@ def read_overview(folder: RunFolder) -> RunOverview:
         if state in (RunState.STARTING, RunState.RUNNING, RunState.KILLED, RunState.LOST):
             status = replace(status, step=max(status.step, _last_recorded_step(folder.metrics_file)))
         if state is RunState.UNKNOWN:
-            problems.append(f"its state {status.state!r} is not known here")
+            problems.append(f"its state {status.state!r} is unknown")
     except StatusUnreadableError as error:
         problems.append(str(error) if _holds_anything(folder.path) else "the folder is empty")
     if status.format_version > FORMAT_VERSION:
@@ -138,9 +138,9 @@ def read_overview(folder: RunFolder) -> RunOverview:
 
 
 def read_metrics(folder: RunFolder) -> MetricTable:
-    """The metrics of all steps in order; where a step was recorded twice, the later record counts.
+    """Read the metrics of all steps in order; if a step was recorded twice, the later record counts.
 
-    Raises `OSError` where the file exists and cannot be read.
+    Raises `OSError` if the file exists and cannot be read.
     """
     lines = read_json_lines(folder.metrics_file)
     by_step = _by_step(lines.records)
@@ -160,22 +160,22 @@ def read_metrics(folder: RunFolder) -> MetricTable:
 
 
 def read_findings(folder: RunFolder, *, is_over: bool = True) -> tuple[Finding, ...]:
-    """The problems that a run's metrics show; see `diagnosis`.
+    """Return the problems in a run's metrics; see `diagnosis`.
 
-    Raises `OSError` where the file exists and cannot be read.
+    Raises `OSError` if the file exists and cannot be read.
     """
     return diagnose(read_steps(folder), is_over=is_over, facts=read_facts(folder))
 
 
 def read_facts(folder: RunFolder) -> RunFacts:
-    """The facts of a run that its diagnosis depends on; the defaults without a readable configuration."""
+    """Return the facts of a run that its diagnosis depends on; defaults without a readable configuration."""
     return RunFacts.of(read_object(folder.config_file)[0])
 
 
 def read_steps(folder: RunFolder) -> list[Step]:
-    """Each step with what it recorded, as the rules of `diagnosis` take it.
+    """Read each step with its record, in the format of `diagnosis`.
 
-    Raises `OSError` where the file exists and cannot be read.
+    Raises `OSError` if the file exists and cannot be read.
     """
     by_step = _by_step(read_json_lines(folder.metrics_file).records)
     return [
@@ -185,15 +185,15 @@ def read_steps(folder: RunFolder) -> list[Step]:
 
 
 def _by_step(records: Iterable[Record]) -> dict[int, Record]:
-    """Records of steps in order; where a step was recorded twice, the later record counts."""
+    """Return records of steps in order; if a step was recorded twice, the later record counts."""
     found = {step: record for record in records if (step := as_integer(record.get("step"))) is not None}
     return dict(sorted(found.items()))
 
 
 def read_evaluations(folder: RunFolder) -> dict[str, tuple[EvaluationPoint, ...]]:
-    """All evaluations by benchmark, in the order of steps.
+    """Read all evaluations by benchmark, in the order of steps.
 
-    Raises `OSError` where the file exists and cannot be read.
+    Raises `OSError` if the file exists and cannot be read.
     """
     found: dict[str, dict[int, EvaluationPoint]] = {}
     for record in read_json_lines(folder.evaluations_file).records:
@@ -204,14 +204,14 @@ def read_evaluations(folder: RunFolder) -> dict[str, tuple[EvaluationPoint, ...]
 
 
 def scores_of(points: Iterable[EvaluationPoint]) -> Scores:
-    """The first, best (the earliest with the highest Mean@k) and last of one benchmark's points."""
+    """Return the first, best (the earliest with the highest Mean@k) and last of one benchmark's points."""
     points = tuple(points)
     best = max(points, key=lambda point: (_or_minus_one(point.mean_at_k), -point.step))
     return Scores(first=points[0], best=best, last=points[-1])
 
 
 def _read_scores(folder: RunFolder, problems: list[str]) -> dict[str, Scores]:
-    """From `summary.json` where the run has ended, for it is small; else from the evaluations."""
+    """Read scores from the small `summary.json` if the run has ended, else from the evaluations."""
     summary, _ = read_object(folder.summary_file)
     if recorded := mapping_at(summary, "evaluations"):
         scores = {str(name): _scores_from_summary(str(name), entry) for name, entry in recorded.items()}
@@ -265,7 +265,7 @@ def _or_minus_one(value: float | None) -> float:
 
 
 def _last_recorded_step(path: Path) -> int:
-    """The step of the last whole line, 0 where there is none; the status is a second behind it."""
+    """Return the step of the last complete line, 0 if there is none; the status lags by a second."""
     try:
         start = max(path.stat().st_size - _TAIL_BYTES, 0)
         records = read_json_lines(path, start).records

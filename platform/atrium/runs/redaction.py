@@ -1,7 +1,7 @@
-"""Secrets out of text: by the values in the environment, and by patterns of well-known keys.
+"""Removal of secrets from text: by the values in the environment, and by patterns of well-known keys.
 
-It removes what looks like a secret and errs on the side of removing. It cannot know a secret that looks
-like any other word.
+It removes anything that looks like a secret, and prefers to remove too much. It cannot detect a secret that
+looks like an ordinary word.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _CLEAR_WORDS = (
     r"api[_-]?key|access[_-]?key|private[_-]?key|secret[_-]?key|secret|password|passwd|passphrase"
     r"|credentials?"
 )
-_UNCLEAR_WORDS = r"token|auth|key|pat"  # in this field, tokens are mostly no secrets
-# A clear word may follow another without an underscore, as in PGPASSWORD.
+_UNCLEAR_WORDS = r"token|auth|key|pat"  # in this field, tokens are mostly not secrets
+# An unambiguous word may follow another without an underscore, as in PGPASSWORD.
 _SECRET_VARIABLE = re.compile(rf"(?:{_CLEAR_WORDS}|(?:^|_)(?:{_UNCLEAR_WORDS}))(?:_|$)", re.IGNORECASE)
 _PATTERNS = (
     # Whole key files.
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.S),
-    # Keys of services, by the prefixes that their makers gave them.
+    # Keys of services, by their makers' prefixes.
     re.compile(r"\b(?:hf|hf_oauth|api_org)_[A-Za-z0-9]{16,}"),
     re.compile(r"\bwandb_v1_[A-Za-z0-9_-]{16,}"),
     re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,})"),
@@ -45,7 +45,7 @@ _ASSIGNMENTS = (
         + r"""(?:"[^"\n]{6,}"|'[^'\n]{6,}'|[^\s"'(){}\[\],;]{8,}(?![\w(.\[]))""",
         re.IGNORECASE,
     ),
-    # `token = …` where the value is long and holds letters and digits.
+    # `token = …` if the value is long and contains letters and digits.
     re.compile(
         _NAMED.format(words=_UNCLEAR_WORDS)
         + r"""["']?(?=[\w./+=-]*\d)(?=[\w./+=-]*[A-Za-z])[\w./+=-]{16,}["']?(?![\w(.\[])""",
@@ -55,7 +55,7 @@ _ASSIGNMENTS = (
 
 
 def secrets_of(environment: Mapping[str, str]) -> dict[str, str]:
-    """The secrets among environment variables, by name: those that are called so and are long enough."""
+    """Return the secrets among environment variables, by name: those with such names that are long enough."""
     return {
         name: value
         for name, value in environment.items()
@@ -64,13 +64,13 @@ def secrets_of(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _could_be_secret(value: str) -> bool:
-    """Whether a value is no plain word such as `default` or `quickstart`."""
+    """Return whether a value is not a plain word such as `default` or `quickstart`."""
     is_word = value.isalpha() and (value.islower() or value.isupper() or value.istitle())
     return len(value) >= MIN_SECRET_LENGTH and not (is_word and len(value) < 20)
 
 
 def redact(text: str, environment: Mapping[str, str]) -> str:
-    """The text with every secret in it replaced by `[redacted]`."""
+    """Return the text with every secret in it replaced by `[redacted]`."""
     for value in sorted(secrets_of(environment).values(), key=len, reverse=True):
         text = text.replace(value, REDACTED)
     for pattern in _PATTERNS:
@@ -84,7 +84,7 @@ def redact(text: str, environment: Mapping[str, str]) -> str:
 
 
 def find_secret(value: object, environment: Mapping[str, str], key: str = "") -> tuple[str, str] | None:
-    """The first secret of the environment in nested settings: (dotted key, variable), or None."""
+    """Return the first environment secret in nested settings: (dotted key, variable), or None."""
     match value:
         case str():
             for variable, secret in secrets_of(environment).items():

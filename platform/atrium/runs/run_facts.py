@@ -17,19 +17,19 @@ class RunFacts:
     has_entropy_bonus: bool = False
     has_correction: bool = False
     counts_truncated: bool = False
-    """Whether an answer counts in a completion that was cut off."""
+    """Whether an answer in a completion that was cut off counts."""
     reward: str = "correctness"
     grader: str = "math"
     answer_place: str = "box"
     """Where the grader looks for an answer; empty for a grader without such a setting."""
     thinks: bool = False
-    """Whether answers have to begin with a thought that ends in </think>."""
+    """Whether answers must begin with reasoning that ends in </think>."""
     is_imported: bool = False
     """Whether another program trained, which Atrium's settings do not steer."""
 
     @classmethod
     def of(cls, config: Mapping[str, object]) -> RunFacts:
-        """The facts in a resolved configuration; the defaults where it does not say."""
+        """Return the facts in a resolved configuration; defaults for missing values."""
         grader, reward = mapping_at(config, "grader"), mapping_at(config, "reward")
         kind = str(reward.get("kind", "correctness"))
         return cls(
@@ -46,21 +46,21 @@ class RunFacts:
 
     @property
     def pays_for_answers(self) -> bool:
-        """Whether the reward is known to depend on an extracted answer."""
+        """Return whether the reward is known to depend on an extracted answer."""
         return self.reward in ("correctness", "format")
 
     def missing_answers(self, extracted: str) -> str:
-        """What the grader looked for where it extracted hardly any answer, and the settings to check."""
+        """Describe what the grader looked for, if it found almost no answers, and the settings to check."""
         none = f"the grader {self.grader} extracted an answer from {extracted} of the completions"
         if self.thinks:
             return (
-                f"{none}; it reads what follows </think>, so check that the model writes this marker, or set "
-                "model.thinking=false"
+                f"{none}; it reads the text after </think>, so check that the model writes this marker, or "
+                "set model.thinking=false"
             )
         if not self.answer_place:
             return f"{none}; check that grader.kind={self.grader} fits the answers (`atrium samples`)"
         where = r"\boxed{}" if self.answer_place == "box" else self.answer_place
         return (
-            f"{none}; it looks for {where}, so check that the prompt asks for this, or set grader.answer to "
-            "what the model writes (`atrium samples`)"
+            f"{none}; it looks for {where}, so check that the prompt asks for this, or set grader.answer "
+            "to match the model's output (`atrium samples`)"
         )

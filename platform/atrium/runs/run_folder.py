@@ -1,8 +1,8 @@
 """The run folder: `runs/<experiment>/<time>-<algorithm>-s<seed>-<4 hex>/`, the record of one run.
 
-This module knows what lies where, makes folders, locks them, and cuts them back for a resume. Finding
-them is in `find`, reading them in `reader`, writing what training observes in `run_folder_writer`.
-`checkpoints/` belongs to training; here it is only named.
+This module knows the locations, creates folders, locks them, and truncates them for a resume. Finding them is
+in `find`, reading them in `reader`, writing training's observations in `run_folder_writer`. `checkpoints/`
+belongs to training; here it is only named.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from atrium.runs.status import (
 
 
 class RunFolder(RunLayout):
-    """One run's folder on disk. Making the object touches nothing; `create` and `open` do."""
+    """One run's folder on disk. The constructor touches nothing; `create` and `open` do."""
 
     __slots__ = ()
 
     @classmethod
     def create(cls, runs_dir: Path | str, experiment: str, algorithm: str, seed: int) -> RunFolder:
-        """Make a new, empty run folder whose status says that this process runs it.
+        """Create a new, empty run folder whose status says that this process runs it.
 
-        Raises `ConfigError` for names that are no plain folder names or that are taken, and
-        `RunFolderError` where the folder cannot be made.
+        Raises `ConfigError` for names that are not plain folder names or that are reserved, and
+        `RunFolderError` if the folder cannot be created.
         """
         check_experiment(experiment)
         check_name(algorithm, "algorithm.name")
@@ -65,7 +65,7 @@ class RunFolder(RunLayout):
 
     @classmethod
     def open(cls, path: Path | str) -> RunFolder:
-        """The run folder at `path`; `RunFolderError` where there is none."""
+        """Return the run folder at `path`; `RunFolderError` if there is none."""
         folder = cls(Path(path))
         if not folder.path.is_dir():
             raise RunFolderError(f"there is no run folder at {path}; `atrium runs` lists the runs")
@@ -77,44 +77,45 @@ class RunFolder(RunLayout):
         return folder
 
     def looks_like_run(self) -> bool:
-        """Whether the folder holds what makes a run folder."""
+        """Return whether the folder has the files of a run folder."""
         try:
             return self.status_file.is_file() or self.config_file.is_file()
         except OSError:
-            return False  # a folder that may not be entered
+            return False  # a folder without access permission
 
     def write_config(self, config: Mapping[str, object]) -> None:
-        """Record the resolved configuration as it is.
+        """Record the resolved configuration.
 
-        Raises `ConfigError` where a value holds a secret of the environment, which no file may.
+        Raises `ConfigError` if a value contains a secret of the environment, which may not be written to a
+        file.
         """
         if (found := find_secret(config, os.environ)) is not None:
             key, variable = found
             raise ConfigError(
-                f"{key} holds the value of the environment variable {variable}, which would be "
-                f"written to {self.config_file}; leave it out, Atrium reads {variable} by itself"
+                f"{key} contains the value of the environment variable {variable}, which would be written "
+                f"to {self.config_file}; remove it, Atrium reads {variable} from the environment"
             )
         with explained("write", self.config_file):
             write_json(self.config_file, config)
 
     def write_method(self, record: Mapping[str, object]) -> None:
-        """Record what the run's method is, for readers that lack its plugin."""
+        """Record the run's method for readers without its plugin."""
         with explained("write", self.method_file):
             write_json(self.method_file, record)
 
     def write_overrides(self, overrides: Sequence[str]) -> None:
-        """Record what was typed on the command line, secrets removed."""
+        """Record the command line's overrides, without secrets."""
         lines = [f"- {json.dumps(redact(override, os.environ))}\n" for override in overrides]
         with explained("write", self.overrides_file):
             write_text(self.overrides_file, "".join(lines) or "[]\n")
 
     def write_provenance(self, provenance: Mapping[str, object]) -> None:
-        """Record where the run comes from."""
+        """Record the run's provenance."""
         with explained("write", self.provenance_file):
             write_json(self.provenance_file, provenance)
 
     def keep_plugins(self) -> None:
-        """Copy the files of this process's plugins, secrets removed; copies of other versions stay."""
+        """Copy the files of this process's plugins, without secrets; copies of other versions are kept."""
         for plugin in plugins.loaded():
             if plugin.path is not None:
                 file = self.plugins_dir / f"{plugin.path.stem}-{plugin.sha256[:12]}.py"
@@ -127,9 +128,9 @@ class RunFolder(RunLayout):
         log_into(self.log_file, text)
 
     def lock(self) -> RunLock:
-        """Take the folder for this process, until the lock is released or the process dies.
+        """Lock the folder for this process, until the lock is released or the process dies.
 
-        Raises `RunFolderError` where another process holds it or a newer Atrium wrote the folder.
+        Raises `RunFolderError` if another process holds it or a newer Atrium wrote the folder.
         """
         self.require_known_format()
         status = known_status(self.status_file)
@@ -139,7 +140,7 @@ class RunFolder(RunLayout):
             return RunLock(self.path / ".lock", owner)
 
     def require_known_format(self) -> None:
-        """Raise `RunFolderError` where the folder was written in a newer format than this one."""
+        """Raise `RunFolderError` if the folder was written in a newer format than this version knows."""
         version = known_status(self.status_file).format_version
         if version > FORMAT_VERSION:
             raise RunFolderError(
@@ -148,11 +149,11 @@ class RunFolder(RunLayout):
             )
 
     def truncate_after(self, step: int) -> Path | None:
-        """Set aside all that belongs to later steps, before training resumes; the folder that it lies in.
+        """Set aside all records of later steps, before training resumes; return their new folder.
 
-        That is checkpoints, metrics, rollouts, evaluations and the summary. A step of -1 takes all, what was
-        made before training too. None is returned where there was nothing to take.
-        What remains is unchanged to the bit. Raises `RunFolderError` where the folder cannot be changed.
+        These are checkpoints, metrics, rollouts, evaluations and the summary. A step of -1 takes everything,
+        including records from before training. Returns None if there was nothing to move. The remaining files
+        are bitwise unchanged. Raises `RunFolderError` if the folder cannot be changed.
         """
         self.require_known_format()
         aside = SetAside(self, max(step, 0))
@@ -162,7 +163,7 @@ class RunFolder(RunLayout):
             return isinstance(recorded, int) and recorded <= step
 
         with explained("cut back", self.path):
-            # The newest checkpoint first and lines after all of them: whatever ends this process, no
+            # The newest checkpoint first and lines after all checkpoints: if this process ends early, no
             # checkpoint is left whose steps are not recorded.
             self._set_steps_aside(aside, self.checkpoints_dir, step)
             if (best := self.best_checkpoint_step()) is not None and best > step:
@@ -193,7 +194,7 @@ class RunFolder(RunLayout):
         except StatusUnreadableError:
             return
         if status.step > step:
-            # What was finished is not any more; it may be a while until training goes on.
+            # The run is no longer finished; it may take a while until training resumes.
             state = RunState.INTERRUPTED if status.state == RunState.FINISHED else status.state
             write_json(self.status_file, asdict(replace(status, step=max(step, 0), state=state)))
 
@@ -205,7 +206,7 @@ def _drop_temporary_files(folder: Path) -> None:
 
 
 def log_into(log: Path, text: str) -> None:
-    """Add lines to a log, each with its time. A full disk is no reason to stop a run."""
+    """Add lines to a log, each with its time. A full disk must not stop a run."""
     now = time.strftime("%Y-%m-%d %H:%M:%S")
     lines = "".join(f"{now}  {line}\n" for line in text.splitlines() if line.strip())
     try:

@@ -1,8 +1,8 @@
 """The listener that writes the run folder: metrics, rollouts, evaluations, status, and the summary.
 
-A full disk does not stop training: lines that find no room wait in memory and are written when there is
-some, files of samples are left out, and either is reported once. Only `sync`, which a checkpoint waits
-for, insists. A folder that is removed or moved ends the run: nothing would find what is written then.
+A full disk does not stop training: unwritten lines are kept in memory and written later, files of samples are
+skipped, and both are reported once. Only `sync`, which a checkpoint waits for, insists. A run whose folder is
+removed or moved ends, since its later output would be lost.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ _BYTES_PER_MB = 1_000_000
 
 
 class RunFolderWriter(Listener):
-    """Writes what a run observes into its folder.
+    """Writes a run's events into its folder.
 
-    Every `rollouts_every_num_steps`-th step's rollouts are recorded, and the first step's; None records none.
-    When `rollouts_max_mb` is reached, steps between are dropped so that what remains spans the run evenly.
-    `log`, by default `log.txt`, gets what could not be recorded, once per kind. summary.json holds, besides
-    what the folder says, what is in `summary` at the end. Raises `RunFolderError`
-    where the folder cannot be written at the start.
+    The rollouts of every `rollouts_every_num_steps`-th step are recorded, and the first step's; None records
+    none. When `rollouts_max_mb` is reached, steps in between are dropped so that the remaining ones span the
+    run evenly. `log`, by default `log.txt`, reports failed writes, once per kind. summary.json also contains
+    the entries of `summary` at the end. Raises `RunFolderError` if the folder cannot be written at the start.
     """
 
     name = "the run folder"
@@ -64,25 +63,25 @@ class RunFolderWriter(Listener):
         self._status.keep_beating()
 
     def begin(self, *, step: int, num_steps: int, title: str = "") -> None:
-        """Say in the status that training goes on after `step` (0 at the start) up to `num_steps`."""
+        """Record in the status that training continues after `step` (0 at the start) up to `num_steps`."""
         del title
         self.progress(step=step, num_steps=num_steps)
 
     def progress(self, *, step: int, num_steps: int) -> None:
-        """Say in the status how far the run is."""
+        """Record the progress in the status."""
         self._require_folder()
         with explained("write", self.folder.status_file):
             self._status.begin(step=step, num_steps=num_steps)
 
     def wants_rollouts(self, step: int) -> bool:
-        """Whether this step's rollouts are recorded, so that traces need making."""
+        """Return whether this step's rollouts are recorded, so that traces are needed."""
         every = self._rollouts_every_num_steps
         return every is not None and every > 0 and (step == 1 or step % every == 0)
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record the metrics of one step; `ValueError` unless steps increase."""
         if step <= self._last_step:
-            raise ValueError(f"step {step} comes after step {self._last_step}, which is recorded")
+            raise ValueError(f"step {step} is not after step {self._last_step}, which is already recorded")
         self._require_folder()
         self._last_step = step
         values = {name: float(value) for name, value in metrics.items()}
@@ -93,7 +92,7 @@ class RunFolderWriter(Listener):
             self._report("status.json", error)
 
     def ratios(self, step: int, histogram: RatioHistogram) -> None:
-        """Record how the ratios of one step are distributed, in `ratios.jsonl`."""
+        """Record the distribution of one step's ratios, in `ratios.jsonl`."""
         record: Record = {
             "step": step,
             "edges": [round(edge, 7) for edge in histogram.edges],
@@ -109,11 +108,11 @@ class RunFolderWriter(Listener):
         groups: Sequence[RolloutGroup],
         traces: Mapping[tuple[str, int], TokenTrace],
     ) -> None:
-        """Record a step's rollouts where its turn has come (see `wants_rollouts`)."""
+        """Record a step's rollouts if they are due (see `wants_rollouts`)."""
         if not self.wants_rollouts(step):
             return
         self._require_folder()
-        from atrium.runs.sample_files import write_rollouts  # pyarrow costs 0.3 s
+        from atrium.runs.sample_files import write_rollouts  # importing pyarrow takes 0.3 s
 
         try:
             write_rollouts(self.folder.rollouts_path(step), step, groups, traces)
@@ -122,8 +121,8 @@ class RunFolderWriter(Listener):
             self._report("rollouts", error)
 
     def evaluation(self, result: BenchmarkResult) -> None:
-        """Record one evaluation; a second one of the same benchmark and step takes the first's place."""
-        from atrium.runs.sample_files import write_evaluation  # pyarrow costs 0.3 s
+        """Record one evaluation; a second one of the same benchmark and step replaces the first."""
+        from atrium.runs.sample_files import write_evaluation  # importing pyarrow takes 0.3 s
 
         step, benchmark = result.step, result.benchmark
         check_name(benchmark, "the benchmark's name")
@@ -145,7 +144,7 @@ class RunFolderWriter(Listener):
     def sync(self) -> None:
         """Flush all lines to disk, which a checkpoint of the same step waits for.
 
-        Raises `RunFolderError` where there is no room: a checkpoint must not outrun its metrics.
+        Raises `RunFolderError` if the disk is full: a checkpoint must not be ahead of its metrics.
         """
         self._require_folder()
         with explained("write the metrics of", self.folder.path):
@@ -154,7 +153,7 @@ class RunFolderWriter(Listener):
     def end(self, state: RunState, error: str | None = None, cause: str | None = None) -> None:
         """Write how the run ended and the summary, and close all files.
 
-        Raises `RunFolderError` where a run would end as finished whose folder is gone.
+        Raises `RunFolderError` if a run would end as finished but its folder is missing.
         """
         if not self._metrics.is_in_place():
             if state is RunState.FINISHED:
@@ -170,7 +169,7 @@ class RunFolderWriter(Listener):
         self.close()
 
     def close(self) -> None:
-        """Close the files without saying how the run ended. Harmless when called twice."""
+        """Close the files without recording how the run ended. Harmless when called twice."""
         self._status.stop_beating()
         for file in (self._metrics, self._evaluations, self._ratios):
             file.close()
@@ -182,8 +181,8 @@ class RunFolderWriter(Listener):
     def _require_folder(self) -> None:
         if not self._metrics.is_in_place():
             raise RunFolderError(
-                f"{self.folder.metrics_file} was removed or moved while the run wrote it, so it ends; if "
-                "its folder was moved, move it back, and `atrium train --resume` goes on"
+                f"{self.folder.metrics_file} was removed or moved during the run, so it ends; if its "
+                "folder was moved, move it back, and resume with `atrium train --resume`"
             )
 
     def _append(self, writer: JsonLinesWriter, record: Record, what: str) -> None:
@@ -202,7 +201,7 @@ class RunFolderWriter(Listener):
         self._evaluations = JsonLinesWriter(self.folder.evaluations_file)
 
     def _thin_rollouts(self, newest: int) -> None:
-        """Delete recorded steps until the rest fits; the one whose absence leaves the smallest gap."""
+        """Delete recorded steps until the rest fits, first the one whose absence leaves the smallest gap."""
         files = dict(steps_in(self.folder.rollouts_dir))
         sizes = {step: path.stat().st_size for step, path in files.items()}
         limit = self._rollouts_max_mb * _BYTES_PER_MB
@@ -214,7 +213,7 @@ class RunFolderWriter(Listener):
             self._log_once("rollouts", f"rollouts of one step exceed {self._rollouts_max_mb} MB")
 
     def _report(self, what: str, error: OSError) -> None:
-        self._log_once(what, f"{what} cannot be written: {error.strerror or error}; training goes on")
+        self._log_once(what, f"{what} cannot be written: {error.strerror or error}; training continues")
 
     def _log_once(self, what: str, text: str) -> None:
         if what in self._reported:
@@ -224,7 +223,7 @@ class RunFolderWriter(Listener):
 
 
 def step_to_drop(steps: tuple[int, ...]) -> int:
-    """The step that is missed least, of the recorded ones in order: never the first or last of several."""
+    """Return the least important of the recorded steps: never the first or last of several."""
     if len(steps) <= 2:
         return steps[-1]
     gaps = [steps[i + 1] - steps[i - 1] for i in range(1, len(steps) - 1)]

@@ -1,11 +1,11 @@
-"""Evaluation rows in others' formats, so that a score can be checked without Atrium: CSV, lm-eval, lighteval.
+"""Evaluation rows in formats of other programs (CSV, lm-eval, lighteval), to check a score independently.
 
 A row is one of `sample_files.read_samples`. lm-eval's samples are JSON Lines with all answers to a problem in
-`resps`; lighteval's details are Parquet with `doc`, `model_response` and `metric`. Both hold the question
-where they would hold the prompt, because rows do not: the evaluation's record names the prompt template.
+`resps`; lighteval's details are Parquet with `doc`, `model_response` and `metric`. Both contain the question
+in place of the prompt, because rows have no prompt: the evaluation's record names the prompt template.
 
-Source: lm-evaluation-harness 0.4 and lighteval 0.13, as their files look. Field names inside lighteval's
-columns have moved between its releases.
+Source: lm-evaluation-harness 0.4 and lighteval 0.13, from their files. Field names inside lighteval's columns
+have changed between its releases.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The Parquet files of sampled text: rollouts of training, and samples of evaluations.
 
-One row per completion. Per-token columns are lists of one length; those that need a trace are null for
-rollouts that no update used. Text is stored as it was sampled: whoever shows it must treat it as text.
+There is one row per completion. Per-token columns are lists of equal length; those from traces are null for
+rollouts that no update used. Text is stored as sampled and must be displayed as plain text.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PROBLEM_FIELDS = [
     ("extracted", pa.string()),
 ]
 PART_COLUMN = "reward/"
-"""The prefix of the column of a named reward, where there are several; null where it abstained."""
+"""Column prefix of a named reward, if there are several; null if it abstained."""
 ROLLOUT_SCHEMA = pa.schema(
     [
         *_PROBLEM_FIELDS,
@@ -51,10 +51,10 @@ ROLLOUT_SCHEMA = pa.schema(
         ("finish_reason", pa.string()),
         ("num_tokens", pa.int32()),
         ("weight_version", pa.int64()),
-        # Version, first token and end of each part; null where one set of weights sampled all tokens.
+        # Version, first token and end of each part; null if one set of weights sampled all tokens.
         ("spans", pa.list_(pa.list_(pa.int64()))),
         ("token_ids", pa.list_(pa.int32())),
-        ("own", pa.list_(pa.bool_())),  # null where the policy wrote all tokens
+        ("own", pa.list_(pa.bool_())),  # null if the policy sampled all tokens
         ("logprobs", _FLOATS),
         ("advantage", _FLOATS),
         ("ratio", _FLOATS),
@@ -79,7 +79,7 @@ def write_rollouts(
     groups: Sequence[RolloutGroup],
     traces: Mapping[tuple[str, int], TokenTrace],
 ) -> None:
-    """Write a step's rollouts as one file. Raises `OSError` where there is no room."""
+    """Write a step's rollouts as one file. Raises `OSError` if the disk is full."""
     rows = []
     names = sorted({name for group in groups for rollout in group.rollouts for name in rollout.parts})
     for group in groups:
@@ -114,13 +114,13 @@ def write_rollouts(
 
 
 def write_evaluation(path: Path, step: int, samples: Iterable[EvaluatedSample]) -> None:
-    """Write an evaluation's samples as one file. Raises `OSError` where there is no room."""
+    """Write an evaluation's samples as one file. Raises `OSError` if the disk is full."""
     rows = [{**_problem_columns(step, one.problem), **answer_columns(one)} for one in samples]
     _write(path, rows, EVALUATION_SCHEMA)
 
 
 def write_evaluation_rows(path: Path, rows: Iterable[Row]) -> None:
-    """Write rows of `EVALUATION_SCHEMA` as one file, a batch at a time; columns that a row lacks are null."""
+    """Write rows of `EVALUATION_SCHEMA` as one file, a batch at a time; missing columns are null."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = iter(rows)
     with (
@@ -132,22 +132,22 @@ def write_evaluation_rows(path: Path, rows: Iterable[Row]) -> None:
 
 
 def answer_columns(sample: EvaluatedSample) -> Row:
-    """The columns of an answer, without those of its problem; `sample_of` reads them."""
+    """Return the columns of an answer, without those of its problem; `sample_of` reads them."""
     values = {field.name: getattr(sample, field.name) for field in fields(sample) if field.name != "problem"}
     return {name: encodable(value) if isinstance(value, str) else value for name, value in values.items()}
 
 
 def sample_of(row: Row, problem: Problem) -> EvaluatedSample:
-    """The answer to `problem` that a row holds."""
+    """Return the answer to `problem` in a row."""
     values = {field.name: row[field.name] for field in fields(EvaluatedSample) if field.name != "problem"}
     kinds = {"verdict": VerdictKind(row["verdict"]), "finish_reason": FinishReason(row["finish_reason"])}
     return EvaluatedSample(problem=problem, **{**values, **kinds})
 
 
 def read_samples(path: Path, columns: Sequence[str] | None = None) -> list[Row]:
-    """The rows of a file, with the columns asked for (all by default) that it has.
+    """Read the rows of a file, with the requested columns (all by default) that exist.
 
-    Raises `RunFolderError` where the file is missing or damaged.
+    Raises `RunFolderError` if the file is missing or damaged.
     """
     try:
         with open_plain(path) as plain, pq.ParquetFile(plain) as file:
@@ -156,16 +156,16 @@ def read_samples(path: Path, columns: Sequence[str] | None = None) -> list[Row]:
             rows: list[Row] = file.read(columns=wanted, use_threads=False).to_pylist()
     except (OSError, pa.ArrowException) as error:
         reason = str(error).split("\n")[0]
-        raise RunFolderError(f"{path} cannot be read, it is missing or damaged: {reason}") from error
+        raise RunFolderError(f"{path} cannot be read; it is missing or damaged: {reason}") from error
     return rows
 
 
 def read_evaluated(
     folder: RunLayout, *, benchmark: str | None = None, step: int | None = None
 ) -> dict[str, list[Row]]:
-    """The rows of the latest evaluation of each benchmark, or of those that are asked for, by name.
+    """Read the rows of each benchmark's latest evaluation, or of the requested ones, by name.
 
-    Raises `RunFolderError` where there are none.
+    Raises `RunFolderError` if there are none.
     """
     stored: dict[str, dict[int, Path]] = defaultdict(dict)
     for path in sorted(folder.evaluations_dir.glob("*/*.parquet")):
@@ -174,7 +174,7 @@ def read_evaluated(
             stored[path.parent.name][found] = path
     if not stored:
         asked = "".join(f" {key} {value}" for key, value in (("of", benchmark), ("at step", step)) if value)
-        raise RunFolderError(f"{folder.path} holds no samples of an evaluation{asked}")
+        raise RunFolderError(f"{folder.path} has no samples of an evaluation{asked}")
     return {name: read_samples(paths[max(paths)]) for name, paths in stored.items()}
 
 

@@ -1,4 +1,4 @@
-"""The document of an evaluation's samples by problem, and samples of a run before and after training."""
+"""Documents of an evaluation's samples by problem, and of a run's samples before and after training."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _MAX_CELL = 60
 
 
 def samples_document(evaluations: Mapping[str, Sequence[Sample]], problem_id: str | None = None) -> Document:
-    """The rows of evaluations by problem, or all answers to one problem.
+    """Return the rows of evaluations by problem, or all answers to one problem.
 
-    Raises `RunFolderError` where a benchmark has no such problem.
+    Raises `RunFolderError` if a benchmark has no such problem.
     """
     sections = [
         _problems(name, rows) if problem_id is None else _answers(name, rows, problem_id)
@@ -33,13 +33,13 @@ def samples_document(evaluations: Mapping[str, Sequence[Sample]], problem_id: st
 
 
 def _mean(values: Sequence[float | None], unit: Unit) -> Value:
-    """The mean; unknown where a value is, as in imported rows."""
+    """Return the mean; unknown if a value is, as in imported rows."""
     known = [value for value in values if value is not None]
     return Value(sum(known) / len(known) if len(known) == len(values) else None, unit)
 
 
 def _problems(name: str, samples: Sequence[Sample]) -> Section:
-    """How often each problem was solved, and its most frequent answer."""
+    """Return how often each problem was solved, and its most frequent answer."""
     by_problem: dict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
         by_problem[sample["problem_id"]].append(sample)
@@ -72,7 +72,7 @@ def _problems(name: str, samples: Sequence[Sample]) -> Section:
 
 
 def _answers(name: str, samples: Sequence[Sample], problem_id: str) -> Section:
-    """A problem, and why each answer to it counts or does not."""
+    """Return a problem, and why each answer to it counts or does not."""
     own = [sample for sample in samples if sample["problem_id"] == problem_id]
     if not own:
         raise RunFolderError(f"{name} has no problem {problem_id!r}; `atrium samples` lists them")
@@ -98,10 +98,10 @@ def _answers(name: str, samples: Sequence[Sample], problem_id: str) -> Section:
 
 
 def before_and_after(folder: RunFolder, num_problems: int) -> list[Passage]:
-    """The first sample of a few problems, before and after.
+    """Return the first sample of a few problems, before and after.
 
-    The problems are spread evenly over the benchmark and not chosen by outcome. Where no benchmark was
-    evaluated twice, rollouts of the first and the last recorded step stand in.
+    The problems are spread evenly over the benchmark and not chosen by outcome. If no benchmark was evaluated
+    twice, rollouts of the first and the last recorded step are used instead.
     """
     what, files = _first_and_last_files(folder)
     if not files or not num_problems:
@@ -124,7 +124,7 @@ def before_and_after(folder: RunFolder, num_problems: int) -> list[Passage]:
 
 
 def _first_and_last_files(folder: RunFolder) -> tuple[str, list[tuple[int, Path]]]:
-    """The evaluations at a first and a last step, in words, and their files; test problems before others."""
+    """Return a description and files of the first and last evaluation; test problems before others."""
     names = (
         [path.name for path in folder.evaluations_dir.iterdir()] if folder.evaluations_dir.is_dir() else []
     )
@@ -137,13 +137,13 @@ def _first_and_last_files(folder: RunFolder) -> tuple[str, list[tuple[int, Path]
 
 
 def spread(items: Sequence[str], num: int) -> list[str]:
-    """`num` of the items, evenly spread over all; all of them where there are fewer."""
+    """Return `num` of the items, evenly spread over all; all of them if there are fewer."""
     num = min(num, len(items))
     return [items[(2 * index + 1) * len(items) // (2 * num)] for index in range(num)]
 
 
 def _first_samples(path: Path) -> dict[str, Sample]:
-    """The first sample of each problem, by problem."""
+    """Return the first sample of each problem, by problem."""
     found: dict[str, Sample] = {}
     for row in read_samples(path, _SHOWN):
         found.setdefault(str(row.get("problem_id")), row)
@@ -151,7 +151,7 @@ def _first_samples(path: Path) -> dict[str, Sample]:
 
 
 def _problem_lines(samples: Mapping[str, Mapping[str, Sample]], problem_id: str) -> list[str]:
-    """A problem, and an answer for each step."""
+    """Return a problem, and an answer for each step."""
     answers = {when: rows[problem_id] for when, rows in samples.items()}
     problem = next(iter(answers.values()))
     lines = [f"{shortened(str(problem.get('question')), _MAX_TEXT)}   gold: {problem.get('gold')}"]

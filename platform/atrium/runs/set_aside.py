@@ -1,4 +1,4 @@
-"""What a run no longer goes on from: moved into `set-aside/` of its folder, never deleted."""
+"""Records that a run no longer uses: moved into `set-aside/` of its folder, never deleted."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from atrium.runs.layout import RunLayout, step_name
 
 
 class SetAside:
-    """Takes what is cut from `run` when it goes back to `step`, each thing at the place that it had.
+    """Moves records of `run` when it is rewound to `step`, keeping their relative paths.
 
-    `folder` is `set-aside/<time>-<step>-<4 hex>/`, made when there is something to take; None until then.
+    `folder` is `set-aside/<time>-<step>-<4 hex>/`, created for the first record; None until then.
     """
 
     def __init__(self, run: RunLayout, step: int) -> None:
@@ -25,15 +25,15 @@ class SetAside:
         self._step = step
 
     def move(self, path: Path) -> None:
-        """Take a file or a folder as a whole."""
-        shutil.move(path, self._place(path))  # unlike a rename, to another disk too, where a link leads there
+        """Move a file or a folder as a whole."""
+        shutil.move(path, self._place(path))  # unlike a rename, also to another disk that a link leads to
 
     def cut_lines(self, path: Path, is_kept: Callable[[Record], bool]) -> None:
-        """Take the lines that are not kept; those that are stay, their bytes unchanged."""
+        """Move the lines that are not kept; the others stay, byte for byte."""
         kept, cut = split_lines(path, is_kept)
         if not cut:
             return
-        # In this order, a crash in between leaves lines twice rather than nowhere.
+        # In this order, a crash in between duplicates lines rather than losing them.
         for place, lines in ((self._place(path), cut), (path, kept)):
             with replacing(place) as temporary:
                 temporary.write_bytes(lines)

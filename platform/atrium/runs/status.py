@@ -1,9 +1,10 @@
-"""What a run is doing: `status.json`, and whether the process that wrote it still lives.
+"""The state of a run: `status.json`, and whether the process that wrote it is alive.
 
 A run is `starting` until its first step or evaluation. If it fails before that, it becomes a `failed_start`,
-which is no run of a method. The states `killed` and `lost` are never written: a reader concludes them where
-the status says `running` and the process is gone from this host, or has written nothing from another host for
-minutes although it promised to. A run that is gone while it is `starting` is a failed start, too.
+which is not a run of a method. The states `killed` and `lost` are never written: a reader infers them if the
+status says `running` and the process no longer exists on this host, or has written nothing from another host
+for minutes although it should have. A run whose process disappears while it is `starting` is a failed start,
+too.
 """
 
 from __future__ import annotations
@@ -28,23 +29,23 @@ from atrium.base.processes import is_alive
 from atrium.base.recorded import read_object
 
 FORMAT_VERSION = 2
-"""The format of run folders that this version writes, and the newest that it reads in full.
+"""Format of run folders that this version writes, and the newest that it can read completely.
 
 Version 2 records the `cause` of a failure and the state `starting`.
 """
 
 DIVERGED = "diverged"
-"""The cause of a run whose training diverged."""
+"""Cause of a run whose training diverged."""
 
 BEAT_S = 15.0
-"""Seconds between two writes of a status that is kept up to date while nothing happens."""
+"""Seconds between two writes of an unchanged status."""
 
 LOST_AFTER_S = 180.0
-"""Silence after which a process on another host is taken for lost; clocks may differ by less than that."""
+"""Seconds of silence after which a process on another host counts as lost; clocks may differ by less."""
 
 
 class RunState(StrEnum):
-    """The state of a run, as shown; `killed`, `lost` and `unknown` are concluded by readers."""
+    """The state of a run, as shown; `killed`, `lost` and `unknown` are inferred by readers."""
 
     STARTING = "starting"
     FAILED_START = "failed_start"
@@ -64,7 +65,7 @@ class RunState(StrEnum):
 
 
 def end_by(failure: BaseException) -> tuple[RunState, str, str | None]:
-    """How a run ended that raised this, the line that says why, and the cause of a failure."""
+    """Return a run's final state after this exception, the message, and the cause of a failure."""
     match failure:
         case Interrupted() | KeyboardInterrupt():
             return RunState.INTERRUPTED, str(failure) or "stopped at once", None
@@ -74,7 +75,7 @@ def end_by(failure: BaseException) -> tuple[RunState, str, str | None]:
 
 
 def _cause(failure: BaseException) -> str:
-    """The cause in one word; that of libraries' errors is `out_of_memory` or `error`."""
+    """Return the cause in one word; for libraries' errors `out_of_memory` or `error`."""
     if isinstance(failure, MemoryError) or type(failure).__name__ == "OutOfMemoryError":
         return MemoryExhaustedError.cause
     return failure.cause if isinstance(failure, AtriumError) else AtriumError.cause
@@ -82,11 +83,11 @@ def _cause(failure: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
-    """The content of `status.json`. Times are in seconds since 1970; `wall_s` adds up all sessions.
+    """The content of `status.json`. Times are in seconds since 1970; `wall_s` is the total of all sessions.
 
-    `num_steps` is 0 until training is set up. `pid_started` is when the process `pid` began: a later
-    process with the same number has another. `beat_s` is how often the status is written while the process
-    lives, 0 where that is not promised. `cause` is one word for why a run failed (`diverged`,
+    `num_steps` is 0 until training is set up. `pid_started` is the start time of process `pid`, which
+    distinguishes it from a later process with the same number. `beat_s` is the interval of status writes
+    while the process is alive, 0 if there is none. `cause` is one word for why a run failed (`diverged`,
     `out_of_memory`, `error`, ...; see `errors`), None for other ends and in folders of format 1.
     """
 
@@ -106,13 +107,13 @@ class RunStatus:
 
 
 class StatusUnreadableError(Exception):
-    """Raised for a missing or damaged `status.json`; readers report it and go on."""
+    """Raised for a missing or damaged `status.json`; readers report it and continue."""
 
 
 def read_status(path: Path) -> RunStatus:
-    """The status in the file; fields of a newer format are ignored, those that are missing are empty.
+    """Read the status in the file; fields of a newer format are ignored, missing ones are empty.
 
-    Raises `StatusUnreadableError` where the file is missing, unreadable, or holds another type.
+    Raises `StatusUnreadableError` if the file is missing, unreadable, or has another type.
     """
     content, problem = read_object(path)
     if problem is not None:
@@ -126,7 +127,7 @@ def read_status(path: Path) -> RunStatus:
 
 
 def known_status(path: Path) -> RunStatus:
-    """The status in the file, an empty one of unknown state where it cannot be read."""
+    """Read the status in the file; an empty one of unknown state if it cannot be read."""
     try:
         return read_status(path)
     except StatusUnreadableError:
@@ -146,7 +147,7 @@ def _has_type(value: object, annotation: str) -> bool:
 
 
 def concluded_state(status: RunStatus, *, clock: Callable[[], float] = time.time) -> RunState:
-    """The state to show: what the status says, or what became of a process that is gone.
+    """Return the state to show: the status's own, or that of a process that no longer exists.
 
     In format 1 a failed start was recorded as a failure whose training was never set up.
     """
@@ -169,7 +170,7 @@ def concluded_state(status: RunStatus, *, clock: Callable[[], float] = time.time
 
 
 class StatusWriter:
-    """Keeps `status.json` up to date for this process, at most once per `interval_s` while steps pass."""
+    """Keeps `status.json` up to date for this process, at most once per `interval_s` during steps."""
 
     def __init__(
         self, path: Path, *, interval_s: float = 1.0, clock: Callable[[], float] = time.time
@@ -207,40 +208,40 @@ class StatusWriter:
 
     @property
     def status(self) -> RunStatus:
-        """The status as last set, written yet or not."""
+        """The latest status, written or not."""
         return self._status
 
     def keep_beating(self, interval_s: float = BEAT_S) -> None:
-        """Write the status every so often from a thread, until it ends or nobody holds this object."""
+        """Write the status at intervals from a thread, until it ends or this object is garbage-collected."""
         self._change(beat_s=interval_s)
         threading.Thread(target=_beat, args=(weakref.ref(self), self._ended, interval_s), daemon=True).start()
 
     def beat(self) -> None:
-        """Say that this process lives. A folder that cannot be written is left to others to report."""
+        """Record that this process is alive. Write errors are left for others to report."""
         with contextlib.suppress(OSError):
             self._write(is_beat=True)
 
     def begin(self, *, step: int, num_steps: int) -> None:
-        """Say that this process trains from `step` on; a run with a step has started."""
+        """Record that this process trains from `step` on; a run with a step has started."""
         self._finished = None
         self._change(step=step, num_steps=num_steps, **({"state": RunState.RUNNING} if step else {}))
         self._write()
 
     def has_started(self) -> None:
-        """Say that the run has made a step or an evaluation."""
+        """Record that the run has made a step or an evaluation."""
         if self._status.state == RunState.STARTING:
             self._change(state=RunState.RUNNING)
             self._write()
 
     def advance(self, step: int) -> None:
-        """Say that `step` is done; written now and then only."""
+        """Record that `step` is done; written at intervals only."""
         is_first = self._status.state == RunState.STARTING
         self._change(step=step, state=RunState.RUNNING)
         if is_first or not 0.0 <= self._clock() - self._status.updated < self._interval_s:
             self._write()
 
     def end(self, state: RunState, error: str | None = None, cause: str | None = None) -> None:
-        """Say how the run ended, with the error's first line.
+        """Record how the run ended, with the error's first line.
 
         A failure before the run has started is a failed start; a finished run that could not be resumed stays
         finished.
@@ -257,7 +258,7 @@ class StatusWriter:
         self._write()
 
     def stop_beating(self) -> None:
-        """Write no more by itself; the thread ends."""
+        """Stop the periodic writes; the thread ends."""
         self._ended.set()
 
     def _change(self, **changes: Any) -> None:  # noqa: ANN401 - fields of RunStatus

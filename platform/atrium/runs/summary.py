@@ -1,4 +1,4 @@
-"""What came out of a run, as one small object computed from the rest of its folder: `summary.json`."""
+"""A run's results, as one small object computed from the rest of its folder: `summary.json`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from atrium.runs.status import known_status
 
 
 def summarize(folder: RunFolder) -> dict[str, object]:
-    """The content of `summary.json`, from what the folder holds.
+    """Return the content of `summary.json`, computed from the folder.
 
-    `best` is the evaluation with the highest Mean@k of the same benchmark, and says in `selected_on` what
-    it was chosen on: a best on test problems is an optimistic number, a verdict uses `last`. `findings` say
-    what went wrong, by the rules of `diagnosis`.
+    `best` is the evaluation with the highest Mean@k of the same benchmark, and `selected_on` names the
+    problems on which it was chosen: a best on test problems is an optimistic number, a verdict uses `last`.
+    `findings` are the problems found by the rules of `diagnosis`.
     """
     status = known_status(folder.status_file)
     metrics = read_metrics(folder)

@@ -1,7 +1,9 @@
-"""Statistics on arrays, by numpy and scipy alone: estimates, intervals, verdicts, power; no run is read here.
+"""Statistics on arrays, with numpy and scipy only: estimates, intervals, verdicts, power.
 
-`compare` is the interface for other programs: docs/statistics_library.md. It is imported when it is first
-asked for, so that the modules of this package load nothing else.
+No run is read here.
+
+`compare` is the interface for other programs: docs/statistics_library.md. It is imported on first access, so
+that the modules of this package load nothing else.
 """
 
 from typing import TYPE_CHECKING
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> object:
-    """`compare`, imported when it is first asked for."""
+    """Import `compare` on first access."""
     if name == "compare":
         from atrium.stats.library import compare
 

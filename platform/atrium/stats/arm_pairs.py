@@ -1,4 +1,4 @@
-"""Arms compared with a baseline arm: every pair with the verdict that holds under both readings.
+"""Arms compared with a baseline: every pair with the verdict that holds under both readings.
 
 Pure functions of arrays and records. `stats.library` fills them from plain arrays, `compare.judged_pairs`
 from recorded runs, `sweep.fresh_seeds` from the runs of a sweep.
@@ -30,7 +30,7 @@ PASS = "pass"
 
 
 class Missing(Protocol):
-    """A run without an outcome: the kind of verdict that it leaves, and how it stands in words."""
+    """A run without an outcome: the resulting kind of verdict, and a description of the run's state."""
 
     @property
     def kind(self) -> Literal["preliminary", "incomplete"]:
@@ -38,15 +38,15 @@ class Missing(Protocol):
 
     @property
     def words(self) -> str:
-        """`study/atr-1 still runs`."""
+        """The description, such as `study/atr-1 still runs`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A candidate against the baseline by one measure on one benchmark or the macro average.
+    """A candidate compared with the baseline by one measure, on one benchmark or the macro average.
 
-    `sources` says what new problems are, where problems come in clusters. `if_wrong` is the comparison in
-    which runs that diverged count as always wrong; None where none did.
+    `sources` says what new problems are, if problems have clusters. `if_wrong` is the comparison in which
+    diverged runs count as always wrong; None if there are none.
     """
 
     baseline: str
@@ -61,12 +61,12 @@ class Pair:
 
     @property
     def design(self) -> str:
-        """`paired seeds 0–4`, or `paired seeds 0–4; 12 clusters`."""
+        """Describe the seeds: `paired seeds 0–4`, or `paired seeds 0–4; 12 clusters`."""
         return f"{self.pairing.words}; {self.sources}" if self.sources else self.pairing.words
 
     @property
     def words(self) -> str:
-        """The verdict in one sentence that is understood by itself."""
+        """Return the verdict in one self-contained sentence."""
         return f"{self.candidate} against {self.baseline}: {self.verdict.words} ({self.design})"
 
     @property
@@ -100,12 +100,12 @@ def _hull(known: Sequence[Uncertainty | None]) -> Interval | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredArms:
-    """What every arm did: `values` holds `value_SP` by benchmark, `seeds` the seed of every row, by arm.
+    """The values of every arm: `values` holds `value_SP` by benchmark, `seeds` the seed of each row, by arm.
 
-    Values are those of a `measure` on a `benchmark`, or on several that count equally. `family` is that of
+    Values are those of a `measure` on a `benchmark`, or on several with equal weights. `family` is that of
     all arms against one of them. `clusters` names every problem's cluster by benchmark. `is_paired` says that
-    all arms have the same seeds by design, however few, or that no seeds are paired; None leaves it to
-    `pair_seeds`.
+    all arms have the same seeds by design, however few (True), or that no seeds are paired (False); None
+    leaves it to `pair_seeds`.
     """
 
     values: Mapping[str, Sequence[Values]]
@@ -118,11 +118,11 @@ class ScoredArms:
 
     @property
     def sources(self) -> str:
-        """What new problems are, by benchmark with clusters; empty where problems come in none."""
+        """Describe new problems, by benchmark with clusters; empty if problems have none."""
         return sources_words(self.clusters or ())
 
     def as_always_wrong(self, diverged: Mapping[str, Collection[int]]) -> ScoredArms:
-        """The second reading: no answer of a seed that diverged is right; `diverged` holds those by arm."""
+        """Return the second reading: answers of diverged seeds are wrong; `diverged` holds those by arm."""
         values = {
             arm: as_always_wrong(own, [seed in diverged[arm] for seed in self.seeds[arm]])
             for arm, own in self.values.items()
@@ -137,7 +137,7 @@ class ScoredArms:
         missing: Mapping[str, Sequence[Missing]] | None = None,
         same_methods: Collection[str] = (),
     ) -> list[Pair]:
-        """Every other arm against the baseline, with the verdict that both readings and missing runs leave.
+        """Yield every other arm against the baseline, with the verdict under both readings and missing runs.
 
         `diverged` are the seeds that diverged, by arm, and `missing` the runs without an outcome.
         `same_methods` are arms that are one method with the baseline.
@@ -164,19 +164,19 @@ class ScoredArms:
         ]
 
     def verdicts(self, baseline: str) -> dict[str, Verdict]:
-        """The verdict on every other arm against the baseline."""
+        """Return the verdict on every other arm against the baseline."""
         return {
             name: verdict_on(arms.difference(), pairing.num_seeds, names=(baseline, name))
             for name, pairing, arms in self._against(baseline)
         }
 
     def best(self, diverged: Mapping[str, Collection[int]]) -> str | None:
-        """The arm that is shown to be the best in both readings: every other arm is worse than it."""
+        """Return the arm that is shown to be the best in both readings: every other arm is worse."""
         leaders = self.leaders(diverged)
         return leaders[0] if len(leaders) == 1 else None
 
     def leaders(self, diverged: Mapping[str, Collection[int]]) -> tuple[str, ...]:
-        """The highest arm and those that are not shown to be worse than it in one of both readings.
+        """Return the highest arm and those not shown to be worse than it in at least one reading.
 
         A comparison with the best after Hsu: these arms may be the best. The highest comes first.
         """
@@ -218,7 +218,7 @@ class ScoredArms:
         return [value_SP[rows] for value_SP in self.values[arm]]
 
     def _spreads(self, names: Sequence[str], pairings: Sequence[SeedPairing]) -> Sequence[SeedSpread | None]:
-        """The moderated spread of every difference from the first arm; None where seeds are not shared."""
+        """Return the moderated spread of each difference from the first arm; None if seeds are not shared."""
         first = pairings[0]
         found = None
         if first.is_paired and all(one == first for one in pairings):
@@ -233,7 +233,7 @@ def _judged(
     diverged: Mapping[str, Sequence[int]],
     missing: Mapping[str, Sequence[Missing]],
 ) -> Pair:
-    """The pair with the verdict that holds in the second reading, too, and that missing runs leave."""
+    """Return the pair with the verdict that also holds in the second reading and with missing runs."""
     used = {pair.baseline: pair.pairing.baseline, pair.candidate: pair.pairing.candidate}
     seeds = [f"seed {seed} of {arm}" for arm, own in used.items() for seed in diverged[arm] if seed in own]
     pair = replace(pair, if_wrong=as_wrong if seeds else None)

@@ -1,13 +1,13 @@
-"""The fit of a learning curve that tells a ceiling from an efficiency.
+"""The fit of a learning curve that separates its ceiling from its efficiency.
 
     R(C) = R0 + (R_max - R0) / (1 + (C_mid / C)^B)
 
-C is what was spent, in steps or tokens; R0 the score at the start, which is given; R_max the ceiling; C_mid
-where half of the way is gone, and B how steeply. Source: arXiv 2510.13786 (ScaleRL), eq. 1. Differs: the
-ceiling has an interval, by the profile of the squared errors, which are taken to be independent over points.
+C is the cost in steps or tokens; R0 the given score at the start; R_max the ceiling; C_mid the cost at half
+of the rise, and B its steepness. Source: arXiv 2510.13786 (ScaleRL), eq. 1. Differs: the ceiling has an
+interval, from the profile of the squared errors, which are assumed to be independent over points.
 
-A curve that does not bend fits many ceilings alike. Its interval is then wide, and the ceiling counts as not
-known; so are the other two, which follow from it.
+A curve that does not bend fits many ceilings equally well. The interval is then wide, and the ceiling counts
+as unknown, and with it the other two parameters.
 
 Axes: N points of one curve.
 """
@@ -31,7 +31,8 @@ Column = NDArray[np.float64]
 MIN_POINTS = 8
 _NUM_CEILINGS = 24
 _MAX_WIDTH, _MIN_WAY = 0.25, 0.75
-"""A known ceiling: its interval is so narrow, as a share of the rise, and the curve has come so far."""
+"""Criteria for a known ceiling: maximum width of its interval as a share of the rise, and minimum share of
+the rise reached."""
 _MAX_LOG_STEEPNESS = 2.5
 _ROUNDING = 1e-12
 
@@ -40,7 +41,8 @@ _ROUNDING = 1e-12
 class CeilingFit:
     """A curve's ceiling with its 95 % interval, and its efficiency: `midpoint` in the unit of C, `steepness`.
 
-    `way_frac` is the share of the way from `start` to the ceiling that the fit has gone at the last point.
+    `way_frac` is the share of the rise from `start` to the ceiling that the fit has reached at the last
+    point.
     """
 
     start: float
@@ -52,15 +54,15 @@ class CeilingFit:
 
     @property
     def is_known(self) -> bool:
-        """Whether the curve bends enough to tell its ceiling from others."""
+        """Whether the curve bends enough to determine its ceiling."""
         low, high = self.ceiling_interval
         return self.way_frac >= _MIN_WAY and high - low <= _MAX_WIDTH * (self.ceiling - self.start)
 
 
 def fit_ceiling(spent_N: Column, score_N: Column, *, start: float, most: float = 1.0) -> CeilingFit | None:
-    """Fit a curve that rises from `start` to a ceiling of at most `most`; None where nothing can be fitted.
+    """Fit a curve that rises from `start` to a ceiling of at most `most`; None if it cannot be fitted.
 
-    That is so with fewer than 8 finite points of `spent` above 0, or where no score lies above the start.
+    That is the case with fewer than 8 finite points with `spent` above 0, or if no score is above the start.
     """
     known_N = np.isfinite(spent_N) & np.isfinite(score_N) & (spent_N > 0.0)
     log_spent_N, score_N = np.log(spent_N[known_N]), score_N[known_N]
@@ -92,7 +94,7 @@ def fit_ceiling(spent_N: Column, score_N: Column, *, start: float, most: float =
 
 
 class _Fit(NamedTuple):
-    """Half the sum of squared errors, and the parameters that give it."""
+    """Half the sum of squared errors, and its parameters."""
 
     cost: float
     ceiling: float
@@ -109,7 +111,7 @@ class _Curve:
     start: float
 
     def fit(self, guess: Sequence[float], lowest: float, most: float) -> _Fit:
-        """The best fit with a ceiling between two values."""
+        """Return the best fit with a ceiling between two values."""
         first, last = float(self.log_spent_N.min()), float(self.log_spent_N.max())
         reach = last - first + 10.0
         bounds = (
@@ -120,7 +122,7 @@ class _Curve:
         return _Fit(float(found.cost), *map(float, found.x))
 
     def fit_below(self, ceiling: float) -> _Fit:
-        """The best fit under a given ceiling."""
+        """Return the best fit for a given ceiling."""
         middle = float(np.median(self.log_spent_N))
         return self.fit([ceiling, middle, 0.0], ceiling - _ROUNDING, ceiling)
 
@@ -131,6 +133,6 @@ class _Curve:
 
 
 def _way(log_spent_N: Column, log_midpoint: float, log_steepness: float) -> Column:
-    """The share of the way from start to ceiling."""
+    """Return the share of the rise from start to ceiling."""
     exponent_N = np.exp(log_steepness) * (log_midpoint - log_spent_N)
     return np.asarray(1.0 / (1.0 + np.exp(np.clip(exponent_N, -50.0, 50.0))))

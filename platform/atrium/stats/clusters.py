@@ -1,9 +1,9 @@
-"""The variance of a mean over problems that come in clusters, such as the problems of one contest.
+"""The variance of a mean over problems in clusters, such as the problems of one contest.
 
-Where an effect varies by cluster, the problems of a cluster are no independent draws. The variance of the
-mean is then taken from the squared totals of the clusters (CR2), which is unbiased where problems vary alike,
-with the degrees of freedom of Bell and McCaffrey, at most the number of clusters less 1. With one problem per
-cluster both are those of independent problems. Pure functions; nothing here draws.
+If an effect varies by cluster, the problems of a cluster are not independent draws. The variance of the mean
+is then estimated from the squared totals of the clusters (CR2), which is unbiased if problems have equal
+variance, with the degrees of freedom of Bell and McCaffrey, at most the number of clusters minus 1. With one
+problem per cluster both equal those of independent problems. Pure functions without random draws.
 
 Sources: Bell and McCaffrey 2002; Pustejovsky and Tipton 2018. For a mean the adjustment matrices have closed
 forms: cluster g of share w_g has the weight 1 / (1 - w_g).
@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 MIN_CLUSTERS = 6
-"""With fewer clusters nothing is said about new clusters."""
+"""Minimum number of clusters for statements about new clusters."""
 
 
 def cluster_numbers(names: Sequence[str | None]) -> NDArray[np.int64] | None:
-    """The number of each problem's cluster [P]; None where no two problems share one.
+    """Return the number of each problem's cluster [P]; None if no two problems share one.
 
-    A problem that names no cluster is one by itself.
+    A problem without a cluster is its own cluster.
     """
     keys = [f"of {name}" if name is not None else f"{place}" for place, name in enumerate(names)]
     if len(set(keys)) == len(keys):
@@ -35,24 +35,24 @@ def cluster_numbers(names: Sequence[str | None]) -> NDArray[np.int64] | None:
 
 
 def clusters_words(num: int) -> str:
-    """What an interval for new problems is about: `12 clusters`, `new problems of these 2 sources`."""
+    """Describe the scope of an interval: `12 clusters`, `new problems of these 2 sources`."""
     if num >= MIN_CLUSTERS:
         return f"{num} clusters"
     return f"new problems of {'this one source' if num == 1 else f'these {num} sources'}"
 
 
 def sources_words(cluster_B: Sequence[ArrayLike | None]) -> str:
-    """What new problems are, by benchmark with clusters; empty where problems come in none."""
+    """Describe new problems, by benchmark with clusters; empty if problems have none."""
     return " and ".join(clusters_words(num_clusters(one)) for one in cluster_B if one is not None)
 
 
 def num_clusters(cluster_P: ArrayLike) -> int:
-    """The number of different clusters."""
+    """Return the number of different clusters."""
     return len(np.unique(np.asarray(cluster_P)))
 
 
 def variance_of_mean(value_P: ArrayLike, cluster_P: ArrayLike | None = None) -> NDArray[np.float64]:
-    """The CR2 variance of the mean over the last axis; of independent problems where no clusters are given.
+    """Return the CR2 variance of the mean over the last axis; without clusters, of independent problems.
 
     Raises `ValueError` for fewer than two problems or clusters.
     """
@@ -67,7 +67,7 @@ def variance_of_mean(value_P: ArrayLike, cluster_P: ArrayLike | None = None) -> 
 
 
 def degrees_of_freedom(num_problems: int, cluster_P: ArrayLike | None = None) -> float:
-    """Bell and McCaffrey's degrees of freedom of `variance_of_mean`; C - 1 for clusters of equal size."""
+    """Return Bell and McCaffrey's degrees of freedom of `variance_of_mean`; C - 1 for equal clusters."""
     size_C, _ = _clusters(cluster_P, num_problems)
     share_C = size_C / num_problems
     root_C = share_C**2 / (1.0 - share_C)  # the squares of products off the diagonal are products of these
@@ -78,10 +78,10 @@ def degrees_of_freedom(num_problems: int, cluster_P: ArrayLike | None = None) ->
 def _clusters(
     cluster_P: ArrayLike | None, num_problems: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The size of each cluster [C], and the number of each problem's own [P]."""
+    """Return the size of each cluster [C], and the cluster number of each problem [P]."""
     numbers: NDArray[np.int64] = np.arange(num_problems)
     if cluster_P is not None:
         numbers = np.unique(np.asarray(cluster_P), return_inverse=True)[1]
     if numbers.shape != (num_problems,) or numbers.max(initial=0) < 1:
-        raise ValueError(f"{num_problems} problems in two clusters or more are needed")
+        raise ValueError(f"expected {num_problems} problems in at least two clusters")
     return np.bincount(numbers).astype(np.float64), numbers

@@ -1,12 +1,12 @@
 """Two arms compared: `TwoArms`, and the verdict on what it finds.
 
-An arm is a list of arrays `value_SP`, one per benchmark: what each seed's checkpoint did on each problem, a
-share in [0, 1] (Mean@K or Pass@k of the problem). Both arms answer the same problems in the same order.
+An arm is a list of arrays `value_SP`, one per benchmark: the score of each seed's checkpoint on each problem,
+a share in [0, 1] (Mean@K or Pass@k of the problem). Both arms answer the same problems in the same order.
 Paired arms also have the same seeds in the same order; their values are subtracted cell by cell before
-anything is averaged, so that what a seed shares between arms cancels. In `atrium.stats`, `crossed` computes
-the two intervals, `unpaired` those of arms whose seeds are not paired, `simultaneous` those of several
-candidates, and `robust` what needs many seeds; `wording` beside this module words the verdict. Differences
-are candidate minus baseline; one point is 0.01.
+anything is averaged, so that effects of a seed shared by both arms cancel. In `atrium.stats`, `crossed`
+computes the two intervals, `unpaired` those of arms whose seeds are not paired, `simultaneous` those of
+several candidates, and `robust` statistics that need many seeds; `wording` formulates the verdict.
+Differences are candidate minus baseline; one point is 0.01.
 
 Axes: S seeds, P problems, B benchmarks.
 """
@@ -39,14 +39,14 @@ from atrium.stats.wording import Verdict, judged
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A candidate against a baseline. What cannot be estimated is None.
+    """A candidate compared with a baseline. Values that cannot be estimated are None.
 
-    `difference` holds both intervals. `rho_another_exam` is the correlation that pairing makes use of,
-    1 - SE_paired^2 / (SE_baseline^2 + SE_candidate^2): pairing multiplies the standard error by
-    sqrt(1 - rho), and a negative one says that it did harm; `rho_this_exam` likewise over seeds.
-    `improvement` is the probability that a seed of the candidate scores higher. It needs 10 seeds per arm, as
-    do its interval and that of a difference of IQMs; an IQM needs 4 seeds, `permutation_p` 6 paired ones.
-    `family` is what the two intervals hold together with.
+    `difference` holds both intervals. `rho_another_exam` is the correlation that pairing makes use of, 1 -
+    SE_paired^2 / (SE_baseline^2 + SE_candidate^2): pairing multiplies the standard error by sqrt(1 - rho),
+    and a negative one says that it did harm; `rho_this_exam` likewise over seeds. `improvement` is the
+    probability that a seed of the candidate scores higher. It needs 10 seeds per arm, as do its interval and
+    that of a difference of IQMs; an IQM needs 4 seeds, `permutation_p` 6 paired ones. `family` is what the
+    two intervals hold together with.
     """
 
     difference: CrossedMean
@@ -65,7 +65,7 @@ class Comparison:
 
     @property
     def num_seeds(self) -> tuple[int, int]:
-        """How many runs of the baseline and of the candidate the difference is over."""
+        """The numbers of runs of the baseline and of the candidate in the difference."""
         return self.baseline.num_seeds, self.candidate.num_seeds
 
 
@@ -98,7 +98,7 @@ class TwoArms:
             seeds = ", seeds" if self.is_paired else ""
             raise ValueError(f"both arms need the same benchmarks{seeds} and problems")
         if any(np.any((value < 0.0) | (value > 1.0)) for arm in arms for value in arm):
-            raise ValueError("values are shares and lie in [0, 1]")
+            raise ValueError("values are shares and must be in [0, 1]")
         if not self.is_paired:
             return unpaired_difference(*arms, clusters=self.clusters, family=self.family)
         gaps = [after - before for before, after in zip(*arms, strict=True)]
@@ -139,7 +139,7 @@ class TwoArms:
 def verdict(
     comparison: Comparison, baseline_name: str, candidate_name: str, *, same_method: bool = False
 ) -> Verdict:
-    """What may be claimed about new seeds and new problems."""
+    """Return the verdict about new seeds and new problems."""
     names = baseline_name, candidate_name
     if same_method:
         return wording.same_method()
@@ -147,7 +147,7 @@ def verdict(
 
 
 def verdict_on(difference: CrossedMean, num_seeds: tuple[int, int], *, names: tuple[str, str]) -> Verdict:
-    """The verdict on a difference of arms with so many seeds each; names and numbers baseline first."""
+    """Return the verdict on a difference of arms with these numbers of seeds; the baseline comes first."""
     another, this = difference.another_exam, difference.this_exam
     return judged(
         difference.value,
@@ -159,7 +159,7 @@ def verdict_on(difference: CrossedMean, num_seeds: tuple[int, int], *, names: tu
 
 
 def _rho(difference: CrossedMean, arms: Sequence[CrossedMean], exam: Exam) -> float | None:
-    """What share of the unpaired variance pairing removes."""
+    """Return the share of the unpaired variance that pairing removes."""
     known = [mean.another_exam if exam == "another" else mean.this_exam for mean in (difference, *arms)]
     paired, *unpaired = [0.0 if item is None else item.standard_error**2 for item in known]
     return 1.0 - paired / sum(unpaired) if paired and any(unpaired) else None

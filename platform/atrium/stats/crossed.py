@@ -1,30 +1,30 @@
-"""The mean of outcomes that seeds and problems both decide, with an interval for each of two questions.
+"""The mean of outcomes that depend on seeds and problems, with an interval for each of two questions.
 
-`value_SP[s, p]` is what the run with seed s did on problem p: a share correct, or the difference of two
+`value_SP[s, p]` is the score of the run with seed s on problem p: a share correct, or the difference of two
 arms' shares on paired seeds (`unpaired` has the difference of arms without common seeds). Every seed answers
-every problem, so seeds are a random factor *crossed* with problems. They are never a stratum: with seeds held
-fixed, an interval says what these very checkpoints would do, and a claim about methods needs more.
+every problem, so seeds are a random factor *crossed* with problems. They are never a stratum: with fixed
+seeds, an interval is about these particular checkpoints, and a claim about methods needs more.
 
-*New problems*: new seeds and new problems of the same kind. With the mean squares of the two-way table,
-SE^2 = max(MS_seed + MS_problem - MS_resid, MS_seed, MS_problem) / (S P), and Satterthwaite's degrees of
-freedom. *Same problems*: new seeds only: t over the means of the seeds, S - 1 degrees of freedom. The first
-interval is never narrower than the second: where Satterthwaite's t would make it so, it takes the other's
-standard error and degrees of freedom. With that, 95 % intervals cover 94.2 to 97.8 % from 3 seeds on where
-seeds vary (up to 98.7 % where they do not); without it, 3 seeds cover as little as 92 %.
-One seed has neither interval: it says nothing about other seeds. `new_problems`, t over problems, is then the
-interval of this checkpoint for other problems.
+*New problems*: new seeds and new problems of the same kind. With the mean squares of the two-way table, SE^2
+= max(MS_seed + MS_problem - MS_resid, MS_seed, MS_problem) / (S P), and Satterthwaite's degrees of freedom.
+*Same problems*: new seeds only: t over the means of the seeds, S - 1 degrees of freedom. The first interval
+is never narrower than the second: if Satterthwaite's t would make it so, it uses the other's standard error
+and degrees of freedom. With that, 95 % intervals cover 94.2 to 97.8 % from 3 seeds on if seeds vary (up to
+98.7 % if they do not); without it, 3 seeds cover as little as 92 %. One seed has neither interval, since it
+contains no information about other seeds. `new_problems`, t over problems, is then the interval of this
+checkpoint for other problems.
 
-Near the ends of the scale few problems carry all of the variance, or none does. The ends of an interval for
-a share are therefore drawn as if one more problem had been seen, as in `stats.estimates`; those of a
-difference are where its values do not vary at all, so that two checkpoints which are always wrong have an
-interval too.
+Near the ends of the scale a few problems account for all of the variance, or none does. The ends of an
+interval for a share are therefore computed as if one more problem had been observed, as in `stats.estimates`;
+the same is done for a difference whose values do not vary at all, so that two checkpoints that are always
+wrong have an interval too.
 
-Problems may come in clusters (see `clusters`). From six clusters on, "new problems" are those of new
-clusters: the mean squares of problems and of the residual are taken from the totals of clusters. With fewer,
-problems count one by one, and the interval says nothing about other clusters.
+Problems may have clusters (see `clusters`). From six clusters on, "new problems" are those of new clusters:
+the mean squares of problems and of the residual are computed from the totals of clusters. With fewer,
+problems count individually, and the interval does not apply to other clusters.
 
-Several benchmarks count equally, whatever their sizes. Seeds are shared by them, problems are not; with one
-benchmark the formulas reduce to those above. Pure functions; nothing here draws.
+Several benchmarks have equal weights, whatever their sizes. They share seeds but not problems; with one
+benchmark the formulas reduce to those above. Pure functions without random draws.
 
 Sources: mean squares and their expectations for a two-way table without replication, Scheffe 1959, ch. 7;
 degrees of freedom of a sum of mean squares, Satterthwaite 1946.
@@ -51,15 +51,16 @@ Values = NDArray[np.float64]
 
 _NO_SPREAD = 1e-24
 DIFFERENCES = Interval(-1.0, 1.0)
-"""Where differences of shares lie."""
+"""The range of differences of shares."""
 SHARES = Interval(0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uncertainty:
-    """How well a mean is known: SE, degrees of freedom, interval, two-sided p value of no difference.
+    """The uncertainty of a mean: SE, degrees of freedom, interval, two-sided p value of no difference.
 
-    The p value is the least alpha at which the interval leaves out 0, in a family as the interval is.
+    The p value is the smallest alpha at which the interval excludes 0, corrected for the family as the
+    interval is.
     """
 
     standard_error: float
@@ -69,18 +70,18 @@ class Uncertainty:
 
 
 def interval_of(known: Uncertainty | None) -> Interval | None:
-    """The interval, where one is known."""
+    """Return the interval, if one is known."""
     return None if known is None else known.interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VarianceComponents:
-    """What a mean over S seeds on a benchmark of this size varies by: seed / S + problem + residual / S.
+    """Variance components of a mean over S seeds: seed / S + problem + residual / S.
 
     `seed` is the variance of one seed's mean that all problems share, `problem` that of the benchmark's mean
-    over the choice of its problems, `residual` what seeds and problems (and sampling) do together, on an
-    benchmark of this size. None is negative. `seed_degrees_of_freedom` is S - 1 for one table;
-    `problem_degrees_of_freedom` is Satterthwaite's over benchmarks, P - 1 for one.
+    over the choice of its problems, `residual` that of the interaction of seeds and problems (and of
+    sampling), on a benchmark of this size. None is negative. `seed_degrees_of_freedom` is S - 1 for one
+    table; `problem_degrees_of_freedom` is Satterthwaite's over benchmarks, P - 1 for one.
     """
 
     seed: float
@@ -94,10 +95,10 @@ class VarianceComponents:
 class CrossedMean:
     """A mean over benchmarks of means over seeds and problems.
 
-    `value_S` are the seeds' means, of a difference only if seeds are paired. An uncertainty is None where it
-    cannot be estimated: with fewer than two problems in some benchmark; for the same problems
-    where the seeds' means do not vary, from which t would claim certainty. With one seed only `new_problems`
-    is known, which is about this checkpoint. `components` is None for one seed or fewer than two problems.
+    `value_S` are the seeds' means, of a difference only if seeds are paired. An uncertainty is None if it
+    cannot be estimated: with fewer than two problems in some benchmark; for the same problems if the seeds'
+    means do not vary, in which case t would imply certainty. With one seed only `new_problems` is known,
+    which is about this checkpoint. `components` is None for one seed or fewer than two problems.
     """
 
     value: float
@@ -110,12 +111,12 @@ class CrossedMean:
 
     @property
     def num_seeds(self) -> int:
-        """How many seeds the mean is over."""
+        """The number of seeds."""
         return len(self.value_S)
 
 
 class _Known(NamedTuple):
-    """A variance of the mean, its degrees of freedom, and what one more outcome would weigh (0 for none)."""
+    """A variance of the mean, its degrees of freedom, and the weight of one more outcome (0 for none)."""
 
     variance: float
     degrees_of_freedom: float
@@ -145,12 +146,12 @@ def crossed_mean(
     family: Family = SINGLE,
     spread: SeedSpread | None = None,
 ) -> CrossedMean:
-    """The mean of `value_SP` arrays, one per benchmark and all with the same seeds in the same order.
+    """Return the mean of `value_SP` arrays, one per benchmark, all with the same seeds in the same order.
 
-    `clusters` names, for each benchmark, the cluster of every problem [P], or None. Intervals are of 95 %
-    over the `family`, and are cut to `limits`: `SHARES` or `DIFFERENCES`. `spread` replaces the variance over
-    seeds (`simultaneous.moderated_spreads`). Raises `ValueError` for values that are not finite, or arrays
-    that are empty or differ in their seeds.
+    `clusters` names, for each benchmark, the cluster of every problem [P], or None. Intervals have 95 %
+    confidence over the `family`, and are truncated to `limits`: `SHARES` or `DIFFERENCES`. `spread` replaces
+    the variance over seeds (`simultaneous.moderated_spreads`). Raises `ValueError` for values that are not
+    finite, or arrays that are empty or differ in their seeds.
     """
     value_SP_B = checked(values_by_benchmark)
     value_S = np.mean([value_SP.mean(axis=1) for value_SP in value_SP_B], axis=0)
@@ -175,7 +176,7 @@ def squares_of(
     value_P_B: Sequence[Values],
     clusters: Sequence[ArrayLike | None] | None = None,
 ) -> Squares:
-    """The squares of problems and residual; `value_P_B` holds the problems' values, by benchmark.
+    """Return the squares of problems and residual; `value_P_B` holds the problems' values, by benchmark.
 
     The residual is summed over `arms`, each a list of `value_SP` by benchmark. `by_seed` is left out.
     """
@@ -217,7 +218,7 @@ def mean_from_squares(
     limits: Interval = DIFFERENCES,
     family: Family = SINGLE,
 ) -> CrossedMean:
-    """A mean with the intervals that its squares give; with `value_S`, new problems have the wider one."""
+    """Return a mean with the intervals of its squares; with `value_S`, new problems have the wider one."""
     this_exam = another_exam = new_problems = None
     if squares.by_seed and squares.by_seed.variance > _NO_SPREAD:
         this_exam = _Known(*squares.by_seed, 0.0)
@@ -242,7 +243,7 @@ def mean_from_squares(
 
 
 def checked(values_by_benchmark: Sequence[ArrayLike]) -> list[Values]:
-    """The values as arrays; `ValueError` where they are no crossed table."""
+    """Return the values as arrays; `ValueError` if they are not a crossed table."""
     value_SP_B = [np.asarray(values, dtype=np.float64) for values in values_by_benchmark]
     if not value_SP_B or any(value_SP.ndim != 2 or not value_SP.size for value_SP in value_SP_B):
         raise ValueError("each benchmark needs values [S, P] for at least one seed and one problem")
@@ -254,7 +255,7 @@ def checked(values_by_benchmark: Sequence[ArrayLike]) -> list[Values]:
 
 
 def _variance_of_another_exam(squares: Squares) -> tuple[float, float]:
-    """The variance and its degrees of freedom, of the largest of the three estimates."""
+    """Return the largest of the three variance estimates, with its degrees of freedom."""
     by_problem, by_residual = float(squares.by_problem_B.sum()), squares.by_residual
     degrees = pooled_degrees(squares.by_problem_B, squares.problem_degrees_of_freedom_B)
     if squares.by_seed is None:
@@ -269,13 +270,16 @@ def _variance_of_another_exam(squares: Squares) -> tuple[float, float]:
 
 
 def pooled_degrees(variances: Values, degrees_of_freedom: Values) -> float:
-    """Satterthwaite's degrees of freedom of a sum of estimated variances; all of them where it is 0."""
+    """Return Satterthwaite's degrees of freedom of a sum of variance estimates; all of them if it is 0."""
     spread = float((variances**2 / degrees_of_freedom).sum())
     return float(variances.sum()) ** 2 / spread if spread > 0.0 else float(degrees_of_freedom.sum())
 
 
 def components_of(squares: Squares, *, seed: float, residual: float) -> VarianceComponents | None:
-    """The components, given those of seeds and residual; None for one seed or fewer than two problems."""
+    """Return the components from those of seeds and residual.
+
+    None for one seed or fewer than two problems.
+    """
     if squares.by_seed is None or squares.num_problems_B.min() < 2:
         return None
     return VarianceComponents(

@@ -1,23 +1,24 @@
 """Estimators over the outcomes of an evaluation: Mean@K, Pass@k, Pass^k, and their intervals.
 
 Pure functions of counts: `num_correct_P[p]` of the `num_samples` independent samples of problem p were
-correct. Nothing here draws, reads or writes.
+correct. Nothing here draws random numbers, reads or writes.
 
-Two questions have two intervals, and neither answers the other. *Over problems*: what would other problems
-of this kind say? The problems are the sample, so the spread of the problems' values decides. *Sampling
-noise*: what would other completions say? The problems are fixed and the completions are the sample. A
-binomial over problems times samples answers neither, because the samples of one problem share its
+There are two intervals for two different questions. *Over problems*: what would the score be on other
+problems of this kind? The problems are the sample, so the spread of the problems' values matters. *Sampling
+noise*: what would the score be for other completions? The problems are fixed and the completions are the
+sample. A binomial over problems times samples answers neither, because the samples of one problem share its
 difficulty.
 
-Both are t intervals of which each end is drawn as if one more outcome had been seen, the one that pulls it
-outwards: a problem (or, for sampling noise, k samples) with nothing correct for the lower end, with all
-correct for the upper. Near 0 and 1 a few problems carry all of the variance, or none that was seen does, and
-t alone covers as little as 40 % there. The further outcome costs what one outcome in n costs elsewhere, and
-the interval does not shrink when a first failure appears. `make bench-coverage` measures coverage and width.
+Both are t intervals whose ends are computed as if one more outcome had been observed, the one that moves the
+end outward: a problem (or, for sampling noise, k samples) with nothing correct for the lower end, with all
+correct for the upper. Near 0 and 1 a few problems account for all of the variance, or no observed one does,
+and t alone covers as little as 40 % there. The additional outcome costs as much width as one outcome in n
+elsewhere, and the interval does not shrink when a first failure appears. `make bench-coverage` measures
+coverage and width.
 
 Sources: Pass@k is the unbiased estimator of arXiv 2107.03374, eq. 1; Pass^k is that of arXiv 2406.12045,
-section 4. Both are U-statistics, whose variance has an unbiased estimator where two disjoint sets of k
-samples exist (Hoeffding 1948). Degrees of freedom of a sum of variances: Satterthwaite 1946.
+section 4. Both are U-statistics, whose variance has an unbiased estimator if two disjoint sets of k samples
+exist (Hoeffding 1948). Degrees of freedom of a sum of variances: Satterthwaite 1946.
 
 Axes: P problems, K samples per problem, B benchmarks.
 """
@@ -44,30 +45,30 @@ class Interval(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """A value and its interval; None where the data cannot support one."""
+    """A value and its interval; None if the data cannot support one."""
 
     value: float
     interval: Interval | None
 
 
 def mean_at_k(num_correct_P: ArrayLike, num_samples: int) -> Values:
-    """Mean@K of each problem [P]: the share of its K = `num_samples` samples that are correct."""
+    """Return Mean@K of each problem [P]: the share of its K = `num_samples` samples that are correct."""
     return _checked(num_correct_P, num_samples) / num_samples
 
 
 def pass_at_k(num_correct_P: ArrayLike, num_samples: int) -> Values:
-    """Pass@k of each problem for all k at once [P, K]; column k - 1 holds 1 - C(n-c, k) / C(n, k).
+    """Return Pass@k of each problem for all k [P, K]; column k - 1 holds 1 - C(n-c, k) / C(n, k).
 
-    The probability that at least one of k samples is correct, estimated without bias from the
-    n = `num_samples` at hand. Exactly 0 where c = 0 and exactly 1 where n - c < k. The quotient of
-    binomials is a running product of ratios, so nothing overflows.
+    The probability that at least one of k samples is correct, estimated without bias from n = `num_samples`
+    samples. Exactly 0 if c = 0 and exactly 1 if n - c < k. The quotient of binomials is a running product of
+    ratios, so nothing overflows.
     """
     num_correct_P = _checked(num_correct_P, num_samples)
     return 1.0 - _share_of_subsets(num_samples - num_correct_P, num_samples)
 
 
 def pass_hat_k(num_correct_P: ArrayLike, num_samples: int) -> Values:
-    """Pass^k of each problem for all k at once [P, K]; column k - 1 holds C(c, k) / C(n, k).
+    """Return Pass^k of each problem for all k [P, K]; column k - 1 holds C(c, k) / C(n, k).
 
     The probability that all of k samples are correct, estimated without bias.
     """
@@ -75,10 +76,11 @@ def pass_hat_k(num_correct_P: ArrayLike, num_samples: int) -> Values:
 
 
 def interval_over_problems(value_P: ArrayLike, confidence: float = 0.95) -> Interval | None:
-    """Interval for new problems of the same kind: t on the problems' values with one more problem.
+    """Return the interval for new problems of the same kind: t on the problems' values with one more problem.
 
-    The lower end is that of t where the further problem's value is 0, the upper where it is 1, both cut to
-    [0, 1]. None for fewer than two problems. Never of zero width, not even where all values are equal.
+    The lower end is that of t with an additional value of 0, the upper with an additional value of 1, both
+    truncated to [0, 1]. None for fewer than two problems. The width is never zero, even if all values are
+    equal.
     """
     value_P = np.asarray(value_P, dtype=np.float64)
     return macro_average([value_P], confidence).interval
@@ -87,18 +89,18 @@ def interval_over_problems(value_P: ArrayLike, confidence: float = 0.95) -> Inte
 def sampling_interval(
     num_correct_P: ArrayLike, num_samples: int, k: int = 1, confidence: float = 0.95
 ) -> Interval | None:
-    """Interval for new samples of the same problems: the noise of Pass@k; with k = 1, of Mean@K.
+    """Return the interval for new samples of the same problems, for Pass@k (with k = 1, Mean@K).
 
-    None ("not estimable") unless n >= 2k. The variance of a problem's estimate is estimated without
-    bias by f_k^2 - f_2k, where f_j = C(n-c, j) / C(n, j) is the share of j-subsets with nothing correct:
-    the square of the estimate, less the average over two disjoint k-subsets. For k = 1 this is
-    p (1 - p) / (n - 1). With floor(n / k) disjoint blocks of k samples, a problem adds that many degrees of
-    freedom, less one. Each end is drawn as if one more block had been seen, and lies no nearer than the
-    binomial bound for the problems whose samples agree (too wide for greedy decoding, which has no noise).
+    None ("not estimable") unless n >= 2k. The variance of a problem's estimate is estimated without bias by
+    f_k^2 - f_2k, where f_j = C(n-c, j) / C(n, j) is the share of j-subsets with nothing correct: the square
+    of the estimate, minus the average over two disjoint k-subsets. For k = 1 this is p (1 - p) / (n - 1).
+    With floor(n / k) disjoint blocks of k samples, a problem adds that many degrees of freedom, minus one.
+    Each end is computed as if one more block had been observed, and is at least as far as the binomial bound
+    for the problems whose samples agree (too wide for greedy decoding, which has no noise).
     """
     num_correct_P = _checked(num_correct_P, num_samples)
     if k < 1:
-        raise ValueError(f"k is at least 1, not {k}")
+        raise ValueError(f"k must be at least 1, got {k}")
     if num_samples < 2 * k:
         return None
     none_correct_PK = _share_of_subsets(num_samples - num_correct_P, num_samples)
@@ -121,18 +123,18 @@ def sampling_interval(
 
 
 def macro_average(values_by_benchmark: Sequence[ArrayLike], confidence: float = 0.95) -> Estimate:
-    """The mean over benchmarks of their means over problems, with its interval over problems.
+    """Return the mean over benchmarks of their means over problems, with its interval over problems.
 
-    Each benchmark weighs the same, whatever its size. The benchmarks are fixed and their problems are
-    the sample: SE^2 is the sum of the benchmarks' SE^2 over B^2, with Satterthwaite's degrees of
-    freedom. The further problem of each end belongs to the benchmark where it weighs most. The interval is
-    None where any benchmark has fewer than two problems.
+    Each benchmark has the same weight, whatever its size. The benchmarks are fixed and their problems are the
+    sample: SE^2 is the sum of the benchmarks' SE^2 over B^2, with Satterthwaite's degrees of freedom. The
+    additional problem of each end belongs to the benchmark where it has the largest weight. The interval is
+    None if any benchmark has fewer than two problems.
     """
     values = [np.asarray(value_P, dtype=np.float64) for value_P in values_by_benchmark]
     if not values or any(value_P.ndim != 1 or not value_P.size for value_P in values):
         raise ValueError("each benchmark needs a list of at least one problem's value")
     if any(not np.all((value_P >= 0.0) & (value_P <= 1.0)) for value_P in values):
-        raise ValueError("values of problems are shares and lie in [0, 1]")
+        raise ValueError("values of problems are shares and must be in [0, 1]")
     mean_B = np.array([value_P.mean() for value_P in values])
     num_problems_B = np.array([len(value_P) for value_P in values])
     if num_problems_B.min() < 2:
@@ -153,36 +155,36 @@ def macro_average(values_by_benchmark: Sequence[ArrayLike], confidence: float = 
 
 
 def _checked(num_correct_P: ArrayLike, num_samples: int) -> Counts:
-    """The counts as integers, or `ValueError` where they cannot be counts out of `num_samples`."""
+    """Return the counts as integers; `ValueError` if they cannot be counts out of `num_samples`."""
     counts_P = np.asarray(num_correct_P)
     if num_samples < 1:
-        raise ValueError(f"num_samples is at least 1, not {num_samples}")
+        raise ValueError(f"num_samples must be at least 1, got {num_samples}")
     if counts_P.ndim != 1 or not counts_P.size or not np.issubdtype(counts_P.dtype, np.integer):
-        raise ValueError("num_correct_P is a list of one integer per problem, for at least one")
+        raise ValueError("num_correct_P must be a list of one integer per problem, for at least one")
     if counts_P.min() < 0 or counts_P.max() > num_samples:
-        raise ValueError(f"each count lies between 0 and num_samples = {num_samples}")
+        raise ValueError(f"each count must be between 0 and num_samples = {num_samples}")
     return counts_P.astype(np.int64)
 
 
 def _share_of_subsets(size_P: Counts, num_samples: int) -> Values:
-    """C(m, k) / C(n, k) for k = 1..n [P, n]: the share of k-subsets of n that lie within m of them."""
+    """Return C(m, k) / C(n, k) for k = 1..n [P, n]: the share of k-subsets of n that are within m of them."""
     drawn_K = np.arange(num_samples)
     left_PK = np.maximum(size_P[:, None] - drawn_K, 0)
     return np.cumprod(left_PK / (num_samples - drawn_K), axis=1)
 
 
 class _Margin:
-    """How far the ends of an interval lie from a mean whose variance is estimated."""
+    """The distance of an interval's ends from a mean with an estimated variance."""
 
     def __init__(self, variance: float, *, degrees_of_freedom: float, confidence: float) -> None:
         if not 0.0 < confidence < 1.0:
-            raise ValueError(f"confidence lies strictly between 0 and 1, not {confidence}")
+            raise ValueError(f"confidence must be strictly between 0 and 1, got {confidence}")
         self.tail = (1.0 - confidence) / 2.0
         self.standard_error = variance**0.5
         self.t = -float(stdtrit(degrees_of_freedom, self.tail))
 
     def with_outcome_at(self, shift: float) -> float:
-        """The margin once a further outcome has moved the mean by `shift`.
+        """Return the margin after an additional outcome has moved the mean by `shift`.
 
         The outcome's own share of the variance of the new mean is shift^2, its squared deviation over the
         squared number of outcomes.
@@ -191,6 +193,6 @@ class _Margin:
 
 
 def _bound_of_run(is_in_run: NDArray[np.bool_], num_trials: int, tail: float) -> float:
-    """By how much the mean may lie beyond values whose trials all ended alike."""
+    """Return how far the mean may be beyond values whose trials all ended alike."""
     num = int(np.count_nonzero(is_in_run))
     return num / len(is_in_run) * (1.0 - tail ** (1.0 / (num * num_trials))) if num else 0.0

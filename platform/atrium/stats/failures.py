@@ -1,4 +1,4 @@
-"""How often an arm's runs fail: rates with exact intervals, and what counts as a score that collapsed.
+"""Failure rates of an arm's runs with exact intervals, and the criterion for a collapsed score.
 
 Sources: the exact interval of a share, Clopper and Pearson 1934.
 
@@ -20,7 +20,7 @@ from atrium.stats.estimates import Interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRate:
-    """An arm's failed runs by their seeds, of how many."""
+    """An arm's failed runs by seed, and the number of runs."""
 
     seeds: tuple[int, ...]
     num_runs: int
@@ -32,21 +32,21 @@ class FailureRate:
 
     @property
     def words(self) -> str:
-        """`2 of 5 (5.3 to 85.3 %, seeds 1, 3)`."""
+        """The rate in words: `2 of 5 (5.3 to 85.3 %, seeds 1, 3)`."""
         named = f", seeds {', '.join(map(str, self.seeds))}" if self.seeds else ""
         return f"{self.short.removesuffix(')')}{named})"
 
     @property
     def short(self) -> str:
-        """`2 of 5 (5.3 to 85.3 %)`."""
+        """The rate in short: `2 of 5 (5.3 to 85.3 %)`."""
         low, high = self.interval
         return f"{len(self.seeds)} of {self.num_runs} ({100 * low:.1f} to {100 * high:.1f} %)"
 
 
 def exact_interval(count: float, num: int, *, confidence: float = 0.95) -> Interval:
-    """The Clopper-Pearson interval of a share of which `count` in `num` were seen; it never covers less."""
+    """Return the Clopper-Pearson interval of `count` in `num`; its coverage is never too low."""
     if not 0 <= count <= num or num < 1:
-        raise ValueError(f"{count} of {num} is no share")
+        raise ValueError(f"{count} of {num} is not a share")
     tail = (1.0 - confidence) / 2.0
     low = float(betaincinv(count, num - count + 1, tail)) if count else 0.0
     high = float(betaincinv(count + 1, num - count, 1.0 - tail)) if count < num else 1.0
@@ -54,10 +54,10 @@ def exact_interval(count: float, num: int, *, confidence: float = 0.95) -> Inter
 
 
 def fell_below_start(before: Sequence[ArrayLike], after: Sequence[ArrayLike]) -> bool:
-    """Whether a run's score is below its own start by more than the interval of their difference.
+    """Return whether a run's score is below its start by more than the interval of their difference.
 
     Both are shares `value_P` by benchmark, of the same problems in the same order. The interval is over
-    problems, at 95 %; from a single problem nothing follows.
+    problems, at 95 %; a single problem is not sufficient.
     """
     gaps = [np.subtract(end_P, start_P)[None, :] for start_P, end_P in zip(before, after, strict=True)]
     known = crossed_mean(gaps).new_problems if gaps else None

@@ -1,6 +1,6 @@
-"""`compare`: methods compared from plain arrays, with the verdicts and the words of `atrium compare`.
+"""`compare`: comparison of methods from plain arrays, with the verdicts and wording of `atrium compare`.
 
-An entry to `arm_pairs` for other programs. It loads numpy and scipy and nothing of the platform beside this
+The interface of `arm_pairs` for other programs. It loads numpy and scipy and, of the platform, only this
 package.
 
 Axes: M methods, S seeds, P problems, K samples per problem.
@@ -22,9 +22,9 @@ from atrium.stats.simultaneous import Family
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedMethods:
-    """Methods with their mean scores, and every method against the baseline.
+    """Methods with their mean scores, and every method compared with the baseline.
 
-    `scores` are over all seeds of a method. A pair holds its verdict, both intervals of the difference
+    `scores` are over all seeds of a method. A pair has its verdict, both intervals of the difference
     (`pair.another_exam`, `pair.this_exam`), its p value and `pair.comparison`. `best` is the method that is
     shown to be the best, or None. `notes` say which seeds, problems and answers were missing. All scores and
     differences are fractions of 1; sentences are in points.
@@ -38,7 +38,7 @@ class ComparedMethods:
     notes: tuple[str, ...]
 
     def __str__(self) -> str:
-        """A sentence for each pair, then the best method and the notes, one a line."""
+        """Return a sentence for each pair, the best method and the notes, one per line."""
         best = [] if self.best is None else [f"{self.best} is shown to be the best"]
         return "\n".join([*(pair.words for pair in self.pairs), *best, *self.notes])
 
@@ -55,29 +55,29 @@ def compare(
 ) -> ComparedMethods:
     """Compare methods that answered the same problems, with the statistics of `atrium compare`.
 
-    `scores` is an array [M, S, P, K] of answers, 1 or True for a right one and 0 for a wrong one; or
-    [M, S, P] of each problem's share of right answers, in [0, 1] (Mean@K or Pass@k); or a mapping from each
-    method's name to its own [S, P, K] or [S, P], where methods may differ in S and K. NaN is a missing value:
-    a seed without any answer does not count, nor does a problem that a seed has no answer to; a problem's
-    share is over the answers that are there.
+    `scores` is an array [M, S, P, K] of answers, 1 or True for a right one and 0 for a wrong one; or [M, S,
+    P] of each problem's share of right answers, in [0, 1] (Mean@K or Pass@k); or a mapping from each method's
+    name to its own [S, P, K] or [S, P], where methods may differ in S and K. NaN is a missing value: seeds
+    without any answer are left out, and so are problems that some seed did not answer; a problem's share is
+    over the existing answers.
 
     `names` are the methods' names (default: `method 0`, `method 1`, ...), and `baseline` is one of them
     (default: the first). `seeds` holds the random seed of each row by method (default: 0, 1, ...). `paired`
     says that equal seeds share problems, initialization and draws, however few they are (True), or do not
     (False); None pairs at least three common seeds that are two thirds of both methods. `clusters` names each
-    problem's contest or source. `diverged` are the seeds that diverged, by method: a verdict then has to hold
-    whether they count with their scores or as always wrong.
+    problem's contest or source. `diverged` are the seeds that diverged, by method: a verdict must then hold
+    both if they count with their scores and if they count as always wrong.
 
     Intervals hold together over all pairs (Bonferroni). docs/statistics.md has the formulas. Raises
-    `ValueError` for values outside [0, 1], wrong shapes, unknown names or seeds, and where no problem was
+    `ValueError` for values outside [0, 1], wrong shapes, unknown names or seeds, and if no problem was
     answered by all seeds.
     """
     arms = _named(scores, names)
     base = next(iter(arms)) if baseline is None else baseline
     for name in {base, *(seeds or {}), *(diverged or {})} - arms.keys():
-        raise ValueError(f"{name!r} is none of the methods {', '.join(arms)}")
+        raise ValueError(f"{name!r} is not among the methods {', '.join(arms)}")
     if len(arms) < 2:
-        raise ValueError("two methods or more are needed")
+        raise ValueError("expected at least two methods")
     shares, own_seeds, notes = _shares(arms, seeds or {})
     if paired and len(set(own_seeds.values())) > 1:
         raise ValueError("paired methods need the same seeds")
@@ -111,7 +111,7 @@ def compare(
 def _complete(
     shares: Mapping[str, Values], clusters: Sequence[str | None] | None, notes: list[str]
 ) -> NDArray[np.bool_]:
-    """Which problems all seeds have an answer to [P]; the number of the others becomes a note."""
+    """Return which problems all seeds have an answer to [P]; add a note on the number of the others."""
     is_complete_P: NDArray[np.bool_] = np.isfinite(np.concatenate(list(shares.values()))).all(axis=0)
     num = len(is_complete_P)
     if clusters is not None and len(clusters) != num:
@@ -119,15 +119,15 @@ def _complete(
     if not is_complete_P.any():
         raise ValueError("no problem has an answer of every seed of every method")
     if num_left := num - int(is_complete_P.sum()):
-        notes.append(f"{num_left} of {num} problems are left out: some seed has no answer")
+        notes.append(f"{num_left} of {num} problems are left out, since some seed has no answer")
     return is_complete_P
 
 
 def _named(scores: ArrayLike | Mapping[str, ArrayLike], names: Sequence[str] | None) -> dict[str, Values]:
-    """The values of each method [S, P] or [S, P, K] by its name."""
+    """Return the values of each method [S, P] or [S, P, K] by name."""
     if isinstance(scores, Mapping):
         if names is not None:
-            raise ValueError("scores by name have their names already; leave out names")
+            raise ValueError("scores given by name already have names; remove names")
         arms = {name: np.asarray(value, dtype=np.float64) for name, value in scores.items()}
     else:
         values = np.asarray(scores, dtype=np.float64)
@@ -139,7 +139,7 @@ def _named(scores: ArrayLike | Mapping[str, ArrayLike], names: Sequence[str] | N
         if value.ndim not in (2, 3) or not value.size:
             raise ValueError(f"{name}: values must be seeds x problems (x samples), got shape {value.shape}")
         if not (np.isnan(value) | ((value >= 0.0) & (value <= 1.0))).all():
-            raise ValueError(f"{name}: values must lie in [0, 1], or be NaN where they are missing")
+            raise ValueError(f"{name}: values must be in [0, 1], or NaN if missing")
     if len({value.shape[1] for value in arms.values()}) > 1:
         raise ValueError("all methods need the same problems in the same order")
     return arms
@@ -148,7 +148,7 @@ def _named(scores: ArrayLike | Mapping[str, ArrayLike], names: Sequence[str] | N
 def _shares(
     arms: Mapping[str, Values], seeds: Mapping[str, Sequence[int]]
 ) -> tuple[dict[str, Values], dict[str, tuple[int, ...]], list[str]]:
-    """The share of right answers [S, P] of the seeds that have any, ascending, and what was missing."""
+    """Return the shares of correct answers [S, P] of seeds with answers, ascending, and notes."""
     shares, kept, notes = {}, {}, []
     for name, value in arms.items():
         numbers = list(seeds.get(name, range(len(value))))
@@ -168,5 +168,5 @@ def _shares(
         num_SP = num_SP[rows]
         if num_missing := int((value_SPK.shape[2] - num_SP)[num_SP > 0].sum()):
             num_all = num_SP.size * value_SPK.shape[2]
-            notes.append(f"{name}: {num_missing} of {num_all} answers are missing where others are there")
+            notes.append(f"{name}: {num_missing} of {num_all} answers are missing where others exist")
     return shares, kept, notes

@@ -1,8 +1,8 @@
-"""Which seeds of two arms are compared, and how: chosen from the seed numbers alone, never from outcomes.
+"""The pairing of two arms' seeds: chosen from the seed numbers alone, never from outcomes.
 
 Equal seeds share problems, initialization and random draws. They are paired if at least three seeds are
-common and these are at least two thirds of each arm. Otherwise all runs of both arms count and seeds are not
-paired: renumbering the seeds of an arm then changes nothing.
+common and these are at least two thirds of each arm. Otherwise all runs of both arms are used and seeds are
+not paired: renumbering the seeds of an arm then changes nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MIN_COMMON_SEEDS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedPairing:
-    """The seeds of both arms that a difference uses, ascending; equal lists of common seeds if paired."""
+    """The seeds of both arms in a difference, ascending; equal lists of common seeds if paired."""
 
     is_paired: bool
     baseline: tuple[int, ...]
@@ -24,12 +24,12 @@ class SeedPairing:
 
     @property
     def num_seeds(self) -> tuple[int, int]:
-        """How many runs of the baseline and of the candidate are used."""
+        """The numbers of runs of the baseline and of the candidate."""
         return len(self.baseline), len(self.candidate)
 
     @property
     def words(self) -> str:
-        """`paired seeds 0–4`, or `unpaired: seeds 10–12 against 0–7` (the candidate first)."""
+        """Return `paired seeds 0–4`, or `unpaired: seeds 10–12 against 0–7` (the candidate first)."""
         if self.is_paired:
             return f"paired seeds {ranges_text(self.baseline)}"
         seeds = "seed" if len(self.candidate) == len(self.baseline) == 1 else "seeds"
@@ -37,7 +37,7 @@ class SeedPairing:
 
 
 def pair_seeds(baseline: Collection[int], candidate: Collection[int]) -> SeedPairing:
-    """The seeds that the difference of two arms uses, from their seed numbers."""
+    """Return the seeds that the difference of two arms uses, from their seed numbers."""
     common = tuple(sorted(set(baseline) & set(candidate)))
     sizes = len(set(baseline)), len(set(candidate))
     if len(common) >= MIN_COMMON_SEEDS and 3 * len(common) >= 2 * max(sizes):
@@ -49,7 +49,7 @@ def pair_seeds(baseline: Collection[int], candidate: Collection[int]) -> SeedPai
 
 
 def ranges_text(numbers: Sequence[int]) -> str:
-    """Ascending numbers, three or more that follow each other by their ends: `0, 4–7`."""
+    """Format ascending numbers, with three or more consecutive ones as a range: `0, 4–7`."""
     runs: list[list[int]] = []
     for one in numbers:
         if runs and one == runs[-1][-1] + 1:

@@ -1,9 +1,9 @@
-"""Planning a study: the difference that so many seeds detect, and the seeds that an effect needs.
+"""Planning a study: the difference that a number of seeds detects, and the seeds that an effect needs.
 
-The runs at hand are a pilot: they say how seeds and problems vary, and the study that is planned is judged by
-other runs. A pilot of few seeds knows its own spread badly, and a plan from it as it stands keeps its promise
-half of the time. Plans therefore take the upper 80 % bound of the pilot's standard error: power 0.8 with
-assurance 0.8. The observed difference plays no part, since power computed from it only restates the p value
+The existing runs are a pilot: they show how seeds and problems vary, and the planned study will have other
+runs. A pilot of few seeds estimates its own spread poorly, and a plan based directly on it reaches its power
+only half of the time. Plans therefore use the upper 80 % bound of the pilot's standard error: power 0.8 with
+assurance 0.8. The observed difference is not used, since power computed from it only restates the p value
 (Hoenig and Heisey 2001).
 
 Sources: power of Student's t by the noncentral t distribution, e.g. Cohen 1988, ch. 2; bounds of a variance
@@ -27,15 +27,15 @@ _MAX_SEEDS = 1_000
 _LARGE = 30.0
 """Noncentrality beyond which scipy's series is slow; power is then 1 for any sensible degrees of freedom."""
 _NEVER_BELOW = 5.0
-"""Noncentrality beyond which a t as far on the other side is too rare to count (and scipy's has gaps)."""
+"""Noncentrality beyond which a t that far on the other side is negligible (and scipy's has gaps)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What another study of two arms would show, with new problems and with the same ones.
+    """The power of another study of two arms, with new problems and with the same ones.
 
-    `detectable` is the smallest difference that so many seeds per arm find, `num_seeds` the fewest that find
-    `effect`, None where 1,000 are too few.
+    `detectable` is the smallest difference that this number of seeds per arm detects, `num_seeds` the
+    smallest number that detects `effect`, None if 1,000 are too few.
     """
 
     effect: float
@@ -43,7 +43,7 @@ class Plan:
     num_seeds: Mapping[Exam, int | None]
 
     def seeds_words(self, exam: Exam) -> str:
-        """The seeds that the effect needs; "more problems" where only the same problems show it."""
+        """Return the seeds that the effect needs; "more problems" if only the same problems show it."""
         needed = self.num_seeds[exam]
         if needed is not None:
             return str(needed)
@@ -51,9 +51,9 @@ class Plan:
 
 
 def plan(pilots: Sequence[VarianceComponents], effect: float) -> Plan | None:
-    """A plan from the differences of a study from its baseline; None without any that has two seeds.
+    """Return a plan from the differences of a study from its baseline; None without any with two seeds.
 
-    None too where nothing varied, as in runs too short to learn: that says nothing of other runs.
+    Also None if nothing varied, as in runs too short to learn, from which other runs cannot be predicted.
     """
     components = pooled(pilots)
     if components is None or components.seed + components.problem + components.residual <= 0.0:
@@ -70,9 +70,10 @@ def plan(pilots: Sequence[VarianceComponents], effect: float) -> Plan | None:
 
 
 def pooled(pilots: Sequence[VarianceComponents]) -> VarianceComponents | None:
-    """The mean components of several differences from one baseline; None without any.
+    """Return the mean components of several differences from one baseline; None without any.
 
-    They share the baseline and the problems, so they are known no better than the best known of them.
+    They share the baseline and the problems, so the mean has no more degrees of freedom than the best known
+    difference.
     """
     if not pilots:
         return None
@@ -86,19 +87,19 @@ def pooled(pilots: Sequence[VarianceComponents]) -> VarianceComponents | None:
 def standard_error(
     components: VarianceComponents, num_seeds: int, exam: Exam = "another"
 ) -> tuple[float, float]:
-    """The standard error that `num_seeds` >= 2 seeds would have, and its degrees of freedom.
+    """Return the standard error for `num_seeds` >= 2 seeds, and its degrees of freedom.
 
-    With new problems: seed / S + problem + residual / S, with Satterthwaite's degrees of freedom of the
-    mean squares expected; with the same problems (seed + residual) / S with S - 1. As in `crossed`, new
-    problems take the latter where it makes the wider interval.
+    With new problems: seed / S + problem + residual / S, with Satterthwaite's degrees of freedom of the mean
+    squares expected; with the same problems (seed + residual) / S with S - 1. As in `crossed`, new problems
+    use the latter if its interval is wider.
     """
     if num_seeds < 2:
-        raise ValueError("one seed cannot show how seeds vary; num_seeds is at least 2")
+        raise ValueError("num_seeds must be at least 2, since one seed cannot show how seeds vary")
     return _known(components, num_seeds, exam, num_seeds - 1.0)
 
 
 def assured_error(components: VarianceComponents, num_seeds: int, exam: Exam) -> tuple[float, float]:
-    """The upper 80 % bound of `standard_error`, as far as the pilot knows it, with its degrees of freedom."""
+    """Return the upper 80 % bound of `standard_error`, given the pilot, with its degrees of freedom."""
     error, degrees = standard_error(components, num_seeds, exam)
     _, of_pilot = _known(components, num_seeds, exam, components.seed_degrees_of_freedom)
     return error * (of_pilot / float(chdtri(of_pilot, ASSURANCE))) ** 0.5, degrees
@@ -117,9 +118,9 @@ def _known(components: VarianceComponents, num_seeds: int, exam: Exam, df_S: flo
 
 
 def power(effect: float, standard_error: float, degrees_of_freedom: float, alpha: float = 0.05) -> float:
-    """The probability that the two-sided t test of level `alpha` rejects when the difference is `effect`."""
+    """Return the probability that the two-sided t test of level `alpha` rejects at difference `effect`."""
     if standard_error <= 0.0:
-        raise ValueError("standard_error is above 0")
+        raise ValueError("standard_error must be greater than 0")
     noncentrality = abs(effect) / standard_error
     critical = -float(stdtrit(degrees_of_freedom, alpha / 2.0))
     if noncentrality - critical > _LARGE or degrees_of_freedom > 1e4:
@@ -131,7 +132,7 @@ def power(effect: float, standard_error: float, degrees_of_freedom: float, alpha
 
 
 def detectable_difference(components: VarianceComponents, num_seeds: int, exam: Exam = "another") -> float:
-    """The smallest difference that a study of so many seeds finds with power 0.8; at most 1, all there is.
+    """Return the smallest difference that `num_seeds` seeds detect with power 0.8; at most 1, the maximum.
 
     At alpha 0.05, with assurance 0.8 about the pilot's `components`.
     """
@@ -146,10 +147,10 @@ def detectable_difference(components: VarianceComponents, num_seeds: int, exam: 
 
 
 def num_seeds_needed(components: VarianceComponents, effect: float, exam: Exam = "another") -> int | None:
-    """The fewest seeds (2 or more) per arm with which `effect` is found: power and assurance 0.8.
+    """Return the smallest number of seeds (at least 2) per arm that detects `effect`.
 
-    None where 1000 are too few: for new problems the problems' own variance remains whatever the number of
-    seeds, and only more problems help.
+    Power and assurance are 0.8. None if 1000 are too few: for new problems the problems' own variance remains
+    whatever the number of seeds, and only more problems help.
     """
 
     def suffices(num_seeds: int) -> bool:
@@ -157,7 +158,7 @@ def num_seeds_needed(components: VarianceComponents, effect: float, exam: Exam =
         return error == 0.0 or power(effect, error, degrees) >= POWER
 
     if effect == 0.0:
-        raise ValueError("an effect of 0 needs no seeds and is never shown")
+        raise ValueError("the effect must not be 0, which no number of seeds can show")
     return fewest(suffices, _MAX_SEEDS)
 
 

@@ -1,16 +1,16 @@
-"""What a published table can say: intervals from scores alone, inflation by choosing, problems and seeds.
+"""Inference from published tables: intervals from scores alone, selection bias, problems and seeds.
 
-A table states a score and not the answers behind it, so variances are bounded, not estimated. Of P problems
+A table states a score but not its individual answers, so variances are bounded, not estimated. Of P problems
 with K samples each and score p, other problems vary the score by at most p (1 - p) / P, whatever K is: as if
 every problem were always or never solved (binomial over problems). The same problems, sampled again, vary it
 by at most p (1 - p) / (P K): as if all problems were equally hard. Two methods count as independent, which is
-an upper bound too where they find the same problems hard. Seeds vary a score by a standard deviation that is
-stated or not known; with two stated seeds or more it has that many degrees of freedom less 1, else it is
-taken to be exact.
+also an upper bound if the same problems are hard for both. Seeds vary a score by a standard deviation that is
+stated or unknown; with two or more stated seeds it has that many degrees of freedom minus 1, else it is
+assumed to be exact.
 
 The best of M evaluations is inflated by at most E[max of M binomial shares] - p, for independent noise of the
-evaluations: the noise of the chosen one is at most the largest. Sums and differences of intervals are those
-of variance estimates recovered (MOVER), and an end that choosing may have moved is moved back.
+evaluations: the noise of the selected one is at most the largest. Sums and differences of intervals use the
+method of variance estimates recovery (MOVER), and an end that selection may have moved is moved back.
 
 Sources: exact intervals, Clopper and Pearson 1934; MOVER, Zou and Donner 2008.
 """
@@ -36,21 +36,20 @@ BinomialQuestion = Literal["sampling", "problems"]
 Question = Literal["sampling", "problems", "seeds", "seeds and problems"]
 """What is new: answers to the same problems; problems; seeds on the same problems; seeds and problems."""
 MIN_SEEDS = 3
-"""With fewer seeds per method nothing is established about methods, as in `wording`."""
+"""Minimum number of seeds per method for conclusions about methods, as in `wording`."""
 MAX_PROBLEMS = 10_000_000
 _EXACT = 1e6
-"""The degrees of freedom of a standard deviation that is taken to be exact."""
+"""Degrees of freedom of a standard deviation that is assumed to be exact."""
 _TAIL = 12.0
 """Standard deviations beyond which a binomial share has no mass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedScore:
-    """A score as a share, and what it is a mean of; None is not stated.
+    """A score as a share, and the size of its sample; None if not stated.
 
-    `num_evaluations` is of how many evaluations on this benchmark the best is stated, 1 where none was
-    chosen. `seed_sd` is the standard deviation over seeds, as a share. Seeds that are not stated count as
-    one.
+    `num_evaluations` is the number of evaluations on this benchmark of which the best is stated, 1 if none
+    was selected. `seed_sd` is the standard deviation over seeds, as a share. Unstated seeds count as one.
     """
 
     score: float
@@ -62,27 +61,30 @@ class StatedScore:
 
     @property
     def num_answers(self) -> int:
-        """How many answers the score is the mean of."""
+        """The number of answers that the score is the mean of."""
         return self.num_problems * self.num_samples * (self.num_seeds or 1)
 
     def exact(self, question: BinomialQuestion, confidence: float = CONFIDENCE) -> Interval:
-        """The exact binomial interval, over all answers or over problems."""
+        """Return the exact binomial interval, over all answers or over problems."""
         num = self.num_answers if question == "sampling" else self.num_problems
         return exact_interval(self.score * num, num, confidence=confidence)
 
     def interval(self, question: BinomialQuestion) -> Interval:
-        """The exact interval, its lower end less the inflation by choosing."""
+        """Return the exact interval, with the lower end reduced by the selection bias."""
         low, high = self.exact(question)
         return Interval(max(low - (self.inflation or 0.0), 0.0), high)
 
     @property
     def inflation(self) -> float | None:
-        """What choosing the best evaluation adds at most, for these problems; None where M is not stated."""
+        """Return the maximum selection bias of the best evaluation, for these problems.
+
+        None if M is not stated.
+        """
         return self._inflation(self.num_problems * self.num_samples)
 
     @property
     def inflation_elsewhere(self) -> float | None:
-        """The same for other problems, as if the evaluations had independent problems: a loose bound."""
+        """Return the same for other problems, as if evaluations had independent problems: a loose bound."""
         return self._inflation(self.num_problems)
 
     def _inflation(self, num: int) -> float | None:
@@ -92,7 +94,7 @@ class StatedScore:
 
 
 def best_of_inflation(share: float, num_answers: int, num_evaluations: int) -> float:
-    """E[max of M binomial shares of n answers] - share, by the distribution of the maximum, F^M."""
+    """Return E[max of M binomial shares of n answers] - share, by the distribution of the maximum, F^M."""
     if num_evaluations == 1 or share in (0.0, 1.0):
         return 0.0
     spread = _TAIL * math.sqrt(num_answers * share * (1.0 - share)) + _TAIL
@@ -103,17 +105,17 @@ def best_of_inflation(share: float, num_answers: int, num_evaluations: int) -> f
 
 
 def is_attainable(score: float, num_answers: int, step: float) -> bool:
-    """Whether some count of right answers gives the score to within one unit of its last digit."""
+    """Return whether some count of correct answers gives the score to within one unit of its last digit."""
     nearest = round(score * num_answers) / num_answers
     return abs(nearest - score) <= step * (1.0 + 1e-6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedDifference:
-    """Candidate less baseline, with an interval for each question; None where the spread is not known.
+    """Candidate minus baseline, with an interval for each question; None if the spread is unknown.
 
-    `choosing` is between what the choice of the best evaluation may have added; None where it is not stated
-    of how many. `num_seeds` is the fewest of both.
+    `choosing` is the range of the possible selection bias; None if the number of evaluations is not stated.
+    `num_seeds` is the smaller of both.
     """
 
     value: float
@@ -128,7 +130,7 @@ class StatedDifference:
         return is_stated and self.excludes_zero("seeds and problems")
 
     def excludes_zero(self, question: Question) -> bool:
-        """Whether the interval is known and lies on one side of 0."""
+        """Return whether the interval is known and excludes 0."""
         known = self.intervals[question]
         return known is not None and not known.low <= 0.0 <= known.high
 
@@ -136,7 +138,7 @@ class StatedDifference:
 def stated_difference(
     candidate: Sequence[StatedScore], baseline: Sequence[StatedScore], *, family: Family = SINGLE
 ) -> StatedDifference:
-    """The difference of two methods, each a score per benchmark; benchmarks count equally.
+    """Return the difference of two methods, each a score per benchmark; benchmarks have equal weights.
 
     Seeds are shared by benchmarks: the spread of a mean over benchmarks is at most the mean spread.
     """
@@ -171,11 +173,12 @@ def stated_difference(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedPlan:
-    """What finds a difference of size `effect` with power 0.8, in a study that chooses no evaluation.
+    """The sample sizes that detect a difference of `effect` with power 0.8, in a study without selection.
 
-    `num_problems` is if seeds did not vary; None where 10,000,000 are too few. `has_seeds` says that the
-    spread over seeds is known: `num_seeds` per method then find the effect on these problems (None for over
-    1,000), and `num_problems_with` so many seeds find it on others (None where more seeds are needed).
+    `num_problems` assumes that seeds do not vary; None if 10,000,000 are too few. `has_seeds` says that the
+    spread over seeds is known: `num_seeds` per method then detect the effect on these problems (None for over
+    1,000), and `num_problems_with` problems with that number of seeds detect it on others (None if more seeds
+    are needed).
     """
 
     effect: float
@@ -188,7 +191,7 @@ class StatedPlan:
 def stated_plan(
     candidate: Sequence[StatedScore], baseline: Sequence[StatedScore], effect: float
 ) -> StatedPlan:
-    """The problems and seeds that a difference needs, under the bounds of this module."""
+    """Return the problems and seeds that a difference needs, under the bounds of this module."""
     arms = (candidate, baseline)
     num = sum(one.num_problems for one in candidate)
     by_problem = sum(
@@ -231,7 +234,7 @@ _Term = tuple[float, float, Interval]
 
 
 def _combined(value: float, terms: Sequence[_Term], added: Sequence[float]) -> Interval:
-    """The interval of a weighted sum; what choosing added to candidate and baseline moves its ends."""
+    """Return the interval of a weighted sum; selection bias of candidate and baseline moves its ends."""
     below = above = 0.0
     for weight, one, (low, high) in terms:
         down, up = (one - low, high - one) if weight > 0.0 else (high - one, one - low)
@@ -242,7 +245,7 @@ def _combined(value: float, terms: Sequence[_Term], added: Sequence[float]) -> I
 
 
 def _seed_spreads(*arms: Sequence[StatedScore]) -> list[tuple[float, int, float]] | None:
-    """Each method's standard deviation over seeds, its seeds, degrees of freedom; None where not known."""
+    """Return each method's standard deviation over seeds, seeds, degrees of freedom; None if unknown."""
     found = []
     for arm in arms:
         num = min(one.num_seeds or 1 for one in arm)
@@ -268,6 +271,6 @@ def _score(arm: Sequence[StatedScore]) -> float:
 
 
 def _mean_or_none(values: Sequence[float | None]) -> float | None:
-    """The mean; None where a value is not known."""
+    """Return the mean; None if a value is unknown."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if len(known) == len(values) else None

@@ -1,8 +1,8 @@
 """Two readings of runs that diverged.
 
-A run that diverged has an outcome: the score of the policy that it diverged to. Whoever uses the method
-would throw that policy away, so a second reading counts the run as always wrong. A verdict has to hold under
-both readings (`wording.under_both_readings`). Pure functions.
+A run that diverged has an outcome: the score of the policy that it diverged to. In practice that policy would
+be discarded, so a second reading counts the run as always wrong. A verdict must hold under both readings
+(`wording.under_both_readings`). Pure functions.
 
 Axes: S seeds, P problems.
 """
@@ -18,6 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 def as_always_wrong(
     values_by_benchmark: Sequence[ArrayLike], has_diverged_S: ArrayLike
 ) -> list[NDArray[np.float64]]:
-    """The second reading of one arm: the values `[S, P]` with 0 for each seed that diverged."""
+    """Return the second reading of one arm: the values `[S, P]` with 0 for each seed that diverged."""
     is_kept_S1 = ~np.asarray(has_diverged_S, dtype=bool)[:, None]
     return [np.asarray(value_SP, dtype=np.float64) * is_kept_S1 for value_SP in values_by_benchmark]

@@ -1,14 +1,14 @@
 """Statistics over seeds without a normal distribution: IQM, bootstrap, permutation, improvement.
 
-They need seeds to work with: a permutation test of three seeds cannot reach 0.05, and a bootstrap of five
-covers far less than it says. Below `MIN_SEEDS_PERMUTATION` and `MIN_SEEDS_BOOTSTRAP` the functions return
-None. An IQM of fewer than `MIN_SEEDS_IQM` seeds cuts nothing. Of four to seven seeds it cuts one at either
-end: a single collapse vanishes from it, so the rate of collapse stands beside it. All randomness comes from
-the `seed` given.
+They need several seeds: a permutation test of three seeds cannot reach 0.05, and a bootstrap of five has far
+less than its nominal coverage. Below `MIN_SEEDS_PERMUTATION` and `MIN_SEEDS_BOOTSTRAP` the functions return
+None. An IQM of fewer than `MIN_SEEDS_IQM` seeds trims nothing. Of four to seven seeds it trims one at each
+end: a single collapse vanishes from it, so the rate of collapse is reported with it. All randomness comes
+from the given `seed`.
 
 Sources: interquartile mean, stratified bootstrap and probability of improvement, arXiv 2108.13264 (rliable).
-Differs: rliable resamples the runs of every task by themselves. Here one checkpoint answers all benchmarks,
-so a seed is drawn with all its scores; the arms are the strata, or seeds are drawn for both arms at once.
+Differs: rliable resamples the runs of every task separately. Here one checkpoint answers all benchmarks, so a
+seed is drawn with all its scores; the arms are the strata, or seeds are drawn for both arms at once.
 
 Axes: S seeds, B benchmarks. Statistics take any axes before these two, such as one of resamples.
 """
@@ -32,7 +32,7 @@ Statistic = Callable[[Sequence[Values]], Values]
 
 
 def interquartile_mean(score_SB: ArrayLike) -> Values:
-    """The mean of the middle half of all scores; a quarter is cut at either end, rounded down."""
+    """Return the mean of the middle half of all scores; a quarter is trimmed at each end, rounded down."""
     score = np.asarray(score_SB, dtype=np.float64)
     ordered = np.sort(score.reshape(*score.shape[:-2], -1), axis=-1)
     num = ordered.shape[-1]
@@ -41,20 +41,20 @@ def interquartile_mean(score_SB: ArrayLike) -> Values:
 
 
 def interquartile_of(score_S: ArrayLike) -> float | None:
-    """The interquartile mean over seeds; None where there are too few to cut any."""
+    """Return the interquartile mean over seeds; None if there are too few to trim any."""
     score_S1 = np.asarray(score_S, dtype=np.float64)[:, None]
     return float(interquartile_mean(score_S1)) if len(score_S1) >= MIN_SEEDS_IQM else None
 
 
 def probability_of_improvement(candidate_SB: ArrayLike, baseline_SB: ArrayLike) -> Values:
-    """The probability that a run of the candidate scores higher than one of the baseline, ties half.
+    """Return the probability that a run of the candidate scores higher than the baseline's, ties half.
 
-    Over all pairs of seeds, averaged over benchmarks (Mann and Whitney's U); 0.5 says no difference. The
+    Over all pairs of seeds, averaged over benchmarks (Mann and Whitney's U); 0.5 means no difference. The
     arms may have different numbers of seeds.
     """
     candidate, baseline = (np.asarray(score, dtype=np.float64) for score in (candidate_SB, baseline_SB))
     num, num_others = candidate.shape[-2], baseline.shape[-2]
-    # By ranks, which takes S log S and not S^2: U is the candidate's rank sum less its least value.
+    # By ranks, which takes S log S and not S^2: U is the candidate's rank sum minus its minimum value.
     rank_SB = _mean_ranks(np.concatenate([candidate, baseline], axis=-2))
     u_B = rank_SB[..., :num, :].sum(axis=-2) - num * (num + 1) / 2
     better: Values = (u_B / (num * num_others)).mean(axis=-1)
@@ -62,7 +62,7 @@ def probability_of_improvement(candidate_SB: ArrayLike, baseline_SB: ArrayLike) 
 
 
 def _mean_ranks(value_SB: Values) -> Values:
-    """The ranks over seeds, from 1; ties share their mean rank. Importing `scipy.stats` for it takes 1 s."""
+    """Return the ranks over seeds, from 1; ties share their mean rank. Importing `scipy.stats` takes 1 s."""
     value = value_SB.swapaxes(-1, -2)
     order = value.argsort(axis=-1)
     ascending = np.take_along_axis(value, order, axis=-1)
@@ -88,16 +88,16 @@ def bootstrap_interval(
     num_resamples: int = 2000,
     confidence: float = 0.95,
 ) -> Interval | None:
-    """The percentile interval of a statistic of arms `score_SB`, over resampled seeds; None below 10 seeds.
+    """Return a statistic's percentile interval over resampled seeds of `score_SB`; None below 10 seeds.
 
-    Every arm is a stratum of its own, or, where `paired`, the same seeds are drawn from all arms. The
-    statistic is given many resamples at once, arms [R, S, B], and returns its values [R].
+    Every arm is a separate stratum, or, if `paired`, the same seeds are drawn from all arms. The statistic
+    receives many resamples at once, arms [R, S, B], and returns its values [R].
     """
     arms = [np.asarray(score_SB, dtype=np.float64) for score_SB in scores]
     if min(len(arm) for arm in arms) < MIN_SEEDS_BOOTSTRAP:
         return None
     if paired and len({len(arm) for arm in arms}) > 1:
-        raise ValueError("pairs need as many seeds in every arm")
+        raise ValueError("paired arms need equal numbers of seeds")
     generator = np.random.default_rng(seed)
     values = []
     for start in range(0, num_resamples, _RESAMPLES_AT_ONCE):
@@ -110,7 +110,7 @@ def bootstrap_interval(
 
 
 def permutation_p_value(difference_S: ArrayLike, *, seed: int, num_resamples: int = 10_000) -> float | None:
-    """Two-sided p value of paired seed differences by flipping their signs; None below 6 seeds.
+    """Return the two-sided p value of paired seed differences by flipping signs; None below 6 seeds.
 
     Exact by enumeration up to 14 seeds; beyond, random flips with the observed one counted among them.
     """
@@ -129,5 +129,5 @@ def permutation_p_value(difference_S: ArrayLike, *, seed: int, num_resamples: in
 
 
 def mean_scores(values_by_benchmark: Sequence[NDArray[np.float64]]) -> Values:
-    """Scores [S, B] from values [S, P] of each benchmark."""
+    """Return scores [S, B] from values [S, P] of each benchmark."""
     return np.stack([np.asarray(value_SP).mean(axis=1) for value_SP in values_by_benchmark], axis=1)

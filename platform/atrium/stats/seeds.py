@@ -1,4 +1,4 @@
-"""Means over seeds of one number per run, with t intervals over seeds: for these problems, and no others.
+"""Means over seeds of one number per run, with t intervals over seeds, for these problems only.
 
 Axes: S seeds.
 """
@@ -17,14 +17,14 @@ from atrium.stats.simultaneous import CONFIDENCE
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """A mean over seeds and its standard error, None with one seed."""
+    """A mean over seeds and its standard error, None for one seed."""
 
     value: float
     standard_error: float | None
     num_seeds: int
 
     def interval(self) -> tuple[float, float] | None:
-        """The t interval over seeds, on these problems; None with one seed, or where seeds do not differ."""
+        """Return the t interval over seeds, on these problems; None for one seed, or if seeds are equal."""
         if not self.standard_error:
             return None
         half = float(stdtrit(self.num_seeds - 1, 0.5 + CONFIDENCE / 2)) * self.standard_error
@@ -33,7 +33,7 @@ class Mean:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """A mean over seeds, a share in [0, 1], with its standard error and 95 % t interval where known."""
+    """A mean over seeds, a share in [0, 1], with its standard error and 95 % t interval if known."""
 
     value: float | None = None
     standard_error: float | None = None
@@ -41,14 +41,14 @@ class Score:
 
 
 def mean_over_seeds(value_S: Sequence[float]) -> Mean:
-    """The mean of one number per seed, at least one."""
+    """Return the mean of one number per seed, at least one."""
     values = np.asarray(value_S, dtype=np.float64)
     error = None if len(values) < 2 else float(values.std(ddof=1) / math.sqrt(len(values)))
     return Mean(float(values.mean()), error, len(values))
 
 
 def score_over_seeds(value_S: Sequence[float | None]) -> Score:
-    """The mean of the shares that are known; its interval ends where shares end."""
+    """Return the mean of the known shares; its interval is truncated to [0, 1]."""
     known = [value for value in value_S if value is not None]
     if not known:
         return Score()

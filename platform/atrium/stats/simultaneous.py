@@ -1,18 +1,17 @@
-"""Intervals that hold together: several candidates against one baseline, on one or several benchmarks.
+"""Simultaneous intervals: several candidates against one baseline, on one or several benchmarks.
 
 Every difference has its own standard error, and its quantile is Bonferroni's over candidates and benchmarks.
-Three arms or more that share their seeds also share what is known of the variance over seeds. With S seeds,
+Three or more arms that share their seeds also share information about the variance over seeds. With S seeds,
 s^2 the variance of a difference over seeds, and s0^2 the mean square of arms by seeds (the shared part of
 each seed removed), the moderated variance is max(s^2, (2 s0^2 + (S - 1) s^2) / S) with S degrees of freedom:
-the arms at hand weigh as much as one further seed. This weight is fixed beforehand, since a weight estimated
-from the same arms makes too many false verdicts, and a variance is never taken to be smaller than its own
-estimate, so that an arm that varies more than the others keeps its error.
+the arms have the weight of one additional seed. This weight is fixed in advance, since a weight estimated
+from the same arms gives too many false verdicts, and a variance is never below its own estimate, so that an
+arm that varies more than the others keeps its error.
 
-Differs from a variance moderated arm by arm in that the difference is moderated: what the arms share of a
+Differs from a variance moderated arm by arm in that the difference is moderated: the arms' shared effect of a
 seed cancels exactly in it. Arm by arm, five arms whose seeds take two values give 10 % false verdicts at 3
 seeds. Dunnett's intervals with one pooled variance are narrower from 5 seeds on, but wrong in 8 % of studies
-where one arm varies three times as much, even if they are used only where Cochran's test finds no
-disagreement.
+in which one arm varies three times as much, even if they are used only if Cochran's test finds no difference.
 
 Sources: moderated variances, Smyth 2004; comparisons with the best (`ScoredArms.leaders`), Hsu 1984.
 
@@ -41,7 +40,7 @@ class SeedSpread(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Differences whose intervals hold together.
+    """Differences with simultaneous intervals.
 
     `num_candidates` on each of `num_benchmarks`, at each of `num_looks` planned numbers of seeds.
     """
@@ -52,20 +51,20 @@ class Family:
 
     @property
     def num(self) -> int:
-        """How many differences there are."""
+        """The number of differences."""
         return self.num_candidates * self.num_benchmarks * self.num_looks
 
     def quantile(self, degrees_of_freedom: float) -> float:
-        """By how many standard errors an end lies from the difference, for 95 % over the family."""
+        """Return the distance of an end from the difference in standard errors, for 95 % over the family."""
         return -float(stdtrit(degrees_of_freedom, (1.0 - CONFIDENCE) / self.num / 2.0))
 
     def p_value(self, num_errors: float, degrees_of_freedom: float) -> float:
-        """The least alpha at which an interval that lies so many standard errors from 0 leaves 0 out."""
+        """Return the smallest alpha at which an interval this many standard errors from 0 excludes 0."""
         return min(self.num * 2.0 * float(stdtr(degrees_of_freedom, -num_errors)), 1.0)
 
     @property
     def words(self) -> str:
-        """The correction's name and what it covers; empty for a single difference."""
+        """The correction's name and scope; empty for a single difference."""
         many = {
             "candidates": self.num_candidates,
             "benchmarks": self.num_benchmarks,
@@ -78,9 +77,9 @@ SINGLE = Family()
 
 
 def moderated_spreads(score_AS: ArrayLike) -> list[SeedSpread] | None:
-    """The spread over seeds of each candidate's difference from the first arm, moderated over arms.
+    """Return the moderated spread over seeds of each candidate's difference from the first arm.
 
-    `score_AS` holds the seeds' means. None for fewer than three arms or two seeds, where nothing is shared.
+    `score_AS` holds the seeds' means. None for fewer than three arms or two seeds, when nothing is shared.
     """
     score = np.asarray(score_AS, dtype=np.float64)
     num_arms, num_seeds = score.shape

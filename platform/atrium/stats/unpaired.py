@@ -1,11 +1,11 @@
 """The difference of two arms whose seeds are not paired: the runs of one arm against those of the other.
 
 Both arms answer the same P problems. v_X is the variance over seeds of arm X's mean, r_X its residual mean
-square over S_X P, and v_P the variance over problems of the mean difference per problem, over P:
-SE^2 = max(v_A + v_B + v_P - r_A - r_B, v_A + v_B, v_P), with Satterthwaite's degrees of freedom over the
-terms used. The variance over seeds in v_X is the larger of the arm's own and the one pooled over both arms,
-with the arm's own S_X - 1 degrees of freedom. Welch's test, which takes the arm's own, makes 9.5 to 23 %
-false verdicts where one arm has 2 or 3 seeds and seeds take two values: the few seeds often do not vary.
+square over S_X P, and v_P the variance over problems of the mean difference per problem, over P: SE^2 =
+max(v_A + v_B + v_P - r_A - r_B, v_A + v_B, v_P), with Satterthwaite's degrees of freedom over the terms used.
+The variance over seeds in v_X is the larger of the arm's own and the one pooled over both arms, with the
+arm's own S_X - 1 degrees of freedom. Welch's test, which uses the arm's own, gives 9.5 to 23 % false verdicts
+if one arm has 2 or 3 seeds and seeds take two values: the few seeds often do not vary.
 
 Axes: S seeds, P problems, B benchmarks.
 """
@@ -38,9 +38,9 @@ def unpaired_difference(
     clusters: Sequence[ArrayLike | None] | None = None,
     family: Family = SINGLE,
 ) -> CrossedMean:
-    """Candidate minus baseline, from `value_SP` arrays by benchmark with the same problems in the same order.
+    """Return candidate minus baseline, from `value_SP` arrays by benchmark with equal problems in order.
 
-    No interval for new seeds exists where an arm has one seed; `new_problems` is about these checkpoints.
+    There is no interval for new seeds if an arm has one seed; `new_problems` is about these checkpoints.
     """
     arms = [checked(baseline), checked(candidate)]
     before, after = ([value_SP.mean(axis=0) for value_SP in arm] for arm in arms)
@@ -56,7 +56,7 @@ def unpaired_difference(
 
 
 def unpaired_spread(baseline_S: ArrayLike, candidate_S: ArrayLike) -> SeedSpread | None:
-    """The variance over seeds of a difference of unpaired means; None where an arm has one seed."""
+    """Return the variance over seeds of a difference of unpaired means; None if an arm has one seed."""
     arms = [np.asarray(score_S, dtype=np.float64) for score_S in (baseline_S, candidate_S)]
     degrees = np.array([len(score_S) - 1.0 for score_S in arms])
     if degrees.min() < 1.0:
@@ -73,7 +73,7 @@ def _components(
     score_S_A: Sequence[Values],
     clusters: Sequence[ArrayLike | None] | None,
 ) -> VarianceComponents | None:
-    """The sums over both arms of what a seed of each contributes, as for arms of as many seeds."""
+    """Return the sums over both arms of one seed's contributions, as for arms with equal numbers of seeds."""
     seed = residual = 0.0
     for arm, score_S in zip(arms if squares.by_seed else (), score_S_A, strict=False):
         by_residual = squares_of([arm], [value_SP.mean(axis=0) for value_SP in arm], clusters).by_residual

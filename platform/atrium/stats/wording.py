@@ -1,8 +1,8 @@
-"""Verdicts: what may be said about a candidate and a baseline, worded in short and for papers.
+"""Verdicts: permitted statements about a candidate and a baseline, in short and for papers.
 
-A verdict is read off the interval for new seeds and new problems. `better` and `worse` need an interval that
-leaves out 0 and at least three seeds per arm; `not_distinguishable` says which differences the interval rules
-out. All other kinds withhold a verdict: they state an estimate at most, rule out no difference and give no
+A verdict depends on the interval for new seeds and new problems. `better` and `worse` need an interval that
+excludes 0 and at least three seeds per arm; `not_distinguishable` says which differences the interval rules
+out. All other kinds withhold a verdict: they state at most an estimate, rule out no difference and give no
 sentence for a paper (`withheld`).
 """
 
@@ -56,12 +56,13 @@ PHRASES: Mapping[VerdictKind, Phrase] = {
 
 _NONE_RULED_OUT = "no difference is ruled out"
 _SCOPE = " where no run diverges"
-"""What runs none of which diverged rule out: how often others would diverge, few seeds do not show."""
+"""Condition on a ruled-out difference without diverged runs: few seeds do not show how often others
+diverge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What may be claimed. `words` is the whole statement, `label` a few words for a table's cell.
+    """A permitted statement. `words` is the whole statement, `label` a few words for a table's cell.
 
     `excluded` is the size beyond which a verdict of no distinguishable difference rules differences out; None
     for other verdicts, or if none is ruled out.
@@ -79,7 +80,7 @@ class Verdict:
 
     @property
     def tone(self) -> Literal["better", "worse", "plain"]:
-        """How a document shows the verdict."""
+        """The tone in which a document shows the verdict."""
         return self.kind if self.kind == "better" or self.kind == "worse" else "plain"
 
     @property
@@ -89,12 +90,12 @@ class Verdict:
 
     @property
     def withheld(self) -> str:
-        """Why no sentence for a paper is given; empty if one is."""
+        """The reason why no sentence for a paper is given; empty if one is."""
         return f"{self.label} are in" if self.kind == "planned" else PHRASES[self.kind].withheld
 
 
 def worded(kind: VerdictKind, words: str, label: str = "") -> Verdict:
-    """A verdict with the usual label of its kind, unless another one is given."""
+    """Return a verdict with the usual label of its kind, unless another one is given."""
     return Verdict(kind=kind, words=words, label=label or PHRASES[kind].label)
 
 
@@ -106,9 +107,9 @@ def judged(
     interval: tuple[float, float] | None,
     is_more_than_noise_here: bool = False,
 ) -> Verdict:
-    """The verdict on a difference (candidate minus baseline) with its interval; `names` baseline first.
+    """Return the verdict on a difference (candidate minus baseline) with its interval; baseline name first.
 
-    `is_more_than_noise_here` says that the interval for new seeds and the same problems leaves out 0.
+    `is_more_than_noise_here` says that the interval for new seeds and the same problems excludes 0.
     """
     if min(num_seeds) == 1:
         return worded("one_seed", f"one seed: not judged; {estimate(value)}")
@@ -132,46 +133,49 @@ def judged(
 
 
 def _not_distinguishable(excluded: float | None, where: str) -> Verdict:
-    """No difference is shown; those larger than `excluded` are ruled out, under the condition `where`."""
+    """Return a verdict of no difference; larger ones than `excluded` are ruled out, if `where` holds."""
     words = not_distinguishable(None if excluded is None else points(excluded), where)
     return replace(worded("not_distinguishable", words), excluded=excluded)
 
 
 def not_distinguishable(largest: str | None, where: str = "") -> str:
-    """What an interval says that holds 0, whose farther end is `largest`; None where it rules out nothing."""
+    """Return the words for an interval that contains 0.
+
+    `largest` is its farther end, None to rule out nothing.
+    """
     return f"not distinguishable; {_NONE_RULED_OUT if largest is None else ruled_out(largest) + where}"
 
 
 def ruled_out(largest: str) -> str:
-    """`differences larger than 2.8 points are ruled out`."""
+    """Return `differences larger than 2.8 points are ruled out`."""
     return f"differences larger than {largest} are ruled out"
 
 
 def same_method() -> Verdict:
-    """The verdict on two names for one method."""
+    """Return the verdict on two names for one method."""
     return worded("same_method", "the same method (equal windows): any difference is noise")
 
 
 def same_method_words(names: Sequence[str]) -> str:
-    """The sentence on several names for one method."""
+    """Return the sentence on several names for one method."""
     return f"{' and '.join(names)} are the same method: their windows [l, u] are equal"
 
 
 def unfinished(kind: Literal["preliminary", "incomplete"], value: float, runs: Sequence[str]) -> Verdict:
-    """A verdict that other runs may change; `runs` names them with their state (`study/atr-1 still runs`)."""
+    """Return a verdict that other runs may change; `runs` describes them (`study/atr-1 still runs`)."""
     return worded(kind, f"{kind}: {', '.join(runs)}; {estimate(value)}")
 
 
 def before_plan(value: float, num_seeds: int, num_planned: int) -> Verdict:
-    """No verdict while fewer seeds than planned are in."""
+    """Return no verdict while fewer seeds than planned are finished."""
     label = f"{num_seeds} of {num_planned} planned seeds"
     return worded("planned", f"{label}: no verdict yet; {estimate(value)}", label)
 
 
 def under_both_readings(by_score: Verdict, as_wrong: Verdict, diverged: Sequence[str]) -> Verdict:
-    """The verdict that holds whether diverged runs count with their scores or as always wrong.
+    """Return the verdict that holds if diverged runs count with their scores or as always wrong.
 
-    `diverged` names these runs (`seed 3 of atr`). A difference is ruled out only where both readings rule it
+    `diverged` names these runs (`seed 3 of atr`). A difference is ruled out only if both readings rule it
     out.
     """
     listed = ", ".join(diverged)
@@ -207,10 +211,10 @@ def for_paper(
     measure: str,
     together: str,
 ) -> str:
-    """The sentence that may be written of a verdict, without its end; `names` baseline first.
+    """Return the sentence for a paper, without its end; `names` has the baseline first.
 
-    `settings` are those that the arms differ in besides their methods, `together` says what the interval
-    holds with.
+    `settings` are other differences between the arms besides their methods, `together` describes the family
+    of the interval.
     """
     baseline, candidate = names
     if verdict.kind == "same_method":
@@ -234,7 +238,7 @@ def for_paper(
 def headline(
     verdict: Verdict, value: float, *, names: tuple[str, str], interval: tuple[float, float] | None
 ) -> str:
-    """A verdict that is understood by itself: who, whether, by how much; `names` baseline first."""
+    """Return a self-contained verdict with names, direction and size; `names` has the baseline first."""
     if verdict.kind == "same_method":
         return f"{names[1]} is the same method as {names[0]}: any difference is noise"
     difference, *ends = (signed(share) for share in (value, *(interval or ())))
@@ -245,22 +249,22 @@ def headline(
 
 
 def estimate(value: float) -> str:
-    """`estimated difference +3.1 points`."""
+    """Return `estimated difference +3.1 points`."""
     return f"estimated difference {signed(value)} points"
 
 
 def points(share: float) -> str:
-    """A share as points: `2.8 points`, `1 point`."""
+    """Format a share as points: `2.8 points`, `1 point`."""
     text = f"{100.0 * share:.1f}".removesuffix(".0")
     return f"{text} point{'' if text in ('1', '-1') else 's'}"
 
 
 def signed(share: float) -> str:
-    """A difference in points with its sign, such as `+2.1`; `0.0` has none."""
+    """Format a difference in points with its sign, such as `+2.1`; `0.0` has none."""
     text = f"{100.0 * share:+.1f}"
     return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "\N{MINUS SIGN}")
 
 
 def rounded_up(share: float) -> float:
-    """A tenth of a point up, so that the bound that is stated holds."""
+    """Round up to a tenth of a point, so that the stated bound holds."""
     return math.ceil(1000.0 * share - 1e-6) / 1000.0

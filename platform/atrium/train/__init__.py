@@ -1,1 +1,1 @@
-"""Log-probabilities, optimiser step, checkpoints, and the one training loop."""
+"""Log-probabilities, optimizer steps, checkpoints, and the training loop."""

@@ -1,4 +1,4 @@
-"""Collecting a step's rollout groups: sample, grade while sampling goes on, reward, filter."""
+"""Collection of a step's rollout groups: sample, grade while sampling continues, reward, filter."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _VERDICT_SHARES: dict[VerdictKind, Quantity] = {
 
 
 Graded = Sequence[tuple[Completion, Future[Verdict]]]
-"""Completions of a problem, and their grades to come."""
+"""Completions of a problem, and their pending grades."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +55,9 @@ class Collected:
     groups, trains
         The groups that train, and whether each is computed.
     cursor
-        The position in the stream of problems behind them.
+        The next position in the stream of problems.
     measurements
-        What was measured while they were sampled; the step adds its own.
+        Measurements made during sampling; the step adds its own.
     """
 
     groups: tuple[RolloutGroup, ...]
@@ -68,7 +68,7 @@ class Collected:
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutCollector:
-    """Everything that turns the next problems of a stream into graded groups.
+    """Turns the next problems of a stream into graded groups.
 
     The prompts are dealt over the engines of the `ranks`; each engine's share is sampled and graded, and then
     every rank has all groups. With `require_stop` an answer that was cut off is not correct to the group
@@ -93,10 +93,10 @@ class RolloutCollector:
     def collect(
         self, step: int, cursor: int, measurements: Measurements, sampler: Sampler | None = None
     ) -> Collected:
-        """The step's groups. With `resample`, each group that is not kept is replaced by the next prompt's.
+        """Collect the step's groups. With `resample`, each rejected group is replaced by the next prompt's.
 
-        What is sampled depends on what is judged alone, not on which completions are finished first.
-        `sampler` stands in for the engine.
+        The samples depend only on the judged values, not on the order in which completions finish. `sampler`
+        replaces the engine.
         """
         replaces = self.group_filter.kind == "resample"
         limit = self.num_prompts * (self.group_filter.max_num_rounds if replaces else 1)
@@ -104,18 +104,18 @@ class RolloutCollector:
         return self.collected(groups, cursor + len(groups), measurements)
 
     def collected(self, groups: Sequence[RolloutGroup], cursor: int, measurements: Measurements) -> Collected:
-        """Those groups that train, where the stream goes on at `cursor`."""
+        """Return the groups that train, with the stream's next position `cursor`."""
         kept = tuple(_rewarded(group) for group in groups if self.keeps(group))
         trains = tuple(self.group_filter.computes(differs=self._differs(group)) for group in kept)
         return Collected(groups=kept, trains=trains, cursor=cursor, measurements=measurements)
 
     @property
     def knows_next_cursor(self) -> bool:
-        """Whether a batch ends `num_prompts` behind its beginning, whatever is sampled."""
+        """Return whether a batch ends `num_prompts` after its beginning, whatever is sampled."""
         return self.group_filter.kind != "resample"
 
     def keeps(self, group: RolloutGroup) -> bool:
-        """Whether the group filter lets a group train; abstentions have to leave two rewards."""
+        """Return whether the group filter lets a group train; abstentions must leave at least two rewards."""
         rewarded = _rewarded(group)
         if rewarded is not group and len(rewarded.rollouts) < 2:
             return False
@@ -134,10 +134,10 @@ class RolloutCollector:
     def _sample(
         self, step: int, cursor: int, limit: int, measurements: Measurements, sampler: Sampler
     ) -> list[RolloutGroup]:
-        """The groups of `num_prompts` prompts, and of one more for each that is not kept, up to `limit`.
+        """Return the groups of `num_prompts` prompts, and one more for each rejected group, up to `limit`.
 
-        Groups are graded while others are sampled, and what replaces one joins them where the engine takes
-        further requests.
+        Groups are graded while others are sampled, and replacements join them if the engine accepts further
+        requests.
         """
         round_ = _Round(self, step, cursor)
         num_wanted = min(self.num_prompts, limit)
@@ -151,7 +151,7 @@ class RolloutCollector:
                 for generation in sampler.generate(requests, self.sampling):
                     round_.take(places[generation.request_index], generation.completions)
                     if not self.ranks.is_alone:
-                        continue  # what has to be replaced is known when all ranks are done
+                        continue  # the number of replacements is known when all ranks are done
                     num_wanted = min(self.num_prompts + round_.num_rejected(wait=False), limit)
                     added = round_.extend(num_wanted)
                     places += added  # `generate` also samples requests that are appended while it runs
@@ -181,7 +181,7 @@ class RolloutCollector:
         return [(one, submit(one.text, problem.answer, problem.judged_by)) for one in completions]
 
     def group(self, step: int, problem: Problem, prompt_token_ids: TokenIds, graded: Graded) -> RolloutGroup:
-        """Wait for the grades of a problem's completions; its group, with the rewards of `step`."""
+        """Wait for the grades of a problem's completions; return its group with the rewards of `step`."""
         completions, verdicts = zip(*((one, future.result()) for one, future in graded), strict=True)
         rewards, parts = rewards_of(
             self.reward,
@@ -203,8 +203,8 @@ class RolloutCollector:
         return RolloutGroup(problem=problem, prompt_token_ids=prompt_token_ids, rollouts=tuple(rollouts))
 
     def request(self, problem: Problem, position: int) -> GenerationRequest:
-        """The request to the engine for the problem at a position of the stream."""
-        # The first stream is what runs drew from before there were others.
+        """Return the request to the engine for the problem at a position of the stream."""
+        # Stream 0 keeps the draws of versions without streams.
         stream = (self.sampling_stream,) if self.sampling_stream else ()
         return GenerationRequest(
             prompt_token_ids=self.encode(problem),
@@ -216,7 +216,7 @@ class RolloutCollector:
 
 
 class _Round:
-    """The prompts of a step so far, in the order of the stream, and what has become of them."""
+    """The prompts of a step so far, in the order of the stream, and their state."""
 
     def __init__(self, collector: RolloutCollector, step: int, cursor: int) -> None:
         self.requests: list[GenerationRequest] = []
@@ -231,7 +231,7 @@ class _Round:
         self._num_exchanged = 0
 
     def extend(self, num_wanted: int) -> list[int]:
-        """Take prompts until there are `num_wanted`; the places of the new ones that are this engine's."""
+        """Add prompts until there are `num_wanted`; return the indices of new ones for this engine."""
         first = len(self.requests)
         position = self._cursor + first
         for problem in self._collector.stream.take(position, max(0, num_wanted - first)):
@@ -240,14 +240,14 @@ class _Round:
         return self._own(first)
 
     def take(self, place: int, completions: Sequence[Completion]) -> None:
-        """Hand the completions of a prompt to the grader, on one of the ranks that share the engine."""
+        """Submit the completions of a prompt for grading, on one of the ranks that share the engine."""
         self._answered.add(place)
         if not self._collector.ranks.leads_engine:
             return  # the group comes from the rank that does
         self._graded[place] = self._collector.submit(self._problems[place], completions)
 
     def unanswered(self) -> list[int]:
-        """The places of prompts that have no completions yet, and that no other engine answers."""
+        """Return the indices of this engine's prompts that have no completions yet."""
         return [place for place in self._own(0) if place not in self._answered]
 
     def _own(self, first: int) -> list[int]:
@@ -255,7 +255,7 @@ class _Round:
         return [place for place in share if place >= first]
 
     def exchange(self) -> None:
-        """Wait for the grades of this rank's prompts, and take the groups that others graded."""
+        """Wait for the grades of this rank's prompts, and receive the groups that others graded."""
         ranks = self._collector.ranks
         if ranks.is_alone:
             return
@@ -271,7 +271,7 @@ class _Round:
         self._num_exchanged = len(self.requests)
 
     def num_rejected(self, *, wait: bool) -> int:
-        """How many groups are not kept, among those that are graded, or of all when `wait` is set."""
+        """Return the number of rejected groups, among the graded ones, or among all if `wait` is set."""
         for place, graded in self._graded.items():
             if place not in self._groups and (wait or all(future.done() for _, future in graded)):
                 self._keep(place, self._group(place, graded))
@@ -282,7 +282,7 @@ class _Round:
         self._num_rejected += not self._collector.keeps(group)
 
     def groups(self) -> list[RolloutGroup]:
-        """All groups, in the order of the stream."""
+        """Return all groups, in the order of the stream."""
         return [self._groups[place] for place in range(len(self.requests))]
 
     def _group(self, place: int, graded: Graded) -> RolloutGroup:
@@ -295,7 +295,7 @@ def _rewards(group: RolloutGroup) -> list[float]:
 
 
 def _rewarded(group: RolloutGroup) -> RolloutGroup:
-    """The group without the completions for which the reward abstained; itself where there are none."""
+    """Return the group without completions whose reward abstained; unchanged if there are none."""
     rollouts = tuple(rollout for rollout in group.rollouts if rollout.reward is not None)
     return group if len(rollouts) == len(group.rollouts) else replace(group, rollouts=rollouts)
 
@@ -340,7 +340,7 @@ def measure_groups(
 
 
 def _measure_parts(groups: Sequence[RolloutGroup], measurements: Measurements) -> None:
-    """Measure each of several rewards: its mean, and its part in how the sums of a group differ."""
+    """Add the metrics of each of several rewards: its mean, and its share of the sum's variance in groups."""
     kept = [_rewarded(group).rollouts for group in groups]
     for name in dict.fromkeys(name for group in groups for one in group.rollouts for name in one.parts):
         mean, share = metrics.part_quantities(name)

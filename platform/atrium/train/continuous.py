@@ -1,9 +1,9 @@
-"""Continuous sampling (`rollout.continuous`): servers never wait for a step, and steps take what is finished.
+"""Continuous sampling (`rollout.continuous`): servers never wait for a step, and steps use finished groups.
 
 The problems of `rollout.lag` steps are open at a time. New weights reach a completion in its middle, and it
-carries the versions of its parts. A group is as old as its oldest weights; one that is older than `lag` steps
-is dropped. What is finished first depends on time, so a repeated run differs. Problems that were requested
-and not trained on are skipped when a run is resumed.
+records the versions of its parts. A group's age is that of its oldest weights; a group older than `lag` steps
+is dropped. The order of completion depends on timing, so a repeated run differs. Problems that were requested
+but not trained on are skipped when a run is resumed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class ContinuousSteps(Steps):
     """Steps whose batches servers sample all the time, also during updates.
 
-    A checkpoint holds none of them: a resumed run samples anew.
+    Checkpoints contain no samples: a resumed run samples again.
     """
 
     def __init__(self, run: Training, servers: ServerEngine, cursor: int) -> None:
@@ -46,7 +46,7 @@ class ContinuousSteps(Steps):
         self._thread.start()
 
     def collect(self, state: TrainingState) -> Collected:
-        """Return the batch of the next step: the groups that are finished first and are not too old."""
+        """Return the batch of the next step: the first finished groups that are not too old."""
         collector, measurements = self.run.collector, Measurements()
         self.run.enter(state.step + 1, "rollout")
         self._steps[state.weight_version] = state.step
@@ -78,12 +78,12 @@ class ContinuousSteps(Steps):
         return collector.collected(groups, max(ranks.gather(self._position)), measurements)
 
     def close(self) -> None:
-        """Give up what is being sampled."""
+        """Cancel sampling."""
         self._stream.close()
         self._thread.join()
 
     def _request(self, state: TrainingState) -> None:
-        """Request problems until `lag` steps can be made of those that are open; more would grow too old."""
+        """Request problems until the open ones suffice for `lag` steps; more would become too old."""
         collector, ranks = self.run.collector, self.run.collector.ranks
         num_allowed = self.run.settings.lag * len(ranks.share(range(collector.num_prompts)))
         first = max(self._position, state.cursor)
@@ -98,18 +98,18 @@ class ContinuousSteps(Steps):
         self._position = first
 
     def _grade(self) -> None:
-        """Hand completions to the grader as soon as they are there."""
+        """Submit completions for grading as soon as they arrive."""
         try:
             while True:
                 found = self._stream.next()
                 problem, _ = self._problems[found.request_index]
                 graded = self.run.collector.submit(problem, found.completions)
                 self._finished.put((found.request_index, graded))
-        except BaseException as error:  # raised again where the next group is waited for
+        except BaseException as error:  # raised again when the next group is awaited
             self._finished.put(error)
 
     def _next_group(self, step: int) -> RolloutGroup:
-        """Wait for the next group, whose rewards are those of `step`."""
+        """Wait for the next group, with the rewards of `step`."""
         found = self._finished.get()
         if isinstance(found, BaseException):
             raise found
@@ -119,7 +119,7 @@ class ContinuousSteps(Steps):
         return self.run.collector.group(step, problem, request.prompt_token_ids, graded)
 
     def _step_of(self, group: RolloutGroup) -> int:
-        """The step after which the group's oldest weights were made."""
+        """Return the step that produced the group's oldest weights."""
         return self._steps[min(rollout.completion.weight_version for rollout in group.rollouts)]
 
     def _measure(self, groups: Sequence[RolloutGroup], measurements: Measurements) -> None:

@@ -1,10 +1,10 @@
-"""Steps whose batches were sampled earlier (`rollout.lag=k`), between updates or beside them by vLLM servers.
+"""Steps whose batches were sampled earlier (`rollout.lag=k`), between updates or by servers during them.
 
-The batch of step t is sampled by the weights after step t - 1 - k, or by the first ones. Servers keep their
-weights until they have sampled their share of a batch, so batches that are sampled beside updates equal
-those that are sampled between them, bit for bit. Engine and trainer are compared at the weights that
-sampled: the trained parameters are kept for each batch whose weights have been updated since, at most k
-times, and stand in for the comparison.
+The batch of step t is sampled by the weights after step t - 1 - k, or by the initial ones. Servers keep their
+weights until they have sampled their share of a batch, so batches sampled during updates are bitwise
+identical to those sampled between them. Engine and trainer are compared at the weights that sampled: the
+trained parameters are kept for each batch whose weights have since been updated, at most k times, and are
+restored for the comparison.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LaggedSteps(Steps):
         self._ready = deque(run.lagged)
 
     def collect(self, state: TrainingState) -> Collected:
-        """Return the batch of the next step; the one that is due `lag` steps later has been sampled."""
+        """Return the batch of the next step, after sampling the one that is due `lag` steps later."""
         num_before = len(self._ready)
         self._fill(state, self._lag + 1)
         return self._next(num_before)
@@ -53,7 +53,7 @@ class LaggedSteps(Steps):
         return tuple(self._ready)
 
     def _fill(self, state: TrainingState, num_batches: int) -> None:
-        """Sample by the weights of now until `num_batches` are there."""
+        """Sample with the current weights until there are `num_batches`."""
         while len(self._ready) < num_batches:
             step, measurements = state.step + 1 + len(self._ready), Measurements()
             self.run.enter(step, "rollout")
@@ -62,13 +62,13 @@ class LaggedSteps(Steps):
                 self._ready.append(self._measured_by_sampling_weights(state, step, batch))
 
     def _next(self, num_before: int) -> Collected:
-        """Return the next batch; `num_before` were there when the step began."""
+        """Return the next batch; there were `num_before` when the step began."""
         batch = self._ready.popleft()
         batch.measurements.add(metrics.QUEUE_BATCHES, num_before)
         return batch
 
     def _cursor(self, state: TrainingState) -> int:
-        """Return the position where the stream of problems goes on."""
+        """Return the next position in the stream of problems."""
         return self._ready[-1].cursor if self._ready else state.cursor
 
     def _measured_by_sampling_weights(self, state: TrainingState, step: int, batch: Collected) -> Collected:
@@ -95,7 +95,7 @@ class OverlappedSteps(LaggedSteps):
     """Steps with a lag whose batches servers sample while the trainer works.
 
     Once the servers can have the weights of a step, the batch that they sample is requested. A step begins
-    when its own batch is there and has been compared; the others are being sampled.
+    when its own batch has arrived and been compared; the others are still being sampled.
     """
 
     def __init__(self, run: Training, servers: ServerEngine) -> None:
@@ -131,7 +131,7 @@ class OverlappedSteps(LaggedSteps):
         return self._next(num_before)
 
     def hand_over(self, state: TrainingState, measurements: Measurements) -> None:
-        """Give the weights to the servers, once they can do without those that they have."""
+        """Send the weights to the servers, once they no longer need their current ones."""
         if not self._servers.keeps_weights:
             for pending in self._pending:
                 pending.wait()
@@ -144,14 +144,14 @@ class OverlappedSteps(LaggedSteps):
         return super().ahead(state)
 
     def close(self) -> None:
-        """Give up what is being sampled."""
+        """Cancel sampling."""
         if self._pending:
             self._servers.interrupt()
         while self._pending:
             self._pending.popleft().join()
 
     def _begin(self, state: TrainingState) -> None:
-        """Let a thread collect the batch that is due `lag` steps after the next one."""
+        """Start a thread that collects the batch due `lag` steps after the next one."""
         collector = self.run.collector
         cursor: Callable[[], int]
         if not self._pending:
@@ -163,7 +163,7 @@ class OverlappedSteps(LaggedSteps):
         self._pending.append(_Pending(collector, state, self._lag, cursor, self._servers.at_this_version()))
 
     def _compare_next(self) -> None:
-        """Wait for the batch that was requested first, and compare engine and trainer on it."""
+        """Wait for the oldest requested batch, and compare engine and trainer on it."""
         pending = self._pending.popleft()
         pending.wait()
         with pending.weights_before():
@@ -192,28 +192,28 @@ class _Pending:
 
     @property
     def batch(self) -> Collected:
-        """The batch, once it has been waited for."""
+        """The batch, after it has been awaited."""
         assert self._batch is not None
         return self._batch
 
     def cursor_behind(self) -> int:
-        """Wait for the batch; where the stream of problems goes on behind it."""
+        """Wait for the batch; return the next position in the stream of problems."""
         self._joined()
         return self.batch.cursor
 
     def _run(self) -> None:
         try:
             self._batch = self.collector.collect(self.step, self.cursor(), Measurements(), self.sampler)
-        except BaseException as error:  # raised again where the batch is waited for
+        except BaseException as error:  # raised again when the batch is awaited
             self._error = error
         self._ended = time.perf_counter()
 
     def join(self) -> None:
-        """Wait until nothing is sampled any more."""
+        """Wait until sampling has ended."""
         self._thread.join()
 
     def wait(self) -> None:
-        """Wait for the batch, and measure for how long it was sampled beside the trainer and waited for."""
+        """Wait for the batch, and measure its sampling time during other work and its waiting time."""
         if self._is_measured:
             return
         asked = time.perf_counter()
@@ -229,7 +229,7 @@ class _Pending:
 
     @contextmanager
     def weights_before(self) -> Iterator[None]:
-        """Let the policy have the parameters that it had when sampling began."""
+        """Restore the policy's parameters from the start of sampling within the body."""
         self._swap()
         try:
             yield
@@ -237,7 +237,7 @@ class _Pending:
             self._swap()
 
     def _swap(self) -> None:
-        """Exchange values, one tensor after the other: FSDP keeps hold of the memory of its shards."""
+        """Exchange values, one tensor after the other: FSDP holds references to the memory of its shards."""
         for parameter, before in self.before:
             now = local_tensor(parameter.detach())
             kept = now.clone()

@@ -1,8 +1,8 @@
 """The training loop: one for every device, engine and method.
 
-It makes step after step (`step`), records each, and now and then saves. Everything random is keyed by the
-run's seed and the step, so a step depends on nothing but the weights, the optimiser's state and
-`TrainingState`; that is what makes a resumed run equal to an undisturbed one.
+It runs step after step (`step`), records each, and saves at intervals. Everything random is keyed by the
+run's seed and the step, so a step depends only on the weights, the optimizer's state and `TrainingState`;
+therefore a resumed run equals an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _PHASES = (
 
 
 def train(run: Training, state: TrainingState) -> TrainingState:
-    """Train from `state` to the last step; the state at the end.
+    """Train from `state` to the last step; return the final state.
 
-    Raises `Interrupted` when asked to stop, after a checkpoint of the last whole step, and
-    `TrainingDivergedError` after an evaluation of what it diverged to.
+    Raises `Interrupted` on a stop request, after a checkpoint of the last complete step, and
+    `TrainingDivergedError` after an evaluation of the diverged policy.
     """
     started, num_steps = time.perf_counter() - state.wall_s, run.settings.num_steps
     if state.step == 0:
@@ -62,7 +62,7 @@ def train(run: Training, state: TrainingState) -> TrainingState:
 
 
 def _steps_of(run: Training, state: TrainingState) -> Steps:
-    """Return the steps of a run that goes on from `state`, by where their batches come from."""
+    """Return the steps of a run that resumes from `state`, by the source of their batches."""
     if run.servers is None:
         return LaggedSteps(run) if run.settings.lag else Steps(run)
     if run.settings.continuous:
@@ -71,7 +71,7 @@ def _steps_of(run: Training, state: TrainingState) -> Steps:
 
 
 def _next(run: Training, steps: Steps, state: TrainingState) -> tuple[TrainingState, Measurements]:
-    """Return the state after the next step, and what was measured; a policy that diverges is evaluated."""
+    """Return the state after the next step, and its measurements; a policy that diverges is evaluated."""
     try:
         with run.profiler.watch(state.step + 1) if run.profiler else nullcontext():
             return steps.step(state)
@@ -82,7 +82,7 @@ def _next(run: Training, steps: Steps, state: TrainingState) -> tuple[TrainingSt
 
 
 def _record(run: Training, step: int, measurements: Measurements) -> None:
-    """Record a step; a checkpoint comes later, so that whoever resumes finds every step up to it recorded."""
+    """Record a step, before its checkpoint, so that every step up to a checkpoint is recorded."""
     run.rank_report.add(step, measurements)
     run.listener.step(step, measurements.named())
     if (ratios := measurements.ratio_histogram()) is not None:
@@ -90,7 +90,7 @@ def _record(run: Training, step: int, measurements: Measurements) -> None:
 
 
 class _Account:
-    """What steps took: their seconds, those that engines were idle, and memory."""
+    """The cost of steps: their seconds, the engines' idle seconds, and memory."""
 
     def __init__(self, run: Training) -> None:
         self._run = run
@@ -115,18 +115,18 @@ class _Account:
         return now
 
     def end_record(self) -> None:
-        """Measure what the record of a step and its checkpoint took, which counts to the next step."""
+        """Measure the time of a step's record and checkpoint, which counts toward the next step."""
         self._checkpoint_s = time.perf_counter() - self._ended
 
 
 def _evaluate_diverged(run: Training, state: TrainingState) -> None:
-    """Evaluate the policy that the step after `state` stopped at, so that the run has an outcome.
+    """Evaluate the policy at which the step after `state` stopped, so that the run has an outcome.
 
-    Its weights are finite, since updates without a finite gradient are skipped before they change them. Where
-    its logits are not, it can answer nothing.
+    Its weights are finite, since updates without a finite gradient are skipped before they change them. If
+    its logits are not, it cannot answer.
     """
     step = state.step + 1
-    run.updater.faults.log(f"training diverged in step {step}; what is left is evaluated")
+    run.updater.faults.log(f"training diverged in step {step}; the remaining policy is evaluated")
     run.enter(step, "evaluation")
     run.engine.update_weights(run.weights(), state.weight_version + 1)
     with suppress(PolicyDivergedError), memory_explained("evaluation", ENGINE_ADVICE):

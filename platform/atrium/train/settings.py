@@ -1,4 +1,4 @@
-"""Settings of updates: the group `optimizer`. Never torch; the optimiser takes them as they are."""
+"""Settings of updates: the group `optimizer`. Never torch."""
 
 from __future__ import annotations
 
@@ -16,38 +16,41 @@ class AdamWSettings(Section):
     """AdamW and its schedule over training steps; all updates of a step share one learning rate."""
 
     kind: OptimizerKind = "adamw"
-    """Float32 state; state in 8 bits; or weights and state in bfloat16 with compensated rounding."""
+    """Kind of AdamW: float32 state; state in 8 bits; or weights and state in bfloat16 with compensated
+    rounding."""
     learning_rate: Rate
     """Peak learning rate, reached after the warmup steps."""
     beta1: Annotated[float, Field(ge=0.0, lt=1.0)]
-    """Decay of the gradient's running mean."""
+    """Decay rate of the gradient's running mean."""
     beta2: Annotated[float, Field(ge=0.0, lt=1.0)]
-    """Decay of the squared gradient's running mean."""
+    """Decay rate of the squared gradient's running mean."""
     epsilon: Positive
-    """Added to the root of the squared gradient's mean."""
+    """Constant added to the root of the squared gradient's mean."""
     weight_decay: NonNegative
     """Decoupled weight decay, multiplied by the learning rate."""
     num_warmup_steps: CountOrZero
-    """Training steps over which the learning rate rises linearly to its peak."""
+    """Number of training steps over which the learning rate rises linearly to its peak."""
     schedule: Literal["constant", "linear", "cosine"]
-    """What the learning rate does afterwards: stay, or fall to 0 at num_steps."""
+    """Schedule of the learning rate after the warm-up: constant, or decreasing to 0 at num_steps."""
     max_grad_norm: Annotated[float, Field(gt=0.0, le=1e12)] | None
-    """Norm that gradients are scaled down to; null for off."""
+    """Maximum norm, to which larger gradients are scaled down; null for none."""
 
 
 class OptimizerSettings(AdamWSettings):
-    """AdamW, its learning-rate schedule, and how many updates a batch of rollouts gets."""
+    """AdamW, its learning-rate schedule, and the number of updates per batch of rollouts."""
 
     max_skipped_updates: CountOrZero = 3
-    """Updates in a row that may be skipped for a gradient that is not finite; one more ends the run."""
+    """Maximum number of consecutive updates that may be skipped because their gradient is not finite; one
+    more ends the run."""
     num_minibatches: Count
-    """Updates per pass over a batch of rollouts; divides num_prompts, since groups stay whole."""
+    """Number of updates per pass over a batch of rollouts; must divide num_prompts, since groups stay
+    whole."""
     num_epochs: Count
-    """Passes over a batch of rollouts."""
+    """Number of passes over a batch of rollouts."""
 
 
 def learning_rate_at(step: int, settings: AdamWSettings, num_steps: int) -> float:
-    """The learning rate of a step of `num_steps` (counted from 1): linear warm-up, then the schedule.
+    """Return the learning rate of a step of `num_steps` (counted from 1): linear warm-up, then the schedule.
 
     `linear` and `cosine` reach 0 one step after the last.
     """

@@ -1,7 +1,7 @@
-"""The steps of a run: sample and grade a batch, update on it, hand the weights to the engine, evaluate.
+"""The steps of a run: sample and grade a batch, update on it, send the weights to the engine, evaluate.
 
 `Steps.step` is the synchronous step. Subclasses extend it for batches that are sampled earlier (`lag`) or
-without a pause (`continuous`).
+continuously (`continuous`).
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from atrium.train.ranks.ranks import Ranks
 from atrium.train.update.reference import MovingReference
 from atrium.train.update.updater import PolicyUpdater
 
-if TYPE_CHECKING:  # its client is loaded where servers sample
+if TYPE_CHECKING:  # its client is loaded only if servers sample
     from atrium.engines.server.engine import ServerEngine
 
 ENGINE_ADVICE = "lower rollout.max_batch_tokens or the length limit of answers, or choose a smaller model"
 
 
 class Evaluate(Protocol):
-    """Evaluates the current policy, records the result, and reports the value that the best is chosen by."""
+    """Evaluates the current policy, records the result, and returns the value that selects the best."""
 
     def __call__(self, step: int, *, final: bool) -> float | None:
-        """The validation score; `final` adds what is evaluated only before and after training."""
+        """Return the validation score; `final` adds benchmarks evaluated only before and after training."""
         ...
 
 
@@ -51,7 +51,7 @@ class Evaluate(Protocol):
 class LoopSettings:
     """The training loop's schedule.
 
-    With a `lag` of k, the batch of step t is sampled by the weights after step t - 1 - k, or by the first
+    With a `lag` of k, the batch of step t is sampled by the weights after step t - 1 - k, or by the initial
     ones; with `continuous`, by weights that are at most k steps old. `max_mismatch` bounds the mean
     difference of the engine's and the trainer's log-probabilities, in nats.
     """
@@ -69,12 +69,12 @@ class LoopSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """The parts of a run that the loop drives.
+    """The parts of a run that the loop uses.
 
-    `weights` gives the policy's full state dict, for the engine; `listener` hears what happens; `should_stop`
-    is asked after every step. `lagged` are the batches of the next steps, where they were sampled before the
-    run was resumed. `servers` is the engine where it samples while the trainer works. `profiler` traces one
-    step. `rank_report` knows the processes that share the run and says how they differ.
+    `weights` returns the policy's full state dict, for the engine; `listener` receives events; `should_stop`
+    is called after every step. `lagged` are the batches of the next steps, if they were sampled before the
+    run was resumed. `servers` is the engine if it samples while the trainer works. `profiler` traces one
+    step. `rank_report` knows the processes that share the run and reports their differences.
     """
 
     settings: LoopSettings
@@ -103,12 +103,12 @@ class Training:
         return PeakMemory(self.settings.device)
 
     def enter(self, step: int, phase: str) -> None:
-        """Announce the phase of a step that begins, to the listeners and to the other ranks."""
+        """Announce the start of a phase to the listeners and to the other ranks."""
         self.listener.phase(phase)
         self.ranks.enter(f"{phase} of step {step}")
 
     def rows(self, batch: Collected, weight_version: int | None = None) -> RolloutRows:
-        """The batch as tensors for the trainer, whose weights have `weight_version`."""
+        """Return the batch as tensors for the trainer, whose weights have `weight_version`."""
         return collate(
             batch.groups,
             trains=batch.trains,
@@ -120,13 +120,13 @@ class Training:
 
 
 class Steps:
-    """The steps of a run, in which the engine waits for the trainer and the trainer for the engine."""
+    """The steps of a run in which engine and trainer wait for each other."""
 
     def __init__(self, run: Training) -> None:
         self.run = run
 
     def step(self, state: TrainingState) -> tuple[TrainingState, Measurements]:
-        """Return the state after the next step, and what was measured in it."""
+        """Return the state after the next step, and its measurements."""
         batch = self.collect(state)
         state = update(self.run, state, batch)
         self.hand_over(state, batch.measurements)
@@ -143,23 +143,23 @@ class Steps:
             return self.run.collector.collect(state.step + 1, state.cursor, measurements)
 
     def hand_over(self, state: TrainingState, measurements: Measurements) -> None:
-        """Give the weights after a step's updates to the engine, and to the reference that follows them."""
+        """Send the weights after a step's updates to the engine, and to the reference if it moves."""
         with _timed(metrics.WEIGHTS_S, measurements):
             self.run.engine.update_weights(self.run.weights(), state.weight_version)
             if self.run.reference is not None:
                 self.run.reference.follow(self.run.weights(), state.objective.reference.share)
 
     def ahead(self, state: TrainingState) -> Sequence[Collected]:
-        """Return the batches of the steps after `state` that a checkpoint has to hold."""
+        """Return the batches of the steps after `state` that a checkpoint must contain."""
         del state
         return ()
 
     def close(self) -> None:
-        """Give up what is being sampled."""
+        """Cancel sampling."""
 
 
 def update(run: Training, state: TrainingState, batch: Collected) -> TrainingState:
-    """Return the state after a step's updates. A batch whose groups all lack a signal updates nothing."""
+    """Return the state after a step's updates. A batch in which no group has a signal updates nothing."""
     step, measurements = state.step + 1, batch.measurements
     run.enter(step, "update")
     carried, num_updates = state.update, 0
@@ -191,7 +191,7 @@ def update(run: Training, state: TrainingState, batch: Collected) -> TrainingSta
 
 
 def evaluated(run: Training, state: TrainingState, measurements: Measurements) -> TrainingState:
-    """Return the state after an evaluation, the best step included."""
+    """Return the state after an evaluation, including the best step."""
     run.enter(state.step, "evaluation")
     with (
         _timed(metrics.EVALUATE_S, measurements),
@@ -206,7 +206,7 @@ def evaluated(run: Training, state: TrainingState, measurements: Measurements) -
 
 @contextmanager
 def sampling(run: Training, measurements: Measurements) -> Iterator[None]:
-    """Measure the peak memory of sampling in the block, and say what to do where memory lacks."""
+    """Measure the peak memory of sampling in the block, and give advice if memory is short."""
     with (
         run.peak.of_phase(metrics.ROLLOUT_PEAK_MB, measurements),
         memory_explained("sampling", ENGINE_ADVICE),

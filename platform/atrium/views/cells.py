@@ -1,4 +1,4 @@
-"""Cells as text: the only place where a cell of a document becomes characters."""
+"""Conversion of cells to text: the only place where a cell of a document becomes characters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TREND_WIDTH = 32
 
 
 def cell_text(cell: Cell) -> str:
-    """The text of a cell, with the digits and the sign of its unit."""
+    """Return the text of a cell, with the digits and the sign of its unit."""
     match cell:
         case str():
             return cell
@@ -31,7 +31,7 @@ def cell_text(cell: Cell) -> str:
 
 
 def estimate_parts(cell: Estimate) -> list[str]:
-    """The value and the interval of an estimate, as far as they are known."""
+    """Return the known value and interval of an estimate."""
     value = [] if cell.value is None else [value_text(cell.value, cell.unit, is_signed=cell.is_signed)]
     if cell.interval is None:
         return value
@@ -39,19 +39,19 @@ def estimate_parts(cell: Estimate) -> list[str]:
 
 
 def texts(rows: Sequence[Row]) -> list[list[str]]:
-    """The text of all cells, row by row."""
+    """Return the text of all cells, row by row."""
     return [[cell_text(cell) for cell in row.cells] for row in rows]
 
 
 def number_columns(table: Table) -> list[bool]:
-    """Whether each column is aligned right: all but the names in the first column, and words."""
+    """Return whether each column is aligned right: all but the names in the first column, and words."""
     return [
         bool(place) and not (column.is_text or column.is_prose) for place, column in enumerate(table.columns)
     ]
 
 
 def without_prose(table: Table) -> tuple[tuple[Column, ...], list[list[str]]]:
-    """The columns of numbers and names, and the text of their cells."""
+    """Return the columns of numbers and names, and the text of their cells."""
     kept = [place for place, column in enumerate(table.columns) if not column.is_prose]
     rows = [[row[place] for place in kept] for row in texts(table.rows)]
     return tuple(table.columns[place] for place in kept), rows

@@ -13,7 +13,7 @@ SUFFIXES = ("html", "md", "tex")
 def write_report(document: Document, folder: Path, stem: str, cache: Path) -> list[Path]:
     """Write the document into `folder` as one file of each suffix; return their paths.
 
-    `cache` is the folder for what drawing needs, such as fonts. Raises `OSError`.
+    `cache` is the folder for files used in drawing, such as fonts. Raises `OSError`.
     """
     from atrium.views.figures.style import use_cache  # numpy
 
@@ -26,7 +26,7 @@ def write_report(document: Document, folder: Path, stem: str, cache: Path) -> li
 
 
 def rendered(document: Document, suffix: str) -> str:
-    """The content of the file of this suffix."""
+    """Return the content of the file of this suffix."""
     if suffix == "html":
         from atrium.views.figures.sheet import svg  # numpy
         from atrium.views.html import html

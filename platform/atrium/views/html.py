@@ -14,7 +14,7 @@ _STYLE = Path(__file__).with_name("page.css")
 
 
 def html(document: Document, draw: Callable[[Figure], str]) -> str:
-    """The whole page; `draw` returns a figure as an `<svg>` element."""
+    """Return the whole page; `draw` returns a figure as an `<svg>` element."""
     style = _STYLE.read_text(encoding="utf-8")
     body = [
         f"<h1>{escape(document.title)}</h1>",
@@ -71,7 +71,7 @@ def _figure(figure: Figure, draw: Callable[[Figure], str]) -> list[str]:
 
 
 def _table(table: Table) -> str:
-    """The table; one for a paper is folded, as LaTeX to copy."""
+    """Return the table; one for a paper is collapsed, as LaTeX to copy."""
     if table.caption:
         text = escape(latex_table(table))
         return f"<details><summary>The table in LaTeX</summary><pre>{text}</pre></details>"

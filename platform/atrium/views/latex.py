@@ -1,4 +1,4 @@
-r"""A document for a paper: the tables that have a caption, and below \endinput all others to copy from."""
+r"""A document for a paper: tables with a caption, then, after \endinput, all others for copying."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ESCAPES = str.maketrans(
 
 
 def latex(document: Document) -> str:
-    r"""The tables with a caption, then, below \endinput, where \input stops, the others.
+    r"""Return the tables with a caption, then, after \endinput, which ends \input, the others.
 
     Alerts, the answer, other sentences and notes are comments.
     """
@@ -40,7 +40,7 @@ def latex(document: Document) -> str:
 
 
 def latex_table(table: Table) -> str:
-    """The table with the package booktabs; one with a caption floats, and has a label of its key."""
+    """Return the table for the package booktabs; one with a caption floats, and has a label from its key."""
     align = "".join("r" if is_number else "l" for is_number in number_columns(table))
     lines = [
         rf"\begin{{tabular}}{{{align}}}",
@@ -62,7 +62,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    """The cell; the interval of an estimate is small, and the best value is bold."""
+    """Return the cell; the interval of an estimate is small, and the best value is bold."""
     if not isinstance(cell, Estimate) or cell.value is None:
         return _text(cell_text(cell))
     value, *interval = estimate_parts(cell)

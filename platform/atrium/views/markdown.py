@@ -11,7 +11,7 @@ _ESCAPES = str.maketrans({"\\": "\\\\", "|": "\\|", "*": "\\*", "<": "&lt;", "\n
 
 
 def markdown(document: Document) -> str:
-    """The whole document: alerts, the answer, sections with their tables, notes. Figures are left out."""
+    """Return the whole document: alerts, the answer, sections with their tables, notes, but no figures."""
     parts = [f"## {_text(document.title)}\n"]
     parts += [_list(sentences) for sentences in (document.alerts, document.answer) if sentences]
     parts += [text for section in document.sections if (text := _section(section))]
@@ -20,7 +20,7 @@ def markdown(document: Document) -> str:
 
 
 def markdown_table(table: Table) -> str:
-    """The table under its title."""
+    """Return the table under its title."""
     lines = [
         f"**{_text(table.title)}**",
         "",
@@ -33,7 +33,7 @@ def markdown_table(table: Table) -> str:
 
 
 def _section(section: Section) -> str:
-    """The section's text, tables and images under its title; empty where it has figures alone."""
+    """Return the section's text, tables and images under its title; empty if it only has figures."""
     parts = [f"> {_text(sentence.text)}\n" for sentence in section.sentences]
     parts += [markdown_table(table) for table in section.tables if not table.caption]
     parts += [f"{_text(one.title)}\n\n{_fenced(one.text)}" for one in section.passages]
@@ -42,7 +42,7 @@ def _section(section: Section) -> str:
 
 
 def _fenced(text: str) -> str:
-    """The text in a fence that is longer than any in it."""
+    """Return the text in a fence that is longer than any fence in it."""
     fence = "```"
     while fence in text:
         fence += "`"

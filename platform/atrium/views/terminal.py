@@ -1,4 +1,4 @@
-"""What commands print: documents, lines, tables, JSON. Text that was recorded cannot steer the terminal."""
+"""The output of commands: documents, lines, tables, JSON. Recorded text cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from atrium.views.cells import without_prose
 _GAP = 2
 _PIPE_WIDTH = 160
 _TEXT_WIDTH = 60
-"""The width at which text in a column of a terminal is wrapped."""
+"""Width at which text in a column of a terminal is wrapped."""
 _MIN_TEXT_WIDTH = 20
-"""The least width to which such a column is narrowed for the columns beside it."""
+"""Minimum width of such a column when others need space."""
 _TITLE = "bold cyan"
 _STYLES: Mapping[Tone, str] = {
     "plain": "",
@@ -38,7 +38,7 @@ _STYLES: Mapping[Tone, str] = {
 
 
 def standard_output() -> Console:
-    """The console on stdout; through a pipe its lines are wide, so that tables stay whole."""
+    """Return the console on stdout; through a pipe its lines are wide, so that tables stay whole."""
     is_terminal = sys.stdout.isatty()
     return Console(highlight=False, markup=False, emoji=False, width=None if is_terminal else _PIPE_WIDTH)
 
@@ -49,7 +49,7 @@ def say(console: Console, text: str, style: str = "") -> None:
 
 
 def tell(console: Console, text: str, style: str = "", *, indent: int = 0) -> None:
-    """Print a sentence: a terminal breaks it between words, a pipe gets it as one line."""
+    """Print a sentence: wrapped between words in a terminal, on one line in a pipe."""
     if console.is_terminal:
         console.print(Padding(Text(printable(text), style), (0, 0, 0, indent), expand=False))
     else:
@@ -58,7 +58,7 @@ def tell(console: Console, text: str, style: str = "", *, indent: int = 0) -> No
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Say what a terminal waits for while it does, with a clock that moves."""
+    """Show in a terminal what it waits for, with a running clock."""
     console = standard_output()
     if not console.is_terminal:
         yield
@@ -72,7 +72,7 @@ def waiting(what: str) -> Iterator[None]:
 
 
 def print_json(value: object) -> None:
-    """Print what `--json` promises: standard JSON, in which NaN and infinities are text."""
+    """Print standard JSON for `--json`, with NaN and infinities as text."""
     sys.stdout.write(json.dumps(standard_json(value), indent=2, allow_nan=False) + "\n")
 
 
@@ -95,7 +95,7 @@ def print_document(console: Console, document: Document) -> None:
 
 
 def _blocks(console: Console, section: Section) -> Iterator[partial[None]]:
-    """What prints each part of a section; empty lines stand between parts."""
+    """Yield functions that print each part of a section; empty lines separate parts."""
     if section.sentences:
         yield partial(_print_sentences, console, section.title, section.sentences)
     for table in section.tables:
@@ -122,11 +122,11 @@ def _print_passage(console: Console, passage: Passage) -> None:
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print a table whose first column names the rows, and split no name or number of it.
+    """Print a table whose first column names the rows, without splitting a name or number.
 
-    A pipe gets one line per row. Where a terminal lacks room, columns with a priority are left out; where a
-    name leaves too little room for its numbers, they stand below it, and columns that find no room there
-    follow as a table of their own. Long text is wrapped.
+    A pipe gets one line per row. If a terminal is too narrow, columns with a priority are left out; if a name
+    leaves too little space for its numbers, they are printed below it, and columns that do not fit follow as
+    a separate table. Long text is wrapped.
     """
     if table.title:
         tell(console, table.title, _TITLE)
@@ -154,7 +154,7 @@ def print_table(console: Console, table: Table) -> None:
 
 
 class _Column:
-    """A column's cells and its title, each in as many lines as it needs."""
+    """A column's cells and title, each in as many lines as it needs."""
 
     def __init__(self, column: Column, cells: Iterable[str], room: int) -> None:
         self.title = [printable(column.title)]
@@ -171,7 +171,7 @@ class _Column:
 
     @property
     def min_width(self) -> int:
-        """The width of the longest word where it is text, which is wrapped, and all of it otherwise."""
+        """The width of the longest word of wrapped text, else the full width."""
         if not self.is_text:
             return self.width
         return max(cell_len(word) for text in (*self.title, *self.texts) for word in text.split() or [""])
@@ -190,12 +190,12 @@ class _Column:
 
 
 def _width(columns: Sequence[_Column]) -> int:
-    """The characters that columns take beside each other."""
+    """Return the total width of adjacent columns in characters."""
     return sum(column.width for column in columns) + _GAP * (len(columns) - 1)
 
 
 def _narrow(columns: Sequence[_Column], room: int) -> None:
-    """Wrap columns of text until all of them fit beside each other, where that splits no word."""
+    """Wrap columns of text until all of them fit, as far as that splits no word."""
     spare = [max(column.width - max(column.min_width, _MIN_TEXT_WIDTH), 0) for column in columns]
     missing = _width(columns) - room
     if missing > sum(spare):
@@ -208,7 +208,7 @@ def _narrow(columns: Sequence[_Column], room: int) -> None:
 def _print_block(
     console: Console, names: _Column, rest: Sequence[_Column], room: int, styles: Sequence[str]
 ) -> None:
-    """Print the names with some columns: beside them, or below each where there is no room."""
+    """Print the names with some columns: next to them, or below each if there is not enough space."""
     is_beside = _width([names, *rest]) <= room
     shown = [names, *rest] if is_beside else rest
     height = max(len(column.title) for column in shown)

@@ -1,4 +1,4 @@
-"""HTTP client of one vLLM server: samples, weights and state."""
+"""HTTP client of a vLLM server: samples, weights and state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from atrium.engines.vllm_environment import SERVES, serves
 
 # uvicorn closes idle connections after 5 s.
 _KEEP_IDLE_S, _CONNECT_S = 2.0, 5.0
-# A completion may take hours. Hangs are seen by token counts.
+# A completion may take hours. Hangs are detected by token counts.
 _ANSWER_S = 24 * 3600.0
 _MODEL_NAME = "policy"
 _SHAPE = (
@@ -27,21 +27,21 @@ _SHAPE = (
 )
 _FROM_FILES = {"load_config": {"load_format": "safetensors"}}
 _COUNTERS = ("generation_tokens", "prompt_tokens", "num_preemptions")
-_NOT_FINITE = -9999.0  # what vLLM's server answers for a log-probability of NaN or minus infinity
+_NOT_FINITE = -9999.0  # the response of vLLM's server for a log-probability of NaN or minus infinity
 _ADVICE = "start it with the command that `atrium engine-command` prints"
 
 
 class ServerError(Exception):
-    """A server answered wrongly, or refuses a request."""
+    """A server returned an invalid response, or refused a request."""
 
 
 class UnfitServerError(ServerError):
-    """A server that answers, but must not be used; starting it again does not help."""
+    """A server that responds but must not be used; restarting it does not help."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What a server has to compute with: the model's configuration, its dtype, and the context in tokens."""
+    """Required properties of a server: the model's configuration, its dtype, and the context in tokens."""
 
     model: Mapping[str, Any]
     dtype: str
@@ -49,7 +49,7 @@ class Expected:
 
 
 class ServerClient:
-    """Requests to the server at `address`, a URL, or `unix:` with the path of a socket."""
+    """Sends requests to the server at `address`, a URL, or `unix:` with the path of a socket."""
 
     def __init__(self, address: str, token: str) -> None:
         path = address.removeprefix("unix:")
@@ -71,7 +71,7 @@ class ServerClient:
         await self._client.aclose()
 
     async def obstacle(self) -> str | None:
-        """Return why the server does not serve, None where it does.
+        """Return why the server is not ready, or None if it is.
 
         Raises `UnfitServerError` for a wrong token and for an address that is not a vLLM server's.
         """
@@ -83,17 +83,17 @@ class ServerClient:
             raise UnfitServerError("the server refuses the token; set ATRIUM_TOKEN to the server's token")
         if answer.is_redirect:
             raise UnfitServerError(
-                f"the address redirects to {answer.headers.get('location')}; give the server's own address"
+                f"the address redirects to {answer.headers.get('location')}; use the server's own address"
             )
         if answer.status_code == httpx.codes.NOT_FOUND:
-            raise UnfitServerError("/health answers 404: no vLLM server is at this address; correct it")
-        return None if answer.status_code == httpx.codes.OK else f"/health answers {answer.status_code}"
+            raise UnfitServerError("/health returned 404: no vLLM server is at this address; correct it")
+        return None if answer.status_code == httpx.codes.OK else f"/health returned {answer.status_code}"
 
     async def check(self, expected: Expected) -> Mapping[str, str | int | float]:
-        """Return a description of the server; raises `UnfitServerError` where it does not fit the run."""
+        """Return a description of the server; raises `UnfitServerError` if it does not fit the run."""
         open_answer = await self._client.get("/weight_info", headers={"Authorization": ""})
         if open_answer.status_code != httpx.codes.UNAUTHORIZED:
-            raise UnfitServerError(f"the server answers requests without a token; {_ADVICE}")
+            raise UnfitServerError(f"the server accepts requests without a token; {_ADVICE}")
         version = str((await self._json("GET", "/version"))["version"])
         if not serves(version):
             expected_versions = " to ".join(f"{major}.{minor}" for major, minor in SERVES)
@@ -114,7 +114,7 @@ class ServerClient:
         }
 
     async def sample(self, token_ids: Sequence[int], parameters: Mapping[str, Any]) -> SimpleNamespace:
-        """Sample one completion; `spans` hold version, start and end of the tokens by each set of weights."""
+        """Sample one completion; `spans` hold version, start and end of the tokens of each set of weights."""
         body = {"model": _MODEL_NAME, "token_ids": token_ids, "sampling_params": parameters}
         answer = await self._json("POST", "/inference/v1/generate", body)
         try:
@@ -127,7 +127,7 @@ class ServerClient:
             token_ids = [int(token) for token in choice["token_ids"]]
             reason = choice["finish_reason"]
         except (KeyError, TypeError, ValueError) as error:
-            raise ServerError(f"an answer lacks a field ({type(error).__name__}: {error})") from error
+            raise ServerError(f"a response has no field ({type(error).__name__}: {error})") from error
         return SimpleNamespace(
             token_ids=token_ids,
             logprobs=SimpleNamespace(logprobs=logprobs),
@@ -137,9 +137,9 @@ class ServerClient:
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Interrupt running requests, which go on with the weights that the body loads.
+        """Pause running requests; they continue with the weights that the body loads.
 
-        Their caches are cleared: a cache of two sets of weights belongs to neither.
+        Their caches are cleared: a cache computed with two sets of weights is valid for neither.
         """
         await self._json("POST", "/pause", mode="keep", clear_cache="true")
         try:
@@ -148,14 +148,14 @@ class ServerClient:
             await self._json("POST", "/resume")
 
     async def take_weights(self, folder: Path, version: int) -> None:
-        """Load the weights of a folder as `version`, and clear what was cached under the old ones."""
-        # vLLM's engine dies of a folder that it cannot read.
+        """Load the weights of a folder as `version`, and clear the caches of the old weights."""
+        # vLLM's engine crashes on a folder that it cannot read.
         if not (await self._json("GET", FOLDER_PATH, folder=str(folder)))["is_readable"]:
             raise UnfitServerError(
                 f"the server cannot read {folder}; set rollout.weights_dir to a folder that it shares with "
                 "the trainer"
             )
-        # Servers start without weights, which reading files then replaces.
+        # Servers start without weights, which are then loaded from files.
         load = {"method": "update_config", "kwargs": {"overrides": _FROM_FILES}}
         await self._json("POST", "/collective_rpc", load)
         reload = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
@@ -168,12 +168,12 @@ class ServerClient:
         return int((await self._json("GET", "/get_world_size"))["world_size"])
 
     async def join_group(self, init_info: Mapping[str, Any]) -> None:
-        """Join the group that sends weights, in place of an earlier one; blocks until all have joined."""
+        """Join the group that sends weights, replacing an earlier one; blocks until all have joined."""
         await self._json("POST", "/shutdown_weight_transfer_engine")
         await self._json("POST", "/init_weight_transfer_engine", {"init_info": init_info})
 
     async def receive_weights(self, update_info: Mapping[str, Any], version: int) -> None:
-        """Receive the weights that the group's trainer sends as `version`."""
+        """Receive the weights that the group's trainer sends, as `version`."""
         await self._json("POST", "/start_weight_update")
         await self._json("POST", "/update_weights", {"update_info": update_info})
         await self._clear_cache()
@@ -200,14 +200,14 @@ class ServerClient:
         try:
             found = answer.json()
         except ValueError as error:
-            raise ServerError(f"{path} answers no JSON") from error
+            raise ServerError(f"{path} did not return JSON") from error
         if not isinstance(found, dict):
-            raise ServerError(f"{path} answers no JSON object")
+            raise ServerError(f"{path} did not return a JSON object")
         return found
 
 
 def _check_model(model: Mapping[str, Any], config: Mapping[str, Any], expected: Expected) -> None:
-    """Raise `UnfitServerError` where a server has another model, or computes in another way."""
+    """Raise `UnfitServerError` if a server has another model, or computes differently."""
     for name in _SHAPE:
         if model.get(name) != expected.model.get(name):
             raise UnfitServerError(
@@ -235,5 +235,5 @@ def _finite_or_nan(logprob: float | None) -> float:
 
 
 def one_line(error: Exception) -> str:
-    """Return an error's message in one line, its type where it has none."""
+    """Return an error's message in one line, or its type if the message is empty."""
     return " ".join(str(error).split())[:300] or type(error).__name__

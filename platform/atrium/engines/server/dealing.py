@@ -1,7 +1,7 @@
-"""Samples dealt to the servers of a pool: who samples what, and with which weights.
+"""Distribution of samples to the servers of a pool, by load and weight version.
 
-The completion of a sample depends on its prompt, its seed and the weights, so neither the server that
-answers nor a repeated request changes a result.
+The completion of a sample depends on its prompt, its seed and the weights, so neither the choice of a server
+nor a repeated request changes a result.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from atrium.engines.engine import Generation
 from atrium.engines.server.client import ServerError, UnfitServerError, one_line
 from atrium.engines.server.pool import Server, ServerPool
 
-_MAX_TRIES = 3  # of one sample, each of which a server answered wrongly
+_MAX_TRIES = 3  # invalid responses for one sample
 
 
 @dataclass(kw_only=True, eq=False)
 class Sample:
-    """One completion to sample: its place in the batch, and how often it was requested in vain."""
+    """A completion to sample: its position in the batch, and its number of failed attempts."""
 
     place: tuple[int, int]
     token_ids: Sequence[int]
@@ -38,10 +38,10 @@ class Sample:
 
 @dataclass(kw_only=True, eq=False)
 class Batch:
-    """Requests that are sampled by the weights of one `version`, None for those of any time.
+    """Requests to sample with the weights of one `version`, or None for the current weights at any time.
 
-    `complete` makes completions of one request's answers. Answers and errors are put into `found` by any
-    thread, and completions are taken by one.
+    `complete` creates completions from the answers to a request. Any thread may put answers and errors into
+    `found`; one thread takes completions.
     """
 
     version: int | None
@@ -52,16 +52,16 @@ class Batch:
         default_factory=queue.SimpleQueue
     )
     num_samples: dict[int, int] = field(default_factory=dict)
-    """The samples of each request that is not answered yet, at least one."""
+    """The number of missing samples of each unfinished request, at least one."""
     _parts: dict[int, dict[int, SimpleNamespace]] = field(default_factory=dict)
 
     @property
     def is_done(self) -> bool:
-        """Whether no sample is left."""
+        """Whether no samples are missing."""
         return not self.waiting and not self.tasks
 
     def next(self) -> Generation:
-        """Wait for the next request whose answers are all there; raises an error that was found instead."""
+        """Wait for the next request with all its answers; raises an error that was found instead."""
         while True:
             found = self.found.get()
             if isinstance(found, BaseException):
@@ -76,10 +76,10 @@ class Batch:
 
 
 class Dealer:
-    """Deals batches to the servers of a pool, each of which has at most `per_server` requests at a time.
+    """Distributes batches to the servers of a pool, with at most `per_server` concurrent requests each.
 
-    The oldest batch that waits goes first. A server without requests loads the weights that it needs, so
-    servers that have done their share of a batch begin the next one while others are at work.
+    The oldest waiting batch goes first. An idle server loads the weights that it needs, so servers that have
+    finished their share of a batch begin the next one while others are still busy.
     """
 
     def __init__(self, pool: ServerPool, per_server: int) -> None:
@@ -88,7 +88,7 @@ class Dealer:
         self._batches: list[Batch] = []
 
     async def answer(self, batch: Batch) -> None:
-        """Sample the whole batch; raises `EngineError` where servers are lost again and again.
+        """Sample the whole batch; raises `EngineError` if servers are lost repeatedly.
 
         A batch of any version ends when this is cancelled.
         """
@@ -114,7 +114,7 @@ class Dealer:
                 return
 
     def _free(self, version: int | None) -> tuple[Server, asyncio.Future[None]] | None:
-        """The least busy server with these weights and room for a request, and its `lost`."""
+        """Return the least busy server with these weights and free capacity, and its `lost`."""
         up = [
             (one, one.lost)
             for one in self._pool.servers
@@ -133,7 +133,7 @@ class Dealer:
         task.add_done_callback(lambda _: self._pool.notify())
 
     async def _one(self, server: Server, lost: asyncio.Future[None], sample: Sample, batch: Batch) -> None:
-        """Request one sample; where that fails it waits again, before all others."""
+        """Request one sample; on failure it is queued again, before all others."""
         pool = self._pool
         request = asyncio.create_task(server.client.sample(sample.token_ids, sample.parameters))
         try:
@@ -161,7 +161,7 @@ class Dealer:
 
 
 async def _is_idle_connection(server: Server, error: Exception) -> bool:
-    """Whether only a connection ended, which the server had closed as idle."""
+    """Return whether the connection was only closed by the server for being idle."""
     if not isinstance(error, httpx.ReadError | httpx.RemoteProtocolError):
         return False
     has_ended = server.process is not None and server.process.ended is not None
@@ -171,7 +171,7 @@ async def _is_idle_connection(server: Server, error: Exception) -> bool:
 
 
 def _check(answer: SimpleNamespace, version: int | None) -> None:
-    """Raise `ServerError` for a completion that ended early, or is of other weights."""
+    """Raise `ServerError` for a completion that ended early, or was sampled by other weights."""
     if answer.finish_reason not in ("stop", "length"):
         raise ServerError(f"a completion ended for the reason '{answer.finish_reason}'")
     versions = {found for found, _, _ in answer.spans}

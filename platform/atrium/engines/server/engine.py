@@ -30,11 +30,11 @@ from atrium.models.policy import Policy
 from atrium.models.texts import TextDecoder
 
 _T = TypeVar("_T")
-_GIVEN_UP = "sampling was given up"
+_GIVEN_UP = "sampling was cancelled"
 
 
 class ServerEngine:
-    """Samples from the weights that `update_weights` gives, at first the policy's own.
+    """Samples with the weights given to `update_weights`, initially the policy's own.
 
     Parameters
     ----------
@@ -43,13 +43,13 @@ class ServerEngine:
     pool
         The servers, not started yet.
     files
-        Where servers read weights.
+        Weight files that servers read.
     per_server
-        The most requests that a server has at a time.
+        Maximum number of concurrent requests per server.
     context_length
-        The most tokens of a prompt and its completion.
+        Maximum number of tokens of a prompt and its completion.
     folders
-        What is deleted when the engine is closed.
+        Folders that are deleted when the engine is closed.
     sender
         Sends weights from the trainer's GPU; None for weights in files.
     """
@@ -92,7 +92,7 @@ class ServerEngine:
 
     @property
     def facts(self) -> EngineFacts:
-        """What the servers made of their settings, their preemptions, and how long they were idle."""
+        """Return derived settings of the servers, their preemptions, and their idle time."""
         servers = self.pool.servers
         counts = self._run(self.pool.counters())
         now = time.monotonic()
@@ -113,24 +113,24 @@ class ServerEngine:
     ) -> Iterator[Generation]:
         """Yield each request's completions once, as soon as all of them are finished, in any order.
 
-        Checks all requests when called, and samples by the weights of that time. Raises `EngineError` where
-        servers are lost again and again, and `InterruptedError` after `interrupt`.
+        Checks all requests when called, and samples with the weights of that time. Raises `EngineError` if
+        servers are lost repeatedly, and `InterruptedError` after `interrupt`.
         """
         return self.generate_by(self._weight_version, requests, sampling)
 
     def at_this_version(self) -> VersionSampler:
-        """What samples by the weights of now, also when the engine has others."""
+        """Return a sampler for the current weights, which keeps using them after later updates."""
         return VersionSampler(self, self._weight_version)
 
     def generate_by(
         self, version: int, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> Iterator[Generation]:
-        """As `generate`, by the weights of `version`, whose files have to be there."""
+        """Do the same as `generate` with the weights of `version`, whose files must exist."""
         check_requests(requests, sampling, context_length=self.context_length)
         return self._generate(version, tuple(requests), sampling)
 
     def stream(self, sampling: SamplingParams) -> CompletionStream:
-        """What samples without an end, by the weights that the servers have at each token."""
+        """Return an endless sampler that uses the servers' current weights at each token."""
         return CompletionStream(self, sampling)
 
     def _generate(
@@ -157,7 +157,10 @@ class ServerEngine:
     def _completed(
         self, sampling: SamplingParams, version: int | None
     ) -> Callable[[Sequence[SimpleNamespace]], Sequence[Completion]]:
-        """What makes completions of answers by weights of `version`, None for those that they name."""
+        """Return a function from answers to completions, sampled by `version`.
+
+        If `version` is None, the answers say by which weights they were sampled.
+        """
         stops = () if sampling.ignore_stop else self._stop_token_ids
         return lambda answers: completions_of(answers, self._decode, stops, version)
 
@@ -180,7 +183,7 @@ class ServerEngine:
             raise
 
     def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Take over a full `state_dict` as `version`, in all servers.
+        """Load a full `state_dict` as `version` into all servers.
 
         Raises `EngineError`, with nothing changed, unless names and shapes are exactly the model's.
         """
@@ -193,12 +196,12 @@ class ServerEngine:
             self._run(self.pool.update(self._files.write(weights, version), version))
 
     def release_memory(self) -> None:
-        """Keep the memory: servers have devices of their own."""
+        """Keep the memory, since servers have their own devices."""
 
     def interrupt(self) -> None:
-        """Let the completions that another thread takes end with `InterruptedError`.
+        """Make sampling in another thread end with `InterruptedError`.
 
-        It holds until new weights are taken.
+        This remains in effect until new weights are loaded.
         """
         self._interrupted.set()
         for batch in list(self._batches):
@@ -219,11 +222,11 @@ class ServerEngine:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _submit(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
-        """Start work in the engine's event loop."""
+        """Start a coroutine in the engine's event loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run work in the engine's event loop and wait for it."""
+        """Run a coroutine in the engine's event loop and wait for it."""
         task = self._submit(work)
         try:
             return task.result()
@@ -234,25 +237,25 @@ class ServerEngine:
 
 @dataclass(frozen=True)
 class VersionSampler:
-    """Samples by the weights of one version, whichever the engine has."""
+    """Samples with the weights of one version, whichever the engine has."""
 
     engine: ServerEngine
     weight_version: int
 
     @property
     def facts(self) -> EngineFacts:
-        """What the engine knows of itself."""
+        """Return the engine's facts."""
         return self.engine.facts
 
     def generate(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> Iterator[Generation]:
-        """As the engine's."""
+        """Sample as the engine's `generate` does."""
         return self.engine.generate_by(self.weight_version, requests, sampling)
 
 
 class CompletionStream:
-    """Samples without an end, by the weights that servers have at each token; names them per completion.
+    """Samples without end, with the servers' weights at each token, and records their versions.
 
     Requests are added by one thread, and completions are taken by one.
     """
@@ -264,7 +267,7 @@ class CompletionStream:
         self._task = engine._submit(engine._answered(self._batch))
 
     def add(self, index: int, request: GenerationRequest) -> None:
-        """Request completions; raises `EngineError` for a prompt that leaves no room for them."""
+        """Request completions; raises `EngineError` for a prompt that is too long for them."""
         engine = self._engine
         check_requests((request,), self._sampling, context_length=engine.context_length)
         self._batch.num_samples[index] = len(request.sample_seeds)
@@ -276,11 +279,11 @@ class CompletionStream:
         self._engine.pool.notify()
 
     def next(self) -> Generation:
-        """Wait for the next request that is answered; raises as `ServerEngine.generate` does."""
+        """Wait for the next finished request; raises as `ServerEngine.generate` does."""
         return self._batch.next()
 
     def close(self) -> None:
-        """Give up what is being sampled; `next` raises `InterruptedError`."""
+        """Cancel sampling; `next` raises `InterruptedError`."""
         self._task.cancel()
 
 

@@ -15,13 +15,13 @@ from typing import Any
 from urllib.parse import parse_qs
 
 TOKEN = "ATRIUM_TOKEN"
-"""The environment variable that holds the token."""
+"""Environment variable with the token."""
 
 MODEL_PATH = "/atrium/model"
-"""Where a guarded server describes the configuration of its model."""
+"""Path at which a guarded server describes the configuration of its model."""
 
 FOLDER_PATH = "/atrium/folder"
-"""Where it answers whether it can read the weights in the query's `folder`."""
+"""Path at which it reports whether it can read the weights in the query's `folder`."""
 
 _Scope = MutableMapping[str, Any]
 _Send = Callable[[_Scope], Awaitable[None]]
@@ -29,7 +29,7 @@ _App = Callable[[_Scope, Any, _Send], Awaitable[None]]
 
 
 class Guard:
-    """Answer 401 to requests without the token, and describe the server's model."""
+    """Responds 401 to requests without the token, and describes the server's model."""
 
     def __init__(self, app: _App) -> None:
         token = os.environ.get(TOKEN, "")

@@ -18,17 +18,17 @@ TRAINER, FOLDERS = "ATRIUM_TRAINER", "ATRIUM_SERVER_FOLDERS"
 """Environment variables: the trainer's identity, and the folders to delete when it has ended."""
 
 _THREAD = "end-with-trainer"
-_START_TIME_FIELD = 19  # of /proc/PID/stat, counted behind the name of the program
+_START_TIME_FIELD = 19  # of /proc/PID/stat, counted after the name of the program
 
 
 def identity(pid: int) -> str:
-    """Return the id and the start time of a process, which no later process shares."""
+    """Return the id and start time of a process, which no later process shares."""
     stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     return f"{pid}:{stat.rpartition(')')[2].split()[_START_TIME_FIELD]}"
 
 
 def is_alive(process: str) -> bool:
-    """Whether the process with this identity still runs."""
+    """Return whether the process with this identity is still running."""
     try:
         return identity(int(process.partition(":")[0])) == process
     except (OSError, ValueError):

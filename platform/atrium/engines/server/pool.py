@@ -1,4 +1,4 @@
-"""Servers as one pool: starts them, restarts those that are lost, and loads weights.
+"""A pool of servers: starts them, restarts lost ones, and loads weights.
 
 All methods run in one event loop.
 """
@@ -21,14 +21,14 @@ from atrium.engines.server.process import ServerProcess
 
 _LOOK_EVERY_S, _RETRY_S = 5.0, 0.2
 _MAX_LOST = 3  # losses of one server without a completion in between
-_RESUME = "go on from the last checkpoint with --resume"
+_RESUME = "resume from the last checkpoint with --resume"
 
 
 @dataclass(kw_only=True, eq=False)
 class Server:
-    """One server of the pool; `process` is None for a server that somebody else started.
+    """A server of the pool; `process` is None for a server started by somebody else.
 
-    `lost` is set while the server answers, and gets a result when it is lost.
+    `lost` is set while the server is ready, and gets a result when the server is lost.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Server:
 
     @property
     def log(self) -> str:
-        """How messages refer to what the server prints."""
+        """The reference to the server's log in messages."""
         if self.process is None:
             return "its log is where it was started"
         return f"log {self.process.log}: {self.process.last_words()}"
@@ -58,15 +58,15 @@ class ServerPool:
     Parameters
     ----------
     servers
-        All of the pool.
+        All servers of the pool.
     expected
-        What each of them has to compute.
+        Required properties of each server.
     is_continuous
-        Whether servers load new weights while they sample. Otherwise one with requests keeps its weights.
+        Whether servers load new weights while they sample. Otherwise a busy server keeps its weights.
     start_timeout_s, hang_timeout_s
-        How long a server may take to start, and how long it may produce no token while it has requests.
+        Timeout for the start of a server, and for producing a token while it has requests.
     log
-        Takes a line that people should read.
+        Receives lines for the user.
     """
 
     servers: Sequence[Server]
@@ -83,9 +83,9 @@ class ServerPool:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     async def start(self, folder: Path | None, version: int) -> None:
-        """Start all servers with the weights of a folder; raises `EngineError` where one does not start.
+        """Start all servers with the weights of a folder; raises `EngineError` if one does not start.
 
-        Without a folder they wait for `receive`, after every restart too.
+        Without a folder they wait for `receive`, also after every restart.
         """
         self._newest = version
         if folder is not None:
@@ -94,9 +94,9 @@ class ServerPool:
         self._spawn(self._watch())
 
     async def update(self, folder: Path, version: int) -> None:
-        """Have new weights, and load them into the servers without requests, or where continuous into all.
+        """Announce new weights, and load them into the idle servers, or into all if continuous.
 
-        One that fails is restarted with them in the background.
+        A server that fails to load them is restarted with them in the background.
         """
         self._folders[version], self._newest = folder, version
         up = [one for one in self.servers if one.lost is not None]
@@ -105,14 +105,14 @@ class ServerPool:
         self.check(None)
 
     def load_idle(self, version: int) -> None:
-        """Let the servers without requests load the weights of `version` in the background."""
+        """Load the weights of `version` into idle servers in the background."""
         for server in self.servers:
             is_idle = server.lost is not None and not (server.num_requests or server.is_loading)
             if is_idle and server.version != version and version in self._folders:
                 self._spawn(self._loading(server, version))
 
     def check(self, version: int | None) -> None:
-        """Raise `EngineError` where the pool has failed, or nothing can sample by weights of `version`."""
+        """Raise `EngineError` if the pool has failed, or no server can sample with weights of `version`."""
         has_version = version is None or any(one.version == version for one in self.servers)
         if not self._folders and not has_version:
             self.fail("all servers that had the weights were lost")
@@ -125,16 +125,16 @@ class ServerPool:
         await self._changed.wait()
 
     def notify(self) -> None:
-        """Wake those who wait for a change."""
+        """Wake all waiters for a change."""
         self._changed.set()
 
     async def reachable(self, *, wait_for_all: bool = False) -> list[Server]:
-        """Return the servers that answer, after at least one does, or all."""
+        """Return the servers that respond, after waiting for at least one, or for all."""
         while self._failure is None:
             self._changed.clear()
             for server in self.servers:
                 if (lost := server.lost) is not None and await server.client.obstacle() is not None:
-                    self.lose(server, lost, "it does not answer")
+                    self.lose(server, lost, "it does not respond")
             up = [server for server in self.servers if server.lost is not None]
             if len(up) >= (len(self.servers) if wait_for_all else 1):
                 return up
@@ -142,7 +142,7 @@ class ServerPool:
         raise self._failure
 
     async def receive(self, servers: Sequence[Server], update_info: Mapping[str, Any], version: int) -> None:
-        """Let servers receive the weights that the trainer sends; raises `ServerError` where one is lost."""
+        """Let servers receive the weights that the trainer sends; raises `ServerError` if one is lost."""
         for server in servers:
             server.version = None
         tasks = {asyncio.create_task(_receive(one, update_info, version)) for one in servers}
@@ -151,10 +151,10 @@ class ServerPool:
                 done, tasks = await asyncio.wait(tasks, timeout=_RETRY_S, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
-                # A server whose engine has died never answers what it was sent before.
+                # A server whose engine has crashed never responds to earlier requests.
                 for server in servers:
                     if await server.client.obstacle() is not None:
-                        raise ServerError(f"{server.name} does not answer")
+                        raise ServerError(f"{server.name} does not respond")
         finally:
             for task in tasks:
                 task.cancel()
@@ -163,7 +163,7 @@ class ServerPool:
         self._changed.set()
 
     async def restart(self, why: str) -> None:
-        """Restart all servers and wait until they serve."""
+        """Restart all servers and wait until they are ready."""
         for server in self.servers:
             if (lost := server.lost) is not None:
                 if server.process is None:
@@ -172,7 +172,7 @@ class ServerPool:
         await self.reachable(wait_for_all=True)
 
     async def close(self) -> None:
-        """End all servers that the pool started."""
+        """End all servers started by the pool."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -192,7 +192,7 @@ class ServerPool:
         return total
 
     def lose(self, server: Server, lost: asyncio.Future[None], why: str) -> None:
-        """Take a server out of the pool and restart it in the background."""
+        """Remove a server from the pool and restart it in the background."""
         if lost.done():
             return
         lost.set_result(None)
@@ -219,7 +219,7 @@ class ServerPool:
         self._changed.set()
 
     async def _start(self, server: Server) -> None:
-        """Start a server, wait until it serves, check it, and give it the newest weights."""
+        """Start a server, wait until it is ready, check it, and load the newest weights."""
         if server.process is not None:
             await asyncio.to_thread(server.process.start)
         try:
@@ -233,7 +233,7 @@ class ServerPool:
         self._changed.set()
 
     async def _catch_up(self, server: Server) -> None:
-        """Load the newest weights; an update during the transfer makes them newer."""
+        """Load the newest weights, repeatedly if they change during the transfer."""
         while self._folders and server.version != self._newest:
             version = self._newest
             try:
@@ -248,23 +248,24 @@ class ServerPool:
         started, has_said = time.monotonic(), server.num_lost > 0
         while (obstacle := await server.client.obstacle()) is not None:
             if server.process is not None and (code := server.process.ended) is not None:
-                raise ServerError(f"the server ended with code {code} before it served")
+                raise ServerError(f"the server exited with code {code} before it was ready")
             if time.monotonic() - started > self.start_timeout_s:
                 kind = UnfitServerError if server.process is None else ServerError
                 raise kind(
-                    f"no server answered within {self.start_timeout_s:g} s (rollout.start_timeout_s), "
+                    f"no server was ready within {self.start_timeout_s:g} s (rollout.start_timeout_s), "
                     f"{obstacle}"
                 )
             if server.process is None and not has_said:
-                self.log(f"{server.name} does not answer ({obstacle}); {self._waits}")
+                self.log(f"{server.name} does not respond ({obstacle}); {self._waits}")
                 has_said = True
             await asyncio.sleep(_RETRY_S)
 
     def _loading(self, server: Server, version: int) -> Coroutine[Any, Any, None]:
-        """Mark a server as loading and return the work.
+        """Mark a server as loading and return the coroutine.
 
-        A task begins later than it is made. Without the mark, another batch could let the server load other
-        weights in between, and two loads at a time leave weights of one version under the name of the other.
+        A task starts later than it is created. Without the mark, another batch could let the server load
+        other weights in between, and two concurrent loads would leave weights of one version labeled as the
+        other.
         """
         server.version, server.is_loading = None, True
         return self._load(server, version)
@@ -287,7 +288,7 @@ class ServerPool:
             self._changed.set()
 
     async def _watch(self) -> None:
-        """Lose servers that have requests and compute no token for `hang_timeout_s`."""
+        """Treat servers with requests as lost if they compute no token for `hang_timeout_s`."""
         every = min(_LOOK_EVERY_S, self.hang_timeout_s / 4)
         seen: dict[str, tuple[asyncio.Future[None], object, float]] = {}
         while True:
@@ -309,11 +310,11 @@ class ServerPool:
 
     @property
     def _waits(self) -> str:
-        """What happens to a server that somebody else has to start."""
+        """The part of a message that says how a server started by somebody else is handled."""
         return f"the run waits {self.start_timeout_s:g} s for it (rollout.start_timeout_s)"
 
     def fail(self, why: str) -> None:
-        """Let all that wait for completions end with an error."""
+        """Make all waits for completions end with an error."""
         self._failure = EngineError(f"{why}; {_RESUME}")
         self._changed.set()
 

@@ -1,4 +1,4 @@
-"""vLLM's server as a process of this machine: its command, its environment, its start and its end."""
+"""vLLM's server as a process of this machine: command, environment, start and end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DEVELOPMENT = {"VLLM_SERVER_DEV_MODE": "1"}  # endpoints for weights
 def server_arguments(
     model: str, settings: VllmSettings, place: Place, address: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the arguments of vLLM's server, which computes as the engine inside the trainer does."""
+    """Return the arguments of vLLM's server, which match those of the engine inside the trainer."""
     arguments: dict[str, Any] = {
         "model": model,
         "served_model_name": "policy",
@@ -57,16 +57,16 @@ def _flag(name: str, value: object) -> tuple[str, ...]:
 
 
 def server_environment(settings: VllmSettings, place: Place, cache_dir: Path, threads: int) -> dict[str, str]:
-    """Return the variables that a server reads beside the token."""
+    """Return the environment variables of a server except the token."""
     own = environment(place.device, enforce_eager=settings.enforce_eager, cache_dir=cache_dir)
     return {**own, **_DEVELOPMENT, "OMP_NUM_THREADS": str(threads)}
 
 
 class ServerProcess:
-    """One server at a Unix socket in `folder`, which nobody else can open.
+    """A server at a Unix socket in `folder`, which nobody else can open.
 
     `variables` are those of `server_environment`; `device` is the visible name of its GPUs, None for no
-    choice. `shared` lists folders to delete when the trainer has died. `module` is the server's program.
+    choice. `shared` lists folders to delete after the trainer has exited. `module` is the server's program.
     """
 
     def __init__(
@@ -102,11 +102,11 @@ class ServerProcess:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """The address that it listens to."""
         return f"unix:{self._socket}"
 
     def start(self) -> None:
-        """Start it anew, unless it was ended for good."""
+        """Start or restart it, unless it was ended for good."""
         with self._lock, append_plain(self.log) as log:
             self._end(kill=True)
             if self._is_over:
@@ -118,7 +118,7 @@ class ServerProcess:
 
     @property
     def ended(self) -> int | None:
-        """The exit code of a server that has ended."""
+        """Return the exit code of a server that has exited, else None."""
         return None if self._process is None else self._process.poll()
 
     def end(self) -> None:
@@ -155,7 +155,7 @@ class ServerProcess:
 
 
 def _group(session: int) -> list[int]:
-    """The processes of a session, whichever of them still live."""
+    """Return the live processes of a session."""
     found = []
     for process in psutil.process_iter():
         with suppress(ProcessLookupError, PermissionError):

@@ -1,8 +1,8 @@
-"""Weights from the trainer's GPU to those of its servers over NCCL, by vLLM's own transfer.
+"""Transfer of weights from the trainer's GPU to those of its servers over NCCL, with vLLM's own code.
 
 The trainer and all processes of its servers form one NCCL group, in which the trainer is rank 0 and
-broadcasts. Weights are rounded on the trainer's GPU one by one and travel in packed buffers, so no copy of
-the model is in memory. NCCL waits forever for a process that died, so a watchdog bounds each transfer.
+broadcasts. Weights are rounded on the trainer's GPU one by one and sent in packed buffers, so no copy of the
+model is in memory. NCCL waits forever for a dead process, so a watchdog bounds each transfer.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from atrium.engines.server.client import ServerError, one_line
 from atrium.engines.server.pool import Server, ServerPool
 from atrium.models.shards import full_tensor, is_sharded
 
-# Of the trainer and of each server's processes; both sides hold all buffers during a transfer.
+# For the trainer and each server process; both sides hold all buffers during a transfer.
 _PACKED = {"packed": True, "packed_buffer_size_bytes": 256 << 20, "packed_num_buffers": 2}
-_RESUME = "go on from the last checkpoint with --resume"
+_RESUME = "resume from the last checkpoint with --resume"
 
 Submit = Callable[[Coroutine[Any, Any, Any]], Future[Any]]
 """Starts a coroutine in the event loop of the pool."""
@@ -33,8 +33,8 @@ Submit = Callable[[Coroutine[Any, Any, Any]], Future[Any]]
 class NcclSender:
     """Sends a policy's weights to a pool of servers.
 
-    `weights` has their names, dtypes and shapes. Those in floating point are rounded to `rounded`, None for
-    no rounding. `timeout_s` is how long one transfer may take, and all servers to join the group.
+    `weights` has their names, dtypes and shapes. Floating-point weights are rounded to `rounded`, or not if
+    None. `timeout_s` limits one transfer, and the time until all servers have joined the group.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class NcclSender:
         self._group: Any = None
 
     def send(self, weights: Mapping[str, Tensor], version: int, pool: ServerPool, submit: Submit) -> None:
-        """Send a full `state_dict` as `version` to the servers that answer.
+        """Send a full `state_dict` as `version` to the servers that are ready.
 
-        A server that is restarting receives the weights of a later call. Where a server is lost during the
-        transfer, the others cannot finish it: all servers are restarted, and the weights are sent again.
-        Ranks with servers of their own call this at the same time, in particular where weights are sharded.
-        Raises `EngineError` where that fails too.
+        A restarting server receives the weights of a later call. If a server is lost during the transfer, the
+        others cannot finish it: all servers are restarted, and the weights are sent again. Ranks with their
+        own servers call this at the same time, which matters if weights are sharded. Raises `EngineError` if
+        the repetition fails too.
         """
         try:
             self._send(weights, version, pool, submit)

@@ -1,4 +1,4 @@
-"""Weights in safetensors files that servers reload: in shared memory, or in a folder that machines share."""
+"""Weights in safetensors files that servers reload: in shared memory, or in a folder shared by machines."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", t
 
 
 class WeightFiles:
-    """Folders in `base` that hold the model of the newest `num_kept` versions, as transformers stores it.
+    """Folders in `base` with the model of the newest `num_kept` versions, as transformers stores it.
 
-    `config` is the content of `config.json`. Floating-point weights are rounded to `dtype` where it is given,
+    `config` is the content of `config.json`. Floating-point weights are rounded to `dtype` if it is given,
     and are written one after the other, so that no second copy of the model is in memory.
     """
 
@@ -32,7 +32,7 @@ class WeightFiles:
         self._folders: list[Path] = []
 
     def write(self, weights: Mapping[str, Tensor], version: int) -> Path:
-        """Write a full `state_dict` and return its folder; folders of too old versions are deleted."""
+        """Write a full `state_dict` and return its folder; folders of outdated versions are deleted."""
         folder = self._base / str(version)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()

@@ -1,9 +1,9 @@
-"""Deliveries of a run to trackers: once by `atrium sync`, or in threads while the run goes on.
+"""Delivery of a run to trackers: once by `atrium sync`, or in threads during the run.
 
-Rows are read from the run folder, not handed over by training, so nothing is lost and memory stays bounded.
-What was delivered is kept in `<run>/.mirrors/<tracker>.json`, saved after each delivery. A process that is
-killed between a tracker's acknowledgment and that record delivers the same rows again, which the
-destinations count once.
+Rows are read from the run folder, not passed by training, so nothing is lost and memory is bounded. The
+delivered state is kept in `<run>/.mirrors/<tracker>.json`, saved after each delivery. A process that is
+killed between a tracker's acknowledgment and that record delivers the same rows again, which the destinations
+count once.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import RunState, concluded_state, known_status
 
 SWITCH = "ATRIUM_MIRRORS"
-"""The environment variable that keeps all mirrors off when it is `off`, whatever the settings say."""
+"""Environment variable that disables all mirrors if it is `off`, regardless of the settings."""
 PATIENCE_S = 2.0
-"""How long a run waits at its end for its trackers."""
+"""Seconds that a run waits at its end for its trackers."""
 LINGER_S = 120.0
-"""How long deliveries are tried after the end of a run whose process goes on, such as a sweep's worker."""
+"""Seconds of delivery attempts after the end of a run whose process continues, such as a sweep's worker."""
 POLL_S = 5.0
-"""Pause between deliveries: a few large ones take less time from training than many small ones."""
+"""Pause between deliveries: a few large ones delay training less than many small ones."""
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 5.0, 60.0
 
 
 class MirrorError(AtriumError):
-    """A tracker could not be reached or refused what it was sent."""
+    """A tracker could not be reached or refused the data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
-    """The part of a run that a tracker has. `problem` is what went wrong last, None while all is well.
+    """The part of a run that a tracker has. `problem` is the latest error, None if there is none.
 
-    `remote` is the tracker's own name for the run, and `where` tells people how to look at it. `final_state`
-    is the state that the tracker was told the run ended in, None while it has not been.
+    `remote` is the tracker's own name for the run, and `where` tells users how to view it. `final_state` is
+    the final state that the tracker was told, None before.
     """
 
     target: str = ""
@@ -63,13 +63,14 @@ class Delivered:
 
 
 class Destination(Protocol):
-    """A tracker, for one run. Every method may raise; what is sent twice must count once."""
+    """A tracker, for one run. Every method may raise; data sent twice must count once."""
 
     target: str
-    """The tracker's address, such as its URI, without secrets; another target starts from nothing."""
+    """The tracker's address, such as its URI, without secrets; for another target, delivery starts from the
+    beginning."""
 
     def open(self, delivered: Delivered) -> Delivered:
-        """Connect and find or make the run; what the tracker turns out to have, `remote`, and `where`."""
+        """Connect and find or create the run; return what the tracker has, `remote`, and `where`."""
         ...
 
     def send(self, rows: Sequence[Row]) -> None:
@@ -77,17 +78,17 @@ class Destination(Protocol):
         ...
 
     def finish(self, state: RunState, ended: float, findings: str) -> None:
-        """Say how the run ended and what went wrong, a line each; hand over or link its files."""
+        """Report how the run ended and its problems, one per line; send or link its files."""
         ...
 
     def close(self) -> None:
-        """Let go of the tracker. Harmless when called twice, or before `open`."""
+        """Disconnect from the tracker. Harmless when called twice, or before `open`."""
         ...
 
 
 @dataclass(slots=True)
 class Delivery:
-    """One run to one tracker."""
+    """The delivery of one run to one tracker."""
 
     folder: RunFolder
     kind: str
@@ -102,15 +103,15 @@ class Delivery:
         self._begin(self._remembered())
 
     def deliver(self, *, may_finish: bool = True) -> bool:
-        """Deliver what there is; return whether the run is over and the tracker has all of it.
+        """Deliver what is available; return whether the run is over and the tracker has all of it.
 
         With `may_finish` False the tracker is not told yet that the run is over. Raises whatever the
-        destination raises; what was delivered until then is remembered.
+        destination raises; rows delivered before are remembered.
         """
         try:
             return self._deliver(may_finish)
         except Exception:
-            self._begin(self.delivered)  # rows that were read and not sent are read again
+            self._begin(self.delivered)  # rows that were read but not sent are read again
             raise
 
     def _deliver(self, may_finish: bool) -> bool:
@@ -136,7 +137,7 @@ class Delivery:
         return is_over and may_finish
 
     def report(self, error: Exception) -> None:
-        """Remember what went wrong, for people to read; it is written once until a delivery succeeds.
+        """Record an error for users to read; it is written once until a delivery succeeds.
 
         Without the lock the record belongs to the process that holds it.
         """
@@ -146,20 +147,20 @@ class Delivery:
             return
         if self.delivered.problem is None:
             self.folder.append_log(f"mirror to {text}")
-        with suppress(OSError):  # a full disk keeps the mirror from being heard, and from nothing else
+        with suppress(OSError):  # a full disk only prevents the report
             self._save(replace(self.delivered, problem=text))
 
     def close(self) -> None:
-        """Let go of the tracker; the next delivery connects anew."""
+        """Disconnect from the tracker; the next delivery connects again."""
         self._is_open = False
-        with suppress(Exception):  # trackers raise anything, here too
+        with suppress(Exception):  # trackers may raise anything, here too
             self.destination.close()
         if self._lock is not None:
             self._lock.release()
             self._lock = None
 
     def _open(self) -> None:
-        """Connect, and go on after what the tracker has, which may be less or more than was remembered.
+        """Connect, and continue after what the tracker has, which may differ from the record.
 
         Raises `RunFolderError` while another process delivers the run to the tracker.
         """
@@ -207,11 +208,11 @@ class Delivery:
 class Mirrors(Listener):
     """The trackers of one run, each in a daemon thread that training does not wait for before `close`.
 
-    `deliveries` are made in the threads, by kind of tracker. `log` receives what people should know, each
+    `deliveries` are created in the threads, by kind of tracker. `log` receives messages for the user, each
     problem once.
     """
 
-    name = "what delivers to trackers"
+    name = "delivery to trackers"
 
     def __init__(
         self, folder: RunFolder, deliveries: Mapping[str, Callable[[], Delivery]], log: Callable[[str], None]
@@ -222,7 +223,7 @@ class Mirrors(Listener):
         self._troubled: set[str] = set()
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Start the threads after the first step; later, pass on what went wrong. Costs microseconds."""
+        """Start the threads after the first step; later, report errors. Costs microseconds."""
         del step, metrics
         for thread in self._threads:
             problem = thread.problem
@@ -232,7 +233,7 @@ class Mirrors(Listener):
                 self._troubled.discard(thread.kind)
             elif thread.kind not in self._troubled:
                 self._troubled.add(thread.kind)
-                self._log(f"{problem}; training goes on, and what is missed is delivered later")
+                self._log(f"{problem}; training continues, and missing data is delivered later")
 
     def end(self, state: RunState, error: str | None = None, cause: str | None = None) -> None:
         """Let the threads deliver the last rows, without waiting for them."""
@@ -241,7 +242,7 @@ class Mirrors(Listener):
             thread.wake.set()
 
     def close(self) -> None:
-        """Wait until trackers have all of the run, at most two seconds; say what they still lack."""
+        """Wait until trackers have all of the run, at most two seconds; report what is missing."""
         started = [thread for thread in self._threads if thread.ident is not None]
         for thread in started:
             thread.is_closing.set()
@@ -258,8 +259,8 @@ class Mirrors(Listener):
 class MirrorThread(threading.Thread):
     """Delivers one run to one tracker until the run is over, and for `LINGER_S` after that.
 
-    `problem` is what went wrong last, None while all is well. `wake` ends a pause early, and `is_closing`
-    says that the run folder has its last file.
+    `problem` is the latest error, None if there is none. `wake` ends a pause early, and `is_closing` says
+    that the run folder is complete.
     """
 
     def __init__(self, kind: str, make: Callable[[], Delivery]) -> None:
@@ -270,14 +271,14 @@ class MirrorThread(threading.Thread):
         self._make = make
 
     def run(self) -> None:
-        """Deliver until all is delivered; whatever goes wrong is kept in `problem`."""
+        """Deliver until everything is delivered; errors are kept in `problem`."""
         try:
             self._follow(self._make())
         except Exception as error:
             self.problem = f"{self.kind}: {describe(error)}"
 
     def _follow(self, delivery: Delivery) -> None:
-        """Deliver again and again, with pauses that grow while the tracker fails."""
+        """Deliver repeatedly, with pauses that grow while the tracker fails."""
         retry_s, gives_up = _FIRST_RETRY_S, math.inf
         while not self.is_delivered and time.monotonic() < gives_up:
             is_closing = self.is_closing.is_set()
@@ -286,7 +287,7 @@ class MirrorThread(threading.Thread):
             try:
                 self.is_delivered = delivery.deliver(may_finish=is_closing)
                 self.problem, pause_s, retry_s = None, POLL_S, _FIRST_RETRY_S
-            except Exception as error:  # trackers raise anything
+            except Exception as error:  # trackers may raise anything
                 delivery.report(error)
                 delivery.close()
                 self.problem = delivery.delivered.problem
@@ -299,23 +300,23 @@ class MirrorThread(threading.Thread):
 
 _ROWS_AT_ONCE = 100
 _LONGEST_PROBLEM = 300
-# How requests says that a server was not reached, in the middle of a long line.
+# The text by which requests reports that a server was not reached, in the middle of a long line.
 _SERVER = re.compile(r"host='([^']*)', port=(\d+)\)")
 _REASON = re.compile(r"((?:\[Errno -?\d+\] )?[A-Z][a-z]+ [a-z ]+[a-z])[)\"']*$")
 
 
 def mirrors_dir(folder: RunFolder) -> Path:
-    """The folder in which the mirrors of a run keep their records."""
+    """Return the folder with the mirrors' records of a run."""
     return folder.path / ".mirrors"
 
 
 def delivered_file(folder: RunFolder, kind: str) -> Path:
-    """The record of what one kind of tracker has of a run."""
+    """Return the record of what one kind of tracker has of a run."""
     return mirrors_dir(folder) / f"{kind}.json"
 
 
 def read_delivered(folder: RunFolder, kind: str) -> Delivered:
-    """The record of what one kind of tracker has of a run; an empty one where it is missing or damaged."""
+    """Read the record of what a kind of tracker has of a run; empty if it is missing or damaged."""
     content, _ = read_object(delivered_file(folder, kind))
     try:
         known = Delivered(**{**content, "evaluations": tuple(content.get("evaluations", ()))})  # type: ignore[arg-type]
@@ -325,11 +326,11 @@ def read_delivered(folder: RunFolder, kind: str) -> Delivered:
 
 
 def describe(error: Exception) -> str:
-    """An error of a tracker in a few words: who does not answer and why, else its first line."""
+    """Describe a tracker's error in a few words: which server does not respond and why, or its first line."""
     text = str(error)
     if server := _SERVER.search(text):
         reason = _REASON.search(text)
         why = "timed out" if "timed out" in text else reason[1] if reason else "no connection"
-        return f"{server[1]}:{server[2]} does not answer ({why})"
+        return f"{server[1]}:{server[2]} does not respond ({why})"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return shortened(lines[0], _LONGEST_PROBLEM) if lines else type(error).__name__

@@ -1,7 +1,7 @@
 """A run's description for trackers, besides its numbers: parameters, tags, group, and files to link.
 
-Read from the run folder alone, so that old runs import like new ones. Secrets are not in it: the folder
-holds none.
+It is read from the run folder alone, so that old runs import like new ones. It has no secrets, since the
+folder has none.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _FILES = (
 class RunDescription:
     """A run as trackers list it.
 
-    `config` holds the settings as recorded: nested and typed. `group` joins the runs that belong together:
-    those of one sweep, else those that differ in their seeds alone; `group_name` is how people read it.
+    `config` holds the settings as recorded: nested and typed. `group` identifies runs that belong together:
+    those of one sweep, else those that differ only in their seeds; `group_name` is its readable name.
     """
 
     name: str
@@ -45,7 +45,7 @@ class RunDescription:
 
 
 def describe_run(folder: RunFolder, started: float) -> RunDescription:
-    """The description of a run; what its folder does not hold is left out."""
+    """Return the description of a run, without values that its folder does not have."""
     config, _ = read_object(folder.config_file)
     provenance, _ = read_object(folder.provenance_file)
     sweep = read_object(folder.path / "sweep.json")[0].get("sweep")
@@ -73,7 +73,7 @@ def describe_run(folder: RunFolder, started: float) -> RunDescription:
 
 
 def small_files(folder: Path) -> list[tuple[Path, str]]:
-    """The files that a tracker elsewhere gets a copy of, each with the folder it goes to there."""
+    """Return the files that a remote tracker gets copies of, each with its target folder."""
     figures = sorted((folder / "figures").glob("*.png"))
     return [
         *((folder / name, "") for name in _FILES if (folder / name).is_file()),

@@ -1,10 +1,10 @@
 """A run in MLflow: SQLite below the runs folder by default, or any server by its URI.
 
-Values are sent with the time at which they were recorded. MLflow's database takes a metric's name, step,
-time and value as one key, so what is sent twice counts once, even where nothing remembers the first time.
-A run's files become its artifacts: hard links where MLflow keeps artifacts on this disk, copies of the
-small ones elsewhere. Runs of one sweep, or of one setting with several seeds, become children of one
-parent run as soon as there are two of them.
+Values are sent with the time at which they were recorded. MLflow's database uses a metric's name, step, time
+and value as one key, so values sent twice count once, even without a record of the first time. A run's files
+become its artifacts: hard links if MLflow keeps artifacts on this disk, else copies of the small ones. Runs
+of one sweep, or of one setting with several seeds, become children of a parent run as soon as there are two
+of them.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
     "MLFLOW_LOGGING_LEVEL": "ERROR",
-    # A server that does not answer is tried again later by `MirrorThread`.
+    # A server that does not respond is tried again later by `MirrorThread`.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
 }
 
 
 def default_uri(runs_dir: Path) -> str:
-    """The database below the runs folder, unless MLFLOW_TRACKING_URI names a place."""
+    """Return the database below the runs folder, unless MLFLOW_TRACKING_URI is set."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{runs_dir.absolute()}/mlflow.db"
 
 
@@ -59,7 +59,7 @@ class MLflowDestination:
         self._artifacts = ""
 
     def open(self, delivered: Delivered) -> Delivered:
-        """Find or make the experiment and the run; a run whose record was lost is found by its tag."""
+        """Find or create the experiment and the run; a run whose record was lost is found by its tag."""
         os.environ.update({name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()})
         with self._one_at_a_time() as lock:
             with self._new_database(lock):
@@ -105,12 +105,12 @@ class MLflowDestination:
         )
 
     def close(self) -> None:
-        """Forget the client."""
+        """Drop the client."""
         self._client = None
 
     @contextmanager
     def _one_at_a_time(self) -> Iterator[int]:
-        """Let one process of this machine at a time make tables, experiments and parents."""
+        """Let one process of this machine at a time create tables, experiments and parents."""
         import fcntl
 
         path = self._runs_dir / ".cache" / "mlflow.lock"
@@ -121,9 +121,9 @@ class MLflowDestination:
 
     @contextmanager
     def _new_database(self, lock: int) -> Iterator[None]:
-        """Meanwhile let another process make the database where there is none: seconds of pure Python.
+        """Let another process create the database meanwhile if there is none: seconds of pure Python.
 
-        That process keeps `lock`, so that no other makes the same database when this one is killed.
+        That process keeps `lock`, so that no other creates the same database if this one is killed.
         """
         if not self._is_local() or Path(self._uri.removeprefix("sqlite:///")).exists():
             yield
@@ -143,9 +143,9 @@ class MLflowDestination:
         name = self._run.experiment
         found = self._client.get_experiment_by_name(name)
         if found is None:
-            # Without a place of its own, MLflow would put artifacts into the working directory.
+            # Without its own location, MLflow would put artifacts into the working directory.
             place = (self._runs_dir / ".mlflow" / name).as_uri() if self._is_local() else None
-            # The kind decides which views its pages open with.
+            # The kind determines the views with which its pages open.
             kind = {"mlflow.experimentKind": "custom_model_development"}
             return str(self._client.create_experiment(name, artifact_location=place, tags=kind))
         if found.lifecycle_stage == "deleted":
@@ -174,7 +174,7 @@ class MLflowDestination:
         }
 
     def _send_parameters(self, present: Mapping[str, str]) -> None:
-        """Log settings that are not there yet. MLflow never changes one: a changed one becomes a tag."""
+        """Log missing settings. MLflow never changes one: a changed one becomes a tag."""
         from mlflow.entities import Param, RunTag
 
         missing, changed = [], []
@@ -190,7 +190,7 @@ class MLflowDestination:
             self._client.log_batch(self._run_id, tags=changed[start : start + _PARAMETERS_PER_BATCH])
 
     def _join_group(self, experiment_id: str) -> None:
-        """Become a child of the group's parent, which is made for the second run."""
+        """Become a child of the group's parent, which is created for the second run."""
         group = self._client.search_runs(
             [experiment_id], f"tags.`{GROUP_TAG}` = '{_quoted(self._run.group)}'", max_results=1000
         )
@@ -210,7 +210,7 @@ class MLflowDestination:
                 self._client.set_tag(child.info.run_id, "mlflow.parentRunId", parent_id)
 
     def _hand_over_files(self) -> None:
-        """Link the run's files where MLflow's artifacts lie on this disk, else send the small ones."""
+        """Link the run's files if MLflow's artifacts are on this disk, else send the small ones."""
         files = small_files(self._run.folder)
         if not self._artifacts.startswith("file:"):
             for path, folder in files:
@@ -229,7 +229,7 @@ class MLflowDestination:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Make `target` the same file as `source`; a copy where they lie on different disks."""
+    """Make `target` the same file as `source`; a copy if they are on different disks."""
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
     try:
@@ -239,5 +239,5 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _quoted(value: str) -> str:
-    """Text inside quotes of MLflow's filter language, which has no escape for the quote itself."""
+    """Return text inside quotes of MLflow's filter language, which cannot escape the quote itself."""
     return value.replace("'", "").replace("\\", "")

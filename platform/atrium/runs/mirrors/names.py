@@ -1,8 +1,8 @@
 """Metric names in a tracker: the same everywhere, escaped only where a tracker refuses them.
 
-MLflow takes letters of any script, digits, and `_ - . : / ` and space, and only names that are a plain
-relative path. Any other character, and a dot or slash that makes no such path, becomes its code in
-hexadecimal between colons: `mean@8` is `mean:40:8`. W&B takes every name as it is.
+MLflow accepts letters of any script, digits, and `_ - . : / ` and space, and only names that are plain
+relative paths. Any other character, and a dot or slash that would break the path, becomes its hexadecimal
+code between colons: `mean@8` is `mean:40:8`. W&B accepts every name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAX_LENGTH = 250
 
 
 def mlflow_name(name: str) -> str:
-    """The name as MLflow takes it; names that it takes are unchanged."""
+    """Return the name in MLflow's form; accepted names are unchanged."""
     escaped = _REFUSED.sub(_code, name)
     parts = escaped.split("/")
     plain = [part if part.strip(".") else "".join(map(_code_of, part)) or "_" for part in parts]
@@ -28,9 +28,9 @@ def mlflow_name(name: str) -> str:
 
 
 def evaluation_numbers(record: Record) -> dict[str, float]:
-    """The numbers of one line of `evaluations.jsonl`, by the names that training logs them under.
+    """Return the numbers of a line of `evaluations.jsonl`, by the names used in training.
 
-    Empty for a line that is no evaluation.
+    Empty for a line that is not an evaluation.
     """
     benchmark, results = record.get("benchmark"), record.get("results")
     if not isinstance(benchmark, str) or not isinstance(results, Mapping):

@@ -1,8 +1,8 @@
-"""What a run recorded, as rows to deliver: all numbers of one step together, each step once.
+"""A run's records as rows to deliver: all numbers of one step together, each step once.
 
-Training writes a step's metrics first and its evaluations after, so a step is whole once a later one has
-been recorded or the run is over; until then it is held back. An evaluation that is added to a step long
-after comes as a late row of its own.
+Training writes a step's metrics first and its evaluations after, so a step is complete once a later one has
+been recorded or the run is over; until then it is held back. An evaluation that is added to a step long after
+becomes a late row.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Row:
 
 @dataclass(slots=True)
 class _Tail:
-    """Reads a growing file on from where it stopped; from its start where the file is another one."""
+    """Reads a growing file from where it stopped; from its start if the file has been replaced."""
 
     path: Path
     offset: int = 0
@@ -56,11 +56,11 @@ class _Tail:
 
 @dataclass(slots=True)
 class RowReader:
-    """Makes rows of what a run folder records.
+    """Creates rows from a run folder's records.
 
     `delivered_step` and `delivered_evaluations` (`benchmark@step`) say what a tracker already has: steps up
-    to it are not made again, whatever happens to the files. After a run was resumed, steps that it repeats
-    stay as they were first delivered. `names` says whose names metrics have.
+    to it are not created again, even if the files change. After a run was resumed, repeated steps stay as
+    first delivered. `names` selects the naming scheme of metrics.
     """
 
     folder: RunFolder
@@ -77,9 +77,9 @@ class RowReader:
         self._evaluations = _Tail(self.folder.evaluations_file)
 
     def read(self, *, is_over: bool) -> list[Row]:
-        """The rows that have become whole, in the order of steps; late rows last.
+        """Return the rows that have become complete, in the order of steps; late rows last.
 
-        Raises `OSError` where a file cannot be read.
+        Raises `OSError` if a file cannot be read.
         """
         late = []
         for record in self._metrics.read():
@@ -111,7 +111,7 @@ class RowReader:
         return sum(num_tokens for step, num_tokens in self._sampled.items() if step <= last)
 
     def was_delivered(self, row: Row) -> None:
-        """Remember that a tracker has the row."""
+        """Record that a tracker has the row."""
         self.delivered_step = max(self.delivered_step, row.step)
         self.delivered_evaluations.update(row.evaluations)
 

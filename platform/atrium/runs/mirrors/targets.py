@@ -1,4 +1,4 @@
-"""Which trackers a run is mirrored to, by its own settings, and how each is reached."""
+"""The trackers of a run, from its own settings, and their connections."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEFAULT_PROJECT = "atrium"
 def delivery_of(
     folder: RunFolder, kind: str, *, uri: str | None = None, offline: bool | None = None
 ) -> Delivery:
-    """How a run gets to a tracker: as its settings say, where they say something and nothing is given.
+    """Return the delivery of a run to a tracker: given values take precedence over its settings.
 
     Raises `ConfigError` for another kind.
     """
@@ -51,14 +51,14 @@ def delivery_of(
         project = _text(config, "tracking.trackio.project") or DEFAULT_PROJECT
         destination = TrackioDestination(run, project=project)
     else:
-        raise ConfigError(f"{kind!r} is no tracker; allowed are {', '.join(KINDS)}")
+        raise ConfigError(f"{kind!r} is not a tracker; use one of {', '.join(KINDS)}")
     names = _text(config, "tracking.names") or "atrium"
     return Delivery(folder=folder, kind=kind, destination=destination, names=names)
 
 
 @contextmanager
 def mirrored(folder: RunFolder, kinds: Sequence[str], log: Callable[[str], None]) -> Iterator[Mirrors]:
-    """The listener that delivers a run to trackers while it trains; it is closed at the end."""
+    """Yield the listener that delivers a run to trackers during training; it is closed at the end."""
     mirrors = Mirrors(folder, {kind: partial(delivery_of, folder, kind) for kind in kinds}, log)
     try:
         yield mirrors

@@ -1,7 +1,7 @@
 """A run as TensorBoard's event files, in the run folder: `tensorboard --logdir runs` shows them.
 
-An event file only grows and belongs to one process, so a delivery by another process makes the files anew
-from the first step; that is a matter of seconds, and no number is ever in them twice.
+An event file only grows and belongs to one process, so a delivery by another process writes the files again
+from the first step; this takes seconds, and no number is ever in them twice.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TensorBoardDestination:
         self._writer: Any = None
 
     def open(self, delivered: Delivered) -> Delivered:
-        """Begin the files anew. Raises `MirrorError` where TensorBoard is not installed."""
+        """Start the files again. Raises `MirrorError` if TensorBoard is not installed."""
         try:
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError as error:
@@ -42,7 +42,7 @@ class TensorBoardDestination:
         return Delivered(target=self.target, where=f"tensorboard --logdir {self._folder.parent.parent}")
 
     def send(self, rows: Sequence[Row]) -> None:
-        """Write the numbers of each step, under the names that they have everywhere."""
+        """Write the numbers of each step, under their usual names."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -52,16 +52,16 @@ class TensorBoardDestination:
         self._writer.flush()
 
     def finish(self, state: RunState, ended: float, findings: str) -> None:
-        """Nothing: TensorBoard knows no state, and finds the run's files beside its own."""
+        """Do nothing: TensorBoard has no state, and finds the run's files next to its own."""
 
     def close(self) -> None:
-        """End the file."""
+        """Close the file."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
 
     def _write_texts(self) -> None:
-        """Settings and tags, as TensorBoard's text view shows them."""
+        """Write settings and tags for TensorBoard's text view."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.compat.proto.tensor_pb2 import TensorProto

@@ -1,8 +1,8 @@
 """A run in Trackio's local database: `trackio show --project atrium` shows it, `trackio sync` publishes it.
 
-Rows go to Trackio's storage directly. `trackio.log` hands them to a thread that reports no failure, prints
-to the terminal of the training run, and gives every row a new identity, so that a repeated row counts twice.
-The storage raises errors and ignores a row whose identity it has.
+Rows go to Trackio's storage directly. `trackio.log` passes them to a thread that reports no failure, prints
+to the terminal of the training run, and gives every row a new id, so that a repeated row counts twice. The
+storage raises errors and ignores a row whose id it has.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from atrium.runs.status import RunState
 class TrackioDestination:
     """One run in a project of Trackio; implements `Destination`.
 
-    The database lies where Trackio itself looks: in TRACKIO_DIR, by default in the Hugging Face cache.
+    The database is in Trackio's own location: TRACKIO_DIR, by default in the Hugging Face cache.
     """
 
     def __init__(self, run: RunDescription, *, project: str) -> None:
@@ -60,13 +60,13 @@ class TrackioDestination:
         )
 
     def finish(self, state: RunState, ended: float, findings: str) -> None:
-        """Nothing: Trackio has no field for the state in which a run ended."""
+        """Do nothing: Trackio has no field for a run's final state."""
 
     def close(self) -> None:
-        """Nothing: every delivery opens and closes the database."""
+        """Do nothing: every delivery opens and closes the database."""
 
     def _config(self) -> dict[str, object]:
-        """Settings and tags, with the fields by which Trackio orders and groups runs."""
+        """Return settings and tags, with the fields by which Trackio orders and groups runs."""
         return {
             **self._run.config,
             "atrium": dict(self._run.tags),

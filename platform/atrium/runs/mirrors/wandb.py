@@ -1,9 +1,9 @@
 """A run in W&B: online, or offline in the run folder for `wandb sync` later.
 
-Every step is one row of W&B's history under the run's own step number, which W&B takes in increasing order
-only: what it has already is left out, so that a repeated delivery adds nothing. An offline copy cannot be
-continued by another process; it is made anew from the first step, and the unfinished one goes. W&B has no
-place in a history for an evaluation that was added to an earlier step; it appears in the summary.
+Every step is one row of W&B's history under the run's own step number, which W&B accepts in increasing order
+only: rows that it already has are left out, so that a repeated delivery adds nothing. An offline copy cannot
+be continued by another process; it is written again from the first step, and the unfinished one is deleted.
+W&B's history cannot hold an evaluation that was added to an earlier step; it appears in the summary.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Mode = Literal["online", "offline"]
 _EXIT_CODE = {RunState.FINISHED: 0, RunState.INTERRUPTED: 130}
 _CONNECT_TIMEOUT_S = 60.0
 _STEP, _TOKENS = "step", "tokens"
-"""The axes of charts: training steps, by default, and completion tokens sampled so far."""
+"""Axes of charts: training steps, by default, and completion tokens sampled so far."""
 
 
 class WandbDestination:
@@ -36,7 +36,7 @@ class WandbDestination:
         self, run: RunDescription, *, runs_dir: Path, project: str, entity: str | None, mode: Mode
     ) -> None:
         self._run, self._project, self._entity = run, project, entity
-        # W&B's own variable wins, as its users expect.
+        # W&B's own variable takes precedence, as its users expect.
         self._mode: Mode = "offline" if os.environ.get("WANDB_MODE") == "offline" else mode
         self.target = f"{self._mode} {entity or ''}/{project}"
         self._cache = runs_dir.absolute() / ".cache" / "wandb"
@@ -45,7 +45,7 @@ class WandbDestination:
 
     @property
     def run_id(self) -> str:
-        """The run's id in W&B, the same whoever delivers it."""
+        """The run's id in W&B, the same for every delivering process."""
         return hashlib.sha256(self._run.tags["run"].encode()).hexdigest()[:12]
 
     def open(self, delivered: Delivered) -> Delivered:
@@ -66,7 +66,7 @@ class WandbDestination:
         return replace(delivered, remote=self.run_id, where=where)
 
     def send(self, rows: Sequence[Row]) -> None:
-        """Log the rows in order of their steps; late ones go to the summary."""
+        """Log the rows in the order of their steps; late ones go to the summary."""
         for row in rows:
             if row.is_late:
                 self._session.summary.update(dict(row.values))
@@ -75,7 +75,7 @@ class WandbDestination:
                 self._session.log({**axes, **row.values}, step=row.step)
 
     def finish(self, state: RunState, ended: float, findings: str) -> None:
-        """Hand over the small files and end the run, with an exit code that says how it ended."""
+        """Send the small files and end the run, with an exit code for how it ended."""
         for path, _ in small_files(self._run.folder):
             self._session.save(str(path), base_path=str(self._run.folder), policy="now")
         self._session.summary.update({"atrium/state": state.value, "atrium/findings": findings})
@@ -83,7 +83,7 @@ class WandbDestination:
         session.finish(exit_code=_EXIT_CODE.get(state, 1))
 
     def close(self) -> None:
-        """End the session where it has not ended; the run can be continued."""
+        """End the session if it is still open; the run can be continued."""
         session, self._session = self._session, None
         if session is not None:
             session.finish(exit_code=1)
@@ -96,7 +96,8 @@ class WandbDestination:
 
         if self._mode == "online" and not wandb.login(prompt=False):
             raise MirrorError(
-                "no key is known; set WANDB_API_KEY or run `wandb login`, or use tracking.wandb.mode=offline"
+                "there is no API key; set WANDB_API_KEY or run `wandb login`, or use "
+                "tracking.wandb.mode=offline"
             )
         place.mkdir(exist_ok=True)
         settings = wandb.Settings(
@@ -105,7 +106,7 @@ class WandbDestination:
             disable_git=True,
             disable_code=True,
             init_timeout=_CONNECT_TIMEOUT_S,
-            # `atrium sync` is another process: its machine load and command line say nothing about the run.
+            # `atrium sync` is another process: its machine load and command line do not describe the run.
             x_disable_stats=True,
             x_disable_meta=True,
             x_disable_machine_info=True,
@@ -123,7 +124,7 @@ class WandbDestination:
             mode=self._mode,
             dir=str(place),
             resume="allow" if self._mode == "online" else None,
-            # The default gives the session of an earlier run of this process that has not ended yet.
+            # The default returns the session of an earlier run of this process that has not ended yet.
             reinit="create_new",
             settings=settings,
         )

@@ -1,1 +1,1 @@
-"""What a run is continued from: checkpoints, their digests, and batches sampled ahead."""
+"""The state that a run is resumed from: checkpoints, their digests, and batches sampled ahead."""

@@ -1,11 +1,11 @@
 """Checkpoints: complete, atomic, free of pickle, and usable as plain transformers folders.
 
-`checkpoints/step-000040/` holds `policy/` (a transformers folder), `optimizer.safetensors`,
-`reference.safetensors` where the reference moves, `lagged-N.json` and `lagged-N.safetensors` where the
-batch of the N-th next step is sampled already, `state.json`, which lists every file with its size, and the
-digests of them all.
-A checkpoint is written under a temporary name, flushed to the disk and renamed, so a folder with the
-final name is whole; a damaged one (a bad disk, a careless hand) is noticed by its digests and refused.
+`checkpoints/step-000040/` contains `policy/` (a transformers folder), `optimizer.safetensors`,
+`reference.safetensors` if the reference moves, `lagged-N.json` and `lagged-N.safetensors` if the batch of the
+N-th next step is already sampled, `state.json`, which lists every file with its size, and the digests of all
+files. A checkpoint is written under a temporary name, flushed to disk and renamed, so a folder with the final
+name is complete; damage (a bad disk, a manual change) is detected by the digests, and the checkpoint is
+refused.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from atrium.train.guard.faults import UpdateState
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingState:
-    """Everything of a run that is neither weights nor optimiser state.
+    """The state of a run besides weights and optimizer state.
 
-    `cursor` is the position in the stream of problems, `weight_version` the number of optimiser updates,
-    `best_step` the evaluated step with the highest `best_value` on the validation problems, `update` what
-    faults of updates left behind.
+    `cursor` is the position in the stream of problems, `weight_version` the number of optimizer updates,
+    `best_step` the evaluated step with the highest `best_value` on the validation problems, `update` the
+    state of faulty updates.
     """
 
     step: int = 0
@@ -82,7 +82,7 @@ class Checkpoint:
 class CheckpointStore:
     """The checkpoints of one run.
 
-    `save_policy` writes a transformers folder. The newest `keep_last` checkpoints stay, and the best one
+    `save_policy` writes a transformers folder. The newest `keep_last` checkpoints are kept, and the best one
     if `keep_best`.
     """
 
@@ -100,7 +100,7 @@ class CheckpointStore:
     ) -> Path:
         """Write the checkpoint of `state.step`, replace an older one of that step, and prune.
 
-        Raises `CheckpointError` when there is no room; older checkpoints are then as they were.
+        Raises `CheckpointError` if the disk is full; older checkpoints are then unchanged.
         """
 
         def write(folder: Path) -> None:
@@ -113,12 +113,12 @@ class CheckpointStore:
         return self._write_whole(state, write)
 
     def finish(self) -> None:
-        """Wait until everything that `save` was given is on the disk; here it is when `save` returns."""
+        """Wait until everything passed to `save` is on disk; here it is when `save` returns."""
 
     def _write_whole(
         self, state: TrainingState, write: Callable[[Path], None], *, prepared: bool = False
     ) -> Path:
-        """Let `write` fill a folder, and give it its name once it is whole; `prepared` folders are there."""
+        """Let `write` fill a folder, and rename it once it is complete; `prepared` folders already exist."""
         path, partial = self._paths(state)
         try:
             if not prepared:
@@ -132,31 +132,31 @@ class CheckpointStore:
             self._name_best(state.best_step)
         except Exception as error:
             shutil.rmtree(partial, ignore_errors=True)
-            # A plain Exception is what the tokenizer's library raises for a full disk.
+            # The tokenizer's library raises a plain Exception for a full disk.
             if not isinstance(error, OSError | SafetensorError) and type(error) is not Exception:
                 raise
             reason = getattr(error, "strerror", None) or error
             raise CheckpointError(
-                f"could not write checkpoint {path}: {reason}; free space or choose another "
-                "runs_dir, then resume from the last checkpoint"
+                f"could not write checkpoint {path}: {reason}; free disk space or choose another runs_dir, "
+                "then resume from the last checkpoint"
             ) from error
         self._prune(path, state.best_step)
         return path
 
     def _paths(self, state: TrainingState) -> tuple[Path, Path]:
-        """The folder of a checkpoint, and that in which it is written."""
+        """Return the folder of a checkpoint, and the one in which it is written."""
         path = self.folder / _name(state.step)
         return path, self.folder / f".{path.name}.partial"
 
     @staticmethod
     def _prepare(partial: Path) -> None:
         shutil.rmtree(partial, ignore_errors=True)
-        partial.parent.mkdir(exist_ok=True)  # without parents: a run folder that is gone is not made anew
+        partial.parent.mkdir(exist_ok=True)  # without parents: a deleted run folder is not recreated
         partial.mkdir()
 
     @staticmethod
     def _set_in_place(partial: Path, path: Path) -> None:
-        """Give a whole checkpoint its name; an older one goes as a whole, never half deleted."""
+        """Rename a complete checkpoint; an older one is removed as a whole, never half deleted."""
         if path.exists():
             replaced = partial.with_suffix(".replaced.partial")
             shutil.rmtree(replaced, ignore_errors=True)
@@ -164,7 +164,7 @@ class CheckpointStore:
         partial.rename(path)
 
     def _name_best(self, step: int | None) -> None:
-        """Say in `best.json` which checkpoint is the best, if it is kept; the first policy has none."""
+        """Record in `best.json` which checkpoint is the best, if it is kept; the initial policy has none."""
         if self.keep_best and step is not None and (self.folder / _name(step)).is_dir():
             _write_best(self.folder, step)
         else:
@@ -172,7 +172,7 @@ class CheckpointStore:
 
     def _prune(self, newest: Path, best_step: int | None) -> None:
         paths = checkpoint_paths(self.folder)
-        # Those behind the newest were damaged, or training would have gone on from them.
+        # Those after the newest were damaged, or training would have resumed from them.
         kept = set(paths[: paths.index(newest) + 1][-self.keep_last :])
         if self.keep_best and best_step is not None:
             kept.add(self.folder / _name(best_step))
@@ -184,9 +184,9 @@ class CheckpointStore:
 
 
 def latest_checkpoint(folder: Path, *, with_tensors: bool = True) -> Checkpoint | None:
-    """The newest checkpoint of a folder of checkpoints, or None where there is none.
+    """Return the newest checkpoint of a folder of checkpoints, or None if there is none.
 
-    Raises `CheckpointError` where it cannot be used: only a person may say that the run goes back further.
+    Raises `CheckpointError` if it is unusable: only the user may decide to resume from an earlier one.
     """
     paths = checkpoint_paths(folder)
     if not paths:
@@ -198,10 +198,10 @@ def latest_checkpoint(folder: Path, *, with_tensors: bool = True) -> Checkpoint 
 
 
 def load_checkpoint(path: Path, *, with_tensors: bool = True, digests: bool = True) -> Checkpoint:
-    """Read a checkpoint; raises `CheckpointError` where it is missing or not whole.
+    """Read a checkpoint; raises `CheckpointError` if it is missing or incomplete.
 
-    Without tensors, those of optimiser and reference stay on the disk, for ranks that read their shards.
-    Without `digests`, only sizes are compared, for ranks beside the one that has verified the files.
+    Without tensors, those of optimizer and reference stay on disk, for ranks that read their shards. Without
+    `digests`, only sizes are compared, for ranks other than the one that has verified the files.
     """
     is_verified = check_files(path, digests=digests)
     try:
@@ -226,7 +226,7 @@ def load_checkpoint(path: Path, *, with_tensors: bool = True, digests: bool = Tr
 
 
 def _read_optimizer(path: Path) -> dict[str, Tensor]:
-    """The optimiser's state; what ranks hold alike stands in a file of its own where there were several."""
+    """Read the optimizer's state; with several ranks, shared parts are in a separate file."""
     state = load_file(path / "optimizer.safetensors")
     alike = path / "optimizer-alike.safetensors"
     return {**state, **load_file(alike)} if alike.exists() else state

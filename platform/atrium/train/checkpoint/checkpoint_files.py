@@ -1,7 +1,7 @@
-"""The files of a checkpoint: their SHA-256 digests, and what is wrong where one is not as it was written.
+"""The files of a checkpoint: their SHA-256 digests, and errors for files that have changed.
 
-`SHA256SUMS` is written last and covers every other file; `sha256sum --check` reads it. Early checkpoints
-have none: of their files, sizes and the headers of safetensors are checked. Nothing here loads torch.
+`SHA256SUMS` is written last and covers every other file; `sha256sum --check` reads it. Early checkpoints have
+none: of their files, sizes and the headers of safetensors are checked. Nothing here loads torch.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
-    """The checkpoint folders in order of their steps; `CheckpointError` where they cannot be listed."""
-    if not os.path.lexists(folder):  # a link that leads nowhere is an error
+    """Return the checkpoint folders in order of their steps; `CheckpointError` if they cannot be listed."""
+    if not os.path.lexists(folder):  # a broken link is an error
         return []
     try:
         named = [(match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
@@ -47,26 +47,28 @@ def write_digests(folder: Path) -> None:
 
 
 def check_files(folder: Path, *, below: str = "", digests: bool = True) -> bool:
-    """Raise `CheckpointError` for the first file that is not as it was written; whether digests said so.
+    """Raise `CheckpointError` for the first file that has changed; return whether digests were used.
 
-    `below` confines this to names that begin so. Without `digests`, only sizes are compared.
+    `below` restricts this to names with that prefix. Without `digests`, only sizes are compared.
     """
     state = read_state(folder)
     with _damage_named(folder):
         expected = _read_digests(folder, state)
         for name, digest in sorted(expected.items() if digests else ()):
             if name.startswith(below) and _digest(folder / name) != digest:
-                raise ValueError(f"{name} is not what was written: its SHA-256 differs from {DIGESTS}")
+                raise ValueError(
+                    f"{name} has changed since it was written: its SHA-256 differs from {DIGESTS}"
+                )
         for name, size in state["files"].items():
             if (folder / name).stat().st_size != size:
-                raise ValueError(f"{name} has another size than it was written with")
+                raise ValueError(f"{name} has another size than when it was written")
             if not expected and name.endswith(".safetensors"):
                 _check_header(folder, name)
     return bool(expected)
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """The content of `state.json`; `CheckpointError` where it is none, or of another format."""
+    """Return the content of `state.json`; `CheckpointError` if it is missing, damaged, or outdated."""
     with _damage_named(folder):
         try:
             state: dict[str, Any] = json.loads(read_plain(folder / STATE))
@@ -76,12 +78,12 @@ def read_state(folder: Path) -> dict[str, Any]:
         if not isinstance(files, dict):
             raise ValueError(f"{STATE} lists no files")  # noqa: TRY004 - of the content, not of a caller
     if (version := state.get("format_version")) != FORMAT_VERSION:
-        raise CheckpointError(f"checkpoint {folder} has format {version}, this Atrium reads {FORMAT_VERSION}")
+        raise CheckpointError(f"checkpoint {folder} has format {version}, expected {FORMAT_VERSION}")
     return state
 
 
 def way_back(folder: Path) -> str:
-    """The command that goes back to the newest whole checkpoint in a run's `folder` of them, but the last."""
+    """Return the command that rewinds to the newest intact checkpoint in `folder`, except the last."""
     step = 0
     for path in reversed(checkpoint_paths(folder)[:-1]):
         try:
@@ -94,17 +96,17 @@ def way_back(folder: Path) -> str:
 
 
 def going_back(run: Path, step: int) -> str:
-    """How to go back in a run on purpose."""
+    """Return the command that deliberately rewinds a run."""
     where = f"step {step}" if step else "the start"
     return (
-        f"`atrium train --resume {shlex.quote(str(run))} --from-step {step}` goes back to {where} and sets "
-        "what came later aside"
+        f"`atrium train --resume {shlex.quote(str(run))} --from-step {step}` rewinds to {where} and sets "
+        "later records aside"
     )
 
 
 @contextmanager
 def _damage_named(folder: Path) -> Iterator[None]:
-    """Turn what is found wrong with a file into a `CheckpointError`."""
+    """Turn any error of a file into a `CheckpointError`."""
     try:
         yield
     except OSError as error:
@@ -117,14 +119,14 @@ def _damage_named(folder: Path) -> Iterator[None]:
 
 
 def _read_digests(folder: Path, state: dict[str, Any]) -> dict[str, str]:
-    """The digests by name; none for a checkpoint that was written without."""
+    """Return the digests by name; none for a checkpoint that was written without."""
     path = folder / DIGESTS
     if "digests" not in state and not path.exists():
         return {}
     digests = {}
     for line in read_plain(path).decode().splitlines():
         if (match := _LINE.fullmatch(line)) is None:
-            raise ValueError(f"{DIGESTS} holds a line that is none of its own: {line[:80]!r}")
+            raise ValueError(f"{DIGESTS} contains an invalid line: {line[:80]!r}")
         digests[match[2]] = match[1]
     if missing := sorted({STATE, *state["files"]} - digests.keys()):
         raise ValueError(f"{DIGESTS} lacks {missing[0]}")

@@ -1,4 +1,4 @@
-"""Rollout groups as JSON and arrays: for checkpoints, and for the ranks that exchange what they sampled."""
+"""Rollout groups as JSON and arrays: for checkpoints, and for ranks that exchange samples."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _Arrays = dict[str, NDArray[Any]]
 
 
 def record_of_groups(groups: Sequence[RolloutGroup]) -> tuple[list[dict[str, Any]], _Arrays]:
-    """The groups as JSON, and apart from it their tokens and log-probabilities, one behind the other."""
+    """Return the groups as JSON, and separately their tokens and log-probabilities, concatenated."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     completions = [rollout.completion for rollout in rollouts]
     behavior = [rollout.behavior_logprobs for rollout in rollouts if rollout.behavior_logprobs is not None]
@@ -44,7 +44,7 @@ def record_of_groups(groups: Sequence[RolloutGroup]) -> tuple[list[dict[str, Any
 def groups_of_record(
     records: Sequence[Mapping[str, Any]], arrays: Mapping[str, NDArray[Any]]
 ) -> tuple[RolloutGroup, ...]:
-    """The groups of which `record_of_groups` made this record."""
+    """Return the groups from a record made by `record_of_groups`."""
     own = arrays.get("own", np.ones(len(arrays["token_ids"]), np.bool_))  # older records have no other tokens
     behavior = arrays.get("behavior_logprobs")
     groups, first_prompt, first = [], 0, 0
@@ -71,14 +71,14 @@ def groups_of_record(
 
 
 def bytes_of_groups(groups: Sequence[RolloutGroup]) -> bytes:
-    """The groups as bytes, for another process of this run."""
+    """Return the groups as bytes, for another process of this run."""
     records, arrays = record_of_groups(groups)
     content: bytes = save({**arrays, "records": np.frombuffer(json.dumps(records).encode(), dtype=np.uint8)})
     return content
 
 
 def groups_of_bytes(content: bytes) -> tuple[RolloutGroup, ...]:
-    """The groups of which `bytes_of_groups` made these bytes."""
+    """Return the groups from bytes made by `bytes_of_groups`."""
     arrays = load(content)
     return groups_of_record(json.loads(arrays.pop("records").tobytes()), arrays)
 

@@ -1,9 +1,9 @@
-"""Lagged batches (`rollout.lag=k`): each is sampled k updates of a step early, and stored in checkpoints.
+"""Lagged batches (`rollout.lag=k`): each is sampled k steps early, and stored in checkpoints.
 
-The batch of step t is sampled by the weights after step t - 1 - k, or by the first ones. It is part of the
-run's state: a checkpoint holds the batches of the next k steps, and a resumed run trains on the very
-completions that an undisturbed one trains on. The engine's and the trainer's log-probabilities are compared
-when a batch is sampled, since only then are the weights of both equal.
+The batch of step t is sampled by the weights after step t - 1 - k, or by the initial ones. It is part of the
+run's state: a checkpoint contains the batches of the next k steps, and a resumed run trains on the same
+completions as an uninterrupted one. The engine's and the trainer's log-probabilities are compared when a
+batch is sampled, since only then are the weights of both equal.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def write_lagged(batches: Sequence[Collected], folder: Path) -> None:
 
 
 def read_lagged(folder: Path) -> tuple[Collected, ...]:
-    """The batches that a folder holds, the next step's first.
+    """Read the batches in a folder, the next step's first.
 
-    Raises `CheckpointError` for the one batch of a version that could not hold several.
+    Raises `CheckpointError` for the single batch of an early version, which could not store several.
     """
     if (folder / "ahead.json").exists():
         raise CheckpointError(
-            f"{folder} holds a lagged batch in the form of an earlier version; start the run anew, or finish "
+            f"{folder} has a lagged batch in the format of an earlier version; start a new run, or finish "
             "it with the version that began it"
         )
     batches: list[Collected] = []

@@ -1,9 +1,9 @@
-"""Checkpoints of a run on several ranks: each writes its shards, in the background; what results is ordinary.
+"""Checkpoints of a run on several ranks: each writes its shards in the background; the result is ordinary.
 
-`torch.distributed.checkpoint` writes safetensors per rank and puts them together to the very files that a
-run on one process writes, so a checkpoint can be resumed on any number of ranks and is a plain transformers
-folder. It is renamed by rank 0 once all of it is on the disk. There is no random state to save: every random
-choice is keyed by the seed and the step.
+`torch.distributed.checkpoint` writes safetensors per rank and merges them into the same files that a run on
+one process writes, so a checkpoint can be resumed on any number of ranks and is a plain transformers folder.
+Rank 0 renames it once all of it is on disk. There is no random state to save: every random choice is keyed by
+the seed and the step.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WRITTEN = "model-00001-of-00001.safetensors"
 
 @dataclass
 class _Writing:
-    """A checkpoint that a thread is writing, and what went wrong with it."""
+    """A checkpoint that a thread is writing, and its errors."""
 
     thread: threading.Thread
     failures: list[BaseException]
@@ -42,10 +42,10 @@ class _Writing:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardedCheckpointStore(CheckpointStore):
-    """The checkpoints of a run on several ranks, of which each calls everything.
+    """The checkpoints of a run on several ranks; every rank calls all methods.
 
-    `model` is the sharded policy. `save_policy` writes what its folder holds besides weights. The folder is
-    one that all ranks share.
+    `model` is the sharded policy. `save_policy` writes the files of its folder other than weights. The folder
+    is shared by all ranks.
     """
 
     model: nn.Module
@@ -59,9 +59,9 @@ class ShardedCheckpointStore(CheckpointStore):
         reference: Mapping[str, Tensor] | None = None,
         lagged: Sequence[Collected] = (),
     ) -> Path:
-        """Copy the checkpoint of `state.step` to the host and begin to write it; the one before is finished.
+        """Copy the checkpoint of `state.step` to the host and start writing it; the previous one is finished.
 
-        Raises `CheckpointError` when there is no room for the one before.
+        Raises `CheckpointError` if the disk is full for the previous one.
         """
         self.finish()
         path, partial = self._paths(state)
@@ -71,11 +71,11 @@ class ShardedCheckpointStore(CheckpointStore):
             parts["reference"] = _on_host(reference)
         if self.ranks.is_first:
             self._prepare(partial)
-            # Counts of steps: consolidation in torch 2.13 turns tensors without dimensions into zeros.
+            # Step counts: consolidation in torch 2.13 turns zero-dimensional tensors into zeros.
             alike = _on_host({name: x for name, x in optimizer.items() if not is_sharded(x)})
             save_file(alike, partial / "optimizer-alike.safetensors")
             write_lagged(lagged, partial)
-        self.ranks.gather(None)  # nobody writes before the folder is there
+        self.ranks.gather(None)  # no rank writes before the folder exists
         failures: list[BaseException] = []
         thread = threading.Thread(
             target=self._write, args=(state, parts, failures), name="checkpoint", daemon=True
@@ -85,18 +85,18 @@ class ShardedCheckpointStore(CheckpointStore):
         return path
 
     def finish(self) -> None:
-        """Wait until what was saved last is on the disk."""
+        """Wait until the last save is on disk."""
         while self._writing:
             writing = self._writing.pop()
             writing.thread.join()
             for failure in writing.failures:
                 raise self.ranks.explained(failure)
-        self.ranks.gather(None)  # then it is there for all
+        self.ranks.gather(None)  # then it exists for all
 
     def _write(
         self, state: TrainingState, parts: Mapping[str, Mapping[str, Tensor]], failures: list[BaseException]
     ) -> None:
-        """Write every part on all ranks; rank 0 then makes them a checkpoint."""
+        """Write every part on all ranks; rank 0 then makes a checkpoint of them."""
         _, partial = self._paths(state)
         try:
             for name, tensors in parts.items():
@@ -110,7 +110,7 @@ class ShardedCheckpointStore(CheckpointStore):
             failures.append(failure)
 
     def _put_together(self, folder: Path, names: list[str]) -> None:
-        """Give the consolidated files the names that they have in any checkpoint."""
+        """Rename the consolidated files to their names in any checkpoint."""
         self.save_policy(folder / "policy")
         for name in names:
             shards = _shards(folder, name)
@@ -119,16 +119,16 @@ class ShardedCheckpointStore(CheckpointStore):
 
 
 def read_shards(folder: Path, tensors: Mapping[str, Tensor], ranks: ConnectedRanks) -> None:
-    """Fill the tensors, by name, from the safetensors files of a folder; each rank reads its own shards.
+    """Fill the tensors, by name, from a folder's safetensors files; each rank reads its own shards.
 
-    Raises `CheckpointError` where one is missing or has another shape.
+    Raises `CheckpointError` if one is missing or has another shape.
     """
     saved = saved_tensors(folder)
     for name, tensor in tensors.items():
         if name not in saved or saved[name][0] != tensor.shape:
             has = f"has shape {tuple(saved[name][0])}" if name in saved else "is missing"
             raise CheckpointError(
-                f"the checkpoint in {folder} is that of another model: {name} {has}, and the model's has "
+                f"the checkpoint in {folder} belongs to another model: {name} {has}, expected "
                 f"{tuple(tensor.shape)}; resume with the settings that it was trained with"
             )
     load(
@@ -139,7 +139,7 @@ def read_shards(folder: Path, tensors: Mapping[str, Tensor], ranks: ConnectedRan
 
 
 def saved_tensors(folder: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    """Shapes and dtypes of all that the safetensors files of a folder hold, by name."""
+    """Return shapes and dtypes of all tensors in a folder's safetensors files, by name."""
     metadata = HuggingFaceStorageReader(str(folder)).read_metadata()
     return {
         name: (entry.size, entry.properties.dtype)
@@ -151,7 +151,7 @@ def saved_tensors(folder: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
 def read_optimizer(
     checkpoint: Path, parameters: Mapping[str, Tensor], ranks: ConnectedRanks
 ) -> dict[str, Tensor]:
-    """The optimiser's state of a checkpoint, spread as the parameters that it belongs to."""
+    """Return the optimizer's state of a checkpoint, sharded like the parameters that it belongs to."""
     state: dict[str, Tensor] = {}
     for name, (shape, dtype) in saved_tensors(checkpoint).items():
         owner, _, quantity = name.rpartition("/")
@@ -159,7 +159,7 @@ def read_optimizer(
             continue  # of the reference, or of a lagged batch
         parameter = parameters.get(owner)
         if parameter is None:
-            raise CheckpointError(f"the optimizer state holds {owner}, which the model does not have")
+            raise CheckpointError(f"the optimizer state contains {owner}, which the model does not have")
         if parameter.shape == shape:
             state[name] = torch.zeros_like(parameter.detach(), dtype=dtype)
         else:
@@ -173,6 +173,6 @@ def _shards(folder: Path, name: str) -> Path:
 
 
 def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies in the host's memory, which training does not change while they are written."""
+    """Return copies in the host's memory, which training does not change during writing."""
     with torch.no_grad():
         return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}

@@ -1,1 +1,1 @@
-"""What keeps a step alive: memory, faults, and a look at where its time goes."""
+"""Robustness of a step: memory, faults, and profiling."""

@@ -1,8 +1,8 @@
-"""Finding how many tokens a micro-batch may have: forward and backward passes that are tried for memory.
+"""Search for the number of tokens in a micro-batch: forward and backward passes that test memory.
 
-Rows of the greatest length stand for the worst micro-batch. Nothing is timed, and no weight changes. What an
-update needs besides is held while passes are tried: the gradient that earlier micro-batches left, and what is
-made later, such as an optimiser's state.
+Rows of maximum length represent the worst micro-batch. Nothing is timed, and no weight changes. Other memory
+that an update needs is reserved during the trials: the gradient of earlier micro-batches, and tensors
+allocated later, such as an optimizer's state.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from atrium.train.guard.out_of_memory import is_out_of_memory, release_memory
 from atrium.train.update.forward import PolicyForward
 
 _MARGIN = 0.9
-"""The share of what fits that is taken, one row excepted: allocations are never twice the same."""
+"""Share of the fitting size that is used, except for a single row: allocations are never exactly the same."""
 
 _NUM_PROMPT_TOKENS = 2
 _FIRST_TOKEN = 1
 
 
 def largest_budget(fits: Callable[[int], bool], *, longest: int, largest: int) -> int | None:
-    """Tokens that fit, with a margin, at most `largest`; None where not even one row of `longest` does.
+    """Return the tokens that fit, with a margin, at most `largest`; None if not even a row of `longest` does.
 
-    Tried are `largest` with its margin first, which often fits, then halves of what is left, to an eighth.
+    `largest` with its margin is tried first, since it often fits, then halves of the remaining range, to an
+    eighth.
     """
     if largest <= longest:
         return longest if fits(longest) else None
@@ -46,7 +47,7 @@ def largest_budget(fits: Callable[[int], bool], *, longest: int, largest: int) -
 
 
 def update_fits(forward: PolicyForward, num_tokens: int, *, longest: int, reserved_bytes: int) -> bool:
-    """Whether a forward and a backward pass over so many tokens find memory, with `reserved_bytes` taken."""
+    """Return whether forward and backward passes over `num_tokens` fit with `reserved_bytes` taken."""
     device = next(forward.model.parameters()).device
     try:
         reserved = torch.empty(reserved_bytes, dtype=torch.uint8, device=device)
@@ -59,14 +60,14 @@ def update_fits(forward: PolicyForward, num_tokens: int, *, longest: int, reserv
         fitted = False
     else:
         fitted = True
-    # Only here, behind the handler, are the tensors of a failed pass free.
+    # Only here, after the handler, are the tensors of a failed pass free.
     forward.model.zero_grad()
     release_memory()
     return fitted
 
 
 def worst_rows(num_tokens: int, *, longest: int, device: torch.device) -> RolloutRows:
-    """Rows of `longest` tokens, the last one shorter, without shared prompts: `num_tokens` in all."""
+    """Return rows of `longest` tokens, the last one shorter, without shared prompts: `num_tokens` in all."""
     num_rows = max(1, -(-num_tokens // longest))
     num_tokens_B = np.full(num_rows, longest)
     num_tokens_B[-1] = max(_NUM_PROMPT_TOKENS + 1, num_tokens - (num_rows - 1) * longest)
@@ -97,7 +98,7 @@ def _pass(forward: PolicyForward, rows: RolloutRows) -> None:
 
 
 def _make_gradients(model: nn.Module) -> None:
-    """Make the gradients that are there from the second micro-batch on, to which a pass adds its own."""
+    """Create the gradients that exist from the second micro-batch on, to which a pass adds its own."""
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.grad = torch.zeros_like(parameter)

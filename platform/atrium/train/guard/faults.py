@@ -1,7 +1,7 @@
-"""Updates that are skipped because their gradient is not finite: what is kept of them, and when to stop.
+"""Updates that are skipped because their gradient is not finite: their record, and when to stop.
 
 The minibatch of a skipped update is written into the run folder as safetensors and JSON, scored and in the
-order of its rows, so that it can be looked at and run again; no weights are, which the checkpoints hold.
+order of its rows, so that it can be inspected and run again; the weights are in the checkpoints.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from atrium.method.objective import ObjectiveState
 from atrium.models.shards import local_tensor
 
 MAX_SAVED = 20
-"""Minibatches that are kept of one run; what is skipped beyond them is only counted."""
+"""Maximum number of minibatches that are kept of one run; further ones are only counted."""
 
 _ROW_ARRAYS = ("num_prompt_tokens_B", "num_tokens_B", "prompt_index_B")
 _MAX_NAMES = 5
@@ -30,10 +30,10 @@ _MAX_NAMES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateState:
-    """The numbers that updates carry from step to step because of faults; saved in every checkpoint.
+    """The state of faulty updates between steps; saved in every checkpoint.
 
-    `num_skipped` counts the updates skipped since the last one that was made; `micro_batch_tokens` is what
-    a lack of memory left of the setting.
+    `num_skipped` counts the updates skipped since the last successful one; `micro_batch_tokens` is the
+    setting after reductions for lack of memory.
     """
 
     num_skipped: int = 0
@@ -41,12 +41,12 @@ class UpdateState:
 
 
 NO_FAULTS = UpdateState()
-"""What the first step carries."""
+"""The state before the first step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SkippedUpdate:
-    """An update whose gradient was not finite: its minibatch, and the parameters whose gradients were not.
+    """An update whose gradient was not finite: its minibatch, and the affected parameters.
 
     `update` counts the attempts of the step from 1.
     """
@@ -63,8 +63,8 @@ class SkippedUpdate:
 class FaultHandling:
     """The rule for updates without a finite gradient.
 
-    `max_skipped` may be skipped one after the other, and one more ends the run. They are kept in `folder`,
-    or not at all.
+    Up to `max_skipped` in a row may be skipped; one more ends the run. They are kept in `folder`, or not at
+    all if it is None.
     """
 
     max_skipped: int = 0
@@ -72,7 +72,7 @@ class FaultHandling:
     log: Callable[[str], None] = lambda _: None
 
     def handle(self, skipped: SkippedUpdate, num_in_a_row: int) -> None:
-        """Keep and report one, the last of `num_in_a_row`; `TrainingDivergedError` where that is too many."""
+        """Keep and report one, the last of `num_in_a_row`; `TrainingDivergedError` if there are too many."""
         kept = self._kept(skipped)
         what = f"the gradient of step {skipped.step} is not finite (norm {skipped.grad_norm}"
         if skipped.parameters:
@@ -89,13 +89,13 @@ class FaultHandling:
         )
 
     def _kept(self, skipped: SkippedUpdate) -> str:
-        """Write the minibatch, and say where it is or why it is not there."""
+        """Write the minibatch, and return its location or the reason why it is missing."""
         if self.folder is None:
             return "its minibatch is not kept"
         path = self.folder / f"step-{skipped.step:06d}-update-{skipped.update}"
         others = {found.stem for found in self.folder.glob("*.json")} - {path.name}
         if len(others) >= MAX_SAVED:
-            return f"its minibatch is not kept, since {self.folder} holds {len(others)} already"
+            return f"its minibatch is not kept, since {self.folder} already has {len(others)}"
         try:
             write_minibatch(skipped, path)
         except (OSError, SafetensorError) as error:
@@ -104,7 +104,7 @@ class FaultHandling:
 
 
 def unfinite_parameters(gradients: Mapping[str, Tensor | None]) -> tuple[str, ...]:
-    """The names of the gradients of which this process holds a NaN or an infinity."""
+    """Return the names of this process's gradients that contain NaN or infinity."""
     return tuple(
         name
         for name, value in gradients.items()
@@ -113,7 +113,7 @@ def unfinite_parameters(gradients: Mapping[str, Tensor | None]) -> tuple[str, ..
 
 
 def write_minibatch(skipped: SkippedUpdate, path: Path) -> None:
-    """Write `path`.safetensors and `path`.json; raises `OSError` where there is no room."""
+    """Write `path`.safetensors and `path`.json; raises `OSError` if the disk is full."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rows, batch = skipped.rows, skipped.rows.batch
     tensors: dict[str, Tensor | None] = {

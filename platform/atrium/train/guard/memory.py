@@ -1,4 +1,4 @@
-"""The memory of this process: its peak, of the run and of a phase, and what the C library keeps for reuse."""
+"""The memory of this process: its peak during the run and a phase, and memory that the C library reuses."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from atrium.train.measure.measurements import Measurements
 
 _KILOBYTES_PER_UNIT = 1 if sys.platform == "linux" else 1 / 1024  # ru_maxrss is in bytes on macOS
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of `mallopt` in glibc's malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from `mallopt` in glibc's malloc.h
 _LARGEST_KEPT, _MOST_KEPT = 2**30, 2**31 - 1
 
 
 def keep_freed_memory() -> bool:
-    """Let the C library use freed tensors of up to 1 GB again, up to 2 GB of them; whether it can.
+    """Let the C library reuse freed tensors of up to 1 GB, up to 2 GB in total; return whether it can.
 
-    By default glibc gives tensors above 32 MB back to the system and asks for them anew, page by page: on a
-    CPU an element-wise operation on a wide batch then takes twice as long. Other C libraries have no such
+    By default glibc returns tensors above 32 MB to the system and requests them again, page by page: on a CPU
+    an element-wise operation on a wide batch then takes twice as long. Other C libraries have no such
     setting.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -34,7 +34,7 @@ def keep_freed_memory() -> bool:
 
 
 class PeakMemory:
-    """Keeps account of peaks; on a CPU, where they cannot be reset, only of that of the whole process."""
+    """Tracks memory peaks; on a CPU, where they cannot be reset, only that of the whole process."""
 
     def __init__(self, device: str) -> None:
         self._device = device if device.startswith("cuda") else None
@@ -52,7 +52,7 @@ class PeakMemory:
         measurements.add(quantity, torch.cuda.max_memory_allocated(self._device) / 2**20)
 
     def peak_mb(self) -> float:
-        """Peak allocated memory on a CUDA device, peak resident memory of the process elsewhere, in MB."""
+        """Return peak allocated memory on a CUDA device, else peak resident memory of the process, in MB."""
         if self._device is None:
             return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KILOBYTES_PER_UNIT / 1024
         self._highest = max(self._highest, torch.cuda.max_memory_allocated(self._device) / 2**20)

@@ -1,4 +1,4 @@
-"""A bound on the memory of an update, beyond which its allocations fail as they do on a full machine."""
+"""A limit on the memory of an update, beyond which allocations fail as on a full machine."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from atrium.base.processes import bounded_memory
 def memory_limit(device: str, limit_mb: int) -> Callable[[], AbstractContextManager[None]]:
     """Return a context in which allocations beyond the limit, in MB of 2^20 bytes, fail.
 
-    On a GPU torch's allocator keeps to it from the beginning. On a CPU it is a bound on the address space
-    (Linux, macOS), above what the process has on entry: what one pass of an update may take.
+    On a GPU torch's allocator enforces it from the start. On a CPU it limits the address space (Linux,
+    macOS), relative to the process's size on entry: the memory of one pass of an update.
     """
     num_bytes = limit_mb << 20
     if device == "cpu":

@@ -1,7 +1,7 @@
-"""Running out of memory: one message that names phase, size and settings, and micro-batches that shrink.
+"""Out-of-memory errors: one message with phase, size and settings, and shrinking micro-batches.
 
-PyTorch raises `torch.OutOfMemoryError` on a GPU and a plain `RuntimeError` on the CPU, told by its message;
-numpy raises `MemoryError`. What the operating system kills without a word cannot be caught here.
+PyTorch raises `torch.OutOfMemoryError` on a GPU and a plain `RuntimeError` on the CPU, recognized by its
+message; numpy raises `MemoryError`. A process killed by the operating system cannot be handled here.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "p
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory could not be had."""
+    """Return whether an error means out of memory."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _MESSAGES)
 
 
 def size_asked_for(error: BaseException) -> str:
-    """The memory that could not be had, such as `1.50 GiB`, as far as the error says it."""
+    """Return the requested memory, such as `1.50 GiB`, if the error contains it."""
     match = _ASKED.search(str(error))
     if match is None:
         return "an unknown amount"
@@ -50,7 +50,7 @@ def size_asked_for(error: BaseException) -> str:
 
 @contextmanager
 def memory_explained(phase: str, advice: str) -> Iterator[None]:
-    """Turn running out of memory within the block into one `MemoryExhaustedError` that says what to do."""
+    """Turn an out-of-memory error within the block into one `MemoryExhaustedError` with advice."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -60,18 +60,18 @@ def memory_explained(phase: str, advice: str) -> Iterator[None]:
 
 
 def exhausted(error: BaseException, phase: str, advice: str) -> MemoryExhaustedError:
-    """The one-line error for a lack of memory in a phase."""
+    """Return the one-line error for running out of memory in a phase."""
     return MemoryExhaustedError(
-        f"out of memory in {phase}: {size_asked_for(error)} could not be had; {advice} (`atrium memory` "
-        "with the same settings says what takes how much); the last checkpoint is intact"
+        f"out of memory in {phase}: could not allocate {size_asked_for(error)}; {advice} (`atrium memory` "
+        "with the same settings shows what uses how much); the last checkpoint is intact"
     )
 
 
 class MicroBatch(NamedTuple):
     """Indices of rows that are computed together.
 
-    `is_real` is false where a rank has run out of rows of its own: ranks exchange parameters in every pass,
-    so all run equally many, and what the extra ones give is left out.
+    `is_real` is False if a rank has no more rows of its own: ranks exchange parameters in every pass, so all
+    run the same number, and results of the extra ones are ignored.
     """
 
     rows: NDArray[np.int64]
@@ -80,12 +80,12 @@ class MicroBatch(NamedTuple):
 
 @dataclass
 class MicroBatchBudget:
-    """The tokens that a micro-batch may have; where memory lacks and `shrinks` allows it, they are halved.
+    """The tokens of a micro-batch; if memory is short and `shrinks` is set, they are halved.
 
-    Which rows share a micro-batch changes a gradient by no more than rounding, so that what failed can be
-    repeated with smaller ones. Passes run within `limit`, which may leave them less memory than there is.
-    `phase` says what is being done and takes its time, on a device of `device_type`; `recomputes` is whether
-    activations are computed again, for the message.
+    The division into micro-batches changes a gradient by no more than rounding, so a failed update can be
+    repeated with smaller ones. Passes run within `limit`, which may be less than the available memory.
+    `phase` names the current work and measures its time, on a device of `device_type`; `recomputes` says
+    whether activations are recomputed, for the message.
     """
 
     max_tokens: int
@@ -102,7 +102,7 @@ class MicroBatchBudget:
 
     @contextmanager
     def phase(self, name: str, quantity: Quantity) -> Iterator[None]:
-        """Name what the block does, for the message where memory lacks in it, and add its seconds."""
+        """Name the work in the block, for out-of-memory messages, and add its seconds."""
         before, self._phase = self._phase, name
         span = Span(self.device_type)
         yield
@@ -125,7 +125,7 @@ class MicroBatchBudget:
     def _parts(
         self, forward: PolicyForward, rows: RolloutRows, subset: NDArray[np.int64]
     ) -> list[MicroBatch]:
-        """Shares of about equal tokens for the ranks, cut; as many of them everywhere."""
+        """Return this rank's share, of about equal tokens, in micro-batches; equally many on all ranks."""
         if self.ranks.is_alone:
             return [MicroBatch(part, is_real=True) for part in forward.split(rows, subset, self.max_tokens)]
         shares = deal_by_tokens(*(one[subset] for one in rows.lengths), num_shares=self.ranks.size)
@@ -138,10 +138,10 @@ class MicroBatchBudget:
         ]
 
     def fit(self, work: Callable[[], _T]) -> _T:
-        """The result of `work`, repeated with half the tokens while memory lacks and that may help.
+        """Return the result of `work`, repeated with half the tokens while it runs out of memory.
 
-        `work` takes its micro-batches from `split` and begins anew each time. Raises
-        `MemoryExhaustedError` where it fails on a single row, or where nothing may shrink.
+        `work` gets its micro-batches from `split` and starts over each time. Raises `MemoryExhaustedError` if
+        it fails on a single row, or if nothing may shrink.
         """
         phase = self._phase
         while True:
@@ -155,12 +155,12 @@ class MicroBatchBudget:
                 if not self.shrinks or self._num_rows < 2:
                     raise exhausted(error, self._phase, self._advice()) from error
                 asked = size_asked_for(error)
-            # Only here, behind the handler, are the tensors of the failed pass free.
+            # Only here, after the handler, are the tensors of the failed pass free.
             self.max_tokens = max(1, min(self.max_tokens, self._num_tokens) // 2)
             release_memory()
             self.log(
-                f"out of memory in {self._phase} ({asked}): repeated, and from here on "
-                f"micro-batches have at most {self.max_tokens} tokens"
+                f"out of memory in {self._phase} ({asked}): repeated, and from now on micro-batches have "
+                f"at most {self.max_tokens} tokens"
             )
 
     def _advice(self) -> str:
@@ -177,7 +177,7 @@ class MicroBatchBudget:
 
 
 def release_memory() -> None:
-    """Give back what freed tensors held."""
+    """Release the memory of freed tensors."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

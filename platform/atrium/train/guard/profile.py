@@ -1,7 +1,7 @@
-"""A trace of one step by torch's profiler, for Perfetto (ui.perfetto.dev), and the operations that cost most.
+"""A trace of one step by torch's profiler, for Perfetto (ui.perfetto.dev), and the costliest operations.
 
-Everything that this process does on its CPU and GPU is in it; what an engine does in processes of its own
-is not. The profiler slows the step down, so its times and rates are no measurement.
+It contains everything that this process does on its CPU and GPU, but not an engine's separate processes. The
+profiler slows the step down, so its times and rates are no measurement.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class StepProfiler:
 
     @contextmanager
     def watch(self, step: int) -> Iterator[None]:
-        """Trace the block where it is the chosen step; a step that fails leaves no trace."""
+        """Trace the block if it is the chosen step; a step that fails leaves no trace."""
         if step != self.step:
             yield
             return
@@ -60,7 +60,7 @@ class StepProfiler:
 
 
 def top_operations(averages: EventList, *, on_cuda: bool) -> list[str]:
-    """A line for each of the operations with the most time of their own: time, share, calls and name."""
+    """Return a line for each of the costliest operations by own time: time, share, calls and name."""
 
     def own_us(event: FunctionEventAvg) -> float:
         return float(event.self_device_time_total if on_cuda else event.self_cpu_time_total)

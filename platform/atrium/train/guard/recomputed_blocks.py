@@ -1,7 +1,7 @@
-"""Decoder blocks that keep nothing but their inputs for the backward pass, and compute the rest again.
+"""Decoder blocks that keep only their inputs for the backward pass, and recompute the rest.
 
-The memory of activations then is that of one block, and of the states between blocks; an update computes a
-forward pass more. Values and gradients are those of blocks that keep their activations.
+Activations then take the memory of one block, plus the states between blocks; an update computes one more
+forward pass. Values and gradients equal those of blocks that keep their activations.
 
 Source: sublinear memory by checkpoints, arXiv 1604.06174, with one segment per block.
 """
@@ -20,13 +20,13 @@ from atrium.models.blocks import known_blocks
 from atrium.train.update.packed_attention import attention_of
 
 _COMPILED = "_compiled_call_impl"
-"""Where torch keeps what a compiled module calls instead of `forward`."""
+"""Attribute in which torch keeps the function that a compiled module calls instead of `forward`."""
 
 
 class RecomputedBlocks:
-    """The blocks of a model, which keep their inputs only where a pass with a gradient runs inside `used`.
+    """The blocks of a model, which keep only their inputs if a pass with a gradient runs inside `used`.
 
-    Raises `ConfigError` for a model whose blocks are not known.
+    Raises `ConfigError` for a model whose blocks are unknown.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -36,11 +36,11 @@ class RecomputedBlocks:
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """Have the model call blocks that keep their inputs only; nothing changes without gradients."""
+        """Make the blocks keep only their inputs within the body; no effect without gradients."""
         if not torch.is_grad_enabled():
             yield
             return
-        # What `forward` computes, so that hooks stay outside: FSDP2 gathers a block's weights in them.
+        # The computation of `forward`, so that hooks stay outside: FSDP2 gathers a block's weights in them.
         attributes = ["forward" if block._compiled_call_impl is None else _COMPILED for block in self._blocks]
         before = [block.__dict__.get(name) for block, name in zip(self._blocks, attributes, strict=True)]
         for block, name in zip(self._blocks, attributes, strict=True):
@@ -59,11 +59,11 @@ class RecomputedBlocks:
             implementation = self._model.config._attn_implementation
 
             def compute_again(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - a block's own
-                # In the backward pass the model attends in another way than it did in the forward pass.
+                # In the backward pass the model would use another attention than in the forward pass.
                 with attention_of(self._model, implementation):
                     return compute(*args, **kwargs)
 
-            # Blocks draw nothing at random; only their arguments stay for the backward pass.
+            # Blocks draw no random numbers; only their arguments are kept for the backward pass.
             return checkpoint(compute_again, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
 
         return call

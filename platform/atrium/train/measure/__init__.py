@@ -1,1 +1,1 @@
-"""What a step measures: sums and counts, sampler against trainer, traces of rows, operations."""
+"""The measurements of a step: sums and counts, sampler against trainer, traces of rows, operations."""

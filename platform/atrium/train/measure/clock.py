@@ -1,4 +1,4 @@
-"""How long a device works: on a GPU by events among its kernels, which the host queues; else by a clock."""
+"""Durations of work on a device: on a GPU from events between its kernels, else from a clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 class Span:
-    """The time from where it is made to `end`, in the order of the device's work.
+    """The time from its creation to `end`, in the order of the device's work.
 
     On a GPU it is known once the work is done: `wait` for it, or for a later one, before `seconds`.
     """
@@ -19,12 +19,12 @@ class Span:
         self._began = self._ended = self._now()
 
     def end(self) -> Self:
-        """Say that the work of the span has been asked for."""
+        """Mark the end of the span's work in the queue."""
         self._ended = self._now()
         return self
 
     def wait(self) -> None:
-        """Have the host wait until the device has done all that was asked for before the end."""
+        """Block the host until the device has finished all work queued before the end."""
         if self._is_cuda:
             self._ended.synchronize()
 

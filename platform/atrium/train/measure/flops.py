@@ -1,9 +1,9 @@
-"""Model FLOPs of an update: with a device's peak, how much of the hardware training uses (MFU).
+"""Model FLOPs of an update: relative to a device's peak, the model FLOPs utilization (MFU).
 
-Counted is what the model has to compute, as in PaLM (arXiv 2204.02311, appendix B): two operations per
+As in PaLM (arXiv 2204.02311, appendix B), the count includes the model's necessary work: two operations per
 weight and token forward and twice that backward; attention over the tokens before each one; the LM head at
-completion tokens only. Not counted are padding, prompts computed again, recomputation and passes without a
-gradient, so that whoever wastes time has a lower share.
+completion tokens only. Padding, repeated prompts, recomputation and passes without a gradient are not
+counted, so that wasted time lowers the share.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FORWARD_AND_BACKWARD = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFlops:
-    """The numbers that a model's operations follow from: weights in matrix products, attention's width."""
+    """The quantities that determine a model's operations: weights in matrix products, attention's width."""
 
     num_layer_weights: int
     num_head_weights: int
@@ -29,9 +29,9 @@ class ModelFlops:
 
     @classmethod
     def of(cls, model: nn.Module) -> ModelFlops | None:
-        """Those of a transformers causal language model; None where its configuration does not say.
+        """Return those of a transformers causal language model; None if its configuration does not give them.
 
-        Mixtures of experts are such: their tokens use a part of the weights.
+        This includes mixtures of experts, whose tokens use a part of the weights.
         """
         config = model.config.get_text_config()  # type: ignore[union-attr, operator]
         num_heads = getattr(config, "num_attention_heads", None)
@@ -58,18 +58,18 @@ class ModelFlops:
         num_tokens_B: NDArray[np.int64],
         prompt_index_B: NDArray[np.int64],
     ) -> float:
-        """Operations of forward and backward on rows whose equal prompts are computed once."""
+        """Return the operations of forward and backward on rows whose equal prompts are computed once."""
         _, owner_U = np.unique(prompt_index_B, return_index=True)
         prompts, rows = num_prompt_tokens_B[owner_U].astype(float), (num_tokens_B - 1).astype(float)
         num_completion = float((num_tokens_B - num_prompt_tokens_B).sum())
         num_positions = float(prompts.sum() + (rows - num_prompt_tokens_B).sum())
         pairs = _pairs(prompts) + _pairs(rows) - _pairs(num_prompt_tokens_B.astype(float))
         products = self.num_layer_weights * num_positions + self.num_head_weights * num_completion
-        # Scores, and the mix of values: two products of `attention_width` per pair of tokens.
+        # Scores, and the weighted sum of values: two products of `attention_width` per pair of tokens.
         products += 2.0 * self.num_layers * self.attention_width * pairs
         return 2.0 * _FORWARD_AND_BACKWARD * products
 
 
 def _pairs(length: NDArray[np.float64]) -> float:
-    """Pairs of a token and one at or before it, in sequences of such lengths."""
+    """Return the pairs of a token and one at or before it, in sequences of these lengths."""
     return float((length * (length + 1.0)).sum() / 2.0)

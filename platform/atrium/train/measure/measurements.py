@@ -1,4 +1,4 @@
-"""Adding up a step's metrics on the device, and moving them to the host once."""
+"""Accumulation of a step's metrics on the device, moved to the host once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from atrium.train.ranks.ranks import Ranks
 
 
 class Measurements:
-    """Sums, counts and extremes of a step, from tensors and from host numbers alike."""
+    """Sums, counts and extremes of a step, from tensors and from host numbers."""
 
     def __init__(self) -> None:
         self._pending: dict[Quantity, list[tuple[Tensor, Tensor]]] = defaultdict(list)
@@ -39,17 +39,17 @@ class Measurements:
         self._ratio_counts = np.zeros((len(SIGNS), NUM_BINS), dtype=np.int64)
 
     def add_sums(self, sums: Sums) -> None:
-        """Add a micro-batch's totals and counts, without waiting for them."""
+        """Add a micro-batch's totals and counts without waiting for them."""
         for quantity, pair in sums.items():
             self._pending[quantity].append(pair)
 
     def add_ratios(self, counts: Tensor) -> None:
-        """Add a micro-batch's counts of ratios [S, NUM_BINS], without waiting for them."""
+        """Add a micro-batch's counts of ratios [S, NUM_BINS] without waiting for them."""
         pending = self._pending_ratios
         self._pending_ratios = counts if pending is None else pending + counts
 
     def add(self, quantity: Quantity, total: float, count: float = 1.0) -> None:
-        """Add a total over `count` things, or an extreme."""
+        """Add a total over `count` items, or an extreme."""
         added = Metric(total, count, quantity.reduction)
         present = self._metrics.get(quantity)
         self._metrics[quantity] = added if present is None else present.merge(added)
@@ -59,9 +59,9 @@ class Measurements:
         self._pending_spans.append((quantity, span))
 
     def sum_over(self, ranks: Ranks) -> None:
-        """Combine what was added as sums and ratios on each rank; called once, after the last of them.
+        """Combine sums and ratios of all ranks; called once, after the last of them was added.
 
-        What was added by `add` is known to all ranks and stays as it is.
+        Values added by `add` are known to all ranks and stay unchanged.
         """
         if ranks.is_alone:
             return
@@ -77,7 +77,7 @@ class Measurements:
                 pairs[name].append(pair)
             self._ratio_counts[sign, place] += np.array(counts, dtype=np.int64)
         for name, parts in pairs.items():
-            # Not by `Metric.merge`: a loss is counted once for all ranks, and is no less there for that.
+            # Not by `Metric.merge`: a loss is counted once for all ranks, and is present all the same.
             self.add(CATALOGUE[name], *_combine(CATALOGUE[name], np.array(parts)))
 
     def agree(self, ranks: Ranks) -> None:
@@ -93,13 +93,13 @@ class Measurements:
                     self._metrics[quantity] = Metric(total, count, quantity.reduction)
 
     def as_record(self) -> dict[str, list[float]]:
-        """The totals and counts so far by name, for a file; ratios are left out."""
+        """Return the totals and counts so far by name, for a file, without ratios."""
         self._collect()
         return {quantity.name: [metric.total, metric.count] for quantity, metric in self._metrics.items()}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Sequence[float]]) -> Self:
-        """The measurements of which `as_record` made this record."""
+        """Return the measurements from a record made by `as_record`."""
         measurements = cls()
         for name, (total, count) in record.items():
             quantity = quantity_of(name)
@@ -108,7 +108,7 @@ class Measurements:
         return measurements
 
     def values(self) -> dict[Quantity, float]:
-        """Every quantity's reduced value; quantities that counted nothing are left out.
+        """Return every quantity's reduced value, without those of count zero.
 
         This is the step's one transfer from the device.
         """
@@ -123,18 +123,18 @@ class Measurements:
         return found
 
     def named(self) -> dict[str, float]:
-        """Every quantity's reduced value by name, with the quantities that follow from others."""
+        """Return every quantity's reduced value by name, including derived quantities."""
         values = self.values()
         named = {quantity.name: value for quantity, value in values.items()}
         if total := values.get(metrics.SLOPE_SQUARED):
             named[metrics.HEAVIEST_TOKEN_FRAC.name] = values[metrics.SLOPE_SQUARED_MAX] / total
         if square := values.get(metrics.RATIO_SQUARED):
-            # At most 1 by Cauchy-Schwarz; squares rounded to float32 may pass it in the eighth digit.
+            # At most 1 by Cauchy-Schwarz; squares rounded to float32 may exceed it in the eighth digit.
             named[metrics.EFFECTIVE_SAMPLE_FRAC.name] = min(1.0, values[metrics.RATIO_MEAN] ** 2 / square)
         return named
 
     def ratio_histogram(self) -> RatioHistogram | None:
-        """How the ratios counted so far are distributed; None where none was."""
+        """Return the distribution of the ratios counted so far; None if there are none."""
         self._collect()
         bins = np.flatnonzero(self._ratio_counts.any(axis=0))
         if not len(bins):
@@ -168,13 +168,13 @@ class Measurements:
     def _collect_spans(self) -> None:
         spans, self._pending_spans = self._pending_spans, []
         if spans:
-            spans[-1][1].wait()  # a device works in order: the others are over too
+            spans[-1][1].wait()  # a device works in order: the others are finished too
         for quantity, span in spans:
             self.add(quantity, span.seconds())
 
 
 def _combine(quantity: Quantity, pairs_N2: NDArray[np.float64]) -> tuple[float, float]:
-    """The total, or the extreme, and the count of several pairs."""
+    """Return the total, or the extreme, and the count of several pairs."""
     total_N, count_N = pairs_N2.T
     match quantity.reduction:
         case Reduction.MAX:

@@ -1,4 +1,4 @@
-"""How far the engine that samples and the trainer are apart: in log-probabilities, and in updates."""
+"""The mismatch of engine and trainer in log-probabilities, and their distance in updates."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from atrium.train.measure.measurements import Measurements
 from atrium.train.update.forward import PolicyForward
 
 _ROUNDING, _HALF_ROUNDING = 1e-3, 0.1
-"""Nats by which a row's mean may differ from the whole model by rounding, in single and in half precision."""
+"""Nats by which a row's mean may differ from the whole model by rounding, in single and half precision."""
 
 
 def mismatch_sums(logprob_BT: Tensor, rollout_logprob_BT: Tensor, mask_BT: Tensor) -> Sums:
-    """The differences of the trainer's and the engine's log-probabilities over the unmasked tokens."""
+    """Return the differences of the trainer's and engine's log-probabilities over unmasked tokens."""
     gap_BT = neutral(logprob_BT - rollout_logprob_BT, mask_BT).double()
     count = mask_BT.sum()
     return {
@@ -35,7 +35,7 @@ def mismatch_sums(logprob_BT: Tensor, rollout_logprob_BT: Tensor, mask_BT: Tenso
 def measure_mismatch(
     forward: PolicyForward, rows: RolloutRows, micro_batch_tokens: int, measurements: Measurements
 ) -> None:
-    """Compare the sampled log-probabilities with the trainer's, on one micro-batch of the rows."""
+    """Compare the engine's log-probabilities with the trainer's, on one micro-batch of the rows."""
     part = forward.split(rows, np.arange(len(rows.num_tokens_B)), micro_batch_tokens)[0]
     some = rows.select(part)
     with torch.no_grad():
@@ -46,9 +46,10 @@ def measure_mismatch(
 def check_mismatch(
     measured: Mapping[str, float], bound: float | None, step: int, find_cause: Callable[[float, float], str]
 ) -> None:
-    """Raise `EngineError` where engine and trainer differ by more than `bound` nats on average.
+    """Raise `EngineError` if engine and trainer differ by more than `bound` nats on average.
 
-    `find_cause` says from the difference and the bound which of the two disagrees with the whole model.
+    `find_cause` takes the difference and the bound and returns which of the two disagrees with the whole
+    model.
     """
     mean = measured.get(metrics.MISMATCH_MEAN.name)
     if bound is None or mean is None or mean <= bound:
@@ -63,10 +64,10 @@ def check_mismatch(
 def mismatch_cause(
     forward: PolicyForward, rows: RolloutRows, micro_batch_tokens: int, mean: float, bound: float
 ) -> str:
-    """Which side disagrees with the whole model on one row alone, and what to do about it.
+    """Return which side disagrees with the whole model on a single row, and what to do about it.
 
     The weights have been updated since `mean`, the difference of engine and trainer in nats, was measured.
-    So the trainer's pass is judged, which runs by the weights of now as the whole model does; where it
+    Therefore the trainer's pass is checked, which uses the current weights like the whole model; if it
     agrees, the engine does not.
     """
     some = rows.select(forward.split(rows, np.arange(len(rows.num_tokens_B)), micro_batch_tokens)[0])
@@ -78,7 +79,7 @@ def mismatch_cause(
         whole_T = forward.whole_logprobs(some.select(np.array([worst])))
     mask_T = mask_BT[worst, : len(whole_T)]
     trainer = float((trainer_BT[worst, : len(whole_T)] - whole_T)[mask_T].abs().mean())
-    found = f"one row alone through the whole model differs by {trainer:.3g} nats from the trainer"
+    found = f"one row alone in the whole model differs by {trainer:.3g} nats from the trainer"
     is_half = forward.dtype.itemsize == 2
     rounding = _HALF_ROUNDING if is_half else _ROUNDING
     if bound < trainer < rounding and mean < rounding:
@@ -91,15 +92,15 @@ def mismatch_cause(
             "rollout.engine=transformers"
         )
     if forward.packing:
-        return f"{found}, so the trainer's packed rows disagree: begin a new run with compute.packing=false"
+        return f"{found}, so the trainer's packed rows disagree: start a new run with compute.packing=false"
     return (
-        f"{found}, so the trainer disagrees: a row's numbers depend on the rows beside it; choose another "
-        "model or shorter rows"
+        f"{found}, so the trainer disagrees: a row's values depend on the other rows; choose another model "
+        "or shorter rows"
     )
 
 
 def staleness(groups: Sequence[RolloutGroup], weight_version: int) -> tuple[float, int]:
-    """Updates between sampling and now, summed over the run's own completions, and their number."""
+    """Return the updates between sampling and now, summed over the run's completions, and their number."""
     completions = [rollout.completion for group in groups for rollout in group.rollouts]
     ages = [weight_version - one.weight_version for one in completions if not one.is_stored]
     return sum(ages), len(ages)

@@ -1,4 +1,4 @@
-"""What the updates of one step measure: sums of their micro-batches, times, positions, traces of tokens."""
+"""The measurements of one step's updates: sums over micro-batches, times, positions, token traces."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from atrium.train.update.packing import num_packed_tokens
 
 @dataclass(kw_only=True, eq=False)
 class StepRecord:
-    """Listens to a step's updates; what an update measured counts once it is made.
+    """Records a step's updates; an update's measurements count once it has been applied.
 
-    `trace` asks for `traces`. `peak_flops` is what the devices can compute per second, None where unknown.
+    `trace` enables `traces`. `peak_flops` is the devices' peak rate per second, None if unknown.
     """
 
     measurements: Measurements
@@ -51,17 +51,17 @@ class StepRecord:
         self._place_B: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
     def begin_updates(self, rows: RolloutRows) -> None:
-        """The batch is scored: its updates begin."""
+        """Start the updates of a scored batch."""
         self.scored = rows
         self.traces = empty_traces(rows.batch) if self.trace else None
         self._span = Span(self.forward.device.type)
 
     def begin_update(self, number: int, place_B: NDArray[np.int64]) -> None:
-        """An update begins, counted from 1, of the rows at these places of the batch."""
+        """Start an update, counted from 1, of the rows at these indices of the batch."""
         self._num_attempts, self._place_B = number, place_B
 
     def begin_passes(self) -> None:
-        """An update's micro-batches begin, perhaps again."""
+        """Start an update's micro-batches, possibly again."""
         self._sums, self._num_positions = [], 0
 
     def see(
@@ -73,7 +73,7 @@ class StepRecord:
         *,
         is_real: bool,
     ) -> None:
-        """A micro-batch is done, of the rows at these places of the minibatch; only a real one is counted."""
+        """Add a micro-batch of the rows at these indices of the minibatch; only a real one is counted."""
         self._num_positions += self.forward.num_positions(rows)
         if not is_real:
             return
@@ -85,7 +85,8 @@ class StepRecord:
             total, count = sums[quantity]
             sums[quantity] = (total, torch.full_like(count, starts_update))
         if self._num_attempts == 1:
-            # Before a step's first update the trainer's weights are those that sampled, stored rows aside.
+            # Before a step's first update the trainer's weights are those that sampled, except for stored
+            # rollouts.
             sums[metrics.KL_BEFORE_UPDATE] = sums[metrics.KL_K3]
             (low, count), (high, _) = sums[metrics.OUTSIDE_LOW_FRAC], sums[metrics.OUTSIDE_HIGH_FRAC]
             sums[metrics.OUTSIDE_BEFORE_UPDATE_FRAC] = (low + high, count)
@@ -96,7 +97,7 @@ class StepRecord:
             write_traces(self.traces, self._place_B[place_B], policy, output, update=self._num_attempts)
 
     def end_update(self, minibatch: RolloutRows, grad_norm: float, learning_rate: float | None) -> None:
-        """An update's gradient was seen; where there is no learning rate, it was not applied."""
+        """Record an update's gradient; without a learning rate, it was not applied."""
         self._count_positions(minibatch)
         if learning_rate is None:
             return
@@ -110,7 +111,7 @@ class StepRecord:
         self.measurements.add(metrics.LEARNING_RATE, learning_rate)
 
     def end_updates(self) -> None:
-        """The step's updates are over: add what they amount to, over all ranks."""
+        """Add the totals of the step's updates, over all ranks."""
         self._span.end().wait()
         measurements, update_s = self.measurements, self._span.seconds()
         measurements.add(metrics.UPDATE_S, update_s)
@@ -129,7 +130,7 @@ class StepRecord:
         return None if self.peak_flops is None else ModelFlops.of(self.forward.model)
 
     def _count_positions(self, minibatch: RolloutRows) -> None:
-        """Add the positions that were computed, how many of them were needed, and the operations."""
+        """Add the number of computed positions, the number of necessary ones, and the operations."""
         num_positions = sum(self.ranks.gather(self._num_positions))
         trained = minibatch.trained_rows()
         lengths = [length_B[trained] for length_B in minibatch.lengths]

@@ -1,4 +1,4 @@
-"""What the objective saw and did at every token of a step, for the record of rollouts."""
+"""The objective's inputs and effects at every token of a step, for the record of rollouts."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from atrium.train.ranks.ranks import Ranks
 
 @dataclass(frozen=True, kw_only=True)
 class RowTraces:
-    """Per row of a rollout batch, what the objective saw and did at its last update; [B, T] arrays."""
+    """The objective's inputs and effects at each row's last update; [B, T] arrays."""
 
     advantage_BT: NDArray[np.float32]
     ratio_BT: NDArray[np.float32]
     entropy_BT: NDArray[np.float32]
     clipped_BT: NDArray[np.int8]
     update_B: NDArray[np.int64]
-    """The last update of the step that used the row on this rank, counted from 1; 0 for none."""
+    """Last update of the step that used the row on this rank, counted from 1; 0 for none."""
 
 
 def empty_traces(batch: Batch) -> RowTraces:
-    """Traces of scored rows that no update has used."""
+    """Return traces of scored rows that no update has used."""
     shape = tuple(batch.mask_BT.shape)
-    assert batch.advantage_BT is not None, "rows are scored before they are traced"
+    assert batch.advantage_BT is not None, "rows must be scored before they are traced"
     return RowTraces(
         advantage_BT=batch.advantage_BT.float().cpu().numpy(),
         ratio_BT=np.ones(shape, dtype=np.float32),
@@ -45,7 +45,7 @@ def empty_traces(batch: Batch) -> RowTraces:
 def write_traces(
     traces: RowTraces, rows: NDArray[np.int64], policy: PolicyTokens, output: LossOutput, *, update: int
 ) -> None:
-    """Overwrite the traces of some rows by what a micro-batch of them saw in an update."""
+    """Overwrite the traces of some rows with a micro-batch's values in an update."""
     traces.update_B[rows] = update
     details, num_tokens = output.details, policy.logprob_BT.shape[1]
     side_BT = torch.where(details.gate_BT > 1.0, 1, -1) * details.dropped_BT
@@ -56,7 +56,7 @@ def write_traces(
 
 
 def exchange_traces(traces: RowTraces, ranks: Ranks) -> None:
-    """Overwrite the traces of rows whose last update another rank computed by what that one saw."""
+    """Overwrite the traces of rows whose last update was on another rank with that rank's values."""
     if ranks.is_alone:
         return
     names = ("ratio_BT", "entropy_BT", "clipped_BT")
@@ -74,7 +74,7 @@ def exchange_traces(traces: RowTraces, ranks: Ranks) -> None:
 def token_traces(
     groups: Sequence[RolloutGroup], rows: RolloutRows, traces: RowTraces
 ) -> dict[tuple[str, int], TokenTrace]:
-    """The traces of every rollout by problem and sample, cut to its length."""
+    """Return the traces of every rollout by problem and sample, truncated to its length."""
     keys = [
         (group.problem.problem_id, rollout.sample_index) for group in groups for rollout in group.rollouts
     ]

@@ -1,1 +1,1 @@
-"""Several processes as one: how ranks agree, share work and parameters, and differ."""
+"""Several processes as one: agreement, shared work, sharded parameters, and differences between ranks."""

@@ -1,7 +1,7 @@
-"""Ranks that torchrun started: joined by gloo on the host, and by NCCL where they compute on GPUs.
+"""Ranks started by torchrun: connected by gloo on the host, and by NCCL on GPUs.
 
-Whoever waits does so for a bounded time. What the ranks are doing, and that they failed, is in torchrun's
-store, so that an error can name the rank and the phase that others waited for in vain.
+Every wait has a timeout. The ranks' activities and failures are in torchrun's store, so that an error can
+name the rank and the phase that others waited for in vain.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from atrium.train.ranks.ranks import Ranks
 _T = TypeVar("_T")
 _POLL_S = 0.1
 _PREPARATION_TIMEOUTS = 6
-"""How many timeouts rank 0 may prepare (download, warm up) before the others give up."""
+"""Number of timeouts that rank 0 may spend on preparation (download, warm-up) before others give up."""
 
 
 class ConnectedRanks(Ranks):
-    """A process among the others of its run.
+    """A process of a run with several processes.
 
     Parameters
     ----------
@@ -42,12 +42,12 @@ class ConnectedRanks(Ranks):
     device
         `cpu` or `cuda`; with `cuda`, this process takes the GPU of its local rank.
     timeout_s
-        How long a rank waits for the others.
+        Timeout for waiting for other ranks.
     ranks_per_engine
         Consecutive ranks that share one engine; divides the ranks of every node.
 
-    Raises `ConfigError` where the variables are incomplete, there are fewer GPUs than local ranks or GPUs of
-    several kinds, and `RankError` where the others cannot be reached in time.
+    Raises `ConfigError` if the variables are incomplete, there are fewer GPUs than local ranks or GPUs of
+    several kinds, and `RankError` if the others cannot be reached in time.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ConnectedRanks(Ranks):
         self._phase, self._num_phases = "joining the run", 0
         if device == "cuda":
             _take_gpu(self.local_rank)
-        # torchrun's store outlives ranks that are started again; what was said before must not count.
+        # torchrun's store outlives restarted ranks; earlier entries must not count.
         attempt = environment.get("ATRIUM_ATTEMPT") or environment.get("TORCHELASTIC_RESTART_COUNT", "0")
         try:
             store, _, _ = next(rendezvous("env://", timeout=self._timeout))
@@ -74,22 +74,22 @@ class ConnectedRanks(Ranks):
                 device_id=torch.device("cuda", self.local_rank) if device == "cuda" else None,
             )
             self._store = PrefixStore(f"atrium/notes/{attempt}", store)
-            # Its own connections: a thread that saves must not meet what the loop exchanges.
+            # Separate connections: a thread that saves must not interfere with the loop's exchanges.
             self._host = self._connected()
             self.checkpoint_group = self._connected()
         except (RuntimeError, ValueError) as error:
             raise RankError(
                 f"rank {self.rank} could not join the other {self.size - 1} within {timeout_s:g} s at "
                 f"{environment.get('MASTER_ADDR')}:{environment.get('MASTER_PORT')} "
-                f"({_first_line(error)}); see that all ranks start and can reach that address"
+                f"({_first_line(error)}); check that all ranks start and can reach that address"
             ) from error
         self._note("process", f"{socket.gethostname()} {os.getpid()}")
         self._check_devices(device)
 
     def on_own_connections(self) -> ConnectedRanks:
-        """The same processes over other connections, for a thread beside the one that has these.
+        """Return the same processes over separate connections, for a concurrent thread.
 
-        What it waits is counted apart. All ranks call it in the same order.
+        Its waiting time is counted separately. All ranks call it in the same order.
         """
         apart = copy.copy(self)
         apart.waited_s = 0.0
@@ -97,16 +97,16 @@ class ConnectedRanks(Ranks):
         return apart
 
     def _connected(self) -> dist.ProcessGroup:
-        """Connections of all ranks on the host."""
+        """Return connections of all ranks on the host."""
         group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=self._timeout)
         return group
 
     def gather(self, record: Any) -> list[Any]:  # noqa: ANN401 - whatever JSON can hold
-        """Every rank's record, in the order of the ranks."""
+        """Return every rank's record, in the order of the ranks."""
         return [json.loads(found) for found in self.gather_bytes(json.dumps(record).encode())]
 
     def gather_bytes(self, content: bytes) -> list[bytes]:
-        """Every rank's bytes, in the order of the ranks."""
+        """Return every rank's bytes, in the order of the ranks."""
         return self._bounded(lambda: self._gathered(content))
 
     def _gathered(self, content: bytes) -> list[bytes]:
@@ -120,17 +120,17 @@ class ConnectedRanks(Ranks):
         return [part[: int(size)].numpy().tobytes() for part, size in zip(found, sizes, strict=True)]
 
     def from_first(self, record: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
-        """The record of rank 0."""
+        """Return the record of rank 0."""
         return self.gather(record if self.is_first else None)[0]
 
     def any(self, flag: bool) -> bool:
-        """Whether it holds on any rank."""
+        """Return whether the flag is set on any rank."""
         count = torch.tensor(int(flag))
         self._bounded(lambda: dist.all_reduce(count, group=self._host))
         return bool(count)
 
     def add_up(self, tensor: Tensor) -> Tensor:
-        """The sum over ranks, in place, on the tensor's device."""
+        """Return the sum over ranks, in place, on the tensor's device."""
         group = self._host if tensor.device.type == "cpu" else None
         self._bounded(lambda: dist.all_reduce(tensor, group=group))
         return tensor
@@ -157,26 +157,26 @@ class ConnectedRanks(Ranks):
                 )
             if time.monotonic() - started > limit_s:
                 raise RankError(
-                    f"rank {self.rank} waited {limit_s:g} s for rank 0 ({what}); look into the log of rank 0"
+                    f"rank {self.rank} waited {limit_s:g} s for rank 0 ({what}); check the log of rank 0"
                 )
             time.sleep(_POLL_S)
         self.waited_s += time.monotonic() - started
 
     def enter(self, phase: str) -> None:
-        """Say what this rank does now."""
+        """Announce this rank's current phase."""
         self._phase = phase
         self._num_phases += 1
         self._note("phase", f"{self._num_phases} {phase}")
 
     def close(self, failure: str | None = None) -> None:
-        """Leave the other ranks, and tell them why if this one failed."""
+        """Leave the other ranks, and report the reason if this one failed."""
         if failure is not None:
             self._note("failed", failure)
         if dist.is_initialized() and failure is None:
             dist.destroy_process_group()
 
     def explained(self, error: BaseException) -> BaseException:
-        """The error itself, or a `RankError` that names who was missed where it says that a rank was."""
+        """Return the error itself, or a `RankError` that names the missing rank if one caused it."""
         if not _is_of_connection(error):
             return error
         return RankError(
@@ -185,28 +185,28 @@ class ConnectedRanks(Ranks):
         )
 
     def _missed(self) -> str:
-        """The ranks that are gone, failed or behind, as far as it can be known."""
-        time.sleep(5 * _POLL_S)  # whoever fails says so a moment later than its connections break
+        """Describe the ranks that exited, failed or are behind, as far as known."""
+        time.sleep(5 * _POLL_S)  # a failing rank reports it a moment after its connections break
         try:
             others = {rank: self._state_of(rank) for rank in range(self.size) if rank != self.rank}
         except (RuntimeError, ValueError, OSError):
-            return "the store of torchrun is gone too"
+            return "torchrun's store is unreachable too"
         told = [f"rank {rank} {what}" for rank, (what, _) in others.items() if what]
         if told:
             return "; ".join(told)
         behind = min(number for _, (_, number) in others.items())
         late = [str(rank) for rank, (_, number) in others.items() if number == behind]
         phase = self._told("phase", int(late[0])).partition(" ")[2] or "joining the run"
-        return f"rank {', '.join(late)} did not answer, last seen in {phase}"
+        return f"rank {', '.join(late)} did not respond, last seen in {phase}"
 
     def _state_of(self, rank: int) -> tuple[str, int]:
-        """What is wrong with a rank (empty where nothing is known), and how many phases it has entered."""
+        """Return a rank's problem (empty if none is known), and the number of phases it has entered."""
         number, _, phase = self._told("phase", rank).partition(" ")
         if failure := self._told("failed", rank):
             return f"failed in {phase}: {failure}", int(number or 0)
         host, _, pid = self._told("process", rank).partition(" ")
         if host == socket.gethostname() and not is_alive(int(pid)):
-            return f"is gone (killed, or out of memory) in {phase}", int(number or 0)
+            return f"exited (killed, or out of memory) in {phase}", int(number or 0)
         return "", int(number or 0)
 
     def _note(self, kind: str, content: str) -> None:
@@ -222,7 +222,7 @@ class ConnectedRanks(Ranks):
         return self._store.get(key).decode() if self._store.check([key]) else ""
 
     def _bounded(self, exchange: Callable[[], _T]) -> _T:
-        """The result of an exchange; the time in it counts as waited."""
+        """Return the result of an exchange; its time counts as waiting."""
         started = time.monotonic()
         try:
             return exchange()
@@ -235,18 +235,18 @@ class ConnectedRanks(Ranks):
         kinds = self.gather(torch.cuda.get_device_name() if device == "cuda" else device)
         if len(set(kinds)) > 1:
             raise ConfigError(
-                f"the ranks compute on {', '.join(sorted(set(kinds)))}, and share each step's work evenly; "
-                "choose machines with one kind of GPU"
+                f"the ranks compute on {', '.join(sorted(set(kinds)))}, but each step's work is shared "
+                "evenly; choose machines with one kind of GPU"
             )
 
 
 def _numbers(environment: Mapping[str, str]) -> tuple[int, int, int, int]:
-    """Rank and number of ranks, in the run and on this machine."""
+    """Return rank and number of ranks, in the run and on this machine."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     missing = [name for name in (*names, "MASTER_ADDR", "MASTER_PORT") if not environment.get(name)]
     if missing:
         raise ConfigError(
-            f"WORLD_SIZE={environment.get('WORLD_SIZE')} asks for several ranks, but {', '.join(missing)} "
+            f"WORLD_SIZE={environment.get('WORLD_SIZE')} requires several ranks, but {', '.join(missing)} "
             "is not set; start ranks with torchrun or `atrium train compute=node`"
         )
     rank, size, local_rank = (int(environment[name]) for name in names)
@@ -257,8 +257,8 @@ def _take_gpu(local_rank: int) -> None:
     num_gpus = torch.cuda.device_count()
     if local_rank >= num_gpus:
         raise ConfigError(
-            f"local rank {local_rank} has no GPU of its own, there are {num_gpus}; "
-            "start as many ranks per machine as it has GPUs"
+            f"local rank {local_rank} has no GPU of its own, since there are {num_gpus}; start as many "
+            "ranks per machine as it has GPUs"
         )
     torch.cuda.set_device(local_rank)
 

@@ -1,4 +1,4 @@
-"""How the ranks of a run differ in time waited, tokens and memory, and which of them are slow."""
+"""Differences between a run's ranks in waiting time, tokens and memory, and slow ranks."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from atrium.train.measure.measurements import Measurements
 from atrium.train.ranks.ranks import Ranks
 
 _SLOW = 1.5
-"""A rank that takes so many times as long as the median rank is slow."""
+"""Multiple of the median rank's time from which a rank is slow."""
 _NUM_SLOW_STEPS = 5
-"""Slow steps in a row after which a rank is a straggler."""
+"""Number of consecutive slow steps after which a rank is a straggler."""
 
 
 @dataclass
 class RankReport:
-    """Adds to a step's measurements how the ranks differ; nothing on one process.
+    """Adds the differences between ranks to a step's measurements; nothing on one process.
 
-    `file` takes a line per step of this rank's own numbers. `log` gets a line per straggler, again
-    only once that rank has kept up.
+    `file` receives a line per step with this rank's own values. `log` receives a line per straggler, and
+    another only after that rank has kept up again.
     """
 
     ranks: Ranks = Ranks()
@@ -34,7 +34,7 @@ class RankReport:
     _num_slow: dict[int, int] = field(default_factory=dict, init=False)
 
     def add(self, step: int, measurements: Measurements) -> None:
-        """Gather the ranks' numbers of a step; times and peaks become the highest of all ranks."""
+        """Gather the ranks' values of a step; times and peaks become the highest of all ranks."""
         if self.ranks.is_alone:
             return
         waited_s = self.ranks.waited_s
@@ -65,9 +65,9 @@ class RankReport:
             self._num_slow[rank] = self._num_slow.get(rank, 0) + 1 if taken_s > _SLOW * usual else 0
             if self._num_slow[rank] == _NUM_SLOW_STEPS:
                 self.log(
-                    f"rank {rank} is slow: in each of the last {_NUM_SLOW_STEPS} steps it sampled more than "
-                    f"{_SLOW:g} times as long as the median rank (step {step}: {taken_s:.1f} s against "
-                    f"{usual:.1f} s); look at what else runs on its machine, and at its GPU's clock"
+                    f"rank {rank} is slow: in each of the last {_NUM_SLOW_STEPS} steps it sampled more "
+                    f"than {_SLOW:g} times as long as the median rank (step {step}: {taken_s:.1f} s "
+                    f"against {usual:.1f} s); check for other processes on its machine, and its GPU's clock"
                 )
 
     def _write(self, record: dict[str, float]) -> None:

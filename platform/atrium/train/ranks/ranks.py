@@ -1,8 +1,8 @@
-"""The processes that share a run: which one this is, and what they tell each other.
+"""The processes that share a run: this one's number, and their communication.
 
-One process is `Ranks()`, which answers by itself. Several are `ConnectedRanks` (see `connected_ranks`);
-the loop is the same code on both. What every rank needs to agree about (rewards, sums, whether to stop)
-passes through here on the host; the policy's tensors pass through FSDP2 (see `sharding`).
+A single process is `Ranks()`, which answers by itself. Several are `ConnectedRanks` (see `connected_ranks`);
+the loop is the same code for both. Values that every rank must agree about (rewards, sums, stop requests) are
+exchanged here on the host; the policy's tensors are exchanged by FSDP2 (see `sharding`).
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ class Ranks:
     rank: int = 0
     size: int = 1
     local_rank: int = 0
-    """The rank among those on its machine, which are numbered one after the other."""
+    """The rank among those on its machine, which are numbered consecutively."""
     local_size: int = 1
-    """Processes of the run on this machine."""
+    """The number of processes of the run on this machine."""
     ranks_per_engine: int = 1
-    """Consecutive ranks that share one engine: they ask it for the same things, and all get its answers."""
+    """Number of consecutive ranks that share one engine: they send the same requests, and all receive the
+    answers."""
     waited_s: float = 0.0
-    """Seconds that this rank has waited for others here, since the run began."""
+    """Seconds that this rank has waited for others since the run began."""
 
     @property
     def is_first(self) -> bool:
@@ -46,7 +47,7 @@ class Ranks:
 
     @property
     def num_engines(self) -> int:
-        """Engines of the run, each of one rank or shared by several."""
+        """The number of engines of the run, each of one rank or shared by several."""
         return self.size // self.ranks_per_engine
 
     @property
@@ -56,70 +57,73 @@ class Ranks:
 
     @property
     def leads_engine(self) -> bool:
-        """Whether this rank passes on what its engine answers; the others that share the engine drop it."""
+        """Whether this rank uses its engine's answers; other ranks that share the engine drop them."""
         return self.rank % self.ranks_per_engine == 0
 
     def shares(self, things: Sequence[_T]) -> list[list[_T]]:
-        """The part of each engine of things that are dealt one by one, in their order; may be empty."""
+        """Return each engine's part of things distributed one by one, in order; may be empty."""
         return [list(things[engine :: self.num_engines]) for engine in range(self.num_engines)]
 
     def share(self, things: Sequence[_T]) -> list[_T]:
-        """The part of this rank's engine."""
+        """Return the part of this rank's engine."""
         return self.shares(things)[self.engine]
 
     def gather(self, record: Any) -> list[Any]:  # noqa: ANN401 - whatever JSON can hold
-        """Every rank's record, in the order of the ranks; it consists of what JSON can hold."""
+        """Return every rank's record, in the order of the ranks; records must be valid JSON."""
         return [record]
 
     def gather_bytes(self, content: bytes) -> list[bytes]:
-        """Every rank's bytes, in the order of the ranks."""
+        """Return every rank's bytes, in the order of the ranks."""
         return [content]
 
     def from_first(self, record: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
-        """The record of rank 0."""
+        """Return the record of rank 0."""
         return record
 
     def any(self, flag: bool) -> bool:
-        """Whether it holds on any rank."""
+        """Return whether the flag is set on any rank."""
         return flag
 
     def add_up(self, tensor: Tensor) -> Tensor:
-        """The sum over ranks, in place, on the tensor's device; floats are added in an order of torch's."""
+        """Return the sum over ranks, in place, on the tensor's device.
+
+        Torch determines the order of addition.
+        """
         return tensor
 
     @contextmanager
     def first_alone(self, what: str) -> Iterator[None]:
-        """Run the block on rank 0, and on the others once rank 0 has left it: they find what it made."""
+        """Run the block on rank 0, then on the others, which find its results."""
         del what
         yield
 
     def on_own_connections(self) -> Ranks:
-        """The same processes over other connections, for a thread beside the one that has these.
+        """Return the same processes over separate connections, for a concurrent thread.
 
         All ranks call it in the same order.
         """
         return self
 
     def explained(self, error: BaseException) -> BaseException:
-        """The error itself, or a `RankError` that names who was missed where it says that a rank was."""
+        """Return the error itself, or a `RankError` that names the missing rank if one caused it."""
         return error
 
     def enter(self, phase: str) -> None:
-        """Say what this rank does now; others name it where it is missed."""
+        """Announce this rank's current phase; others name it if this rank is missing."""
 
     def close(self, failure: str | None = None) -> None:
-        """Leave the other ranks, and tell them why if this one failed. Harmless when called twice."""
+        """Leave the other ranks, and report the reason if this one failed. Harmless when called twice."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shards:
-    """How the models of a run are spread over its ranks; None where a model is whole or absent."""
+    """The sharded models of a run; None for a model that is not sharded or absent."""
 
     policy: ShardedModel | None = None
     reference: ShardedModel | None = None
 
 
 SINGLE = Ranks()
-"""The one process of a run that has no other."""
+"""The process of a run with a single process."""
 UNSHARDED = Shards()
-"""Models that are spread over nothing."""
+"""Models without sharding."""

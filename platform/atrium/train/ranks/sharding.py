@@ -1,8 +1,8 @@
-"""A policy whose parameters, gradients and optimiser state are spread over ranks, by FSDP2.
+"""A policy whose parameters, gradients and optimizer state are sharded over ranks, by FSDP2.
 
-Each decoder block is a unit, and what is left (embeddings, last norm, head) is another: its parameters are
-whole while it computes, and shards (`DTensor`) at all other times. Gradients are summed over ranks, not
-averaged, because a loss is additive over micro-batches wherever they are computed.
+Each decoder block is a unit, and the rest (embeddings, last norm, head) is another: its parameters are
+gathered while it computes, and shards (`DTensor`) at all other times. Gradients are summed over ranks, not
+averaged, because a loss is additive over micro-batches on all ranks.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from atrium.models.blocks import known_blocks
 
 
 class _Root(nn.Module):
-    """The unit that holds what no block holds; it computes whatever it is given, with whole parameters."""
+    """The unit of everything outside blocks; it runs any function with gathered parameters."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, compute: Callable[[], tuple[Tensor | None, ...]]) -> tuple[Tensor | None, ...]:
-        """The result of `compute`."""
-        # Copies of what autograd sees: the hook that gathers parameters for the backward pass hangs on them,
-        # and would be lost where a view is changed in place.
+        """Return the result of `compute`."""
+        # Copies of the tensors that autograd sees: the hook that gathers parameters for the backward pass is
+        # attached to them, and would be lost if a view were changed in place.
         return tuple(x if x is None or not x.requires_grad else x.clone() for x in compute())
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardedModel:
-    """Runs a sharded model. `device` is where it computes, `dtype` what in."""
+    """Runs a sharded model. `device` and `dtype` are those of its computation."""
 
     root: _Root
     device: torch.device
     dtype: torch.dtype
 
     def run(self, compute: Callable[[], tuple[Tensor | None, ...]]) -> tuple[Tensor | None, ...]:
-        """The result of `compute`, with gradients, called where the embeddings and the head are whole.
+        """Return the result of `compute`, with gradients, called with gathered embeddings and head.
 
-        All ranks call it equally often, since it exchanges parameters.
+        All ranks must call it equally often, since it exchanges parameters.
         """
         found: tuple[Tensor | None, ...] = self.root(compute)
         if not torch.is_grad_enabled() and isinstance(self.root, FSDPModule):
@@ -62,14 +62,14 @@ class ShardedModel:
 def shard(
     model: PreTrainedModel, *, device: str, dtype: torch.dtype, num_ranks: int, offload: bool = False
 ) -> ShardedModel:
-    """Spread the parameters of `model` over all ranks, in place.
+    """Shard the parameters of `model` over all ranks, in place.
 
     They keep their dtype and compute in `dtype`; gradients are added in float32 or more.
 
-    With `offload`, shards, gradients and the optimiser's state live in the host's memory. Raises
-    `ConfigError` for a model whose blocks are not known.
+    With `offload`, shards, gradients and the optimizer's state are in the host's memory. Raises `ConfigError`
+    for a model whose blocks are unknown.
     """
-    blocks = known_blocks(model, "a model spread over ranks", "train it with one process")
+    blocks = known_blocks(model, "sharding a model over ranks", "train it with one process")
     policy = MixedPrecisionPolicy(
         param_dtype=dtype,
         reduce_dtype=torch.promote_types(dtype, torch.float32),
@@ -79,7 +79,7 @@ def shard(
     root = _Root(model)
     mesh = init_device_mesh(kind, (num_ranks,))
     place = CPUOffloadPolicy() if offload and kind == "cuda" else OffloadPolicy()
-    for module in (*blocks, root):  # what is inside first
+    for module in (*blocks, root):  # inner modules first
         fully_shard(module, mesh=mesh, mp_policy=policy, offload_policy=place)
     for module in root.modules():
         if isinstance(module, FSDPModule):

@@ -1,1 +1,1 @@
-"""One update on one minibatch, top to bottom: passes of the policy, the loss, the optimiser."""
+"""An update on one minibatch: passes of the policy, the loss, the optimizer."""

@@ -1,6 +1,6 @@
 """Decoder blocks compiled by torch, for the passes of an update only.
 
-An engine that samples with the trainer's module meets other shapes at every token, so it keeps the plain
+An engine that samples with the trainer's module has other shapes at every token, so it keeps the plain
 blocks: compiled ones are in place only inside `used`.
 """
 
@@ -20,17 +20,17 @@ _COMPILERS = ("c++", "g++", "clang++")
 
 
 class CompiledBlocks:
-    """The blocks of a model, compiled when first used (about a minute) for sequences of any length.
+    """The blocks of a model, compiled at first use (about a minute) for sequences of any length.
 
-    Raises `ConfigError` for a model whose blocks are not known, and on a CPU without a compiler.
+    Raises `ConfigError` for a model whose blocks are unknown, and on a CPU without a compiler.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._blocks = known_blocks(model, "compute.compile=true", "set compute.compile=false")
         if model.device.type == "cpu" and not any(shutil.which(name) for name in _COMPILERS):
             raise ConfigError(
-                f"compute.compile=true needs a C++ compiler on a CPU ({', '.join(_COMPILERS)}), and none is "
-                "installed; install one, or set compute.compile=false"
+                f"compute.compile=true needs a C++ compiler on a CPU ({', '.join(_COMPILERS)}), but none "
+                "is installed; install one, or set compute.compile=false"
             )
         for block in self._blocks:
             block.compile(dynamic=True)
@@ -39,7 +39,7 @@ class CompiledBlocks:
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """Have the model call its compiled blocks."""
+        """Make the model call its compiled blocks."""
         _put(self._blocks, self._calls)
         try:
             yield

@@ -1,8 +1,8 @@
 """State divergences between the proximal policy and the policy, over the vocabulary or its top tokens.
 
-The proximal policy is the one at the start of the step, whoever sampled. Its weights are gone after the
-first update, so its last states are kept for the step's completion tokens, with a frozen copy of its LM head;
-logits are made from them chunk by chunk.
+The proximal policy is the one at the start of the step, whichever policy sampled. Its weights are overwritten
+by the first update, so its last states are kept for the step's completion tokens, with a frozen copy of its
+LM head; logits are computed from them chunk by chunk.
 
 Axes: N completion tokens, D width of the model, V vocabulary.
 """
@@ -32,7 +32,7 @@ class DivergenceMeter:
     _proximal_head: nn.Module | None = field(default=None, init=False)
 
     def freeze(self, head: nn.Module) -> None:
-        """Take a copy of the LM head as the step begins."""
+        """Copy the LM head at the start of the step."""
         self._proximal_head = copy.deepcopy(head).requires_grad_(False)
 
     def measure(
@@ -43,7 +43,7 @@ class DivergenceMeter:
         head: nn.Module,
         temperature: float,
     ) -> Tensor:
-        """The divergence [N] at sampled tokens with these proximal states and, without gradient, states."""
+        """Return the divergence [N] at sampled tokens from proximal and current states, without gradient."""
         proximal_head = self._proximal_head
         assert proximal_head is not None, "the head is frozen where the states are computed"
         return divergence_by_chunks(
@@ -56,7 +56,7 @@ class DivergenceMeter:
 
 
 def meter_of(divergence: Divergence) -> DivergenceMeter | None:
-    """The meter of a divergence of whole distributions; None for any other."""
+    """Return the meter of a divergence of whole distributions; None for any other."""
     match divergence:
         case StateDivergence():
             return DivergenceMeter(STATE_DIVERGENCES[divergence.measure], None)

@@ -1,7 +1,7 @@
-"""What the policy says about sampled tokens: log-probabilities and entropies of a batch of rows.
+"""The policy's log-probabilities and entropies at the sampled tokens of a batch of rows.
 
-Rows are packed: no padding is computed, and a prompt that several rows share only once (see `packing`).
-Only positions that predict a completion token reach the LM head (see `token_logprobs`).
+Rows are packed: there is no padding, and a prompt shared by several rows is computed only once (see
+`packing`). Only positions that predict a completion token reach the LM head (see `token_logprobs`).
 
 Axes: B rows, L tokens of a row, T completion tokens, D width of the model, N computed tokens, M completion
 tokens of all rows.
@@ -47,23 +47,23 @@ class PolicyForward:
     model
         A transformers causal language model, in eval mode (no dropout).
     temperature
-        The temperature that completions are sampled at; log-probabilities are those of that distribution.
+        The sampling temperature of completions; log-probabilities are those of that distribution.
     autocast_dtype
-        Compute in this dtype over the model's own weights, or None for the weights' dtype.
+        The dtype of the computation, or None for the weights' dtype.
     meter
-        Measures state divergences from the policy as the step begins, where the objective needs them.
+        Measures state divergences from the policy at the start of the step, if the objective needs them.
     packing
-        Compute packed tokens; otherwise whole rows, padded on the right, where causal attention makes a
-        mask unnecessary. Values and gradients are the same to rounding.
+        Whether to compute packed tokens; otherwise whole rows, padded on the right, for which causal
+        attention makes a mask unnecessary. Values and gradients are equal up to rounding.
     sharded
-        How the model runs where it is spread over ranks, which then all make each call; it computes in
+        Runs the model if it is sharded over ranks, which then must all make each call; it computes in
         its own dtype, and `autocast_dtype` is None.
     compiled
-        The model's compiled blocks, or None to run it as it is.
+        The model's compiled blocks, or None to run it uncompiled.
     recomputes
-        Whether passes with a gradient keep what lies between blocks only, and compute the rest again.
+        Whether passes with a gradient keep only the states between blocks, and recompute the rest.
     float32_logits
-        Whether logits are not rounded to what the model computes in (`token_logprobs`).
+        Whether logits are kept in float32 instead of the model's dtype (`token_logprobs`).
     """
 
     model: nn.Module
@@ -83,14 +83,14 @@ class PolicyForward:
         self.head: nn.Module = self.model.get_output_embeddings()  # type: ignore[operator]
         embeddings = self.model.get_input_embeddings()  # type: ignore[operator]
         if isinstance(embeddings, nn.Embedding):
-            # torch drops the gradient of the padding token's embedding, but one that was sampled is a token
-            # like any other; what pads rows stands behind them and has no gradient.
+            # torch drops the gradient of the padding token's embedding, but a sampled one is a token like any
+            # other; padding of rows comes after them and has no gradient.
             embeddings.padding_idx = None
 
     def __call__(self, rows: RolloutRows, *, entropy: Entropy) -> PolicyTokens:
-        """Log-probabilities [B, T] of the rows' completion tokens, with gradient where grad is enabled.
+        """Return log-probabilities [B, T] of the rows' completion tokens, with gradient if it is enabled.
 
-        The divergence is measured where the rows hold proximal states; see `DivergenceMeter`.
+        The divergence is measured if the rows have proximal states; see `DivergenceMeter`.
         """
         places = _Places(rows)
         logprob_M, entropy_M, divergence_M = self.run(lambda: self._tokens(rows, places, entropy))
@@ -102,7 +102,7 @@ class PolicyForward:
         )
 
     def _tokens(self, rows: RolloutRows, places: _Places, entropy: Entropy) -> _Tensors:
-        """Log-probabilities, entropies and divergences [M] of all completion tokens."""
+        """Return log-probabilities, entropies and divergences [M] of all completion tokens."""
         state_MD = self._states(rows)
         token_M = rows.token_BL.flatten().index_select(0, places.column_M)
         divergence_M = None
@@ -123,7 +123,7 @@ class PolicyForward:
         return logprob_M, entropy_M, divergence_M
 
     def states(self, rows: RolloutRows) -> Tensor:
-        """The model's last states [B, T, D] at the positions that predict the completion tokens, else 0."""
+        """Return the last states [B, T, D] at positions that predict completion tokens, else 0."""
         (state_MD,) = self.run(lambda: (self._states(rows),))
         assert state_MD is not None
         return _Places(rows).spread(state_MD)
@@ -136,15 +136,15 @@ class PolicyForward:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether the model is spread over ranks."""
+        """Whether the model is sharded over ranks."""
         return self.sharded is not None
 
     def recomputing(self) -> Self:
-        """The same pass, which computes activations again; raises `ConfigError` where that is not known."""
+        """Return the same pass with recomputed activations; raises `ConfigError` if that is not supported."""
         return replace(self, recomputes=True)
 
     def freeze_proximal_head(self) -> None:
-        """Keep the LM head as it is now, for the proximal states of this step."""
+        """Copy the current LM head, for the proximal states of this step."""
         if self.meter is not None:
             self.run(self._freeze)
 
@@ -154,15 +154,16 @@ class PolicyForward:
         return ()
 
     def num_positions(self, rows: RolloutRows) -> int:
-        """The positions that the model computes for these rows, padding included."""
+        """Return the number of positions that the model computes for these rows, including padding."""
         if not self.packing:
             return math.prod(rows.token_BL.shape)
         return num_packed_tokens(*rows.lengths)
 
     def split(self, rows: RolloutRows, subset: NDArray[np.int64], max_tokens: int) -> list[NDArray[np.int64]]:
-        """Cut a subset of the rows into micro-batches of at most `max_tokens`, as if prompts were not shared.
+        """Divide rows into micro-batches of at most `max_tokens`, counting shared prompts in each row.
 
-        Packed, they have about equal tokens; else similar lengths, and the bound is on padded tokens.
+        Packed micro-batches have about equal tokens; padded ones have similar lengths, and the limit applies
+        to padded tokens.
         """
         length_B = rows.num_tokens_B[subset]
         if self.packing:
@@ -170,16 +171,16 @@ class PolicyForward:
         return [subset[part] for part in split_by_length(length_B, max_tokens=max_tokens)]
 
     def run(self, compute: Callable[[], _Tensors]) -> _Tensors:
-        """The result of `compute`, called where the model's parameters are whole."""
+        """Return the result of `compute`, called with gathered parameters."""
         return compute() if self.sharded is None else self.sharded.run(compute)
 
     def whole_states(self, token_BL: Tensor) -> Tensor:
-        """The last states [B, L, D] of whole rows, as the model itself computes them."""
+        """Return the last states [B, L, D] of whole rows, as the model itself computes them."""
         state_BLD: Tensor = self.decoder(input_ids=token_BL, use_cache=False).last_hidden_state
         return state_BLD
 
     def whole_logprobs(self, row: RolloutRows) -> Tensor:
-        """The log-probabilities [T] of one row's completion tokens, by the whole model on this row alone."""
+        """Return the log-probabilities [T] of one row's completion tokens, by the whole model on it alone."""
 
         def compute() -> _Tensors:
             with self.autocast():
@@ -194,7 +195,7 @@ class PolicyForward:
         return logprob_T
 
     def packed_states(self, token_BL: Tensor, num_prompt: int, *, pads: bool) -> Tensor:
-        """The states [B, L - num_prompt, D] of packed rows that share a prompt, where they predict."""
+        """Return the predicting states [B, L - num_prompt, D] of packed rows that share a prompt."""
         num_rows, length = token_BL.shape
         sizes = np.full(num_rows, num_prompt), np.full(num_rows, length), np.zeros(num_rows, dtype=np.int64)
         packing = pack(token_BL, *sizes, padded=pads)
@@ -202,7 +203,7 @@ class PolicyForward:
         return packed_BTD
 
     def _states(self, rows: RolloutRows) -> Tensor:
-        """The last states that predict the completion tokens [M, D]."""
+        """Return the last states that predict the completion tokens [M, D]."""
         with self.autocast():
             if self.packing:
                 packing = pack(rows.token_BL, *rows.lengths, padded=self.pads)
@@ -220,23 +221,23 @@ class PolicyForward:
 
     @property
     def pads(self) -> bool:
-        """Whether attention pads: torch's kernel for rows of any length is for GPUs in half precision."""
+        """Whether attention pads: torch's kernel for rows of any length requires a GPU and half precision."""
         return not (self.device.type == "cuda" and self.dtype.itemsize == 2)
 
     @property
     def device(self) -> torch.device:
-        """Where the model lies and computes."""
+        """The device of the model."""
         return next(self.model.parameters()).device if self.sharded is None else self.sharded.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype that the model computes in."""
+        """The dtype of the model's computation."""
         if self.sharded is not None:
             return self.sharded.dtype
         return self.autocast_dtype or next(self.model.parameters()).dtype
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Compute in the dtype of the run."""
+        """Return a context that computes in the dtype of the run."""
         if self.autocast_dtype is None:
             return nullcontext()
         device_type = next(self.model.parameters()).device.type
@@ -244,9 +245,9 @@ class PolicyForward:
 
 
 class _Places:
-    """Where the M completion tokens of all rows stand: indices from lengths, for which no GPU is asked.
+    """The positions of all rows' M completion tokens: indices computed from lengths, without a GPU.
 
-    `place_M` counts the places of [B, T], and `column_M` those of `token_BL`.
+    `place_M` indexes [B, T], and `column_M` indexes columns of `token_BL`.
     """
 
     def __init__(self, rows: RolloutRows) -> None:
@@ -257,7 +258,7 @@ class _Places:
         self.column_M = on_device(row_M * length + rows.num_prompt_tokens_B[row_M] + offset_M, device)
 
     def spread(self, value_M: Tensor) -> Tensor:
-        """The values of completion tokens at their places [B, T, ...], 0 elsewhere."""
+        """Return the values of completion tokens at their positions [B, T, ...], 0 elsewhere."""
         flat = value_M.new_zeros((self._shape.numel(), *value_M.shape[1:]))
         spread: Tensor = flat.index_copy(0, self.place_M, value_M).unflatten(0, self._shape)
         return spread

@@ -1,7 +1,7 @@
-"""The check before training that an update computes what the whole model computes.
+"""A check before training that an update computes the same as the whole model.
 
-Training on other log-probabilities than the engine's would be silent: some architectures scale or cap their
-logits behind the LM head, some attend to later tokens, and some cannot be packed.
+Training on other log-probabilities than the engine's would go unnoticed: some architectures scale or cap
+their logits after the LM head, some attend to later tokens, and some cannot be packed.
 
 Axes: B rows, L tokens of a row, D width of the model.
 """
@@ -21,10 +21,10 @@ from atrium.train.update.forward import PolicyForward
 from atrium.train.update.packing_probe import packing_obstacle
 
 _SHORT, _LONG = 32, 64
-"""Tokens of the rows that are checked: in the run's precision, and in float32 where no window is longer."""
+"""Tokens of the rows that are checked: in the run's precision, and in float32 if no window is longer."""
 _NEIGHBORS = 16
 _ERROR, _HALF_ERROR = 1e-3, 0.05
-"""What a state may differ by, relative to its norm, in single and in half precision.
+"""Maximum difference of a state, relative to its norm, in single and half precision.
 
 Rounding was 1e-6 and 0.01 in 28 random and 30 pretrained layers; wrong masks and positions give 0.06 to 1.
 """
@@ -34,7 +34,7 @@ _Pair = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class PackingFinding:
-    """Whether a model can be trained on packed tokens: `fault` is why not, `evidence` what was compared."""
+    """Whether a model supports packed tokens: `fault` is the reason if not, `evidence` the comparison."""
 
     fault: str | None
     evidence: str = ""
@@ -50,24 +50,24 @@ def check_model(forward: PolicyForward, longest: int) -> None:
     logits, headed = _pair(forward, lambda: _logits_both_ways(forward, token_BL))
     if not torch.allclose(logits.float(), headed.float(), atol=1e-4, rtol=1e-4):
         raise ConfigError(
-            f"model of type {name} changes its logits behind the LM head, which training does not support; "
+            f"model of type {name} changes its logits after the LM head, which training does not support; "
             "choose another model"
         )
     length = _long(forward, longest)
     with _float32(forward) as allowed:
         error = _error(forward, lambda: _with_and_without_later_tokens(forward, length))
-    if not error <= allowed:  # which NaN is not either
+    if not error <= allowed:  # which excludes NaN
         raise ConfigError(
-            f"model of type {name} computes other states for a token where later tokens follow (they differ "
+            f"model of type {name} computes other states for a token if later tokens follow (they differ "
             f"by {error:.1%}), so it is not causal and cannot be trained; choose another model"
         )
 
 
 def find_packing(forward: PolicyForward, longest: int) -> PackingFinding:
-    """Whether the model can be trained on packed tokens: by what its layers ask for, then by numbers.
+    """Check whether the model can be trained on packed tokens: by its layers' arguments, then numerically.
 
     Packed states are compared with those of whole rows in the run's own precision, and in float32 on rows
-    longer than every window or chunk that the model's configuration names, as far as the run's rows are.
+    longer than every window or chunk in the model's configuration, up to the length of the run's rows.
     """
     obstacles: list[str] = []
 
@@ -93,19 +93,22 @@ def find_packing(forward: PolicyForward, longest: int) -> PackingFinding:
 
 def _differing(forward: PolicyForward, error: float, allowed: float) -> PackingFinding:
     return PackingFinding(
-        f"{type(forward.model).__name__} computes something else on packed tokens: its states differ by "
-        f"{error:.1%}, allowed is {allowed:.1%}"
+        f"{type(forward.model).__name__} computes other states on packed tokens: they differ by "
+        f"{error:.1%}, but must differ by at most {allowed:.1%}"
     )
 
 
 def _long(forward: PolicyForward, longest: int) -> int:
-    """Tokens of a row that is longer than every window, as far as the run's rows are."""
+    """Return the tokens of a row that is longer than every window, up to the length of the run's rows."""
     named = windows(forward.text_config.to_dict())
     return min(longest, max([_LONG, *(size + 2 * _NEIGHBORS for size in named.values())]))
 
 
 def _rows(forward: PolicyForward, length: int) -> Tensor:
-    """Two rows [2, L] that share a first half, of tokens from all over the vocabulary, some of them twice."""
+    """Return two rows [2, L] with the same first half, of tokens from the whole vocabulary.
+
+    Some tokens occur twice.
+    """
     vocabulary, num_distinct = forward.text_config.vocab_size, length - length // 4
     place_L = torch.arange(length, device=forward.device) % max(1, num_distinct)
     token_L = place_L * max(1, vocabulary // length) % vocabulary
@@ -122,10 +125,10 @@ def _pair(forward: PolicyForward, compute: Callable[[], _Pair]) -> _Pair:
 
 
 def _error(forward: PolicyForward, compute: Callable[[], _Pair]) -> float:
-    """How far states are off, relative to each one's norm: the largest median of 16 neighbors or more.
+    """Return the relative error of states: the largest median over at least 16 neighbors.
 
-    No single token decides: pretrained models let activations of a few grow a thousand times and fall again,
-    which leaves of these tokens little but rounding.
+    No single token decides: in pretrained models the activations of a few tokens grow a thousandfold and
+    shrink again, so their differences are mostly rounding.
     """
     found_BTD, expected_BTD = (states.float() for states in _pair(forward, compute))
     difference_BT = (found_BTD - expected_BTD).norm(dim=-1)
@@ -135,20 +138,20 @@ def _error(forward: PolicyForward, compute: Callable[[], _Pair]) -> float:
 
 
 def _logits_both_ways(forward: PolicyForward, token_BL: Tensor) -> _Pair:
-    """Logits of the whole model, and those of its head on its last states."""
+    """Return logits of the whole model, and those of its head on its last states."""
     logits: Tensor = forward.model(input_ids=token_BL, use_cache=False).logits
     return logits, forward.head(forward.whole_states(token_BL))
 
 
 def _with_and_without_later_tokens(forward: PolicyForward, length: int) -> _Pair:
-    """The states of the first half of a row, with the second half behind it and alone."""
+    """Return the states of a row's first half, with the second half after it and alone."""
     token_BL, half = _rows(forward, length), length // 2
     whole_BLD = forward.whole_states(token_BL)[:1, :half]
     return whole_BLD, forward.whole_states(token_BL[:1, :half])
 
 
 def _packed_and_whole(forward: PolicyForward, length: int, *, pads: bool) -> _Pair:
-    """The states of the second halves of two rows, packed and as the whole model computes them."""
+    """Return the states of the second halves of two rows, packed and from the whole model."""
     token_BL, half = _rows(forward, length), length // 2
     packed_BTD = forward.packed_states(token_BL, half, pads=pads)
     return packed_BTD, forward.whole_states(token_BL)[:, half - 1 : -1]
@@ -156,7 +159,7 @@ def _packed_and_whole(forward: PolicyForward, length: int, *, pads: bool) -> _Pa
 
 @contextmanager
 def _float32(forward: PolicyForward) -> Iterator[float]:
-    """Compute in float32, except where a model is spread over ranks; the error that this allows."""
+    """Compute in float32, unless the model is sharded over ranks; yield the error that this allows."""
     if forward.is_sharded:
         yield _HALF_ERROR if forward.dtype.itemsize == 2 else _ERROR
         return
@@ -168,7 +171,7 @@ def _float32(forward: PolicyForward) -> Iterator[float]:
 
 @contextmanager
 def _float32_module(module: nn.Module) -> Iterator[None]:
-    """Give a module float32 copies of its own half-precision parameters, for each of its calls alone."""
+    """Give a module float32 copies of its own half-precision parameters, during each of its calls."""
     half = [value for value in module.parameters(recurse=False) if value.dtype.itemsize == 2]
     if not half:
         yield

@@ -1,7 +1,7 @@
-"""Parameters' copies in main memory, which an optimiser there changes in their place.
+"""Copies of the parameters in main memory, updated there by an optimizer.
 
-A GPU then holds weights and gradients only. Each update moves gradients to the host and weights back, and
-is computed by the host's processor: the formula is that of the GPU, its rounding another.
+The GPU then holds only weights and gradients. Each update moves gradients to the host and weights back, and
+is computed by the host's processor: the formula is the GPU's, its rounding differs.
 
 Source: ZeRO-Offload, arXiv 2101.06840, without its overlap.
 """
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 
 class HostCopies:
-    """Copies of the parameters by name, in pinned memory where a GPU is copied from."""
+    """Copies of the parameters by name, in pinned memory if a GPU copies from it."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
         self._on_device = dict(parameters)
@@ -24,7 +24,7 @@ class HostCopies:
         }
 
     def take_gradients(self) -> None:
-        """Give every copy the gradient that its parameter has, or none."""
+        """Copy each parameter's gradient, if any, to its copy."""
         for name, copy in self.parameters.items():
             gradient = self._on_device[name].grad
             if gradient is None:
@@ -35,7 +35,7 @@ class HostCopies:
                 copy.grad.copy_(gradient)
 
     def give_weights(self) -> None:
-        """Give every parameter the weights that its copy has."""
+        """Copy the weights of each copy back to its parameter."""
         with torch.no_grad():
             for name, copy in self.parameters.items():
                 self._on_device[name].copy_(copy)

@@ -1,6 +1,6 @@
-"""Cutting rows into micro-batches, and into parts of similar length where they have to be padded.
+"""Division of rows into micro-batches, and into parts of similar length if they have to be padded.
 
-Which rows share a micro-batch changes no gradient (the objective's loss is additive), only its cost.
+The division changes no gradient (the objective's loss is additive), only its cost.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 LAUNCH_COST_TOKENS = 512
-"""What one more forward and backward costs beyond its tokens, in tokens; a rule, not a measurement, so
+"""Cost of one more forward and backward pass besides its tokens, in tokens; a rule, not a measurement, so
 that a run's arithmetic does not depend on timing."""
 
 
 def split_by_tokens(num_tokens_B: NDArray[np.int64], *, max_tokens: int) -> list[NDArray[np.int64]]:
-    """Rows in their order, cut into as few parts as `max_tokens` allows, and those of about equal tokens.
+    """Divide rows, in order, into as few parts as `max_tokens` allows, of about equal tokens.
 
-    A part holds at most `max_tokens`, or a single row that has more. Returns index arrays into the rows.
+    A part has at most `max_tokens`, or a single row that has more. Returns index arrays into the rows.
     """
     parts: list[NDArray[np.int64]] = []
     remaining, start = int(num_tokens_B.sum()), 0
@@ -39,10 +39,10 @@ def deal_by_tokens(
     *,
     num_shares: int,
 ) -> list[NDArray[np.int64]]:
-    """Rows in their order, cut into shares of about equal computed tokens, where a prompt counts once.
+    """Divide rows, in order, into shares of about equal computed tokens; a prompt counts once.
 
-    Neighbours share prompts, so a share is a run of neighbours, and differs from an equal one by less than
-    the longest row. Shares may be empty, the first only where there are no rows. Returns index arrays.
+    Neighbors share prompts, so a share is a run of neighbors, and differs from an equal share by less than
+    the longest row. Shares may be empty, the first only if there are no rows. Returns index arrays.
     """
     num_rows = len(num_tokens_B)
     cost_B = num_tokens_B - num_prompt_tokens_B
@@ -57,10 +57,10 @@ def deal_by_tokens(
 def split_by_length(
     length_B: NDArray[np.int64], *, max_tokens: int, cost_per_part: int = LAUNCH_COST_TOKENS
 ) -> list[NDArray[np.int64]]:
-    """Rows in ascending length, cut where that costs least: padded tokens plus a cost per part.
+    """Divide rows, in ascending length, at minimum cost: padded tokens plus a cost per part.
 
-    Each part holds at most `max_tokens` padded tokens, or a single row that is longer than that.
-    Returns index arrays into the rows; ties keep their order.
+    Each part has at most `max_tokens` padded tokens, or a single row that is longer than that. Returns index
+    arrays into the rows; ties keep their order.
     """
     if len(length_B) == 0:
         return []
@@ -78,7 +78,7 @@ def split_by_length(
 
 
 def _cheapest_cuts(lengths: NDArray[np.int64], counts: NDArray[np.int64], cost_per_part: int) -> list[int]:
-    """The ends (exclusive, into the distinct lengths) of the segments of least total cost."""
+    """Return the ends (exclusive, into the distinct lengths) of the segments with minimum total cost."""
     total_rows = np.concatenate([[0], np.cumsum(counts)])
     cost = np.zeros(len(lengths) + 1)
     start = np.zeros(len(lengths) + 1, dtype=np.int64)

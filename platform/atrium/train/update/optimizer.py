@@ -1,4 +1,4 @@
-"""The optimiser, its learning-rate schedule and gradient clipping, and its state as plain tensors."""
+"""The optimizer, its learning-rate schedule and gradient clipping, and its state as plain tensors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from atrium.train.update.optimizer_kinds import PER_BLOCK, build_adamw, restore_
 
 
 class PolicyOptimizer:
-    """AdamW over a model's parameters, which it finds on the model's device.
+    """AdamW over a model's parameters on the model's device.
 
-    The schedule ends with the last of `num_steps`. With `offload`, the state lies in main memory, with copies
-    of the parameters, and is computed there.
+    The schedule ends with the last of `num_steps`. With `offload`, the state and copies of the parameters are
+    in main memory, and updates are computed there.
     """
 
     def __init__(
@@ -34,20 +34,20 @@ class PolicyOptimizer:
 
     @property
     def memory_advice(self) -> str:
-        """The settings to change where memory lacks for it."""
+        """The settings to change if the optimizer runs out of memory."""
         may_move = self._host is None and any(value.is_cuda for value in self._parameters.values())
         first = "set compute.offload=true, " if may_move and self.settings.kind == "adamw" else ""
         return f"{first}choose a smaller model, or a device with more memory"
 
     def zero_grad(self) -> None:
-        """Forget the gradient."""
+        """Clear the gradient."""
         for parameter in self._parameters.values():
             parameter.grad = None
 
     def clip_gradient(self) -> float:
-        """Scale the gradient down to `max_grad_norm`; its norm before that.
+        """Scale the gradient down to `max_grad_norm`; return its norm before that.
 
-        Where the norm is not finite, or not above the limit, the gradient stays as it is.
+        If the norm is not finite, or not above the limit, the gradient is unchanged.
         """
         limit = math.inf if self.settings.max_grad_norm is None else self.settings.max_grad_norm
         gradients = [value for value in self.gradients().values() if value is not None]
@@ -58,11 +58,11 @@ class PolicyOptimizer:
         return measured
 
     def gradients(self) -> dict[str, Tensor | None]:
-        """Each parameter's gradient by name; None where there is none."""
+        """Return each parameter's gradient by name; None if there is none."""
         return {name: parameter.grad for name, parameter in self._parameters.items()}
 
     def step(self, step: int) -> float:
-        """Apply the gradient; the learning rate that was used."""
+        """Apply the gradient; return the learning rate that was used."""
         learning_rate = learning_rate_at(step, self.settings, self.num_steps)
         for group in self._adamw.param_groups:
             group["lr"] = learning_rate
@@ -75,7 +75,7 @@ class PolicyOptimizer:
         return learning_rate
 
     def state(self) -> dict[str, Tensor]:
-        """Every tensor of the optimiser's state, named `<parameter>/<quantity>`."""
+        """Return every tensor of the optimizer's state, named `<parameter>/<quantity>`."""
         return {
             f"{name}/{quantity}": value
             for name, parameter in self._updated.items()
@@ -83,18 +83,17 @@ class PolicyOptimizer:
         }
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take back what `state` gave; raises `CheckpointError` for a state of another model."""
+        """Load a result of `state`; raises `CheckpointError` for a state of another model."""
         by_parameter: dict[str, dict[str, Tensor]] = {}
         for key, value in state.items():
             name, quantity = key.rsplit("/", 1)
             if name not in self._parameters:
-                raise CheckpointError(f"the optimizer state holds {name}, which the model does not have")
+                raise CheckpointError(f"the optimizer state contains {name}, which the model does not have")
             shape = self._parameters[name].shape
             is_per_weight = value.dim() > 0 and not quantity.startswith(PER_BLOCK)
             if is_per_weight and value.shape != shape:
                 raise CheckpointError(
-                    f"the optimizer state of {name} has shape {tuple(value.shape)}, "
-                    f"the model's {tuple(shape)}"
+                    f"the optimizer state of {name} has shape {tuple(value.shape)}, expected {tuple(shape)}"
                 )
             by_parameter.setdefault(name, {})[quantity] = value
         for name, quantities in by_parameter.items():

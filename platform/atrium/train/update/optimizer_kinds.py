@@ -1,9 +1,9 @@
-"""The kinds of AdamW, and the state of each that a checkpoint holds, as plain tensors per parameter.
+"""The kinds of AdamW, and the state of each in a checkpoint, as plain tensors per parameter.
 
 `adamw` is torch's fused one: 8 bytes of float32 state per parameter. `adamw_8bit` (bitsandbytes) keeps both
-means in 8 bits with a scale per block of 256: 2 bytes. `adamw_bf16` (optimi) is for weights that are
-themselves bfloat16: means and the rounding that each update loses (Kahan summation), which replaces float32
-weights without any randomness: 6 bytes.
+means in 8 bits with a scale per block of 256: 2 bytes. `adamw_bf16` (optimi) is for bfloat16 weights: it
+keeps the means and the rounding error of each update (Kahan summation), which replaces float32 weights
+without any randomness: 6 bytes.
 
 Sources: arXiv 2110.02861 (8 bits per block), arXiv 2010.06192 (Kahan summation for weights in bfloat16).
 """
@@ -23,13 +23,13 @@ from atrium.train.settings import AdamWSettings
 
 _TABLE = "qmap"
 PER_BLOCK = ("absmax", _TABLE)
-"""How quantities begin that have a value per block of weights, or for all of them."""
+"""Prefixes of quantities with a value per block of weights, or for all of them."""
 
 _STEP = "step"
 
 
 def build_adamw(settings: AdamWSettings, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimiser of a kind; raises `MissingDependencyError` where its package is not installed."""
+    """Build the optimizer of a kind; raises `MissingDependencyError` if its package is not installed."""
     kind = settings.kind
     options: dict[str, Any] = {
         "lr": settings.learning_rate,
@@ -48,10 +48,10 @@ def build_adamw(settings: AdamWSettings, parameters: Iterable[nn.Parameter]) -> 
 
 
 def state_of(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Tensor]:
-    """A parameter's state; empty before its first update. A count of steps becomes a tensor.
+    """Return a parameter's state; empty before its first update. A step count becomes a tensor.
 
-    What parameters share (bitsandbytes' tables, the count of a group) is cloned, as stored tensors share no
-    memory.
+    State shared by parameters (bitsandbytes' tables, the count of a group) is cloned, since stored tensors
+    share no memory.
     """
     state = optimizer.state.get(parameter, {})
     if not state:
@@ -68,10 +68,10 @@ def state_of(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[
 def restore_state(
     optimizer: torch.optim.Optimizer, parameter: nn.Parameter, state: Mapping[str, Tensor]
 ) -> None:
-    """Take back what `state_of` gave.
+    """Load a result of `state_of`.
 
-    Tensors are cloned, so that they own aligned storage: a view of a mapped file would change the last bits
-    of sums.
+    Tensors are cloned, so that they own aligned storage: a view of a memory-mapped file would change the last
+    bits of sums.
     """
     found: dict[str, Any] = {name: value.clone() for name, value in state.items()}
     group = _group(optimizer, parameter)
@@ -79,7 +79,7 @@ def restore_state(
         group[_STEP], group["setup"] = found.pop(_STEP), True
     elif not isinstance(optimizer, torch.optim.AdamW):
         found[_STEP] = int(found[_STEP])  # bitsandbytes counts in Python
-    # Others than torch's look for the count on the host.
+    # Optimizers other than torch's look for the count on the host.
     kept = () if isinstance(optimizer, torch.optim.AdamW) else (_STEP,)
     optimizer.state[parameter] = {
         name: value.to(parameter.device) if isinstance(value, Tensor) and name not in kept else value

@@ -1,13 +1,13 @@
 """Causal attention among packed tokens, for transformers models that call an attention interface.
 
-States of packed tokens are put together to rows, attended to by torch's own kernels, and taken apart again;
-the gradient of a prompt's states is the sum over the rows that share it. On a GPU in half precision rows
-stand one behind the other (`torch.nn.attention.varlen`); elsewhere, where that kernel does not exist, rows
-of similar length are padded to buckets, for this one operation. On a CPU the short ones are two batched
-products and a softmax, which torch's blocked kernel costs up to twice as much for.
+States of packed tokens are assembled into rows, processed by torch's own attention kernels, and taken apart
+again; the gradient of a prompt's states is the sum over the rows that share it. On a GPU in half precision
+rows are concatenated (`torch.nn.attention.varlen`); elsewhere, where that kernel does not exist, rows of
+similar length are padded to buckets, for this operation only. On a CPU short rows use two batched products
+and a softmax, for which torch's blocked kernel takes up to twice as long.
 
-Axes: N computed tokens, P places of all rows, B rows, L places of a row, H query heads, K key-value heads,
-D head size.
+Axes: N computed tokens, P positions of all rows, B rows, L positions of a row, H query heads, K key-value
+heads, D head size.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from atrium.models.blocks import decoder_of
 from atrium.train.update.packing import Gathering, Packing
 
 _NAME = "atrium_packed"
-# Above it, what is computed only to be masked costs more than the blocked kernel.
+# Above this, computing masked values costs more than the blocked kernel.
 _SHORT = 128
 _UNDERSTOOD = {"dropout", "position_ids", "use_cache", "output_attentions", "cache_position", "is_causal"}
-"""What models tell their attention that changes nothing here: no dropout in eval mode, always causal."""
+"""Arguments of models' attention calls without effect here: no dropout in eval mode, always causal."""
 
 
 def attend(state_NHD: Tensor, packing: Packing, *, num_heads: int, num_kv_heads: int, scale: float) -> Tensor:
-    """Attention among the packed tokens.
+    """Compute attention among the packed tokens.
 
     Parameters
     ----------
@@ -75,15 +75,15 @@ def attend(state_NHD: Tensor, packing: Packing, *, num_heads: int, num_kv_heads:
 
 
 def gathered(state: Tensor, gathering: Gathering) -> Tensor:
-    """The states [N, ...] at the places [P, ...]; gradients of places are added up in float32 or more."""
+    """Return the states [N, ...] at the positions [P, ...]; gradients are summed in float32 or more."""
     return _Gathered.apply(state, gathering)  # type: ignore[no-any-return]
 
 
 def packed_states(model: PreTrainedModel, packing: Packing) -> Tensor:
-    """The last states [N, D] at the packed tokens, of any transformers model with an attention interface.
+    """Return the last states [N, D] at the packed tokens, for any model with an attention interface.
 
-    Raises `ConfigError` when the model's attention is more than causal attention (sinks, soft caps, windows).
-    Masks are not computed here: `packing_probe` finds out whether they are causal.
+    Raises `ConfigError` if the model's attention is more than causal attention (sinks, soft caps, windows).
+    Masks are not computed here: `packing_probe` determines whether they are causal.
     """
     with attention_of(model, _NAME):
         output = decoder_of(model)(
@@ -98,7 +98,7 @@ def packed_states(model: PreTrainedModel, packing: Packing) -> Tensor:
 
 @contextmanager
 def attention_of(model: PreTrainedModel, implementation: str) -> Iterator[None]:
-    """Have the model attend by an implementation that transformers knows by this name."""
+    """Make the model use the attention implementation with this name in transformers."""
     before = model.config._attn_implementation
     model.config._attn_implementation = implementation
     try:
@@ -118,7 +118,7 @@ def _interface(
     scaling: float | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
-    """The function that transformers calls: states [1, heads, N, D] in, mixed values [1, N, H, D] out."""
+    """Compute attention for transformers: states [1, heads, N, D] in, mixed values [1, N, H, D] out."""
     obstacle = attention_obstacle(module, query, value, attention_mask, packing, others)
     if obstacle is not None or packing is None:
         raise ConfigError(f"{obstacle}; set compute.packing=false")
@@ -143,29 +143,29 @@ def attention_obstacle(
     packing: object,
     others: Mapping[str, object],
 ) -> str | None:
-    """Why a layer that calls its attention with these arguments cannot compute packed tokens, or None."""
+    """Return why a layer with these attention arguments cannot compute packed tokens, or None."""
     name = type(module).__name__
     more = sorted(key for key, given in others.items() if given is not None and key not in _UNDERSTOOD)
     if more:
-        return f"{name} passes {', '.join(more)}, which packed attention does not have"
+        return f"{name} passes {', '.join(more)}, which packed attention does not support"
     if packing is None:
         return f"{name} does not pass keyword arguments on to its attention"
     if attention_mask is not None:
         return f"{name} masks more than later tokens"
     if others.get("is_causal") is False or getattr(module, "is_causal", True) is False:
-        return f"{name} sees later tokens"
+        return f"{name} attends to later tokens"
     if value.shape[-1] != query.shape[-1] or value.shape[-2] != query.shape[-2]:
         return f"{name} has values of another shape than queries"
     return None
 
 
 def _groups_flag(has_groups: bool) -> dict[str, Any]:
-    """What tells `varlen_attn` that query heads share key heads: 2.11 sees it, later ones want to be told."""
+    """Return the flag for grouped heads in `varlen_attn`: 2.11 detects them, later versions need it."""
     return {"enable_gqa": has_groups} if "enable_gqa" in signature(varlen.varlen_attn).parameters else {}
 
 
 class _ShortRows(torch.autograd.Function):
-    """Causal attention of rows [B, H, L, D] with keys and values [B, K, L, D], its probabilities kept."""
+    """Causal attention of rows [B, H, L, D] with keys and values [B, K, L, D], keeping its probabilities."""
 
     @staticmethod
     def forward(ctx: Any, query_BHLD: Tensor, key_BKLD: Tensor, value_BKLD: Tensor, scale: float) -> Tensor:
@@ -230,7 +230,7 @@ class _Gathered(torch.autograd.Function):
 
 
 class _FromRows(torch.autograd.Function):
-    """States at places [P, ...] to those of the tokens' own queries [N, ...]."""
+    """Maps states at positions [P, ...] to those of the tokens' own queries [N, ...]."""
 
     @staticmethod
     def forward(ctx: Any, state: Tensor, packing: Packing) -> Tensor:

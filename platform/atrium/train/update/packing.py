@@ -1,10 +1,10 @@
-"""Which tokens of some rows are computed, and where: no padding, and a shared prompt only once.
+"""The layout of computed tokens: no padding, and a shared prompt only once.
 
-The tokens of a micro-batch stand one behind the other: the distinct prompts, then each row's completion
-without its last token, which predicts nothing. Everything that a model does token by token runs on those N
-tokens. Attention alone needs whole rows, and finds here how to put them together and take them apart.
+The tokens of a micro-batch are concatenated: the distinct prompts, then each row's completion without its
+last token, which predicts nothing. All token-wise operations of a model run on those N tokens. Only attention
+needs whole rows, which it assembles and takes apart with this layout.
 
-Axes: N computed tokens, P places of all rows, B rows, T completion tokens, U distinct prompts, S segments
+Axes: N computed tokens, P positions of all rows, B rows, T completion tokens, U distinct prompts, S segments
 (the prompts and the completions).
 """
 
@@ -24,22 +24,22 @@ from atrium.train.update.micro_batches import split_by_length
 _Index = NDArray[np.int64]
 
 _BUCKET_COST_TOKENS = 2048
-"""What one more bucket costs, in tokens of padding within attention; a rule, not a measurement."""
+"""Cost of one more bucket, in tokens of padding within attention; a rule, not a measurement."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gathering:
-    """Which of some things stands at each of some places, and in which order their gradients are added up.
+    """A gather operation, and the order in which its gradients are summed.
 
     Attributes
     ----------
     index
-        The thing at each place.
+        The source item of each position.
     rounds
-        Places, and the thing at each. No thing stands twice in a round, so that a GPU adds up in the order of
-        rounds, and always to the same sum. Places in no round, such as padding, have no gradient.
+        Positions, and the item at each. No item occurs twice in a round, so that a GPU adds in the order of
+        rounds, and always gets the same sum. Positions in no round, such as padding, have no gradient.
     num_shared
-        Things from here on stand in the first round only.
+        Items from here on occur in the first round only.
     """
 
     index: Tensor
@@ -48,7 +48,7 @@ class Gathering:
 
     @classmethod
     def of(cls, index: _Index, device: torch.device, held: NDArray[np.bool_] | None = None) -> Self:
-        """Gather `index`; only the places that are `held` have gradients, by default all."""
+        """Gather `index`; only the positions that are `held` have gradients, by default all."""
         place = np.arange(len(index)) if held is None else np.flatnonzero(held)
         order = np.argsort(index[place], kind="stable")
         _, counts = np.unique(index[place], return_counts=True)
@@ -68,22 +68,22 @@ class Packing:
     Attributes
     ----------
     token_N, position_N
-        Token ids, and each token's place in its row.
+        Token ids, and each token's position in its row.
     source
-        The token at each place of the rows, bucket after bucket; token 0 where a row is padded. Causal
-        attention keeps padding, which stands on the right, from reaching any token. The first round of its
-        gradients are the places of the tokens' own queries.
+        The token at each position of the rows, bucket after bucket; token 0 for padding. Causal attention
+        keeps padding, which is on the right, from reaching any token. The first round of its gradients are
+        the positions of the tokens' own queries.
     bucket_shapes
-        Rows and places per row of each bucket.
+        Rows and positions per row of each bucket.
     row_ends
-        Where rows begin and end in `source` (int32 [B + 1]) if they stand there without padding, else None.
+        Boundaries of rows in `source` (int32 [B + 1]) if they have no padding, else None.
     predicting
         The token whose state predicts each completion token of each row, row after row.
 
     Examples
     --------
     Two completions, (1, 2) and (3), of the prompt (7, 8): the prompt is computed once, and a completion's
-    last token not at all, since nothing is predicted from it. Of six places, two hold the prompt again.
+    last token not at all, since nothing is predicted from it. Of six positions, two repeat the prompt.
 
     >>> packing = pack(
     ...     torch.tensor([[7, 8, 1, 2], [7, 8, 3, 0]]),
@@ -109,12 +109,12 @@ class Packing:
 
     @property
     def place_N(self) -> Tensor:
-        """The place of each token's own query."""
+        """The position of each token's own query."""
         return self.source.rounds[0][0]
 
     @property
     def bucket_lengths(self) -> tuple[int, ...]:
-        """The places per row of each bucket."""
+        """The positions per row of each bucket."""
         return tuple(length for _, length in self.bucket_shapes)
 
 
@@ -126,14 +126,14 @@ def pack(
     *,
     padded: bool,
 ) -> Packing:
-    """Lay out the tokens of rows as `RolloutRows` holds them.
+    """Lay out the tokens of rows in the format of `RolloutRows`.
 
     Parameters
     ----------
     prompt_index_B
         Rows with equal values have equal prompts, which are computed once.
     padded
-        Pad rows of similar length to buckets for attention; otherwise rows follow each other.
+        Whether to pad rows of similar length to buckets for attention; otherwise rows are concatenated.
     """
     segments = _Segments(num_prompt_tokens_B, num_tokens_B, prompt_index_B)
     width_B = segments.width_B
@@ -160,7 +160,7 @@ def pack(
 
 
 class _Segments:
-    """The places of prompts and completions among the computed tokens: distinct prompts come first.
+    """The positions of prompts and completions among the computed tokens; distinct prompts come first.
 
     S segments: U distinct prompts, and the B completions without the last token of each.
     """
@@ -178,12 +178,12 @@ class _Segments:
         self._later_start_B = self._start_S[len(owner_U) :]
 
     def tokens(self) -> tuple[_Index, _Index]:
-        """For each of the N computed tokens, the row and the column where it stands."""
+        """Return the row and column of each of the N computed tokens."""
         row_N = np.repeat(self._row_S, self._length_S)
         return row_N, np.arange(len(row_N)) - np.repeat(self._start_S - self._first_column_S, self._length_S)
 
     def tokens_at(self, rows: _Index, column: _Index) -> _Index:
-        """The computed tokens [rows, columns] at some columns of some rows."""
+        """Return the computed tokens [rows, columns] at some columns of some rows."""
         num_prompt = self._num_prompt_B[rows, None]
         later_start = self._later_start_B[rows, None] - num_prompt
         start: _Index = np.where(column < num_prompt, self._prompt_start_B[rows, None], later_start)
@@ -191,13 +191,13 @@ class _Segments:
 
 
 def num_packed_tokens(num_prompt_tokens_B: _Index, num_tokens_B: _Index, prompt_index_B: _Index) -> int:
-    """The number of tokens that are computed for rows of these lengths."""
+    """Return the number of tokens that are computed for rows of these lengths."""
     _, owner_U = np.unique(prompt_index_B, return_index=True)
     return int(num_prompt_tokens_B[owner_U].sum() + _num_later(num_prompt_tokens_B, num_tokens_B).sum())
 
 
 def _num_later(num_prompt_tokens_B: _Index, num_tokens_B: _Index) -> _Index:
-    """The completion tokens of each row that predict another: all but its last."""
+    """Return the completion tokens of each row that predict another: all but its last."""
     num_later_B: _Index = np.maximum(num_tokens_B - num_prompt_tokens_B - 1, 0)
     return num_later_B
 
@@ -208,6 +208,6 @@ def _buckets(width_B: _Index) -> list[_Index]:
 
 
 def rows_and_offsets(length_B: _Index) -> tuple[_Index, _Index]:
-    """The row of each thing and its number within the row, for rows of these lengths one behind the other."""
+    """Return each item's row and index within the row, for concatenated rows of these lengths."""
     row = np.repeat(np.arange(len(length_B)), length_B)
     return row, np.arange(len(row)) - np.repeat(np.cumsum(length_B) - length_B, length_B)

@@ -1,7 +1,7 @@
-"""Whether a model can compute packed tokens: every layer has to be plain causal attention over whole rows.
+"""A probe of whether a model supports packed tokens: every layer must be plain causal attention.
 
-One short pass asks each layer what it passes to its attention. Masks are judged by their functions, at
-distances of up to 2^30 tokens, so a window or chunk is found however long it is.
+One short pass records what each layer passes to its attention. Masks are checked by their functions, at
+distances of up to 2^30 tokens, so a window or chunk of any length is found.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from atrium.train.update.packed_attention import attention_obstacle, attention_o
 _NAME = "atrium_packing_probe"
 _NUM_TOKENS = 8
 _MODEL_ERRORS = (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError)
-"""What a model's own code raises where it cannot do without a mask, or without its own attention."""
+"""Errors that a model's own code raises if it needs a mask, or its own attention."""
 
 
 @dataclass
 class _Calls:
-    """What the layers of a model passed to their attention in one pass."""
+    """The arguments that a model's layers passed to their attention in one pass."""
 
     num_calls: int = 0
     obstacles: list[str] = field(default_factory=list)
 
 
 def packing_obstacle(model: PreTrainedModel, device: torch.device) -> str | None:
-    """Why the model cannot compute packed tokens, in a few words, or None where it can."""
+    """Return a short reason why the model cannot compute packed tokens, or None if it can."""
     calls = _Calls()
     position_1N = torch.arange(_NUM_TOKENS, device=device)[None]
     config = model.config.get_text_config()
@@ -49,7 +49,7 @@ def packing_obstacle(model: PreTrainedModel, device: torch.device) -> str | None
     except ConfigError as error:
         calls.obstacles.append(str(error))
     except _MODEL_ERRORS as error:
-        calls.obstacles.append(f"{type(model).__name__} needs a mask of its own ({one_line(error)})")
+        calls.obstacles.append(f"{type(model).__name__} needs its own mask ({one_line(error)})")
     if calls.obstacles:
         named = ", ".join(f"{name}={size}" for name, size in windows(config.to_dict()).items())
         return calls.obstacles[0] + (f" ({named})" if named else "")
@@ -72,7 +72,7 @@ def _attention(
     scaling: float | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
-    """Note what a layer passes; its values in place of attention's result."""
+    """Record a layer's arguments; return its values instead of attention's result."""
     obstacle = attention_obstacle(module, query, value, attention_mask, packing, others)
     if packing is None:
         raise ConfigError(obstacle)
@@ -89,14 +89,14 @@ def _mask(
     device: Any = "cpu",  # noqa: ANN401 - as torch takes it
     **_: object,
 ) -> Tensor | None:
-    """No mask for a plain causal one, as in packed passes; else a mask, which a layer then passes on."""
+    """Return None for a plain causal mask, as in packed passes; else a mask, which a layer passes on."""
     if _is_causal(mask_function, device):
         return None
     return torch.ones(1, 1, q_length, kv_length, dtype=torch.bool, device=device).tril()
 
 
 def _is_causal(mask_function: Callable[..., Any], device: Any) -> bool:  # noqa: ANN401 - as torch takes it
-    """Whether the function lets a query see its own and all earlier positions, and no others."""
+    """Return whether a query attends to its own and all earlier positions, and to no others."""
     near = {0, *(2**power + offset for power in range(31) for offset in (-1, 0, 1))}
     position = torch.tensor(sorted(near), device=device)
     query, key = position[:, None], position[None]

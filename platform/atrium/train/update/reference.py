@@ -1,6 +1,6 @@
-"""The reference policy of a regularizer: a model of its own, which follows the policy by the method's rule.
+"""The reference policy of a regularizer: a separate model, which follows the policy by the method's rule.
 
-A reference that stays at the beginning needs no model of its own where only adapters are trained.
+If only adapters are trained, a frozen reference needs no separate model.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from atrium.train.update.token_logprobs import Entropy
 
 @dataclass(frozen=True, kw_only=True)
 class MovingReference:
-    """A model that holds the reference's weights.
+    """A model with the reference's weights.
 
-    `moves` is False for a reference that stays at the policy that training began with; a checkpoint then
-    need not hold it. How far it moves after a step is said by `atrium.method.references`.
+    `moves` is False for a reference that stays at the initial policy; a checkpoint then need not contain it.
+    `atrium.method.references` decides how far it moves after a step.
     """
 
     model: nn.Module
     moves: bool
 
     def follow(self, weights: Mapping[str, Tensor], share: float) -> None:
-        """Take over a share of the policy's weights: 0 nothing, 1 all, between a weighted mean."""
+        """Adopt a share of the policy's weights: 0 for nothing, 1 for all, else a weighted mean."""
         if share == 1.0:
             self.load(weights)
         elif share > 0.0:
@@ -39,19 +39,19 @@ class MovingReference:
                     parameter.lerp_(weights[name].to(parameter), share)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Take these weights."""
+        """Load these weights."""
         with torch.no_grad():
             self.model.load_state_dict(weights, strict=False)
 
     def saved_weights(self) -> dict[str, Tensor] | None:
-        """The weights for a checkpoint: the parameters of a reference that moves, None for a frozen one."""
+        """Return the weights for a checkpoint: a moving reference's parameters, None for a frozen one."""
         return dict(self.model.named_parameters()) if self.moves else None
 
 
 class UnadaptedForward(PolicyForward):
-    """The forward pass of the policy without its adapters: of the model that training began with."""
+    """The forward pass of the policy without its adapters, that is, of the initial model."""
 
     def __call__(self, rows: RolloutRows, *, entropy: Entropy) -> PolicyTokens:
-        """As the policy's own, with adapters off."""
+        """Compute as the policy's own forward pass, with adapters off."""
         with adapters_off(self.model):
             return super().__call__(rows, entropy=entropy)

@@ -1,8 +1,8 @@
 """Log-probabilities and entropies of chosen tokens from the last states, without all logits in memory.
 
-Logits live for one chunk of tokens. Where there is only one, it is kept for the backward pass; otherwise each
-is computed again there, so that memory does not grow with the number of tokens times the vocabulary. The
-gradient is made in their place. Log-softmax is at least float32, whatever the model computes in.
+Logits exist for one chunk of tokens at a time. A single chunk is kept for the backward pass; several are
+recomputed there, so that memory does not grow with the number of tokens times the vocabulary. The gradient
+overwrites them. Log-softmax is at least float32, whatever the model's dtype.
 
 Axes: M tokens, D width of the model, V vocabulary.
 """
@@ -19,10 +19,10 @@ from torch import Tensor, nn
 Entropy = Literal["none", "value", "gradient"]
 
 _CHUNK_NUMBERS = 1 << 27
-"""Logits of a chunk: half a gigabyte in float32."""
+"""Number of logits in a chunk: half a gigabyte in float32."""
 
 _BLOCK_NUMBERS = {"cpu": 1 << 19, "cuda": 1 << 25}
-"""Logits that operations pass over together: what a processor's cache holds; for a GPU, not measured."""
+"""Number of logits processed together: as many as fit into a processor's cache; not measured for a GPU."""
 
 
 def token_logprobs(
@@ -34,11 +34,11 @@ def token_logprobs(
     entropy: Entropy,
     float32_logits: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """log softmax(head(state) / temperature) at the tokens [M], and the entropy [M] of that distribution.
+    """Return log softmax(head(state) / temperature) at the tokens [M], and that distribution's entropy [M].
 
     The entropy, in nats, carries a gradient only for `"gradient"`, and is None for `"none"`. With
-    `float32_logits` the products of rounded states and weights are not rounded themselves, as vLLM has it for
-    a float32 head; their gradient is rounded as before.
+    `float32_logits` the products of rounded states and weights are not rounded themselves, as in vLLM with a
+    float32 head; their gradient is rounded as before.
     """
     weight_VD = head.get_parameter("weight")
     is_plain = type(head) is nn.Linear and getattr(head, "bias", None) is None
@@ -60,7 +60,7 @@ def token_logprobs(
 
 
 def tempered_logits(head: nn.Module, state_MD: Tensor, temperature: float) -> Tensor:
-    """The head's logits [M, V] over the temperature, in float32 or more."""
+    """Return the head's logits [M, V] divided by the temperature, in float32 or more."""
     logits_MV: Tensor = head(state_MD)
     logits_MV = logits_MV.to(torch.promote_types(logits_MV.dtype, torch.float32))
     return logits_MV if temperature == 1.0 else logits_MV / temperature
@@ -69,7 +69,7 @@ def tempered_logits(head: nn.Module, state_MD: Tensor, temperature: float) -> Te
 def selected_logprobs(
     logits_MV: Tensor, token_M: Tensor, *, entropy: Entropy
 ) -> tuple[Tensor, Tensor | None]:
-    """`token_logprobs` from all logits: the plain form that the fused one is tested against."""
+    """Compute `token_logprobs` from all logits: the plain form that the fused one is tested against."""
     logprob_MV = logits_MV.log_softmax(dim=-1)
     logprob_M = logprob_MV.gather(1, token_M[:, None])[:, 0]
     if entropy == "none":
@@ -80,9 +80,9 @@ def selected_logprobs(
 
 
 class _FusedLogprobs(torch.autograd.Function):
-    """Log-probabilities and entropies [M], from logits that become their own gradient.
+    """Log-probabilities and entropies [M], from logits that are overwritten by their own gradient.
 
-    One chunk of logits is kept for the backward pass; of several, each is computed again.
+    A single chunk of logits is kept for the backward pass; several are recomputed.
     """
 
     @staticmethod
@@ -102,7 +102,7 @@ class _FusedLogprobs(torch.autograd.Function):
                 log_total = total.log()
                 logprob_M[part] = block.gather(1, token_M[part, None])[:, 0] - log_total
                 entropy_M[part] = log_total - torch.linalg.vecdot(share, block) / total
-                # Logits that are kept are those over the greatest, from here on.
+                # Kept logits are relative to the maximum from here on.
                 log_sum_M[part] = log_total if is_kept else log_total + most[:, 0]
             if is_kept:
                 kept.append(logits)
@@ -138,7 +138,7 @@ class _FusedLogprobs(torch.autograd.Function):
                 block.scatter_add_(1, token_M[part, None], slope_M[part, None])
             gradient = logits.to(state_MD.dtype)
             torch.mm(gradient, weight_VD, out=state_gradient_MD[chunk])
-            if ctx.needs_input_grad[1]:  # a head that is not trained costs no product
+            if ctx.needs_input_grad[1]:  # a head that is not trained needs no product
                 product_VD = gradient.t() @ state_MD[chunk]
                 if weight_gradient_VD is None:
                     weight_gradient_VD = product_VD.to(log_sum_M.dtype)
@@ -158,7 +158,7 @@ def _logits(state: Tensor, weight_VD: Tensor, temperature: float, dtype: torch.d
 
 
 def _unrounded(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
-    """The product of two matrices of few bits in `dtype`, which a GPU adds up in anyway."""
+    """Return the product of two low-precision matrices in `dtype`, in which a GPU accumulates anyway."""
     if left.device.type == "cuda":
         return torch.mm(left, right, out_dtype=dtype)
     with torch.autocast(left.device.type, enabled=False):
@@ -170,12 +170,12 @@ def _chunks(num_tokens: int, num_logits_per_token: int) -> list[slice]:
 
 
 def _blocks(chunk: slice, logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """The logits of a chunk's tokens, some tokens at a time."""
+    """Yield the logits of a chunk's tokens, some tokens at a time."""
     for part in _parts(chunk, _BLOCK_NUMBERS[logits.device.type] // logits.shape[1]):
         yield part, logits[part.start - chunk.start : part.stop - chunk.start]
 
 
 def _parts(whole: slice, size: int) -> list[slice]:
-    """Consecutive parts of at most `size`, or of one."""
+    """Return consecutive parts of at most `size`, or of one."""
     starts = range(whole.start, whole.stop, max(1, size))
     return [slice(start, min(start + starts.step, whole.stop)) for start in starts]

@@ -33,13 +33,13 @@ from atrium.train.update.optimizer import PolicyOptimizer
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateSettings:
-    """How a rollout batch becomes updates.
+    """The settings of a rollout batch's updates.
 
-    `behavior_logprobs`: `engine` takes the engine's numbers as the behavior policy's, `recompute` runs a
-    pass with the trainer, by the weights that sampled. `micro_batch_tokens` bounds the padded tokens of one
-    forward and backward. `is_stale` says that these may be other weights than those a step begins with.
-    `shrinks` halves micro-batches where memory lacks. `peak_flops` is the device's, per second, or None where
-    unknown.
+    `behavior_logprobs`: `engine` uses the engine's log-probabilities as the behavior policy's, `recompute`
+    runs a pass of the trainer with the weights that sampled. `micro_batch_tokens` bounds the padded tokens of
+    one forward and backward pass. `is_stale` says that the sampling weights may differ from those at the
+    start of a step. `shrinks` halves micro-batches if memory is short. `peak_flops` is the device's peak per
+    second, or None if unknown.
     """
 
     num_minibatches: int
@@ -54,7 +54,7 @@ class UpdateSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One update of a minibatch: the gradient's norm, and the learning rate, None where it was not made."""
+    """An update of a minibatch: the gradient's norm, and the learning rate, None if it was not applied."""
 
     number: int
     minibatch: RolloutRows
@@ -64,9 +64,9 @@ class Attempt:
 
 @dataclass(kw_only=True)
 class Update:
-    """An objective, the policy's forward pass and its optimiser: what one rollout batch is put through.
+    """An objective, the policy's forward pass and its optimizer: everything that updates on a batch need.
 
-    `reference_forward` computes the reference policy's log-probabilities where the objective needs them.
+    `reference_forward` computes the reference policy's log-probabilities if the objective needs them.
     """
 
     objective: Objective
@@ -77,7 +77,7 @@ class Update:
 
     @property
     def num_updates_per_batch(self) -> int:
-        """The optimiser updates that a full rollout batch is used for."""
+        """The number of optimizer updates per full rollout batch."""
         return self.settings.num_minibatches * self.settings.num_epochs
 
     def update_batch(
@@ -89,7 +89,7 @@ class Update:
         budget: MicroBatchBudget,
         record: StepRecord,
     ) -> Iterator[Attempt]:
-        """Make a batch's updates one after the other; the gradient of one that was not made is kept."""
+        """Yield a batch's updates one by one; the gradient of one that was not applied is kept."""
         with budget.phase("scoring a batch", metrics.SCORE_S):
             rows = budget.fit(lambda: self.with_advantages(rows, budget))
         record.begin_updates(rows)
@@ -108,21 +108,21 @@ class Update:
                 )
 
     def with_advantages(self, rows: RolloutRows, budget: MicroBatchBudget) -> RolloutRows:
-        """The batch with behavior and reference log-probabilities where they are needed, and advantages."""
+        """Return the batch with advantages, and with behavior and reference log-probabilities if needed."""
         needs = self.objective.needs
         if needs.distribution != "none":
             rows = self._with_proximal_states(rows, budget)
         batch = self._with_anchors(rows, budget)
         if needs.reference_pass:
-            assert self.reference_forward is not None, "assembled with a reference when one is needed"
+            assert self.reference_forward is not None, "assembled with a reference if one is needed"
             reference = without_gradient(rows, self.reference_forward, budget)
             batch = replace(batch, reference_logprob_BT=reference.logprob_BT)
         return rows.with_batch(self.objective.with_advantages(batch))
 
     def split_minibatches(self, rows: RolloutRows, step: int, epoch: int) -> Iterator[NDArray[np.int64]]:
-        """Row indices of minibatches of whole groups, in an order keyed by step and epoch.
+        """Yield row indices of minibatches of whole groups, in an order keyed by step and epoch.
 
-        A minibatch in which no group trains is left out.
+        Minibatches without training groups are left out.
         """
         group_B = rows.batch.group_B.cpu().numpy()
         is_trained_B = rows.batch.is_trained_B.cpu().numpy()
@@ -136,7 +136,7 @@ class Update:
     def prepare(
         self, minibatch: RolloutRows, state: ObjectiveState, budget: MicroBatchBudget
     ) -> MinibatchConstants:
-        """The constants that the minibatch's micro-batches share, from a pass where one is needed."""
+        """Return the constants shared by the minibatch's micro-batches, from a pass if one is needed."""
         policy = None
         if self.objective.needs.prepare_pass:
             policy = without_gradient(minibatch, self.forward, budget)
@@ -149,11 +149,11 @@ class Update:
         budget: MicroBatchBudget,
         record: StepRecord,
     ) -> None:
-        """Leave the minibatch's gradient in the parameters: forward, loss and backward of micro-batches."""
+        """Accumulate the minibatch's gradient in the parameters: forward, loss and backward passes."""
         entropy: Literal["gradient", "value"] = "value"
         if self.objective.needs.entropy == "gradient":
             entropy = "gradient"
-        self.optimizer.zero_grad()  # of passes that lacked memory
+        self.optimizer.zero_grad()  # of passes that ran out of memory
         record.begin_passes()
         for place_B, is_real in budget.split(self.forward, minibatch, minibatch.trained_rows()):
             rows = minibatch.select(place_B)
@@ -163,28 +163,28 @@ class Update:
                 constants = prepared.select(index_B, policy.logprob_BT.shape[1])
                 output = self.objective.loss(rows.batch, policy, constants)
             with budget.phase("the backward pass of an update", metrics.BACKWARD_S):
-                # A rank whose rows are done adds nothing, but takes part in the exchange of gradients.
+                # A rank without remaining rows adds nothing, but takes part in the exchange of gradients.
                 (output.loss if is_real else output.loss * 0.0).backward()
             record.see(place_B, rows, policy, output, is_real=is_real)
 
     def apply(self, step: int) -> tuple[float, float | None]:
-        """Clip the gradient and take the optimiser's step, or none where it is not finite.
+        """Clip the gradient and apply the optimizer, unless the gradient is not finite.
 
-        The gradient's norm before it was clipped, and the learning rate of the step that was taken.
+        Returns the gradient's norm before clipping, and the learning rate if it was applied.
         """
         with memory_explained("the optimiser's step", self.optimizer.memory_advice):
             grad_norm = self.optimizer.clip_gradient()
             if not math.isfinite(grad_norm):
                 return grad_norm, None
             learning_rate = self.optimizer.step(step)
-        self.optimizer.zero_grad()  # what comes next, such as sampling, has its memory
+        self.optimizer.zero_grad()  # what comes next, such as sampling, needs the memory
         return grad_norm, learning_rate
 
     def _with_anchors(self, rows: RolloutRows, budget: MicroBatchBudget) -> Batch:
-        """The batch with the log-probabilities of those anchors that are not the policy itself.
+        """Return the batch with the log-probabilities of those anchors that are not the policy itself.
 
-        Where the weights that begin the step have sampled, one pass is both anchors', or the engine's numbers
-        are.
+        If the weights at the start of the step sampled it, one pass serves both anchors, or the engine's
+        log-probabilities do.
         """
         compares = self.objective.needs.anchor_pass or self.num_updates_per_batch > 1
         if self.settings.is_stale:
@@ -206,8 +206,8 @@ class Update:
         rollout_BT, behavior_BT, proximal_BT = batch.rollout_logprob_BT, batch.behavior_logprob_BT, None
         if self.settings.behavior_logprobs == "recompute" and behavior_BT is None:
             raise CheckpointError(
-                "a lagged batch of an earlier version lacks the trainer's log-probabilities by the weights "
-                "that sampled it; start the run anew, or finish it with the version that began it"
+                "a lagged batch of an earlier version has no trainer's log-probabilities under the "
+                "weights that sampled it; start a new run, or finish it with the version that began it"
             )
         is_unknown = bool((rollout_BT.isnan() & batch.mask_BT).any())
         begins = compares and "proximal" in self.objective.method.anchors
@@ -223,7 +223,7 @@ class Update:
         )
 
     def _with_proximal_states(self, rows: RolloutRows, budget: MicroBatchBudget) -> RolloutRows:
-        """The rows with the states from which the distributions of now can be made again."""
+        """Return the rows with the states from which the current distributions can be recomputed."""
         width = self.forward.model.get_output_embeddings().weight.shape[1]  # type: ignore[operator]
         state_BTD = rows.batch.rollout_logprob_BT.new_zeros((*rows.batch.mask_BT.shape, width))
         with torch.no_grad():
@@ -238,14 +238,14 @@ class Update:
         return replace(rows, proximal_state_BTD=state_BTD)
 
     def _keyed(self, rows: RolloutRows, step: int, number: int) -> RolloutRows:
-        """The rows with keys of this update for the objective's random choices."""
+        """Return the rows with keys of this update for the objective's random choices."""
         occasion = derive_seed(self.settings.seed, "update", step, number)
         key_B = keyed_anew(rows.batch.sample_key_B, occasion)
         return rows.with_batch(replace(rows.batch, sample_key_B=key_B))
 
 
 def without_gradient(rows: RolloutRows, forward: PolicyForward, budget: MicroBatchBudget) -> PolicyTokens:
-    """The policy's numbers on all rows, by micro-batches of similar length, at their own places.
+    """Return the policy's values on all rows, computed in micro-batches of similar length.
 
     Each rank computes a share; all of them get the whole.
     """
@@ -262,7 +262,7 @@ def without_gradient(rows: RolloutRows, forward: PolicyForward, budget: MicroBat
             logprob_BT[index, :num_tokens] = policy.logprob_BT.to(logprob_BT.dtype)
             assert policy.entropy_BT is not None
             entropy_BT[index, :num_tokens] = policy.entropy_BT.to(entropy_BT.dtype)
-    # What other ranks compute is 0 here, so the sums are exact.
+    # Values of other ranks are 0 here, so the sums are exact.
     budget.ranks.add_up(logprob_BT)
     budget.ranks.add_up(entropy_BT)
     return PolicyTokens(logprob_BT=logprob_BT, entropy_BT=entropy_BT)

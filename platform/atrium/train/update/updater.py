@@ -1,4 +1,4 @@
-"""A training step's updates, and what stands around them: memory, ranks, measurements, refused gradients."""
+"""The updates of a training step with memory limits, ranks, measurements, and refused gradients."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from atrium.train.update.update import Attempt, Update, without_gradient
 
 @dataclass(frozen=True, kw_only=True)
 class StepOutput:
-    """The number of updates that were made, what they carry on, and the traces if they were asked for."""
+    """The number of applied updates, the state they carry on, and the traces if requested."""
 
     num_updates: int
     carried: UpdateState
@@ -40,11 +40,11 @@ class StepOutput:
 
 @dataclass(kw_only=True)
 class PolicyUpdater(Update):
-    """Updates a policy step by step, within memory, on one or several ranks.
+    """Updates a policy step by step, within memory limits, on one or several ranks.
 
-    `faults` decides about updates whose gradient is not finite. Every one of the `ranks` has the whole batch;
-    they divide its passes among them. Passes run within `memory_limit`. `direct_token_id` is the token by
-    which a policy with the habit answers without work; None where no such habit is known.
+    `faults` decides about updates whose gradient is not finite. Each of the `ranks` has the whole batch; they
+    divide its passes among them. Passes run within `memory_limit`. `direct_token_id` is the token that begins
+    an answer without reasoning; None if no such habit is known.
     """
 
     faults: FaultHandling = FaultHandling()
@@ -62,10 +62,10 @@ class PolicyUpdater(Update):
         trace: bool,
         carried: UpdateState = NO_FAULTS,
     ) -> StepOutput:
-        """Score the batch, run its updates, add what was seen to `measurements`.
+        """Score the batch, run its updates, and add to `measurements`.
 
-        An update whose gradient is not finite is skipped before the optimiser sees it; raises
-        `TrainingDivergedError` when that were too many in a row, `MemoryExhaustedError` when memory lacks.
+        An update whose gradient is not finite is skipped; raises `TrainingDivergedError` if there are too
+        many in a row, `MemoryExhaustedError` if memory is short.
         """
         record = StepRecord(
             measurements=measurements,
@@ -98,7 +98,7 @@ class PolicyUpdater(Update):
     def behavior_logprobs(
         self, rows: RolloutRows, carried: UpdateState, measurements: Measurements
     ) -> Tensor:
-        """The log-probabilities [B, T] of rows by the weights of now, which have sampled them."""
+        """Return log-probabilities [B, T] of the rows under the current weights, which also sampled them."""
         budget = self._budget(carried.micro_batch_tokens or self.settings.micro_batch_tokens, measurements)
         with budget.phase("computing behavior log-probabilities", metrics.BEHAVIOR_S):
             return budget.fit(lambda: without_gradient(rows, self.forward, budget)).logprob_BT
@@ -118,9 +118,9 @@ class PolicyUpdater(Update):
     def _measure_work(
         self, rows: RolloutRows, direct_token_id: int, budget: MicroBatchBudget, measurements: Measurements
     ) -> None:
-        """Measure the probability of work before the answer, over the batch's prompts.
+        """Measure the probability that answers begin with reasoning, over the batch's prompts.
 
-        It is read from the distribution of the first token, not from what was sampled.
+        It is computed from the distribution of the first token, not from the samples.
         """
         _, first = np.unique(rows.prompt_index_B, return_index=True)
         token_BL = rows.token_BL.clone()
@@ -132,9 +132,9 @@ class PolicyUpdater(Update):
         measurements.add(metrics.WORKED_FRAC, float((1.0 - prob_B).sum()), len(first))
 
     def _measure_kl(self, rows: RolloutRows, budget: MicroBatchBudget, measurements: Measurements) -> None:
-        """Measure how far the updates took the policy from the one that sampled, on a fixed share of rows.
+        """Measure how far the updates moved the policy from the one that sampled, on a fixed share of rows.
 
-        Metrics of the updates see the policy before each of them; what the last one did, none does.
+        Metrics of the updates see the policy before each of them, and none sees the effect of the last one.
         """
         num_rows = rows.batch.num_rows
         some = rows.select(np.arange(0, num_rows, max(1, min(8, num_rows // 16))))
@@ -150,7 +150,7 @@ class PolicyUpdater(Update):
         measurements.add(metrics.KL_AFTER_UPDATE, float(total), float(count))
 
     def _skip(self, attempt: Attempt, num_in_a_row: int, state: ObjectiveState, step: int) -> None:
-        """Forget the gradient, and have the fault handled."""
+        """Clear the gradient, and handle the fault."""
         skipped = SkippedUpdate(
             step=step,
             update=attempt.number,
@@ -163,7 +163,7 @@ class PolicyUpdater(Update):
         self.faults.handle(skipped, num_in_a_row)
 
     def _unfinite(self) -> tuple[str, ...]:
-        """The parameters whose gradients are not finite on some rank, in the model's order."""
+        """Return the parameters whose gradients are not finite on some rank, in the model's order."""
         gradients = self.optimizer.gradients()
         found = {name for names in self.ranks.gather(unfinite_parameters(gradients)) for name in names}
         return tuple(name for name in gradients if name in found)

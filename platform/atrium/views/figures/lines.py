@@ -50,7 +50,7 @@ def draw_series(axes: Axes, series: Series, x: Axis, y: Axis) -> None:
         return
     low_N, high_N = shown(series.low, y), shown(series.high, y)
     if series.has_whiskers:
-        # A bound that stands in where all values are equal need not lie on both sides of them.
+        # A bound that replaces an interval of equal values need not lie on both sides of them.
         errors = np.nan_to_num(np.maximum([y_N - low_N, high_N - y_N], 0.0))
         axes.errorbar(x_N, y_N, yerr=errors, fmt="none", color=colour, capsize=2.5, elinewidth=0.9)
     else:
@@ -77,7 +77,7 @@ def draw_marks(axes: Axes, marks: Sequence[Mark], x: Axis, y: Axis) -> None:
 
 
 def shown(values: Sequence[float | None], axis: Axis) -> Values:
-    """The values as they are drawn: shares and points in percent, unknown ones as gaps."""
+    """Return the values as drawn: shares and points in percent, unknown ones as gaps."""
     return np.array(values, dtype=np.float64) * (100.0 if axis.unit in _PERCENT else 1.0)
 
 

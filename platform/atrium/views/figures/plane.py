@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 _EQUAL = 1e-9
 _ROOM, _LEAST_ROOM = 0.15, 0.02
 _LINE = 0.2
-"""Inches between the names of two points, at a height of the axes that their titles have reduced."""
+"""Inches between the names of two points, for axes whose height is reduced by their titles."""
 
 
 def draw_plane(axes: Axes, figure: Plane, inches: float, name_width: int) -> None:
     """Draw points with their names on the right of the axes, and curves below them.
 
-    The axes are about so many inches high.
+    The axes are about `inches` high.
     """
     draw_marks(axes, figure.marks, figure.x, figure.y)
     for curve in figure.curves:
@@ -44,7 +44,7 @@ def draw_plane(axes: Axes, figure: Plane, inches: float, name_width: int) -> Non
 
 
 def merged(points: Sequence[Point]) -> list[Point]:
-    """The points; those at one place are one, under all of their names."""
+    """Return the points; those at the same position are merged under all of their names."""
     found: list[Point] = []
     for point in points:
         twin = next((one for one in found if math.dist((one.x, one.y), (point.x, point.y)) < _EQUAL), None)
@@ -56,7 +56,7 @@ def merged(points: Sequence[Point]) -> list[Point]:
 
 
 def _set_ends(axes: Axes, figure: Plane, points: Sequence[Point]) -> None:
-    """Leave room around the points, unless the figure fixes the ends; no bound lies below 0."""
+    """Leave space around the points, unless the figure fixes the ends; no bound is below 0."""
     for axis, values, set_ends in (
         (figure.x, [point.x for point in points], axes.set_xlim),
         (figure.y, [point.y for point in points], axes.set_ylim),
@@ -67,7 +67,7 @@ def _set_ends(axes: Axes, figure: Plane, points: Sequence[Point]) -> None:
 
 
 def _name(axes: Axes, points: Sequence[Point], *, gap: float, width: int) -> None:
-    """Name the points at the right of the axes, `gap` of the axes apart, each name joined to its point."""
+    """Name the points at the right of the axes, `gap` of the axes apart, each name connected to its point."""
     gap *= max((len(textwrap.wrap(point.name, width)) for point in points), default=1)
     bottom, top = axes.get_ylim()
     gap *= top - bottom

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _MAX_COLUMNS = 600
 _ROOM = 0.05
-"""The share of its range that is left free at either side of the rows' values."""
+"""Share of the range that is left free on each side of the rows' values."""
 
 
 def draw_intervals(axes: Axes, figure: Intervals, name_width: int) -> None:
@@ -60,7 +60,7 @@ def draw_grid(axes: Axes, figure: Grid, name_width: int) -> None:
 
 
 def name_rows(axes: Axes, names: Sequence[str], width: int) -> None:
-    """Name the rows, the first of which is on top; long names take several lines."""
+    """Name the rows from top to bottom; long names take several lines."""
     axes.set_yticks(range(len(names)), [literal(textwrap.fill(name, width)) for name in names])
     for text, name in zip(axes.get_yticklabels(), names, strict=True):
         text.set(color=BLACK, gid=tip(name))

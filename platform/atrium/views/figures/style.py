@@ -1,4 +1,4 @@
-"""How figures look: colours, axes, places of labels, and a figure as an element of a page.
+"""The style of figures: colors, axes, positions of labels, and a figure as an element of a page.
 
 Matplotlib's object interface with the Agg canvas only: no pyplot, no global state, no display.
 """
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours come first, which people with any colour vision tell apart.
+# Okabe and Ito's colors come first, which people with any color vision can distinguish.
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#C2528B"
 BLACK, GREY, FAINT = "#1B1D20", "#5F6368", "#E3E5E8"
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, "#6B5BD2", "#A67C00", "#3AA0D8", "#8A4B2A")
-"""The hues of `document.palette`, which the dashboard has too."""
+"""The hues of `document.palette`, which the dashboard uses too."""
 DASHES = ("-", "--", "-.", ":")
 _EDGE = "#B8BCC2"
 _VARIABLES = {
@@ -33,16 +33,16 @@ _VARIABLES = {
     _EDGE.lower(): "--line",
     BLUE.lower(): "--accent",
 }
-"""What a page's style sheet calls these colours, which it has for a dark look too."""
+"""Variables in a page's style sheet for these colors, which it also defines for a dark theme."""
 _TIP = "tip: "
 FileKind = Literal["png", "svg", "pdf"]
 _DPI = 144
 LABEL_SIZE = 8
-"""The size of text in points; ticks and legends are a point smaller."""
+"""Size of text in points; ticks and legends are one point smaller."""
 
 
 def use_cache(cache_dir: Path) -> None:
-    """Let matplotlib keep its caches below this folder, if it can be made and the environment names none."""
+    """Let matplotlib keep its caches in this folder, if it can be created and none is set."""
     folder = cache_dir.absolute() / "matplotlib"
     with suppress(OSError):
         if "MPLCONFIGDIR" not in os.environ:
@@ -51,8 +51,8 @@ def use_cache(cache_dir: Path) -> None:
 
 
 def new_figure(inches: tuple[float, float]) -> Figure:
-    """An empty white figure, whose panels leave room for their texts."""
-    # Matplotlib costs 0.4 s and reads MPLCONFIGDIR when it is imported.
+    """Return an empty white figure, whose panels leave space for their texts."""
+    # Importing matplotlib takes 0.4 s and reads MPLCONFIGDIR.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -62,7 +62,7 @@ def new_figure(inches: tuple[float, float]) -> Figure:
 
 
 def style(axes: Axes, *, title: str = "", x: str = "", y: str = "") -> None:
-    """Titles, labels and quiet lines for one panel."""
+    """Set titles, labels and unobtrusive lines for one panel."""
     axes.set_title(title, fontsize=LABEL_SIZE, loc="left", color=BLACK)
     axes.set_xlabel(x, fontsize=LABEL_SIZE, color=GREY)
     axes.set_ylabel(y, fontsize=LABEL_SIZE, color=GREY)
@@ -76,12 +76,12 @@ def style(axes: Axes, *, title: str = "", x: str = "", y: str = "") -> None:
 
 
 def line_style(place: int) -> tuple[str, str]:
-    """The colour and dashes at a place of `document.palette`, or of the n-th line; the first 32 differ."""
+    """Return the color and dashes at a place of `document.palette`, or of the n-th line; 32 differ."""
     return COLOURS[place % len(COLOURS)], DASHES[place // len(COLOURS) % len(DASHES)]
 
 
 def spread(values: Sequence[float], *, gap: float, least: float) -> list[float]:
-    """Places for labels of points at these heights: in their order, `gap` apart, from `least` upwards."""
+    """Return positions for labels of points at these heights: in order, `gap` apart, from `least` upward."""
     placed = list(values)
     for index in sorted(range(len(placed)), key=placed.__getitem__):
         placed[index] = least = max(placed[index], least)
@@ -90,19 +90,19 @@ def spread(values: Sequence[float], *, gap: float, least: float) -> list[float]:
 
 
 def tip(text: str) -> str:
-    """The name of an artist over which a browser shows this text (`gid`), in figures of `inline_svg`."""
+    """Return an artist's name (`gid`) for which a browser shows this text, in figures of `inline_svg`."""
     return _TIP + text
 
 
 def inline_svg(figure: Figure, label: str) -> str:
-    """The figure as an element of an HTML page, whose style sheet gives neutral colours and the accent."""
+    """Return the figure as an HTML element; the page's style sheet sets neutral colors and the accent."""
     from matplotlib import rc_context
 
     file, nothing = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    # No two figures of a page may share the names of what they refer to: they are hashes salted by the label.
+    # Figures of a page must not share the ids of referenced elements: they are hashes salted by the label.
     settings: Any = {"svg.hashsalt": label, "svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"]}
     with rc_context(settings), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph", UserWarning)  # the browser has fonts of its own
+        warnings.filterwarnings("ignore", "Glyph", UserWarning)  # the browser has its own fonts
         figure.savefig(file, format="svg", transparent=True, metadata=nothing)
     text = file.getvalue()
     text = text[text.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
@@ -114,5 +114,5 @@ def inline_svg(figure: Figure, label: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Text in which matplotlib finds no formulas."""
+    """Return text in which matplotlib finds no formulas."""
     return text.replace("$", r"\$")

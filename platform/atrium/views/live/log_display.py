@@ -1,4 +1,4 @@
-"""How far a run is, as plain lines, as many as read well: for its log, for pipes, and for a person."""
+"""A run's progress as plain lines, at a readable rate: for its log, for pipes, and for a person."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class StandardOutput:
             sys.stdout.write(printable(line) + "\n")
             sys.stdout.flush()
         except (OSError, ValueError, UnicodeEncodeError):
-            self._is_open = False  # the pipe is closed; a run does not end for want of readers
+            self._is_open = False  # the pipe is closed; a run does not end because of that
 
 
 class Pace:
-    """How long steps take, and how long the rest will: by the mean of the latest steps."""
+    """Measures the duration of steps, and predicts the remaining time from the mean of the latest ones."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -44,22 +44,22 @@ class Pace:
 
     @property
     def elapsed_s(self) -> float:
-        """Since the start."""
+        """The seconds since the start."""
         return self._clock() - self._started
 
     @property
     def step_s(self) -> float | None:
-        """The mean duration of the latest steps, evaluations between them included."""
+        """The mean duration of the latest steps, including evaluations between them."""
         return sum(self._durations) / len(self._durations) if self._durations else None
 
     def tick(self) -> None:
-        """A step is done."""
+        """Record a finished step."""
         now = self._clock()
         self._durations.append(now - self._previous)
         self._previous = now
 
     def left_s(self, num_steps_left: int) -> float | None:
-        """How long the remaining steps will take, or None before the first."""
+        """Return the predicted duration of the remaining steps, or None before the first."""
         return None if self.step_s is None else self.step_s * num_steps_left
 
 
@@ -84,7 +84,7 @@ class LogDisplay(Listener):
         self._line(f"{title}: {counted(num_steps, 'step')}{after}")
 
     def phase(self, name: str, total: int | None = None) -> None:
-        """Note what happens now; it is printed only when it goes on for a while."""
+        """Note the current phase; it is printed only if it takes long."""
         self._phase, self._total, self._done = name, total or 0, 0
         self._phase_started = self._clock()
 
@@ -123,7 +123,7 @@ class LogDisplay(Listener):
 
 
 def step_line(step: int, num_steps: int, metrics: Mapping[str, float], pace: Pace) -> str:
-    """One training step as a line."""
+    """Format one training step as a line."""
     left_s, step_s = pace.left_s(num_steps - step), pace.step_s
     high, low = (share(metrics.get(name)) for name in (CLIP_HIGH_FRAC.name, CLIP_LOW_FRAC.name))
     parts = [
@@ -145,7 +145,7 @@ def _aligned(value: float | None, width: int, digits: int) -> str:
 
 
 def evaluation_text(results: Mapping[str, object]) -> str:
-    """The main results of an evaluation in one line, with the interval over problems."""
+    """Format an evaluation's main results in one line, with the interval over problems."""
     k = results.get("k", "k")
     mean, passed = (as_finite(results.get(name)) for name in ("mean_at_k", "pass_at_k"))
     text = f"Mean@{k} {share(mean)} {span(as_interval(results.get('interval_over_problems')))}".rstrip()

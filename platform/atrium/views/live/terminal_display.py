@@ -26,10 +26,10 @@ _GAP, _SHORTEST_BAR, _LONGEST_BAR = 2, 4, 36
 
 
 def displays(mode: str, log: Callable[[str], object]) -> tuple[Listener, ...]:
-    """The listener that writes lines to `log`, and the one that shows a person what happens.
+    """Return the listener that writes lines to `log`, and the one that shows progress.
 
-    The latter is a live view where `mode` is `on`, and absent where it is `off`; `auto` is `on` where stdout
-    is a terminal, and plain lines elsewhere.
+    The latter is a live view if `mode` is `on`, and absent if it is `off`; `auto` is `on` if stdout is a
+    terminal, and plain lines otherwise.
     """
     if mode == "off":
         return (LogDisplay(log),)
@@ -45,7 +45,7 @@ def displays(mode: str, log: Callable[[str], object]) -> tuple[Listener, ...]:
 
 
 class TerminalDisplay(Listener):
-    """Redraws one frame at most ten times a second, and lets messages pass above it."""
+    """Redraws one frame at most ten times a second, and prints messages above it."""
 
     name = "the display"
 
@@ -61,7 +61,7 @@ class TerminalDisplay(Listener):
         self._metrics: Mapping[str, float] = {}
         self._evaluations: dict[str, list[tuple[int, str]]] = {}
         self._drawn = -1.0
-        # One redraw a second of its own keeps the clock moving while a long phase says nothing.
+        # One redraw per second keeps the clock running during a long phase without events.
         self._live = Live(get_renderable=self.frame, console=self._console, refresh_per_second=1)
 
     def begin(self, *, step: int, num_steps: int, title: str = "") -> None:
@@ -71,14 +71,14 @@ class TerminalDisplay(Listener):
         self.phase("")
 
     def phase(self, name: str, total: int | None = None) -> None:
-        """Show what happens now."""
+        """Show the current phase."""
         self._phase, self._total, self._done, self._detail = name, total or 0, 0, ""
         self._phase_started = self._clock()
         self._live.start()  # with the first phase; harmless when called twice
         self._refresh()
 
     def advance(self, num: int = 1, detail: str = "") -> None:
-        """Show how far the phase is."""
+        """Show the progress of the phase."""
         self._done += num
         self._detail = detail or self._detail
         self._refresh()
@@ -93,7 +93,7 @@ class TerminalDisplay(Listener):
         self._refresh()
 
     def evaluation(self, result: BenchmarkResult) -> None:
-        """Show an evaluation; the first and the latest of each benchmark stay."""
+        """Show an evaluation; the first and the latest of each benchmark stay visible."""
         shown = self._evaluations.setdefault(result.benchmark, [])
         shown[1:] = [(result.step, evaluation_text(result.results))]
         self._refresh()
@@ -103,14 +103,14 @@ class TerminalDisplay(Listener):
         self._console.print(Text(printable(text)))
 
     def end(self, state: RunState, error: str | None = None, cause: str | None = None) -> None:
-        """Draw the last frame and give the cursor back."""
+        """Draw the last frame and restore the cursor."""
         del state, error, cause
         if self._live.is_started:
             self._phase = ""
             self._live.stop()
 
     def frame(self) -> RenderableType:
-        """The content of the screen."""
+        """Return the content of the screen."""
         if self._pace is None:
             return self._phase_line() if self._phase else Text("")
         return Group(
@@ -164,7 +164,7 @@ class TerminalDisplay(Listener):
 
 
 def _bar_line(label: str, done: int, total: int, notes: list[str], room: int) -> Table:
-    """A bar between its label and notes, in one line: the bar shrinks first, then the first notes go."""
+    """Return label, bar and notes in one line: the bar shrinks first, then the first notes are dropped."""
     percent = f"{100 * min(done, total) // max(total, 1)} %"
     fixed = cell_len(label) + cell_len(percent) + 3 * _GAP
     while notes and fixed + _SHORTEST_BAR + cell_len("  ".join(notes)) > room:

@@ -28,7 +28,6 @@ const FRAME_MS = 30;
 // Room for title and subtitle above an exported picture.
 const HEAD = 64;
 const MOST_NAMED = 20;
-const MOST_LINES = 5;
 // In percent of a figure's height.
 const FLAT = 10;
 let frame = 0;
@@ -197,12 +196,6 @@ export class Figure {
     }
     const zoom = isNew ? null : this.chart.getOption()?.dataZoom?.map(({ start, end }) => ({ start, end }));
     const option = complete(this.drawn.option(theme()), theme());
-    // Of linked figures those that the pointer is not in have short tooltips only: long ones hide each other.
-    const { formatter } = option.tooltip;
-    option.tooltip.formatter = (...found) => {
-      const shown = formatter?.(...found) ?? "";
-      return this.place.matches(":hover") || !(shown.childElementCount > MOST_LINES) ? shown : "";
-    };
     option.tooltip.position = (point, _data, _box, _item, { contentSize }) =>
       besidePoint(point, contentSize, this.place);
     if (option.zooms && zoom) {
