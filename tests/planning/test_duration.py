@@ -10,7 +10,7 @@ import pytest
 
 from atrium.assemble.beginning import begin
 from atrium.assemble.duration import measured_line, planned_run, time_lines
-from atrium.assemble.memory import PROMPT_TOKENS, judge, known_shape
+from atrium.assemble.memory import PROMPT_TOKENS, judge, known_shape, settled
 from atrium.base.errors import ConfigError
 from atrium.cli import main
 from atrium.config.compose import compose
@@ -160,6 +160,33 @@ def test_a_run_that_goes_on_is_described_by_its_own_steps(tmp_path):
         "measured in this run: 1:10 per step (sampling 40 s, update 20 s), 7:00 for 6 steps more, "
         "evaluations included"
     )
+
+
+STEPS = (
+    "rollout=vllm",
+    "rollout.sleep_level=1 rollout.gpu_memory_fraction=0.64",
+    "rollout.kv_cache_dtype=fp8",
+    "compute.compile=true",
+    "compute.behavior_logprobs=engine",
+)
+
+
+def setting_rows():
+    """The predicted phases of a step of Qwen3-1.7B on an H100 as settings are added one after the other."""
+    rows, typed = [], []
+    for step in STEPS:
+        typed += step.split()
+        config = compose(["model=qwen3_1_7b", *typed], machine=ONE_GPU)
+        found = settled(config, known_shape(config), PROMPT_TOKENS, 80 * 10**9)
+        one = planned_run(found, known_shape(found), "H100", PROMPT_TOKENS)
+        seconds = (one.sampling_s, one.passes_s, one.update_s, one.step_s)
+        cells = " | ".join(f"{value:.0f}" for value in seconds)
+        rows.append(f"| {'with ' if len(rows) else ''}`{step}` | {cells} |")
+    return rows
+
+
+def test_the_table_of_settings_says_what_is_computed():
+    assert "\n".join(setting_rows()) in PAGE.read_text(encoding="utf-8")
 
 
 ROWS = {"24 GB": "RTX 4090", "48 GB": "L40S", "80 GB": "H100", "141 GB": "H200"}
