@@ -61,6 +61,8 @@ _READING = (
     "with power 0.8 and assurance 0.8 at alpha 0.05. Seeds added to these after a look need fresh data, or a "
     "sequential bound.",
 )
+_MOST_RUNS = 100
+"""Runs that the last note names."""
 _OPEN = ("scores", "differences")
 """The sections that a page does not fold."""
 _MOST_NAMED = 4
@@ -77,7 +79,9 @@ def comparison_document(
 ) -> Document:
     """The document of a comparison. `made` says where and when; `claims` are sentences about claims."""
     sections = tuple(_sections(comparison, training, claims, measure))
-    return replace(comparison_summary(comparison, measure), subtitle=made, sections=sections)
+    summary = comparison_summary(comparison, measure)
+    notes = (*summary.notes, Sentence(_runs_line(comparison), "muted"))
+    return replace(summary, subtitle=made, sections=sections, notes=notes)
 
 
 def comparison_summary(comparison: RunsComparison, measure: str = MEAN) -> Document:
@@ -93,10 +97,7 @@ def comparison_summary(comparison: RunsComparison, measure: str = MEAN) -> Docum
         answer=_answer(comparison, measure),
         notes=(
             *(Sentence(line, "warning") for line in note_lines(comparison)),
-            *(
-                Sentence(line, "muted")
-                for line in (*_intervals(comparison), *_READING, _runs_line(comparison))
-            ),
+            *(Sentence(line, "muted") for line in (*_intervals(comparison), *_READING)),
         ),
     )
 
@@ -142,8 +143,10 @@ def note_lines(comparison: RunsComparison) -> list[str]:
 
 
 def _runs_line(comparison: RunsComparison) -> str:
-    """The names of the compared runs."""
-    return f"Runs: {', '.join(run.name for one in comparison.arms for run in one.arm.runs.values())}."
+    """The names of the compared runs, at most 100."""
+    names = [run.name for one in comparison.arms for run in one.arm.runs.values()]
+    rest = f" and {len(names) - _MOST_RUNS} more" if len(names) > _MOST_RUNS else ""
+    return f"Runs: {', '.join(names[:_MOST_RUNS])}{rest}."
 
 
 def _title(comparison: RunsComparison) -> str:

@@ -16,6 +16,7 @@ from atrium.compare.training_document import Training, read_training
 from atrium.document.document import Document, Figure, Section
 from atrium.document.json import to_json
 from atrium.stats.arm_pairs import MEAN
+from atrium.views.dashboard.curve_queries import MOST_NAMED
 from atrium.views.dashboard.watcher import Watcher
 
 Answer = dict[str, Any]
@@ -55,7 +56,8 @@ def compare_answer(
             {
                 "name": one.arm.name,
                 "place": comparison.places[one.arm.name],
-                "runs": [folder.name for folder in one.arm.runs.values()],
+                "num": len(one.arm.runs),
+                "runs": [folder.name for folder in one.arm.runs.values()][:MOST_NAMED],
             }
             for one in comparison.arms
         ],

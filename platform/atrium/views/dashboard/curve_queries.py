@@ -38,7 +38,8 @@ EACH, METHODS = "run", "method"
 """Groups that are not settings: every run by itself, and runs that differ in seed only."""
 _EVALUATION = "evaluation/"
 _AXES = tuple(map(str, Axis))
-_MOST_NAMED = 8
+MOST_NAMED = 8
+"""Runs of a group that an answer names."""
 _MOST_SEARCHED = 60
 """Curves of a panel whose extremes are searched for, so that no peak is left out."""
 MOST_BANDS = 4
@@ -147,7 +148,7 @@ def _about_groups(
         {
             "label": label,
             "num": len(groups[label]),
-            "runs": groups[label][:_MOST_NAMED],
+            "runs": groups[label][:MOST_NAMED],
             "place": place[label],
             "is_other": label in others,
             "is_live": any(entry.overview.state.is_live for entry in own[label]),

@@ -196,13 +196,13 @@ export async function show(root, context) {
     fill(
       panel.list,
       el("h3", "Arms"),
-      arms.map(({ name, place, runs }, at) =>
+      arms.map(({ name, place, num, runs }, at) =>
         el(
           "div.series",
           { title: runs.join("\n") },
           swatch(place),
           el("span", name, at === 0 && el("span.muted", "  baseline")),
-          el("small", plural(runs.length, "seed")),
+          el("small", plural(num, "seed")),
         ),
       ),
       el("p", { style: { margin: "14px 2px" } }, el("a", { href: addressOf("curves") }, "Their curves")),
