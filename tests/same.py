@@ -14,8 +14,8 @@ side by side on one machine, and four things are compared:
 Numbers are equal or this fails. Words are shown as a diff, which is to be read.
 
 A series of moves is compared with its beginning: `make same ARGS="--write FILE"` records digests of all parts
-in a file, and `make same ARGS="--with FILE"` names what has changed since. They hold for one kind of machine
-and the versions that the file names.
+in a file, and `make same ARGS="--with FILE"` names what has changed since. Those of objectives and training
+hold for one kind of machine and the versions that the file names; those of words and studies elsewhere too.
 """
 
 from __future__ import annotations
