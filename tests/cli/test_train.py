@@ -124,7 +124,10 @@ def test_help_on_a_section_says_what_each_of_its_settings_means(begun, capsys):
         "divergence.epsilon_low (number >= 1e-12 and <= 100) Maximum decrease of the ratio below 1."
         in printed
     )
-    assert "rollout.lag (integer >= 0 and <= 64; default 0) Steps by which sampling is ahead" in printed
+    assert (
+        "rollout.lag (integer >= 0 and <= 64; default 0) Number of steps by which sampling is ahead"
+        in printed
+    )
 
 
 @pytest.mark.parametrize("section", [name for name in RunConfig.model_fields if name != "resume"])

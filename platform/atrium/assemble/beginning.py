@@ -185,10 +185,10 @@ def _branch(config: RunConfig, step: int, overrides: Sequence[str]) -> tuple[Run
 def _read_stored(file: Path, wanted: str) -> RunConfig:
     try:
         return from_json(read_plain(file).decode())
-    except ConfigError:
-        if read_object(file)[0].get("kind") == IMPORTED:
-            error = ConfigError("another program trained this run, whose settings are not known")
-        raise RunFolderError(f"{wanted}: {error}") from error
+    except ConfigError as error:
+        is_imported = read_object(file)[0].get("kind") == IMPORTED
+        reason = "another program trained this run, whose settings are not known" if is_imported else error
+        raise RunFolderError(f"{wanted}: {reason}") from error
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise RunFolderError(
