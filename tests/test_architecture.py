@@ -130,7 +130,7 @@ LONGER_FUNCTIONS: dict[str, int] = {}
 """Exceptions, each with its own limit; the reason stands beside the entry."""
 
 MAX_CODE_LINES: dict[str, int] = {
-    "assemble": 4_373,
+    "assemble": 4_375,
     "atrium": 8,
     "base": 1_125,
     "catalog": 535,

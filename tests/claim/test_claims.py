@@ -138,7 +138,7 @@ def test_a_computation_agrees_up_to_its_bound_and_without_one_was_not_read():
         ),
         (lambda rows: rows[0].__setitem__(2, 7), "seed 7 is not of the design"),
         (lambda rows: rows[0].__setitem__(4, NUM_SAMPLES), f"sample {NUM_SAMPLES}; the design has samples"),
-        (lambda rows: rows[0].__setitem__(5, 3), "correct is 3; allowed are"),
+        (lambda rows: rows[0].__setitem__(5, 3), "correct is 3 and must be"),
         (lambda rows: rows[0].__setitem__(0, "again"), "a seed is used once"),
         (lambda rows: rows.append(rows[0]), "twice"),
         (lambda rows: rows.pop(), "samples of problem"),

@@ -191,7 +191,7 @@ def test_a_path_into_a_run_means_that_run(evaluate, trained):
         (["--best"], "name the run with --run"),
         (["--run", "last", "--step", "7"], "no checkpoint at step 7"),
         (["--run", "no-such-run"], "there is no run"),
-        (["--resume", "last", "seed=1"], "leave out the others"),
+        (["--resume", "last", "seed=1"], "remove the others"),
         (["--resume", "trained"], "is not an evaluation"),
         (["evaluation.num_samples=4", "evaluation.pass_at=[8]"], "Pass@8 needs at least 8 samples"),
         (["model=hub", "model.source=./nowhere"], "there is no model folder"),

@@ -131,5 +131,5 @@ def test_where_too_little_is_left_the_error_says_what_was_left_out_and_why(make_
         compare_runs([whole, failed])
     with pytest.raises(RunFolderError, match=r"none of these .* \(the folder is empty\)"):
         compare_runs([failed, RunFolder(tmp_path / "runs" / "study" / "empty")])
-    with pytest.raises(ConfigError, match=r"benchmark aime: .* allowed are exam$"):
+    with pytest.raises(ConfigError, match=r"benchmark aime: .* use one of exam$"):
         compare_runs([whole], benchmarks=["aime"])

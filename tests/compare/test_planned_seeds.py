@@ -125,7 +125,7 @@ def test_the_flags_of_a_plan_stand_for_settings():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["planned_seeds=2"], "planned_seeds=2: allowed is at least 3"),
+        (["planned_seeds=2"], "planned_seeds must be at least 3, got 2"),
         (["looks=[3,5]"], "looks=.3,5.: planned looks must ascend and set planned_seeds"),
         (["planned_seeds=5", "looks=[3,4]"], "must ascend and end with planned_seeds=5"),
         (["planned_seeds=5", "looks=[5,3,5]"], "must ascend"),

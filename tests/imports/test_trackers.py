@@ -111,7 +111,7 @@ def test_all_runs_of_a_database_are_imported_and_other_databases_refused(tmp_pat
         database.execute("CREATE TABLE t (a)")
     database.close()
     code, printed = imported("other.db", "--experiment", "f")
-    assert (code, "is no database of MLflow" in printed) == (2, True)
+    assert (code, "is not a database of MLflow" in printed) == (2, True)
     (tmp_path / "torn.db").write_bytes((tmp_path / "mlflow.db").read_bytes()[:5000])
     code, printed = imported("torn.db", "--experiment", "f")
     assert (code, "is damaged" in printed, printed.count("\n")) == (2, True, 1)

@@ -26,5 +26,5 @@ def test_a_folder_of_runs_may_have_a_question_mark_in_its_name(tmp_path):
     storage = SweepStorage(storage_url("journal", folder))
     assert storage.path == folder / "journal.log"
     assert storage.path.is_file()
-    with pytest.raises(ConfigError, match="allowed is journal"):
+    with pytest.raises(ConfigError, match="use journal"):
         storage_url("sqlite", folder)

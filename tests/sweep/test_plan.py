@@ -91,14 +91,20 @@ def test_each_shipped_sweep_says_what_it_asks_and_uses_several_seeds():
     [
         ({"space": {"divergence.detla": {"low": 0.1, "high": 0.2}}}, "did you mean divergence.delta"),
         ({"space": {"divergence.delta": {"low": 0.2, "high": 0.1}}}, "the range from low=0.2 to high=0.1"),
-        ({"space": {"divergence.delta": {"low": -1.0, "high": 0.1}}}, "divergence.delta=-1"),
-        ({"space": {"rollout.group_size": {"choices": ["many"]}}}, "rollout.group_size=many"),
+        (
+            {"space": {"divergence.delta": {"low": -1.0, "high": 0.1}}},
+            "divergence.delta must be at least 1e-12, got -1",
+        ),
+        (
+            {"space": {"rollout.group_size": {"choices": ["many"]}}},
+            "rollout.group_size must be a whole number, got many",
+        ),
         ({"space": {"algorithm": {"choices": ["grpoo"]}}}, "did you mean grpo"),
         ({"space": {"divergence.delta": {"low": 0.0, "high": 1.0, "log": True}}}, "begins above 0"),
         ({"space": {"divergence.delta": {"low": 0.1}}}, "space.divergence.delta: give low and high, or"),
         (
             {"space": {"divergence.delta": {"low": 0.1, "high": 0.2, "num": 1}}},
-            "space.divergence.delta.num=1: allowed is at least 2",
+            "space.divergence.delta.num must be at least 2, got 1",
         ),
         ({"space": {"divergence.delta": {"lo": 0.1, "high": 1.0}}}, "unknown key; did you mean"),
         ({"space": {}}, "nothing varies"),

@@ -26,7 +26,7 @@ def test_passwords_are_never_shown():
 
 @pytest.mark.parametrize("wanted", ["jurnal", "mongodb://host/db", "/tmp/x.db"])
 def test_an_unknown_kind_of_storage_is_refused(tmp_path, wanted):
-    with pytest.raises(ConfigError, match="allowed is journal, sqlite, or a URL"):
+    with pytest.raises(ConfigError, match="must be journal, sqlite, or a URL"):
         storage_url(wanted, tmp_path)
 
 

@@ -261,5 +261,5 @@ def test_more_trials_may_be_asked_for_where_a_plan_can_grow(sweep, define):
     second = values(sweep(define(sampler={"kind": "quasi_random"}, trials=4), runs))
     assert second[:2] == first
     assert len(runs.calls) == 8
-    with pytest.raises(ConfigError, match="allowed is 4 or more"):
+    with pytest.raises(ConfigError, match="use 4 or more"):
         sweep(define(sampler={"kind": "quasi_random"}, trials=3), runs)

@@ -111,7 +111,9 @@ def _go_back(config: RunConfig, step: int) -> None:
 def _new(overrides: Sequence[str]) -> RunConfig:
     config = compose(overrides)
     if config.resume is not None:
-        raise ConfigError(f"resume={config.resume} is no plain setting; allowed is --resume {config.resume}")
+        raise ConfigError(
+            f"resume={config.resume} cannot be combined like a setting; use --resume {config.resume}"
+        )
     return _split(config, overrides)
 
 

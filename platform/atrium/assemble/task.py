@@ -57,7 +57,7 @@ class Task:
         fitting = tuple(problem for problem in problems if fits(problem))
         num_long = len(problems) - len(fitting)
         what = (
-            f"leave no room for {self.max_new_tokens} more tokens in a context of "
+            f"leave no space for {self.max_new_tokens} more tokens in a context of "
             f"{context.length}{context.reason}"
         )
         if not fitting or (num_long and context.rope_type):

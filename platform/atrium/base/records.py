@@ -257,7 +257,7 @@ class Phase(StrEnum):
     START = "start"
     SAMPLING = "sampling"
     UPDATE = "update"
-    OPTIMIZER = "optimiser step"
+    OPTIMIZER = "optimizer step"
     EVALUATION = "evaluation"
     SAVING = "saving"
 

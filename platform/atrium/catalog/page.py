@@ -77,8 +77,8 @@ _SHARED = (
 
 
 _IN_TRAINERS = """\
-[trainers.md](trainers.md) says how. A method *runs* where its trainer hands over what the method wants; else
-the table says what lacks. Where a trainer's name has an asterisk, that is read from its documentation only:
+[trainers.md](trainers.md) says how. A method *runs* where its trainer provides all inputs; otherwise
+the table names the missing ones. Where a trainer's name has an asterisk, that is read from its documentation:
 none of its code has run beside Atrium's."""
 
 

@@ -73,7 +73,7 @@ def named_arms(specs: Sequence[str], budget: float | None) -> list[Arm]:
             config = shipped if value is None else _at_budget(shipped, name, value)
             if config is None:
                 raise ConfigError(
-                    f"{spec}: divergence {name} has no budget; allowed is its name alone, or one of "
+                    f"{spec}: divergence {name} has no budget; use its name alone, or one of "
                     f"{', '.join(arm.name for arm in shipped_arms() if arm.config.with_budget(1.0))}"
                 )
             found.append(Arm(name=name if value is None else f"{name} {value:g}", config=config))
@@ -87,9 +87,7 @@ def parse_budget(text: str, where: str) -> float:
     except ValueError:
         value = math.nan
     if not 0.0 < value < math.inf:
-        raise ConfigError(
-            f"{where}: {text or 'nothing'} is no budget; allowed is a number above 0, such as 0.02"
-        )
+        raise ConfigError(f"{where}: {text or 'nothing'} is not a budget; use a number above 0, such as 0.02")
     return value
 
 

@@ -33,7 +33,7 @@ def claims_of(paper: str) -> list[Claim]:
     """The claims of a paper by name; `ConfigError` for an unknown paper or a mistake in a file."""
     if paper not in papers():
         raise ConfigError(
-            f"paper {paper}: no claims of it{suggestion(paper, papers()) or ';'} allowed are "
+            f"paper {paper}: no claims of it{suggestion(paper, papers()) or ';'} use one of "
             f"{', '.join(papers())}"
         )
     return list(map(read_claim, _files(paper)))
@@ -82,13 +82,13 @@ def read_claim(path: Path) -> Claim:
 
 
 def sweep_of(claim: Claim, scale: Scale) -> SweepDefinition:
-    """The sweep of a design; `ConfigError` where there is none, or it lacks an arm of the claim."""
+    """The sweep of a design; `ConfigError` if there is none, or an arm of the claim is missing."""
     sweep = read_definition(find_definition(design_of(claim, scale).sweep))
     for arm in (claim.candidate, claim.baseline):
         if arm not in sweep.arms:
             raise ConfigError(
                 f"claim {claim.title}: {arm} is no arm of sweep {sweep.name}"
-                f"{suggestion(str(arm), sweep.arms) or ';'} allowed are {', '.join(sweep.arms)}"
+                f"{suggestion(str(arm), sweep.arms) or ';'} use one of {', '.join(sweep.arms)}"
             )
     return sweep
 

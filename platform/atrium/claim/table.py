@@ -53,7 +53,7 @@ def read_table(
 def _rows(path: Path) -> list[dict[str, Any]]:
     reader = _READERS.get(path.suffix)
     if reader is None:
-        raise ConfigError(f"{path}: allowed are {', '.join(_READERS)}")
+        raise ConfigError(f"{path}: expected one of {', '.join(_READERS)}")
     try:
         with open_plain(path) as file:
             table = reader(file)
@@ -65,7 +65,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
         raise ConfigError(f"{path}: holds no rows")
     for name in COLUMNS:
         if pc.any(pc.is_null(table.column(name))).as_py():
-            raise ConfigError(f"{path}: column {name} lacks values; every row has all of them")
+            raise ConfigError(f"{path}: column {name} has missing values; every row needs all")
     rows: list[dict[str, Any]] = table.select(COLUMNS).to_pylist()
     return rows
 
@@ -82,7 +82,7 @@ def _mistake(
     if not isinstance(sample, int) or not 0 <= sample < num_samples:
         return f"sample {sample}; the design has samples 0 to {num_samples - 1}"
     if row["correct"] not in (0, 1):
-        return f"correct is {row['correct']}; allowed are true and false, or 1 and 0"
+        return f"correct is {row['correct']} and must be true or false, or 1 or 0"
     return None
 
 

@@ -68,7 +68,7 @@ def _print_no_more() -> None:
 
 
 def _complete_streams() -> None:
-    """Give a closed stream to nobody, and let one that lacks a character show another in its place.
+    """Give a closed stream to nobody, and replace characters that a stream cannot encode.
 
     A file that is opened next would otherwise get the closed stream's number, and what is printed.
     """
@@ -142,7 +142,7 @@ def _parser() -> CommandParser:
 
 
 def _missing_package(name: str, error: ModuleNotFoundError) -> Exception:
-    """Name the extra that the base install lacks; return `error` itself if no package is missing."""
+    """Name the extra that is missing in the base install; return `error` itself if no package is missing."""
     from atrium.assemble.doctor import PLATFORM, missing_packages
 
     if not missing_packages():

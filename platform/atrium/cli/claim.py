@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     commands = {"list": _list, "show": _show, "check": _check, "reproduce": _reproduce}
     if command not in commands:
-        near = suggestion(command, commands) or f"; allowed are {', '.join(commands)}"
+        near = suggestion(command, commands) or f"; use one of {', '.join(commands)}"
         raise ConfigError(f"atrium claim {command}: there is no such command{near}")
     return commands[command](rest)
 
@@ -80,7 +80,7 @@ def _reproduce(argv: Sequence[str]) -> int:
     parser = CommandParser(
         "claim reproduce",
         "Compute and run all claims of a paper at a scale, and write docs/reproductions.md. The same\n"
-        "command goes on where it stopped. Hours, memory and power are printed before anything starts.",
+        "command resumes where it stopped. Hours, memory and power are printed before anything starts.",
     )
     parser.add_argument("paper", metavar="PAPER", help=", ".join(papers()))
     parser.add_argument("--scale", choices=SCALES, required=True)

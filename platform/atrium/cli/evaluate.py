@@ -22,13 +22,13 @@ Evaluate a model on benchmarks: Mean@K, Pass@k, Maj@K and Pass^k with their inte
 
 Settings are key=value, as for `atrium train`: model, benchmark, evaluation (sampled, literature, greedy),
 evaluation.num_samples for K, grader, rollout, compute. Every finished problem is recorded at once, so an
-interrupted evaluation goes on with --resume and repeats nothing."""
+interrupted evaluation resumes with --resume and repeats nothing."""
 _EXAMPLES = """\
 examples:
   atrium evaluate model=hub model.source=Qwen/Qwen2.5-Math-1.5B benchmark=aime24 evaluation.num_samples=32
   atrium evaluate --run last                          a run's last checkpoint, as the run evaluates it
   atrium evaluate --run last --best benchmark=math500 evaluation=greedy
-  atrium evaluate --resume last                       go on with the latest evaluation
+  atrium evaluate --resume last                       resume the latest evaluation
   atrium evaluate --regrade last grader=math_tolerance
 """
 
@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
     with files_explained():
         if arguments.resume is not None:
             if overrides or arguments.run is not None:
-                parser.error("--resume goes on with the settings there are; leave out the others")
+                parser.error("--resume uses the recorded settings; remove the others")
             settings, resume = interrupted_evaluation(arguments.resume, arguments.runs_dir)
         else:
             settings = new_evaluation(
@@ -76,7 +76,7 @@ def _parser() -> CommandParser:
     )
     parser.add_checkpoint()
     parser.add_argument(
-        "--resume", metavar="EVALUATION", help="go on with an evaluation: `last`, its name, or its folder"
+        "--resume", metavar="EVALUATION", help="resume an evaluation: `last`, its name, or its folder"
     )
     parser.add_argument(
         "--regrade",

@@ -50,7 +50,7 @@ class CommandParser(argparse.ArgumentParser):
         self._settings: Sequence[str] | None = None
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse found wrong, with the meaning of an option that lacks its value."""
+        """Raise what argparse found wrong, with the meaning of an option without its value."""
         raise ConfigError(
             f"{self.prog}: {message}{self._wanted(message)}; `{self.prog} --help` says what it takes"
         )
@@ -218,7 +218,7 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
 def points(text: str) -> float:
     """The type of a difference in points: the share that it is."""
     if not 0.0 < float(text) <= 100.0:
-        raise argparse.ArgumentTypeError(f"{text}: allowed are points above 0, at most 100; 2 is usual")
+        raise argparse.ArgumentTypeError(f"{text}: must be points above 0 and at most 100; 2 is usual")
     return float(text) / 100.0
 
 

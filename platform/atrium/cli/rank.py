@@ -37,7 +37,7 @@ def main(run: str, *flags: str) -> int:
 
 
 def _end_with(launcher: int) -> None:
-    """Stop after the step at hand once the launcher is gone, and at once if that takes long."""
+    """Stop after the current step once the launcher is gone, and at once if that takes long."""
     while os.getppid() == launcher:
         time.sleep(_LOOK_S)
     os.kill(os.getpid(), signal.SIGTERM)

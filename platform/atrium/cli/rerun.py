@@ -16,7 +16,7 @@ def main(argv: Sequence[str]) -> int:
     parser = CommandParser(
         "rerun",
         "Train a new run with the settings of another, its seed included. On the same machine and with\n"
-        "the same code it repeats the other's metrics bit for bit, times excepted.",
+        "the same code it repeats the other's metrics bitwise, except times.",
     )
     parser.add_run()
     arguments = parser.parse(argv)

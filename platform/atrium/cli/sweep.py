@@ -31,7 +31,7 @@ Usage: atrium sweep NAME [workers=N] [budget=tiny] [KEY=VALUE ...]
   plan=H100        only say how many runs, hours and GB it would take on such GPUs, which need not be here
   KEY=VALUE        any setting of a run, for all trials: num_steps=20 rollout.group_size=4 ...
 
-Ctrl-C stops after the step in progress; the same command goes on where the sweep stands. More workers
+Ctrl-C stops after the step in progress; the same command resumes the sweep. More workers
 may join at any time, from any machine that sees the storage and runs_dir: `atrium sweep worker NAME`.
 `atrium sweep report NAME` writes settings with intervals, figures, CSV and winner.yaml into
 runs/sweeps/NAME/report/; `atrium train experiment=runs/sweeps/NAME/report/winner.yaml` runs the winner.
@@ -56,7 +56,7 @@ def _run(argv: Sequence[str]) -> int:
     name, options, overrides = _parsed("sweep", argv, _OWN)
     workers = options.get("workers", "1")
     if not workers.isascii() or not workers.isdecimal() or int(workers) < 1:
-        raise ConfigError(f"workers={workers}: allowed is a whole number of at least 1")
+        raise ConfigError(f"workers={workers}: must be a whole number of at least 1")
     from atrium.assemble.sweep_workers import predictions_commit, run_sweep, sweep_definition
 
     definition = sweep_definition(name, options, overrides)
@@ -126,5 +126,5 @@ def _parsed(
             overrides.append(line)
         else:
             said = "does not go with this command" if key in _OWN else "a sweep keeps its settings"
-            raise ConfigError(f"atrium sweep {line}: {said}; allowed are {', '.join(allowed)}")
+            raise ConfigError(f"atrium sweep {line}: {said}; use one of {', '.join(allowed)}")
     return getattr(arguments, "name", ""), options, overrides

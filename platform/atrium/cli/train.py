@@ -13,7 +13,7 @@ from atrium.config.compose import composed_text, with_files
 from atrium.config.help import help_text
 
 _OWN_FILES = (
-    "configuration is read from Atrium's own files only; allowed are overrides, and files of your own, as in "
+    "configuration is read from Atrium's own files only; use overrides, and files of your own, as in "
     "algorithm=./mine.yaml"
 )
 _OF_HYDRA = {
@@ -40,9 +40,7 @@ def main(argv: Sequence[str]) -> int:
         )
         return 0
     if arguments.resolve or arguments.package:
-        raise ConfigError(
-            "atrium train: --resolve and --package go with --cfg; allowed is --cfg job --resolve"
-        )
+        raise ConfigError("atrium train: --resolve and --package need --cfg; use --cfg job --resolve")
     if arguments.multirun:
         return begin_many(overrides)
     origin = Origin.named(run, arguments.from_step, arguments.from_config)
@@ -73,14 +71,14 @@ def train_parser() -> CommandParser:
 
 
 def _resumed_run(arguments: argparse.Namespace) -> tuple[str | None, list[str]]:
-    """The run that `--resume RUN` or `resume=RUN` names, and the other overrides, files of one's own read."""
+    """The run that `--resume RUN` or `resume=RUN` names, and the other overrides, own files read."""
     run, overrides = arguments.resume, []
     for line in with_files(arguments.overrides):
         key, _, value = line.partition("=")
         if key.lstrip("+") != "resume":
             overrides.append(line)
         elif not value:
-            raise ConfigError(f"{line}: no run is named; allowed is one of what `atrium runs` lists")
+            raise ConfigError(f"{line}: no run is named; use one that `atrium runs` lists")
         elif value != "null":
             run = value
     return run, overrides

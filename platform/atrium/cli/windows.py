@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     low, high = arguments.clip
     if not (0.0 < low < 1.0 and 0.0 < high < math.inf):
         raise ConfigError(
-            f"--clip {low:g} {high:g}: no clip range; allowed is LOW between 0 and 1 and HIGH above 0, "
+            f"--clip {low:g} {high:g}: not a clip range; use LOW between 0 and 1 and HIGH above 0, "
             "such as --clip 0.2 0.28"
         )
     clip = Window(1.0 - low, 1.0 + high)

@@ -3,7 +3,7 @@
 A run counts where it finished, or was evaluated at the step that it was planned to reach. A run that diverged
 counts, too: with the score of the policy that it diverged to, or as always wrong where that could not be
 evaluated (`stats.readings`). Other runs that began and have no outcome are missing: they make a verdict
-preliminary while they run or can go on, and incomplete where they failed. Runs that failed to start, archived
+preliminary while they run or can resume, incomplete where they failed. Runs that failed to start, archived
 runs and runs that the user leaves out with a reason are not missing. Of the runs that count, those are
 compared that answered the same benchmarks.
 """
@@ -156,9 +156,7 @@ def _benchmarks(
     for name in wanted:
         if name not in answered:
             known = ", ".join(answered)
-            raise ConfigError(
-                f"benchmark {name}: no run that counts was evaluated on it; allowed are {known}"
-            )
+            raise ConfigError(f"benchmark {name}: no run that counts was evaluated on it; use one of {known}")
     if wanted:
         return list(dict.fromkeys(wanted))
     by_number = sorted(answered, key=lambda name: (VALIDATION in name, -len(answered[name])))

@@ -3,7 +3,7 @@
 It holds what `metrics.jsonl` holds and can be deleted at any time. It is extended from its end, and rebuilt
 if the run was cut back. It detects this by a checksum of the last bytes that it has read, since a resume
 rewrites `metrics.jsonl` and the new file may be longer and have the inode of an earlier one. An
-index file is replaced as a whole, so a reader never sees half of one, whoever else writes it.
+index file is replaced as a whole, so a reader never sees half of one, whichever process writes it.
 """
 
 from __future__ import annotations

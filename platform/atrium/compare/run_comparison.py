@@ -143,7 +143,7 @@ class RunsComparison:
 
     @property
     def places(self) -> dict[str, int]:
-        """The place of each arm's colour, by name (`document.palette`); the earliest choose first."""
+        """The place of each arm's color, by name (`document.palette`); the earliest choose first."""
         began = {one.arm.name: min(map(started, one.arm.runs.values())) for one in self.arms}
         arms = sorted((one.arm for one in self.arms), key=lambda arm: (began[arm.name], arm.name))
         return places({arm.name: arm.settings.get("algorithm.name", arm.name) for arm in arms})

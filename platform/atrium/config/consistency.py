@@ -268,7 +268,7 @@ def _check_compute(config: RunConfig) -> None:
     if config.compute.residual_dtype == "model" and not is_half:
         raise ConfigError(
             "compute.residual_dtype=model has no effect: with compute.dtype=float32 or several processes the "
-            "states between layers have the model's dtype already; allowed is float32"
+            "states between layers already have the model's dtype; use float32"
         )
     if config.compute.compile and config.compute.packing is False:
         raise ConfigError(

@@ -96,7 +96,7 @@ class Sampler(Protocol):
         """Yield each request's completions once, as soon as all of them are finished, in any order.
 
         An engine may also answer requests that are appended to `requests` during iteration. Raises
-        `EngineError` when a prompt leaves no room for `max_new_tokens` in the model's context.
+        `EngineError` when a prompt leaves no space for `max_new_tokens` in the model's context.
         """
         ...
 

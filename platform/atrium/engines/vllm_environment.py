@@ -59,7 +59,7 @@ def check_vllm(device: str) -> None:
 
 
 def check_serving() -> None:
-    """Raise `MissingDependencyError` if the installed vLLM's server lacks required endpoints."""
+    """Raise `MissingDependencyError` if required endpoints are missing in the installed vLLM's server."""
     for name in BUILDS:
         if (version := installed_version(name)) is not None and not serves(version):
             raise MissingDependencyError(

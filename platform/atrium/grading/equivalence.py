@@ -142,7 +142,7 @@ def _verify(wanted: Tokens, given: Tokens) -> Finding:
         return Finding(False, "brackets too deep to read, and the texts differ")
     plain = plainly_named(wanted, given)
     if not parsed(join(plain[0])):
-        return Finding(False, "the gold answer cannot be read as mathematics, and the texts differ")
+        return Finding(False, "the reference answer cannot be read as mathematics, and the texts differ")
     if not parsed(join(plain[1])):
         return Finding(False, "cannot be read as mathematics")
     if elements(wanted):  # one by one: math-verify tries every entry of a whole list in several ways

@@ -45,7 +45,7 @@ def read_mlflow_database(path: Path, stated: Stated) -> Source:
             database.execute("PRAGMA trusted_schema = OFF")
             tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
             if not {*_TABLES} <= {name for (name,) in database.execute(tables)}:
-                raise DataError(f"{path}: is no database of MLflow; it lacks the tables {', '.join(_TABLES)}")
+                raise DataError(f"{path}: is not a database of MLflow; it has no tables {', '.join(_TABLES)}")
             for key, name in database.execute(_RUNS).fetchall():
                 steps: dict[int, dict[str, object]] = {}
                 for step, metric, value in database.execute(_METRICS, (key,)):

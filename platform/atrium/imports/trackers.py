@@ -58,7 +58,7 @@ def tracked_source(
 ) -> Source:
     """The curves of runs, each with the method and seed that are stated, recorded or its name.
 
-    Raises `ConfigError` for a setting of `--map` that a run lacks, `DataError` if no run has metrics.
+    Raises `ConfigError` for a setting of `--map` that is missing in a run, `DataError` if no run has metrics.
     """
     if wrong := [f"{role}={key}" for role, key in stated.columns.items() if role not in ("method", "seed")]:
         raise ConfigError(f"{path}: --map {wrong[0]}: a {name} has curves; --map takes its method and seed")

@@ -126,7 +126,7 @@ class NodeRun:
         if type(cause) is RankError:
             text = f"{cause}; the logs of all ranks are in {ranks_dir(self.folder.path)}"
             if not is_failed_start(self.folder):
-                text += f", and `atrium train --resume {self.folder.path.name}` goes on"
+                text += f", and `atrium train --resume {self.folder.path.name}` resumes the run"
             cause = RankError(text)
         return cause
 

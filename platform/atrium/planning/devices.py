@@ -24,7 +24,7 @@ class Gpu:
 def find_gpu(device_name: str) -> Gpu | None:
     """The GPU that a device's name, such as `NVIDIA H100 80GB HBM3`, speaks of; None for unknown ones.
 
-    Longer names win, so that a `PCIe` card is not taken for its faster relative.
+    Longer names win, so that a `PCIe` card is not mistaken for its faster relative.
     """
     found = [name for name in GPUS if name.casefold() in device_name.casefold()]
     return GPUS[max(found, key=len)] if found else None

@@ -70,7 +70,7 @@ class Work:
         Passes over a batch without a gradient, such as the reference's.
     recomputes, compiles, adapts, offloads
         Whether activations are computed again in the backward pass, blocks are compiled, adapters alone are
-        trained, and the optimiser's state lies in main memory.
+        trained, and the optimizer's state lies in main memory.
     """
 
     num_steps: int

@@ -21,7 +21,7 @@ _STATES_BEHIND = 3  # the layers: the last states, normed and chosen
 OPTIMIZER_STATE, PROXIMAL_STATES = "AdamW's state", "proximal states"
 """Items that exist from the first update on, and during updates only."""
 TRAINED = tuple(phase for phase in Phase if phase is not Phase.START)
-"""The phases in which the optimiser has its state, which the first update makes."""
+"""The phases in which the optimizer has its state, which the first update makes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +42,9 @@ class TrainerDemand:
     optimizer
         The kind of AdamW.
     num_ranks
-        Processes that share weights, gradients, optimiser state and rollouts; the plan is that of one.
+        Processes that share weights, gradients, optimizer state and rollouts; the plan is that of one.
     offload
-        Whether what is shared lies in main memory; on one rank, the optimiser's state.
+        Whether what is shared lies in main memory; on one rank, the optimizer's state.
     num_adapter_parameters, num_adapter_tensors, adapter_width
         Of adapters, where there are any, all parameters are trained, and of the model none; the width is the
         sum of their ranks.
@@ -207,7 +207,7 @@ def optimizer_bytes(model: ModelShape, kind: str = "adamw") -> int:
 
 
 def checkpoint_bytes(model: ModelShape, demand: TrainerDemand, *, with_reference: bool) -> int:
-    """A checkpoint on the disk: whole weights, adapters, the optimiser's state, a reference that moves."""
+    """A checkpoint on the disk: whole weights, adapters, the optimizer's state, a reference that moves."""
     weights = demand.weight_bytes * (model.num_parameters * (1 + with_reference))
     adapters = demand.weight_bytes * demand.num_adapter_parameters
     return weights + adapters + optimizer_bytes(_trained(model, demand), demand.optimizer)

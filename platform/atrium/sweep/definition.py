@@ -18,7 +18,7 @@ from atrium.runs.curve_outcomes import CurveOutcome
 
 OF_THE_SWEEP = {
     "seed": "every setting runs with each of the sweep's seeds; give seeds=0,1,2",
-    "resume": "a sweep goes on where it stands when it is given again; leave it out",
+    "resume": "a sweep resumes when its command is given again; remove it",
     "experiment_name": "runs are filed under the sweep's name; give name=NAME",
     "runs_dir": "all runs are written where the sweep is; give it as a key of the sweep",
 }

@@ -42,7 +42,7 @@ def find_definition(wanted: str) -> Path:
             f"sweep {wanted}: there is no such sweep"
             + (
                 suggestion(wanted, shipped_names())
-                or f"; allowed are {_listed()}, or a path that ends in .yaml"
+                or f"; use one of {_listed()}, or a path that ends in .yaml"
             )
         )
     return path

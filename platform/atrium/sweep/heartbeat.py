@@ -78,7 +78,7 @@ class Heartbeat:
                     self.beat(step=self.step)
                     self.write_state()
                 if self.parent is not None and os.getppid() != self.parent:
-                    self._problem = Interrupted("the sweep's command is gone; give it again to go on")
+                    self._problem = Interrupted("the sweep's command is gone; give it again to resume")
             except AtriumError as error:
                 self._problem = error
             except Exception as error:  # a defect in a thread must reach the worker

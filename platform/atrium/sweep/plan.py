@@ -184,7 +184,7 @@ def _as_pair(window: Window | None) -> list[float | None] | None:
 def _all_coincide(definition: SweepDefinition, base: Sequence[str], trial: PlannedTrial) -> str:
     config = _composed(trial.overrides)
     reason = (
-        "one update per batch leaves every ratio at 1, so that no trust region cuts anything; allowed is "
+        "one update per batch leaves every ratio at 1, so that no trust region clips anything; use "
         "a base with optimizer.num_minibatches or optimizer.num_epochs above 1"
         if config.method.is_idle(config.use)
         else "they have equal windows and are equal in the rest; vary something else"

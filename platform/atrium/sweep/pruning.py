@@ -82,7 +82,7 @@ class RunWatch(Listener):
             self._evaluated = (result.step, result.results)
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Decide whether the run goes on after this step."""
+        """Decide whether the run continues after this step."""
         self.on_step(step)
         self._check_collapse(step, metrics)
         evaluated, self._evaluated = self._evaluated, None

@@ -1,7 +1,7 @@
 """Running one claimed trial: its setting, its seeds, when to stop early, and its end.
 
-What a trial has reached is in its run folders and in the storage, so whoever takes a dead worker's trial
-over goes on from its last checkpoint. How a run is executed is handed in; nothing here imports torch.
+What a trial has reached is in its run folders and in the storage, so a worker that takes over a dead worker's
+trial resumes from its last checkpoint. How a run is executed is handed in; nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class TrialRunner:
         try:
             return self.execute(run, self._watch(handle, trial, seed))
         except OSError as error:
-            # Else it would be taken for the storage's.
+            # Otherwise it would be mistaken for the storage's.
             raise RuntimeError(f"the run of {trial.resource} with seed {seed} failed") from error
 
     def _watch(self, handle: optuna.trial.Trial, trial: Trial, seed: int) -> RunWatch:

@@ -186,7 +186,7 @@ def listed(runs_dir: str) -> list[str]:
 
 
 def _check_same(stored: SweepDefinition, given: SweepDefinition) -> None:
-    """A sweep goes on as it began; only more trials may be asked for, where a plan can grow."""
+    """A sweep resumes unchanged; only more trials may be asked for, where a plan can grow."""
     before: dict[str, Any] = stored.model_dump(mode="json")
     after: dict[str, Any] = given.model_dump(mode="json")
     for key in after:
@@ -197,7 +197,7 @@ def _check_same(stored: SweepDefinition, given: SweepDefinition) -> None:
             )
     if given.trials < stored.trials or (given.trials > stored.trials and given.sampler.kind == "grid"):
         raise ConfigError(
-            f"trials={given.trials}: sweep {given.name} began with {stored.trials}; allowed is "
+            f"trials={given.trials}: sweep {given.name} began with {stored.trials}; use "
             + ("the same, its grid is fixed" if given.sampler.kind == "grid" else f"{stored.trials} or more")
         )
 

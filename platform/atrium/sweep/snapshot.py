@@ -59,7 +59,7 @@ def snapshot(studies: SweepStudies, claims: Claims, created: float) -> dict[str,
 
 
 def write_state(folder: Path, state: Mapping[str, Any]) -> None:
-    """Replace the sweep's snapshot. Raises `OSError` where there is no room."""
+    """Replace the sweep's snapshot. Raises `OSError` if the disk is full."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / STATE_FILE, state)
 

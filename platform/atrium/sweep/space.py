@@ -173,10 +173,10 @@ def derive(key: str, derived: DerivedConfig, assignment: Mapping[str, Scalar]) -
     """The value of a derived setting."""
     value = assignment[derived.of] if isinstance(derived.of, str) else derived.of
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigError(f"{key}: {derived.function} of {value!r}; allowed is a number")
+        raise ConfigError(f"{key}: {derived.function} of {value!r}, which must be a number")
     if derived.kind not in DIVERGENCES and derived.function.startswith("budget"):
         raise ConfigError(
-            f"{key}: kind={derived.kind} has no constant window; allowed is {', '.join(DIVERGENCES)}"
+            f"{key}: kind={derived.kind} has no constant window; use one of {', '.join(DIVERGENCES)}"
         )
     try:
         if derived.run is not None:

@@ -34,13 +34,13 @@ def storage_url(wanted: str | None, folder: Path) -> str:
         return f"journal:///{(folder / JOURNAL_FILE).absolute()}"
     if wanted == "sqlite":
         if "?" in str(folder):
-            raise ConfigError(f"storage=sqlite: a URL cannot name {folder}, for its ?; allowed is journal")
+            raise ConfigError(f"storage=sqlite: a URL cannot name {folder}, because of its ?; use journal")
         return f"sqlite:///{(folder / SQLITE_FILE).absolute()}"
     assert wanted is not None
     scheme = wanted.partition("://")[0].partition("+")[0]
     if "://" not in wanted or scheme not in (*_SCHEMES, "journal"):
         raise ConfigError(
-            f"storage={without_password(wanted)}: allowed is journal, sqlite, or a URL such as "
+            f"storage={without_password(wanted)}: must be journal, sqlite, or a URL such as "
             "postgresql+psycopg://user@host/database or mysql+pymysql://user@host/database"
         )
     return wanted
@@ -94,7 +94,7 @@ class SweepStorage:
         if not present:
             raise SweepError(
                 f"the sweep's storage {self.path} was removed or replaced; put it back and give the same "
-                "command, or start anew under another name; finished runs are as they were"
+                "command, or start again under another name; finished runs are as they were"
             )
 
     @contextmanager
@@ -110,7 +110,7 @@ class SweepStorage:
             self.check()
             raise SweepError(
                 f"the sweep's storage {without_password(self.url)} fails: {_reason(error)}; mend that and "
-                "give the same command, which goes on where the sweep stands"
+                "give the same command, which resumes the sweep"
             ) from error
 
 
@@ -138,7 +138,7 @@ class _KernelLock(JournalFileOpenLock):
 
 
 class _CheckedBackend(JournalFileBackend):
-    """A journal that is not made anew when it was removed: all trials would be forgotten silently."""
+    """A journal that is not created again when it was removed: all trials would be forgotten silently."""
 
     def append_logs(self, logs: list[dict[str, object]]) -> None:
         if not Path(self._file_path).exists():

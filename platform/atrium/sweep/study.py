@@ -1,7 +1,7 @@
 """The studies of one sweep in its storage: one per stage, whose trials are planned before they run.
 
 Trials are made waiting, with their settings where the sampler does not look at results, and are
-claimed one by one. So a sweep has exactly the trials of its plan, whoever works on it and dies.
+claimed one by one. So a sweep has exactly the trials of its plan, whichever workers work on it or die.
 """
 
 from __future__ import annotations

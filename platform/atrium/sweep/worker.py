@@ -135,4 +135,4 @@ class SweepWorker:
     def _check_stop(self) -> None:
         self._heartbeat.raise_problem()
         if self._should_stop():
-            raise Interrupted(f"sweep {self._definition.name} stopped; the same command goes on with it")
+            raise Interrupted(f"sweep {self._definition.name} stopped; the same command resumes it")

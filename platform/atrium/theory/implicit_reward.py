@@ -1,6 +1,6 @@
-"""Theorems 1 to 3 of GVPO (arXiv 2504.19599), by minimising expected losses over a tabular policy.
+"""Theorems 1 to 3 of GVPO (arXiv 2504.19599), by minimizing expected losses over a tabular policy.
 
-1: the loss has one minimiser, pi* = pi' exp(R / beta) / Z. 2: it is the same for every sampler whose
+1: the loss has one minimizer, pi* = pi' exp(R / beta) / Z. 2: it is the same for every sampler whose
 support covers that of pi'. 3: n steps, each anchored at the last policy, end at the policy that maximises
 E[R] - (beta / n) KL(pi || first policy).
 For comparison stands an objective with the same optimum under the policy's own samples, importance-weighted
@@ -33,7 +33,7 @@ _GRADIENT_TOLERANCE = 1e-7
 
 
 def regression_findings(*, num_starts: int = 3, num_steps: int = 4) -> RegressionFindings:
-    """Minimise from several starts, under several samplers, and step by step."""
+    """Minimize from several starts, under several samplers, and step by step."""
     anchor = Tabular.random(15, _NUM_TOKENS)
     reward_B = rewards(anchor.num_completions)
     optimum_B = tilted(anchor, reward_B)
@@ -63,7 +63,7 @@ def rewards(num_completions: int) -> Tensor:
 
 
 def tilted(anchor: Tabular, reward_B: Tensor, beta: float = BETA) -> Tensor:
-    """log pi* of all completions: pi' exp(R / beta), normalised."""
+    """log pi* of all completions: pi' exp(R / beta), normalized."""
     return (anchor.logprob_B() + reward_B / beta).log_softmax(dim=0)
 
 
@@ -92,7 +92,7 @@ def minimised(start: Tabular, loss: Callable[[Tabular], Tensor]) -> Tabular:
         return value.item(), policy.gradient(value).numpy()
 
     num_logits = sum(part.numel() for part in start.logits)
-    # torch's optimisers import its compiler first, which takes longer than all of this.
+    # torch's optimizers import its compiler first, which takes longer than all of this.
     found = minimize(
         value_and_gradient, np.zeros(num_logits), jac=True, method="BFGS", tol=_GRADIENT_TOLERANCE
     )
@@ -100,7 +100,7 @@ def minimised(start: Tabular, loss: Callable[[Tabular], Tensor]) -> Tabular:
 
 
 def regression_optimum(anchor: Tabular, start: Tabular, reward_B: Tensor, sampler_B: Tensor) -> Tabular:
-    """The policy that minimises GVPO's expected loss under a sampler's probabilities, from a start.
+    """The policy that minimizes GVPO's expected loss under a sampler's probabilities, from a start.
 
     GVPO is as the preset has it: sequence ratios, group means, 1 / (k - 1).
     """

@@ -70,7 +70,7 @@ class Collected:
 class RolloutCollector:
     """Turns the next problems of a stream into graded groups.
 
-    The prompts are dealt over the engines of the `ranks`; each engine's share is sampled and graded, and then
+    Prompts are distributed over the engines of the `ranks`; each engine's share is sampled and graded, then
     every rank has all groups. With `require_stop` an answer that was cut off is not correct to the group
     filter, as it is not to the reward. With `per_reward` the advantages are those of each of several rewards.
     """

@@ -129,7 +129,7 @@ def _read_digests(folder: Path, state: dict[str, Any]) -> dict[str, str]:
             raise ValueError(f"{DIGESTS} contains an invalid line: {line[:80]!r}")
         digests[match[2]] = match[1]
     if missing := sorted({STATE, *state["files"]} - digests.keys()):
-        raise ValueError(f"{DIGESTS} lacks {missing[0]}")
+        raise ValueError(f"{DIGESTS} has no {missing[0]}")
     return digests
 
 

@@ -33,7 +33,7 @@ class UpdateState:
     """The state of faulty updates between steps; saved in every checkpoint.
 
     `num_skipped` counts the updates skipped since the last successful one; `micro_batch_tokens` is the
-    setting after reductions for lack of memory.
+    setting after reductions because memory ran out.
     """
 
     num_skipped: int = 0

@@ -101,7 +101,7 @@ class Update:
                 prepared = budget.fit(lambda: self.prepare(minibatch, state, budget))  # noqa: B023
                 record.begin_update(number, place_B)
                 budget.fit(lambda: self.accumulate(minibatch, prepared, budget, record))  # noqa: B023
-                with budget.phase("the optimiser's step", metrics.OPTIMIZER_S):
+                with budget.phase("the optimizer's step", metrics.OPTIMIZER_S):
                     grad_norm, learning_rate = self.apply(step)
                 yield Attempt(
                     number=number, minibatch=minibatch, grad_norm=grad_norm, learning_rate=learning_rate
@@ -172,7 +172,7 @@ class Update:
 
         Returns the gradient's norm before clipping, and the learning rate if it was applied.
         """
-        with memory_explained("the optimiser's step", self.optimizer.memory_advice):
+        with memory_explained("the optimizer's step", self.optimizer.memory_advice):
             grad_norm = self.optimizer.clip_gradient()
             if not math.isfinite(grad_norm):
                 return grad_norm, None

@@ -321,7 +321,7 @@ def groups_of(
 
 
 def places_of(entries: Sequence[RunEntry], groups: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """The place of each group's colour, by its method where it has but one; the earliest choose first."""
+    """The place of each group's color, by its method where it has but one; the earliest choose first."""
     began = {entry.name: entry.started for entry in entries}
     named = {entry.name: entry.settings.get("algorithm.name", "") for entry in entries}
     methods = {}

@@ -37,7 +37,7 @@ class _Row:
 
 
 class RunsTable:
-    """The rows of all runs of a watcher; each is made anew where its run has changed."""
+    """The rows of all runs of a watcher; each is updated if its run has changed."""
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher

@@ -1,6 +1,6 @@
 """Sampled completions as people read them: listed, filtered, and one at a time with its tokens.
 
-The text of models goes through as it is; whoever shows it must show it as text.
+The text of models is passed unchanged; a page must show it as text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The web application: routes that hand requests to the queries, and the page itself.
+"""The web application: routes that pass requests to the queries, and the page itself.
 
 It reads `runs/` only, and writes annotations only. Everything a page needs comes from this server.
 """
@@ -74,7 +74,7 @@ def create_app(
 
     app = FastAPI(title="Atrium", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.watcher, app.state.token = watcher, token
-    # Whoever runs the server says here that it is about to stop: open streams of news must end first.
+    # Called when the server is about to stop: open streams of news must end first.
     app.state.is_closing = lambda: False
     # Event streams are left as they are, so that news is not held back.
     app.add_middleware(GZipMiddleware, minimum_size=_LEAST_COMPRESSED_BYTES, compresslevel=5)

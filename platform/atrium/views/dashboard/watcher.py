@@ -79,7 +79,7 @@ class Watcher:
             try:
                 self._fill()
                 took = time.monotonic() - began
-                # A full index leaves the machine alone; one that is being filled goes on at once.
+                # A full index leaves the machine alone; one that is being filled continues at once.
                 if not self._behind:
                     self._stopping.wait(max(self._interval_s - took, 0.05))
                 self._look()
