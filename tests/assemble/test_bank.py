@@ -131,7 +131,7 @@ def test_a_source_that_cannot_serve_is_said_in_one_line(runs, recorded, tmp_path
         (
             [f"rollout.source={recorded.name}", "dataset.seed=5"],
             DataError,
-            "it comes from other problems|none of",
+            "its problems are different|none of",
         ),
         ([f"rollout.source={recorded.name}", "rollout.group_size=5"], DataError, "fewer than the 5 stored"),
         ([f"rollout.source={recorded.name}", "rollout.max_new_tokens=3"], DataError, "max_new_tokens=3"),

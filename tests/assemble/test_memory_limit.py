@@ -156,7 +156,7 @@ def test_activations_are_computed_again_where_a_row_does_not_fit_otherwise(tmp_p
         ({"device": "cpu", "memory_limit_mb": 500}, "tiny", "auto"),
         ({"device": "cuda"}, "hub", "auto"),
         ({"device": "cuda"}, "tiny", 16384),
-        ({"device": "cuda", "num_processes": 2}, "hub", 16384),
+        ({"device": "cuda", "num_processes": 2}, "hub", "auto"),
     ],
 )
 def test_a_budget_is_a_rule_unless_memory_decides(compute, kind, expected):

@@ -106,7 +106,7 @@ def test_older_run_goes_on_bit_for_bit_with_the_files_of_its_checkpoint(
     _change_template(source)
     runs.resume(folder)
     log = folder.log_file.read_text()
-    assert log.count("did not record the prompts and the model that it began with") == 1
+    assert log.count("did not record its prompts and model") == 1
     whole = runs.train(
         *_model(first_source),
         f"experiment_name={folder.path.parent.name}-whole",

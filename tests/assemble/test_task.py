@@ -111,7 +111,7 @@ def test_problems_of_a_chosen_benchmark_are_not_trained_on(load, sums, tmp_path)
     assert len(task.train) == 60 - 8 - 7
     assert task.origin.num_overlapping == 7
     (line,) = said
-    assert line.startswith("file: 7 problems are also in the benchmark exam, dropped: file-")
+    assert line.startswith("file: 7 problems are also in the benchmark exam and are dropped: file-")
     assert line.endswith("(the same question) and 4 more")
     assert task.origins["dataset"]["warnings"] == (line.removeprefix("file: "),)
     assert len(task.origins["dataset"]["overlaps"]) == 7
@@ -157,7 +157,7 @@ def test_a_reference_whose_check_times_out_is_kept_and_told(tmp_path):
     loaded, said, _ = _checked(file, tmp_path, timeout_s=0.001)
     assert len(loaded.problems) == loaded.origin.num_unchecked == 1
     assert loaded.origin.unreadable == ()
-    assert "hard: 1 references were not checked within 0.001 s, the problems are kept; " in said[0]
+    assert "hard: 1 references were not checked within 0.001 s, and their problems are kept; " in said[0]
     later, said, _ = _checked(file, tmp_path)
     assert (later.origin.num_unchecked, said) == (0, [])
 

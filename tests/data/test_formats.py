@@ -182,7 +182,7 @@ def test_a_reference_that_names_no_choice_is_refused_by_name(tmp_path, choices, 
 
 def test_unused_choices_are_told_and_used_ones_are_not():
     unused = _load(FORMATS / "choices.jsonl")
-    assert "the column options contains choices that no question shows" in unused.origin.warnings[-1]
+    assert "no question shows the choices in the column options" in unused.origin.warnings[-1]
     used = _load(FORMATS / "choices.jsonl", "fields.choices=[options]")
     assert [problem.answer for problem in used.problems] == ["B", "A", "C"]
     assert used.origin.warnings == ()

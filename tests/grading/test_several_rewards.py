@@ -204,7 +204,7 @@ def test_the_error_of_a_wrong_return_names_the_function():
     def too_few(completions, **_):
         return [1.0]
 
-    with pytest.raises(PluginError, match=r"test_several_rewards\.py, line \d+, in .*too_few: returned"):
+    with pytest.raises(PluginError, match=r"test_several_rewards\.py, line \d+, in .*too_few: expected"):
         checked_rewards(undeclared(from_trl(too_few))(), make_group())
     with pytest.raises(TypeError, match="must be a Python function"):
         from_trl(FormatReward())

@@ -68,7 +68,7 @@ def test_the_script_asks_for_what_the_settings_say(tmp_path, capsys, monkeypatch
 
 def test_script_requests_the_gpus_of_servers_too(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("atrium.assemble.checks.torch_has_cuda", lambda: True)
-    monkeypatch.setattr("atrium.engines.vllm_environment._version", {"vllm": "0.32.0"}.get)
+    monkeypatch.setattr("atrium.engines.vllm_environment.installed_version", {"vllm": "0.32.0"}.get)
     processes = ("compute=slurm", "compute.num_nodes=2", "compute.num_processes=2")
     settings = (*processes, "rollout=vllm", "rollout.placement=server", "rollout.num_servers=12")
     assert main(["train", *settings, f"runs_dir={tmp_path}", "--print-script"]) == 0

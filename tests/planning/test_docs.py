@@ -26,7 +26,7 @@ def row(model):
             changes = judge(config, known_shape(config), PROMPT_TOKENS, size * 10**9)[1].changes
         except ConfigError:  # vLLM's share does not hold the weights and one completion
             changes = None
-        said = "nothing" if changes == () else "too large" if changes is None else ""
+        said = "none" if changes == () else "too large" if changes is None else ""
         cells.append(said or "<br>".join(f"`{change}`" for change in changes))
     return f"| `{model}` | {' | '.join(cells)} |"
 

@@ -49,7 +49,7 @@ def test_a_share_that_holds_no_completion_names_the_share_that_does():
 
 def test_a_cache_of_a_given_size_has_to_hold_one_completion():
     with pytest.raises(
-        ConfigError, match=r"kv_cache_mb=100 does not hold a completion of 40960 tokens.*4480; give"
+        ConfigError, match=r"kv_cache_mb=100 does not hold a completion of 40960 tokens.*4480; use"
     ):
         check("rollout=vllm", "rollout.kv_cache_mb=100", size=80)
     check("rollout=vllm", "rollout.kv_cache_mb=4480", size=80)
@@ -63,7 +63,7 @@ def test_an_engine_that_stays_awake_has_to_leave_room_for_the_update():
 
 def test_an_engine_that_sleeps_has_to_find_room_when_it_wakes_beside_the_optimisers_state():
     lines = ("rollout=vllm", "rollout.gpu_memory_fraction=0.8", "rollout.sleep_level=1")
-    with pytest.raises(ConfigError, match=r"sampling takes at least 84\.6 GB .*there are 80\.0 GB") as error:
+    with pytest.raises(ConfigError, match=r"sampling needs at least 84\.6 GB .*there are 80\.0 GB") as error:
         check(*lines, size=80)
     fraction = re.search(r"to fit: rollout\.gpu_memory_fraction=([\d.]+)$", str(error.value))
     check(*lines, f"rollout.gpu_memory_fraction={fraction[1]}", size=80)

@@ -307,7 +307,7 @@ def test_other_errors_of_a_pass_are_no_lack_of_memory(make):
 )
 def test_every_kind_of_lacking_memory_is_known_by_its_size(make_error, size):
     with (
-        pytest.raises(MemoryExhaustedError, match=f"in sampling: {size}"),
+        pytest.raises(MemoryExhaustedError, match=f"in sampling: could not allocate {size}"),
         memory_explained("sampling", "do"),
     ):
         make_error()

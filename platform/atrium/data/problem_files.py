@@ -170,10 +170,10 @@ class Reading:
         """Yield a note about columns of choices that no question shows."""
         whole = tuple(name for name in COLUMNS if self._last_row.get(name))[:1]
         if names := whole or choice_columns(self._last_row):
-            held = f"column {names[0]} contains" if whole else f"columns {', '.join(names)} contain"
+            columns = f"column {names[0]}" if whole else f"columns {', '.join(names)}"
             yield (
-                f"no question shows the {held}; {self._wanted.section}.fields.choices=[{','.join(names)}] "
-                "shows them with letters, which the grader multiple_choice compares"
+                f"no question shows the choices in the {columns}; set {self._wanted.section}.fields.choices="
+                f"[{','.join(names)}] to show them with letters, which the grader multiple_choice compares"
             )
 
     def _columns_text(self) -> str:
