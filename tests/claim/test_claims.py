@@ -136,7 +136,7 @@ def test_a_computation_agrees_up_to_its_bound_and_without_one_was_not_read():
             lambda rows: rows[0].__setitem__(1, "other"),
             "method other is none of the claim's arms new and old",
         ),
-        (lambda rows: rows[0].__setitem__(2, 7), "seed 7 is not of the design"),
+        (lambda rows: rows[0].__setitem__(2, 7), "seed 7 is not in the design"),
         (lambda rows: rows[0].__setitem__(4, NUM_SAMPLES), f"sample {NUM_SAMPLES}; the design has samples"),
         (lambda rows: rows[0].__setitem__(5, 3), "correct is 3 and must be"),
         (lambda rows: rows[0].__setitem__(0, "again"), "a seed is used once"),
@@ -171,7 +171,7 @@ def test_the_same_table_is_read_from_csv_jsonl_and_parquet(tmp_path):
     ("line", "said"),
     [
         ("candidate: newer", "newer is no arm of sweep"),
-        ("expected: {at_most: 0.1, source: x}", "runs are held to a sign"),
+        ("expected: {at_most: 0.1, source: x}", "set sign for a claim about runs"),
         ("expected: {sign: negative, size: 0.1, source: x}", "does not have the sign negative"),
         ("outcome: {kind: computation, name: x}", "a computation has no arms"),
         ("palce: there", "palce"),

@@ -120,9 +120,9 @@ def test_one_method_alone_is_compared_with_nothing(audit):
 @pytest.mark.parametrize(
     ("text", "argv", "said"),
     [
-        ("", [], "has no column method; needed are method, benchmark, problems, samples, score"),
-        ("method,benchmark,problems,samples\na,x,30,4\n", [], "has no column score"),
-        (f"{HEAD}\n", [], "table.csv: has no rows"),
+        ("", [], "column method is missing; required are method, benchmark, problems, samples, score"),
+        ("method,benchmark,problems,samples\na,x,30,4\n", [], "column score is missing"),
+        (f"{HEAD}\n", [], "table.csv: contains no rows"),
         (f"{HEAD},seed\na,x,30,4,50,3\n", [], "repeated column seed; did you mean seeds?"),
         (f"{HEAD},score\na,x,30,4,50,50\n", [], "unknown or repeated column score"),
         (f"{HEAD}\na,x,30,4,100.1\n", [], "line 2: score must lie between 0 and 100 percent, got 100.1"),

@@ -193,7 +193,7 @@ BASE = {"method": "a", "seed": 0, "problem": "p", "sample": 0, "correct": 1}
         ([{**BASE, "num_tokens": 2**40}], (), "tokens must be a whole number from 0"),
         ([{**BASE, "seed": ""}], (), "the seed is missing"),
         ([{**BASE, "method": "a\x1bb"}], (), "printable characters are allowed"),
-        ([{"method": "a", "mean": 0.5, "n": 30}], (), "no column names the problem, among method, mean, n"),
+        ([{"method": "a", "mean": 0.5, "n": 30}], (), "no problem column among method, mean, n"),
         ([{"problem": "p", "correct": 1}], (), "--map method=COLUMN, or --method NAME"),
         ([{**BASE, "id": 1}], (), "problem and id could each be the problem; give --map problem=COLUMN"),
         ([BASE], ("--map", "score=nope"), "--map score=nope: the columns are method, seed"),
@@ -215,7 +215,7 @@ def test_a_wrong_table_is_one_line_and_nothing_is_written(rows, flags, message, 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("r.csv", b"", "holds no rows"),
+        ("r.csv", b"", "contains no rows"),
         ("r.csv", b"method,problem,correct\na,p,1\na,q", "line 3 has 2 cells, the header has 3"),
         ("r.csv", b"method,problem,correct\na,\xff\xfe,1\n", "is not UTF-8 text"),
         ("r.csv", b"method,method,correct\na,b,1\n", "a column name appears twice"),

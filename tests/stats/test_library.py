@@ -107,7 +107,7 @@ def test_clusters_widen_the_interval_of_another_exam():
         ([[[0.5]], [[0.5]]], {"names": ["a", "a"]}, "names must be 2 different ones"),
         ([[[0.5]], [[0.5]]], {"baseline": "x"}, "'x' is not among the methods method 0, method 1"),
         ([[[0.5]], [[np.nan]]], {}, "method 1: has no answers"),
-        ([[[0.5, np.nan]], [[np.nan, 0.5]]], {}, "no problem has an answer of every seed"),
+        ([[[0.5, np.nan]], [[np.nan, 0.5]]], {}, "no problem has an answer from every seed"),
         ([[[0.5]], [[0.5]]], {"clusters": ["x", "y"]}, "clusters must have 1 names"),
         ([[[0.5]], [[0.5]]], {"diverged": {"method 0": [4]}}, "diverged has seed 4, which has no answers"),
         ([[[0.5]], [[0.5]]], {"seeds": {"method 0": [1, 2]}}, "seeds must be 1 different numbers"),

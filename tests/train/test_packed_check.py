@@ -137,7 +137,7 @@ def test_a_wrong_mask_is_refused_beside_massive_activations_too(monkeypatch, pre
     monkeypatch.setattr(packed_attention, "attend", attention_that(WRONG_ATTENTION[wrong]))
     model = build_model(initializer_range=0.1)
     plant_massive_activations(model, tokens=[0, 20, 62])
-    assert "computes other states on packed tokens" in fault_of(model, precision)
+    assert "computes different states on packed tokens" in fault_of(model, precision)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -145,7 +145,7 @@ def test_a_wrong_mask_is_refused_beside_massive_activations_too(monkeypatch, pre
 def test_positions_that_are_off_by_one_are_refused(monkeypatch, precision, step):
     monkeypatch.setattr(logprobs, "pack", packing_shifted_by(step))
     fault = fault_of(build_model(initializer_range=0.1), precision)
-    assert "computes other states on packed tokens" in fault
+    assert "computes different states on packed tokens" in fault
 
 
 SIZES = {
@@ -200,7 +200,7 @@ def test_a_mask_that_no_layer_shows_is_found_by_rows_longer_than_every_window(mo
     monkeypatch.setattr(packed_attention, "attention_obstacle", lambda *_: None)
     settings = {name: 100 if value == 600 else value for name, value in MASKED[model_type].items()}
     forward = forward_of(model_type, **settings)
-    assert "computes other states on packed tokens" in find_packing(forward, 200).fault
+    assert "computes different states on packed tokens" in find_packing(forward, 200).fault
     assert find_packing(forward, 100).fault is None  # no row of such a run is as long as the window
 
 

@@ -121,10 +121,10 @@ def _check_runs_dir(folder: Path) -> None:
 def _check_prompt(template: PromptTemplate, *, thinking: bool) -> None:
     asks = template.chat_options.get("enable_thinking")
     if asks is not None and asks != thinking:
-        does, reads = ("asks", "not") if asks else ("does not ask", "only")
+        does, grades = ("requests", "the reasoning too") if asks else ("does not request", "only the answer")
         raise ConfigError(
-            f"model.prompt={template.name} {does} for reasoning, but "
-            f"model.thinking={str(thinking).lower()} grades the text {reads} after it; use "
+            f"model.prompt={template.name} {does} reasoning, but "
+            f"model.thinking={str(thinking).lower()} grades {grades}; use "
             f"model.thinking={str(asks).lower()}"
         )
 

@@ -1,4 +1,4 @@
-"""From an engine's settings to the engine, and its requirements before a model is loaded."""
+"""Construction of engines from settings, and checks of their requirements before a model is loaded."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def run_evaluation(
 
 
 def evaluation_label(settings: EvaluationSettings) -> str:
-    """Return the name in an evaluation's folder: the model's, or the run's with its step."""
+    """Return the label of an evaluation's folder: the model's name, or the run's name and step."""
     model, checkpoint = settings.config.model, settings.checkpoint
     if checkpoint is not None:
         name = f"{checkpoint.run.rpartition('-')[2]}-step{checkpoint.step}"

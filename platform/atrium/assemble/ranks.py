@@ -78,7 +78,7 @@ def _check_engines(config: RunConfig, num_started: int) -> None:
 
 
 def fixed_for_ranks(config: RunConfig, ranks: Ranks) -> RunConfig:
-    """The settings, with micro-batches of a planned size where several ranks cannot find one by trying."""
+    """Return the settings, with a planned micro-batch size if several ranks cannot find one by trial."""
     if ranks.is_alone or config.compute.micro_batch_tokens != "auto":
         return config
     planned = _planned_tokens(config, ranks.size) if ranks.is_first else None

@@ -1,7 +1,7 @@
 """The check of reference answers: each is graded against itself in another form before training.
 
-Results are cached in `references/` of the cache folder, by the grader with its version and settings and by
-the reference's text. A check that timed out is inconclusive and not cached.
+Results are cached in `references/` of the cache folder. The key consists of the grader, its version and
+settings, and the text of the reference. A check that timed out is inconclusive and not cached.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Regrading of stored answers: the grader's current verdicts next to the stored ones.
 
 Nothing stored is changed; files from other programs are read in `stored_answers`. Verdicts depend on the
-answer alone: whether a truncated one counts stays as recorded.
+answer alone; the recorded treatment of truncated answers is unchanged.
 """
 
 from __future__ import annotations

@@ -173,7 +173,10 @@ def gradient_of_forms() -> Computed:
 
 
 def correction_of_the_kl() -> Computed:
-    """RPG: the gradient of k3 with its importance weight against that of the KL, over whole sequences."""
+    """Compute the error of the gradient of importance-weighted k3, relative to the KL's, over sequences.
+
+    RPG, arXiv 2505.17508.
+    """
     found = _theory("bias", ("grpo_kl", "grpo_kl_corrected"))
     exact = [one.sequence_error for one in found.biases if one.name == "w k3"]
     without = max(one.sequence_error for one in found.biases if one.name == "k3")

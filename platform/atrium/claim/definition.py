@@ -140,14 +140,14 @@ class Claim(Section):
             if self.designs or self.candidate or self.baseline:
                 raise ValueError("a computation has no arms and no designs; leave them out")
             if self.expected is not None and self.expected.at_most is None:
-                raise ValueError("expected: a computation is held to at_most")
+                raise ValueError("expected: sign is for claims about runs; set at_most for a computation")
             return self
         if self.candidate is None or self.baseline is None or self.candidate == self.baseline:
             raise ValueError("give candidate and baseline, two arms of the designs' sweeps")
         if not self.designs:
             raise ValueError("designs is empty; give the sweep of at least one scale")
         if self.expected is not None and self.expected.sign is None:
-            raise ValueError("expected: runs are held to a sign; at_most is for a computation")
+            raise ValueError("expected: at_most is for computations; set sign for a claim about runs")
         return self
 
     @property

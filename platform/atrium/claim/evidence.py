@@ -56,7 +56,7 @@ def design(claim: Claim, scale: Scale) -> Design:
 
 
 def evidence_of(wanted: Design, data: Sequence[Path]) -> Evidence:
-    """The difference that runs or tables show; `ConfigError` for what is not of the design."""
+    """Return the difference that runs or tables show; raise `ConfigError` for data outside the design."""
     tables = [path for path in data if path.is_file()]
     if tables and len(tables) < len(data):
         raise ConfigError("claim check: give runs or tables, not both")
@@ -109,7 +109,7 @@ def arm_runs(sweep: SweepDefinition, folders: Sequence[RunFolder]) -> Runs:
             )
         if seed not in sweep.seeds:
             raise ConfigError(
-                f"{folder.name}: seed {seed} is not of the design, whose seeds are "
+                f"{folder.name}: seed {seed} is not in the design; its seeds are "
                 f"{', '.join(map(str, sweep.seeds))}"
             )
         for arm in labels[key]:

@@ -80,12 +80,12 @@ def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
             near = suggestion(name, COLUMNS) or f"; columns are {', '.join(COLUMNS)}"
             raise ConfigError(f"{path}: unknown or repeated column {shown(name)}{near}")
     if missing := [name for name in NEEDED if name not in columns]:
-        raise ConfigError(f"{path}: has no column {missing[0]}; needed are {', '.join(NEEDED)}")
+        raise ConfigError(f"{path}: column {missing[0]} is missing; required are {', '.join(NEEDED)}")
     for number, cells in lines:
         if len(cells) != len(columns):
             raise ConfigError(f"{path}, line {number}: has {len(cells)} cells, expected {len(columns)}")
     if not lines:
-        raise ConfigError(f"{path}: has no rows")
+        raise ConfigError(f"{path}: contains no rows")
     return [(number, dict(zip(columns, cells, strict=True))) for number, cells in lines]
 
 

@@ -1,7 +1,8 @@
-"""Tables of answers from any trainer: rows of (run, method, seed, problem, sample, correct) held to a design.
+"""Tables of answers from any trainer, checked against a design.
 
-A method is an arm's name, a seed one of the design's; every run answers every problem, each as often as the
-design has it. CSV, JSONL or Parquet, told apart by the name's end.
+A row holds (run, method, seed, problem, sample, correct). `method` is the name of an arm and `seed` a seed of
+the design. Every run answers every problem, with the design's number of samples. The file format (CSV, JSONL
+or Parquet) follows from the suffix.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _NAME = "table"
 def read_table(
     paths: Sequence[Path], *, arms: Sequence[str], seeds: Sequence[int], num_samples: int
 ) -> Mapping[str, Mapping[int, Sequence[Answers]]]:
-    """Answers by arm and seed. Raises `ConfigError`, in one line, for what is not of the design."""
+    """Read answers by arm and seed. Raises `ConfigError`, in one line, for data outside the design."""
     correct: dict[tuple[str, int], dict[tuple[str, int], bool]] = {}
     run_of: dict[tuple[str, int], str] = {}
     for path in paths:
@@ -60,9 +61,9 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     except (OSError, pa.ArrowException) as error:
         raise ConfigError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
     if missing := [name for name in COLUMNS if name not in table.column_names]:
-        raise ConfigError(f"{path}: has no column {missing[0]}; needed are {', '.join(COLUMNS)}")
+        raise ConfigError(f"{path}: column {missing[0]} is missing; required are {', '.join(COLUMNS)}")
     if not table.num_rows:
-        raise ConfigError(f"{path}: holds no rows")
+        raise ConfigError(f"{path}: contains no rows")
     for name in COLUMNS:
         if pc.any(pc.is_null(table.column(name))).as_py():
             raise ConfigError(f"{path}: column {name} has missing values; every row needs all")
@@ -73,12 +74,12 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 def _mistake(
     row: Mapping[str, Any], arms: Sequence[str], seeds: Sequence[int], num_samples: int
 ) -> str | None:
-    """What in a row is not of the design."""
+    """Describe what in a row contradicts the design; None if nothing does."""
     method, seed, sample = row["method"], row["seed"], row["sample"]
     if method not in arms:
         return f"method {method} is none of the claim's arms {' and '.join(arms)}"
     if not isinstance(seed, int) or seed not in seeds:
-        return f"seed {seed} is not of the design, whose seeds are {', '.join(map(str, seeds))}"
+        return f"seed {seed} is not in the design; its seeds are {', '.join(map(str, seeds))}"
     if not isinstance(sample, int) or not 0 <= sample < num_samples:
         return f"sample {sample}; the design has samples 0 to {num_samples - 1}"
     if row["correct"] not in (0, 1):

@@ -201,7 +201,7 @@ def between(confounds: Sequence[Recorded], one: str, other: str) -> list[Recorde
 
 
 def with_words(confounds: Sequence[Recorded], one: str, other: str) -> str:
-    """`, with learning rates 3e-4 and 1e-3,` for a sentence about two arms; empty without confounds."""
+    """Return a clause on the confounds of two arms (`, with learning rates 3e-4 and 1e-3,`), or nothing."""
     quoted = [confound.quoted(one, other) for confound in between(confounds, one, other)]
     if not quoted:
         return ""

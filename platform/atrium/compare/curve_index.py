@@ -224,7 +224,7 @@ def _goes_on(file: BinaryIO, table: CurveTable) -> bool:
 
 
 def _checksum(file: BinaryIO, end: int) -> int:
-    """Of the last bytes before `end`; 0 where there are none, -1 where the file is shorter."""
+    """Return the CRC-32 of the last bytes before `end`: 0 if there are none, -1 if the file is shorter."""
     start = max(end - _NUM_CHECKED_BYTES, 0)
     file.seek(start)
     data = file.read(end - start)

@@ -22,10 +22,10 @@ _BASELINES = ("grpo", "reinforce")
 
 
 def default_experiment(experiments: Mapping[str, Mapping[str, Settings]]) -> str | None:
-    """The latest experiment with two methods or more, or else the latest one; None without any.
+    """Return the latest experiment with at least two methods, else the latest one; None if there is none.
 
-    `experiments` holds the settings of each experiment's trainings by run, the latest experiment first;
-    experiments of sweeps, evaluations and archived runs are not among them.
+    `experiments` maps each experiment, latest first, to the settings of its training runs; it excludes
+    sweeps, evaluations and archived runs.
     """
     several = (name for name, runs in experiments.items() if num_methods(name_arms(runs)) > 1)
     return next(several, next(iter(experiments), None))

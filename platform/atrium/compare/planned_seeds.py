@@ -45,10 +45,10 @@ class SeedPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedArms:
-    """The planned runs of all arms, the missing ones among them, and the runs beyond the plan.
+    """The planned runs of all arms: available (`arms`) and `missing`; and the runs `beyond` the plan.
 
-    `num_in` is the smallest number of planned seeds of an arm that are in. Without a plan all runs are among
-    `arms`, and `plan` is None.
+    `num_in` is the smallest number of available planned seeds of any arm. Without a plan, `arms` contains
+    all runs and `plan` is None.
     """
 
     arms: tuple[Arm, ...]

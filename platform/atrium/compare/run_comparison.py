@@ -305,7 +305,11 @@ def _arm_scores(
 
 
 def _collapsed(arm: Arm, steps: Mapping[str, Mapping[str, int]]) -> FailureRate | None:
-    """The runs that end below their start, by the answers of both; None where one lacks those before it."""
+    """Return how many runs collapsed: their final score is significantly below the score before training.
+
+    Returns None if a run has no evaluation from before training, or if its two evaluations cover different
+    problems.
+    """
     fallen = []
     for seed, folder in sorted(arm.runs.items()):
         before, after = [], []

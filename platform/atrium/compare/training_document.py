@@ -208,7 +208,7 @@ def _known_fit(run: RunFolder, metric: str) -> CeilingFit | None:
 
 
 def _contrast_cells(contrast: CurveContrast | None, has_interval: bool) -> tuple[Cell, Cell]:
-    """A difference and its interval."""
+    """Return the table cells of a difference and its confidence interval."""
     if contrast is None:
         return None, None
     interval = contrast.interval if has_interval else None

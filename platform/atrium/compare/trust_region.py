@@ -118,7 +118,10 @@ def bin_edges(counts: RatioCounts, window: Window | None) -> NDArray[np.float64]
 
 
 def binned(counts: RatioCounts, edges: NDArray[np.float64]) -> Counts:
-    """The counts [signs, B] in bins with these edges [B + 1] in log w; the outermost hold all beyond them."""
+    """Return the counts [signs, B] in bins with the edges [B + 1] in log w.
+
+    The first and last bin also count values outside the edges.
+    """
     fine, num = _fine_edges(), len(edges) - 1
     middle = 0.5 * (fine[1:] + fine[:-1])
     place = np.clip(np.searchsorted(edges, middle, side="right") - 1, 0, num - 1)

@@ -64,8 +64,9 @@ def check_ranks(config: RunConfig, num_ranks: int) -> None:
         raise ConfigError(f"compute.compile=true {alone}; use compute.compile=false")
     if config.compute.on_oom == "shrink":
         raise ConfigError(
-            f"compute.on_oom=shrink {alone}, since a rank cannot repeat an update by itself; use stop, "
-            f"with a lower compute.micro_batch_tokens={config.compute.micro_batch_tokens}"
+            f"compute.on_oom=shrink {alone}, since a rank cannot repeat an update by itself; use "
+            "compute.on_oom=stop, and lower compute.micro_batch_tokens (now "
+            f"{config.compute.micro_batch_tokens})"
         )
 
 

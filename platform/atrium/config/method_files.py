@@ -130,7 +130,7 @@ def _length_key(preset: Preset) -> str:
 
 
 def _split(lines: Sequence[str]) -> tuple[dict[str, str], dict[str, object]]:
-    """Split lines into the files that they select, by group, and the settings that they type, by key."""
+    """Split lines into selected files, keyed by group, and explicit settings, keyed by name."""
     choices: dict[str, str] = {}
     typed: dict[str, object] = {}
     for line in lines:

@@ -56,7 +56,7 @@ def asked(value: object) -> Asked:
 def _of_turns(turns: Sequence[tuple[str, str]]) -> Asked:
     places = [index for index, (role, _) in enumerate(turns) if role == "user"]
     if not places or not turns[places[-1]][1]:
-        raise UnreadableValueError("no question: the message list has no turn of the user")
+        raise UnreadableValueError("no question: the message list has no user turn with text")
     first = next(index for index, (role, _) in enumerate(turns) if role != "system")
     if any(role == "system" for role, _ in turns[first:]):
         raise UnreadableValueError("a system turn that is not the first turn")

@@ -25,10 +25,10 @@ _MAX_TEXTS_COMPARED = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
-    """The required methods of the policy's tokenizer.
+    """The parts of the policy's tokenizer that a bank needs.
 
-    `encode` and `decode` work without special tokens; `stop_token_ids` are the policy's, of which the first
-    ends a text; `unknown_token_id` represents text outside the vocabulary, if there is such a token.
+    `encode` and `decode` neither add nor expect special tokens; the first of the policy's `stop_token_ids` is
+    appended to a text; `unknown_token_id` represents text outside the vocabulary, if there is such a token.
     """
 
     encode: Callable[[str], Sequence[int]]
@@ -101,12 +101,15 @@ def _own_text(one: StoredCompletion, vocabulary: Vocabulary, *, compares_text: b
     """Return the text of stored tokens; a few texts are compared with the stored text."""
     ids = one.token_ids
     assert ids is not None, "called for stored tokens"
-    other = "they belong to another tokenizer; use the model that wrote them, or remove the column token_ids"
+    other = (
+        "the token ids belong to another tokenizer; use the model that wrote them, or remove the "
+        "column token_ids"
+    )
     outside = ids[(ids < 0) | (ids >= vocabulary.num_tokens)]
     if len(outside):
         raise DataError(
-            f"{one.where} has the token id {outside[0]}, but the policy's tokenizer has 0 to "
-            f"{vocabulary.num_tokens - 1}: {other}"
+            f"{one.where} has the token id {outside[0]}, but the policy's tokenizer has ids "
+            f"0 to {vocabulary.num_tokens - 1}: {other}"
         )
     ends_in_stop = len(ids) > 0 and int(ids[-1]) in vocabulary.stop_token_ids
     if ends_in_stop != (one.finish_reason is FinishReason.STOP):

@@ -11,13 +11,13 @@ from vllm.v1.executor.uniproc_executor import ExecutorWithExternalLauncher
 
 
 class GlooExecutor(ExecutorWithExternalLauncher):  # type: ignore[misc]  # vLLM has no types here
-    """vLLM's executor of one rank among several started by a launcher, without its shared memory."""
+    """A vLLM executor for one of several ranks started by a launcher; it uses no shared memory."""
 
     def _distributed_args(self) -> tuple[str, int, int]:
-        """Return vLLM's arguments; the process group exists already, so the address only names shared memory.
+        """Return vLLM's arguments with the rank appended to the address.
 
-        Shared memory is used if all ranks that share the engine give it the same name, which they do not
-        here.
+        The process group exists already, so the address only names the shared memory. vLLM uses it only if
+        all ranks of the engine give it the same name; a name per rank turns it off.
         """
         address, rank, local_rank = super()._distributed_args()
         return f"{address}:{rank}", rank, local_rank

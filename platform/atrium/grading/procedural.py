@@ -84,7 +84,10 @@ def generated(named: str) -> tuple[Any, Mapping[str, Any]]:
     problem = json.loads(named)
     dataset, entry = _generate(problem)
     if problem.get("question_sha256") not in (None, _digest(entry["question"])):
-        raise DataError(f"{PACKAGE} {installed_version()} generates another problem from the same seed")
+        raise DataError(
+            f"{PACKAGE} {installed_version()} generates a different problem for the recorded seed; "
+            "install the version that generated the data"
+        )
     return dataset, entry
 
 

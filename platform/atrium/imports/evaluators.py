@@ -276,7 +276,10 @@ def _metric(path: Path, names: Sequence[str], stated: Stated) -> str:
     known = [name for metric in _METRICS for name in names if name.partition(":")[0] == metric]
     if known or len(names) == 1:
         return (known or list(names))[0]
-    raise ConfigError(f"{path}: give --map score=METRIC; the metrics are {', '.join(names)}")
+    raise ConfigError(
+        f"{path}: cannot tell which metric is the score; give --map score=METRIC with one of "
+        f"{', '.join(names)}"
+    )
 
 
 def _task_and_date(path: Path) -> tuple[str, str]:

@@ -241,8 +241,8 @@ def _planned(spool: Spool, sources: Sequence[Source], parent: Path, *, incomplet
         method, seed = setting(config, "algorithm.name"), config.get("seed")
         if (method, seed) in taken and seed is not None:
             raise DataError(
-                f"{parent.name} holds {folder.name} of {method} with seed {seed} already; choose another "
-                "--experiment"
+                f"{parent.name} already contains {folder.name}, a run of {method} with seed {seed}; choose "
+                "another --experiment"
             )
         taken.add((str(method), seed if isinstance(seed, int) else None))
     planned = []

@@ -86,7 +86,7 @@ def read_source(path: Path, stated: Stated) -> Source:
         )
     first = next(rows(path), None)
     if first is None:
-        raise DataError(f"{path}: holds no rows")
+        raise DataError(f"{path}: contains no rows")
     for fits, read in _READERS:
         if fits(path, first[1]):
             return read(path, stated)

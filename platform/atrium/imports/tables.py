@@ -53,7 +53,7 @@ def read_table(path: Path, stated: Stated) -> Source:
     found = rows(path)
     first = next(found, None)
     if first is None:
-        raise DataError(f"{path}: holds no rows")
+        raise DataError(f"{path}: contains no rows")
     columns = mapped_columns(path, first[1], stated)
     words = [f"{role} is column {column}" for role, column in columns.items()]
     if "method" not in columns and not stated.method:
@@ -96,13 +96,11 @@ def mapped_columns(path: Path, row: Row, stated: Stated) -> dict[str, str]:
             )
     if "problem" not in columns and "question" not in columns:
         raise ConfigError(
-            f"{path}: no column names the problem, among {_listed(names)}; give --map problem=COLUMN. For a "
+            f"{path}: no problem column among {_listed(names)}; give --map problem=COLUMN. For a "
             "mean score per method, `atrium audit` states what it supports"
         )
     if "score" not in columns:
-        raise ConfigError(
-            f"{path}: no column holds the score, among {_listed(names)}; give --map score=COLUMN"
-        )
+        raise ConfigError(f"{path}: no score column among {_listed(names)}; give --map score=COLUMN")
     return {role: columns[role] for role in ROLES if role in columns}
 
 

@@ -25,7 +25,10 @@ class GroupFilter(Section):
     with advantage.per_reward any reward of nonzero weight."""
 
     def keeps(self, *, differs: bool) -> bool:
-        """Whether a group stays in the batch, by whether its completions differ in what `judge` names."""
+        """Return whether a group stays in the batch.
+
+        `differs` says whether its completions differ in the quantity selected by `judge`.
+        """
         return self.kind in ("keep", "skip") or differs
 
     def computes(self, *, differs: bool) -> bool:

@@ -60,7 +60,7 @@ class PeriodicReference(Reference):
     """Number of steps after which the reference becomes the policy."""
 
     def after_step(self, state: ReferenceState, *, step: int, token_kl: float | None) -> ReferenceState:
-        """Become the policy if the step is a multiple of `num_steps`."""
+        """Replace the reference by the policy if the step is a multiple of `num_steps`."""
         return ReferenceState(share=float(step % self.num_steps == 0))
 
 
@@ -90,7 +90,7 @@ class BoundedReference(Reference):
     """Share that the running mean of the KL keeps at each step; 0 uses single steps."""
 
     def after_step(self, state: ReferenceState, *, step: int, token_kl: float | None) -> ReferenceState:
-        """Become the policy if the running mean exceeds the bound, and start a new mean."""
+        """Replace the reference by the policy if the running mean exceeds the bound, and start a new mean."""
         if token_kl is None:
             return ReferenceState(token_kl=state.token_kl)
         before = token_kl if state.token_kl is None else state.token_kl

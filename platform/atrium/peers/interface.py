@@ -234,7 +234,7 @@ class LoadedMethod:
 def _of_weight(
     rewards: Mapping[str, Tensor] | None, weights: Mapping[str, float], mask_BT: Tensor
 ) -> tuple[Tensor | None, Tensor]:
-    """Return the rewards [B, K] with nonzero weights [K], by name; None without rewards."""
+    """Return the rewards of nonzero weight [B, K] by name, and their weights [K]; None without rewards."""
     rewards = rewards or {}
     for name, weight in weights.items():
         if name not in rewards or not math.isfinite(weight):

@@ -127,7 +127,7 @@ def started(folder: RunFolder) -> float:
 
 
 def is_failed_start(folder: RunFolder) -> bool:
-    """Return whether the run ended before its first step or evaluation, and so is no run of a method."""
+    """Return whether the run ended before its first step or evaluation; it does not count for its method."""
     return concluded_state(known_status(folder.status_file)) is RunState.FAILED_START
 
 

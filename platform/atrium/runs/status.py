@@ -147,9 +147,9 @@ def _has_type(value: object, annotation: str) -> bool:
 
 
 def concluded_state(status: RunStatus, *, clock: Callable[[], float] = time.time) -> RunState:
-    """Return the state to show: the status's own, or that of a process that no longer exists.
+    """Return the state to show: the recorded state, or killed, lost or failed start if the process is gone.
 
-    In format 1 a failed start was recorded as a failure whose training was never set up.
+    Format 1 recorded a failed start as a failure with `num_steps=0`.
     """
     try:
         state = RunState(status.state)

@@ -117,7 +117,7 @@ def _complete(
     if clusters is not None and len(clusters) != num:
         raise ValueError(f"clusters must have {num} names, one for each problem")
     if not is_complete_P.any():
-        raise ValueError("no problem has an answer of every seed of every method")
+        raise ValueError("no problem has an answer from every seed of every method")
     if num_left := num - int(is_complete_P.sum()):
         notes.append(f"{num_left} of {num} problems are left out, since some seed has no answer")
     return is_complete_P

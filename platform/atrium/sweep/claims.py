@@ -1,10 +1,10 @@
-"""Who works on what: heartbeats of workers, and claims that exactly one of them can win.
+"""Distribution of work among sweep workers: heartbeats, and claims that only one worker can win.
 
-Everything goes through the storage, so it holds between machines that share nothing else. A claim is
-a ticket: a trial of a study of its own, whose number the storage hands out atomically. Of the tickets
-for one generation of a resource the lowest number wins; a later generation is only asked for once the
-holder of the one before is dead. No clocks are compared: a worker on another host counts as dead when
-its heartbeat has not changed for a while as seen from here, one on this host when its process is gone.
+Everything goes through the storage, so workers on different machines need to share nothing else. A claim is
+a trial in a separate Optuna study, numbered atomically by the storage. The lowest number of a generation of a
+resource wins; a worker requests a new generation only after the holder of the previous one has died. Clocks
+are never compared: a worker on another host counts as dead if its heartbeat does not change within a timeout
+measured on this host, and a worker on this host if its process has exited.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class ParameterConfig(Section):
         if self.log and not self.low > 0:
             raise ValueError(f"a logarithmic range begins above 0, not at low={self.low:g}")
         if self.log and self.step is not None:
-            raise ValueError("a logarithmic range has no step; leave out either")
+            raise ValueError("log and step cannot be combined; remove one of them")
         return self
 
     @property

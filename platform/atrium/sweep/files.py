@@ -84,7 +84,10 @@ def validated_definition(data: Mapping[str, Any], *, source: str) -> SweepDefini
 
 
 def _mistake(error: ValidationError, data: Mapping[str, Any]) -> str:
-    """The first mistake in words. A rule of a section says it itself; the rest is said as for settings."""
+    """Describe the first validation error.
+
+    A rule of a section supplies its own message; other errors are worded like those of run settings.
+    """
     if (text := broken_rule(error)) is not None:
         return text
     # The dots of swept settings are part of their names here, and no path.

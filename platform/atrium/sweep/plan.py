@@ -31,9 +31,9 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedTrial:
-    """One setting. `labels` names every arm that it stands for; `key` tells methods apart.
+    """One setting of a sweep. `labels` names all arms with it; equal methods have equal `key`.
 
-    `assignment` is empty where a sampler chooses when the trial begins; so are the fields after it.
+    All fields are empty if a sampler chooses the setting when the trial starts.
     """
 
     assignment: Mapping[str, Scalar]

@@ -147,7 +147,7 @@ class SweepStudies:
         return optuna.trial.Trial(self._studies[trial.stage], trial_id)
 
     def suggest(self, handle: optuna.trial.Trial, space: SpaceConfig) -> dict[str, Scalar]:
-        """The assignment that the sampler chooses; one that was chosen before is kept."""
+        """Return the assignment chosen by the sampler; a trial that already has one keeps it."""
 
         def choose(name: str, parameter: ParameterConfig) -> Scalar:
             distribution = distribution_of(parameter)

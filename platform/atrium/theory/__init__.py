@@ -1,1 +1,1 @@
-"""What the theorems say about an objective, measured on a policy small enough to enumerate."""
+"""Numerical checks of published theorems about objectives, on a policy small enough to enumerate."""

@@ -91,7 +91,7 @@ def expected_gradient(
     sampler_B: Tensor | None = None,
     reference: Tabular | None = None,
 ) -> Tensor:
-    """The flat gradient that ascent on the objective follows, in expectation over the sampler."""
+    """Compute the expected ascent gradient of the objective under the sampler, as a flat vector."""
     batch, tokens, constants = enumerated(
         policy,
         behavior=behavior,

@@ -119,7 +119,7 @@ def regression_optimum(anchor: Tabular, start: Tabular, reward_B: Tensor, sample
 
 
 def _weighted_optimum(anchor: Tabular, reward_B: Tensor, sampler_B: Tensor) -> Tabular:
-    """The optimum of E_sampler[w (R - mean R)] - beta E_sampler[w k3], w = pi / pi' whatever the sampler."""
+    """Maximize E_sampler[w (R - mean R)] - beta E_sampler[w k3], with w = pi / pi' for every sampler."""
     penalty = KLPenalty(
         estimator="k3",
         coefficient=BETA,

@@ -1,4 +1,4 @@
-"""What the experiments of this package find: plain numbers, so that they can be drawn without torch."""
+"""Results of this package's experiments, as plain numbers that can be plotted without torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class MethodWindow:
 
     @classmethod
     def of(cls, method: Method) -> MethodWindow:
-        """The window of a method's divergence."""
+        """Return the window of the method's divergence."""
         divergence = method.divergence
         by_probability = [divergence.window_at(q) for q in _PROBABILITIES]
         found = tuple(window for window in by_probability if window is not None)

@@ -1,10 +1,10 @@
-"""Steps whose batches were sampled earlier (`rollout.lag=k`), between updates or by servers during them.
+"""Training steps on batches sampled k steps earlier (`rollout.lag=k`), between updates or during them.
 
 The batch of step t is sampled by the weights after step t - 1 - k, or by the initial ones. Servers keep their
 weights until they have sampled their share of a batch, so batches sampled during updates are bitwise
-identical to those sampled between them. Engine and trainer are compared at the weights that sampled: the
-trained parameters are kept for each batch whose weights have since been updated, at most k times, and are
-restored for the comparison.
+identical to those sampled between them. Engine and trainer are compared under the weights that sampled the
+batch. If these have been updated since, the trainer restores a copy of the trained parameters for the
+comparison; it keeps at most k copies.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class CheckpointStore:
         return self._write_whole(state, write)
 
     def finish(self) -> None:
-        """Wait until everything passed to `save` is on disk; here it is when `save` returns."""
+        """Wait until all saved data is on disk. This store writes synchronously, so it does nothing."""
 
     def _write_whole(
         self, state: TrainingState, write: Callable[[Path], None], *, prepared: bool = False

@@ -58,7 +58,7 @@ def check_model(forward: PolicyForward, longest: int) -> None:
         error = _error(forward, lambda: _with_and_without_later_tokens(forward, length))
     if not error <= allowed:  # which excludes NaN
         raise ConfigError(
-            f"model of type {name} computes other states for a token if later tokens follow (they differ "
+            f"model of type {name} computes different states for a token if later tokens follow (they differ "
             f"by {error:.1%}), so it is not causal and cannot be trained; choose another model"
         )
 
@@ -93,7 +93,7 @@ def find_packing(forward: PolicyForward, longest: int) -> PackingFinding:
 
 def _differing(forward: PolicyForward, error: float, allowed: float) -> PackingFinding:
     return PackingFinding(
-        f"{type(forward.model).__name__} computes other states on packed tokens: they differ by "
+        f"{type(forward.model).__name__} computes different states on packed tokens: they differ by "
         f"{error:.1%}, but must differ by at most {allowed:.1%}"
     )
 

@@ -58,9 +58,9 @@ def create_app(
     interval_s: float = 1.0,
     said_of: Callable[[Sequence[RunFolder]], list[str]] = lambda _runs: [],
 ) -> FastAPI:
-    """The application over one runs folder; it watches the folder between startup and shutdown.
+    """Create the dashboard application for a runs folder; it watches the folder from startup to shutdown.
 
-    `said_of` gives what else a report says of runs, such as what they say of claims.
+    `said_of` returns additional report lines for runs, such as their verdicts on claims.
     """
     watcher = Watcher(runs_dir, interval_s=interval_s)
     token = secrets.token_urlsafe(24)

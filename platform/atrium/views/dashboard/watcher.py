@@ -61,7 +61,7 @@ class Watcher:
 
     @property
     def problem(self) -> str | None:
-        """Why curves of a run cannot be indexed, or None where all can."""
+        """Reason why the curves of some run cannot be indexed, or None."""
         return next(iter(dict(self._unindexed).values()), None)
 
     def indexed(self, entry: RunEntry) -> tuple[int, int] | None:
