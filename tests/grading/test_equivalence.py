@@ -298,5 +298,5 @@ def test_very_long_answers_are_compared_as_text(grader: GraderPool):
 def test_a_gold_answer_that_cannot_be_read_is_named_in_the_reason(grader: GraderPool):
     verdict: Verdict = grader.grade(boxed(r"\cot x"), r"\frac{1}{")
     assert verdict.kind is VerdictKind.INCORRECT
-    assert "gold answer" in verdict.reason
+    assert "reference answer" in verdict.reason
     assert extract_answer(boxed(r"\cot x"), thinking=False) == r"\cot x"
