@@ -121,10 +121,10 @@ def _check_runs_dir(folder: Path) -> None:
 def _check_prompt(template: PromptTemplate, *, thinking: bool) -> None:
     asks = template.chat_options.get("enable_thinking")
     if asks is not None and asks != thinking:
-        does, grades = ("requests", "the reasoning too") if asks else ("does not request", "only the answer")
+        does, what = ("requests", "all text") if asks else ("does not request", "only text after it")
         raise ConfigError(
             f"model.prompt={template.name} {does} reasoning, but "
-            f"model.thinking={str(thinking).lower()} grades {grades}; use "
+            f"model.thinking={str(thinking).lower()} grades {what}; use "
             f"model.thinking={str(asks).lower()}"
         )
 

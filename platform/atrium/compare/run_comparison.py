@@ -305,11 +305,7 @@ def _arm_scores(
 
 
 def _collapsed(arm: Arm, steps: Mapping[str, Mapping[str, int]]) -> FailureRate | None:
-    """Return how many runs collapsed: their final score is significantly below the score before training.
-
-    Returns None if a run has no evaluation from before training, or if its two evaluations cover different
-    problems.
-    """
+    """Return how many runs end significantly below their start; None if one has no score from its start."""
     fallen = []
     for seed, folder in sorted(arm.runs.items()):
         before, after = [], []

@@ -101,10 +101,7 @@ def _own_text(one: StoredCompletion, vocabulary: Vocabulary, *, compares_text: b
     """Return the text of stored tokens; a few texts are compared with the stored text."""
     ids = one.token_ids
     assert ids is not None, "called for stored tokens"
-    other = (
-        "the token ids belong to another tokenizer; use the model that wrote them, or remove the "
-        "column token_ids"
-    )
+    other = "the ids are of another tokenizer; use the model that wrote them, or remove the column token_ids"
     outside = ids[(ids < 0) | (ids >= vocabulary.num_tokens)]
     if len(outside):
         raise DataError(

@@ -89,7 +89,7 @@ class LogDisplay(Listener):
         self._phase_started = self._clock()
 
     def advance(self, num: int = 1, detail: str = "") -> None:
-        """Print the progress of set-up at each 25 % and after a minute without output, never within a step."""
+        """Print progress of set-up at each 25 % and after a minute without output, never within a step."""
         before, self._done = self._done, self._done + num
         if self._pace is not None or not self._total:
             return
