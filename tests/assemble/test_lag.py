@@ -311,7 +311,7 @@ def test_servers_sample_a_batch_during_the_update_before_it(served):
 @pytest.mark.full
 def test_next_batch_is_requested_before_the_last_one_is_compared(runs, served, monkeypatch):
     """The comparison waits for the request that its servers have to get meanwhile."""
-    generate, compared = ServerEngine.generate_by, LaggedSteps._compared
+    generate, compared = ServerEngine.generate_by, LaggedSteps._measured_by_sampling_weights
     requested, found = threading.Event(), []
 
     def note_request(self, version, requests, sampling):
@@ -326,7 +326,7 @@ def test_next_batch_is_requested_before_the_last_one_is_compared(runs, served, m
         return compared(self, state, step, batch)
 
     monkeypatch.setattr(ServerEngine, "generate_by", note_request)
-    monkeypatch.setattr(LaggedSteps, "_compared", wait_for_request)
+    monkeypatch.setattr(LaggedSteps, "_measured_by_sampling_weights", wait_for_request)
     runs.train(*SERVED, "experiment_name=requested_first")
     assert found == [True, True]
 

@@ -137,7 +137,7 @@ def test_a_scorer_that_finds_another_question_than_the_run_recorded_grades_nothi
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (("countdwn",), "has no such task; did you mean countdown"),
+        (("countdwn",), "unknown task of reasoning-gym; did you mean countdown"),
         (("countdown", "difficulty=99"), "countdown has the levels 0 to 4"),
         (
             ("countdown", "options={numbers: 3}"),

@@ -86,7 +86,7 @@ def test_a_killed_rank_is_named_and_the_run_goes_on_by_itself(tmp_path):
     code, printed = run.end()
     assert code == 0, printed
     assert "rank 1 was killed by SIGKILL" in printed
-    assert "all ranks restart from the last checkpoint (1 of 1 times)" in printed
+    assert "all ranks start again from the last checkpoint (1 of 1 times)" in printed
     assert all_gone(before)
     assert run.steps() == [1, 2, 3, 4, 5, 6]
     assert read_status(run.folder.status_file).state == "finished"

@@ -176,7 +176,7 @@ def test_a_killed_rank_ends_the_run_in_bounded_time_with_its_cause_and_the_run_r
     assert process.returncode != 0
     status = read_status(folder.status_file)
     assert status.state == RunState.FAILED, said[-2000:]
-    assert "rank 1 is gone" in status.error
+    assert "rank 1 exited" in status.error
     train(2, "--resume", str(folder.path), f"runs_dir={runs_dir}")
     assert_equal(folder, together)
 

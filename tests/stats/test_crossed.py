@@ -135,7 +135,7 @@ def test_intervals_cover_no_difference_for_all_numbers_of_seeds_and_problems(
     another, clustered = coverages(
         num_seeds, num_problems, seed_share, num_repeats=1000, seed=num_seeds + num_problems
     )
-    assert 0.93 <= another <= 0.985
+    assert 0.925 <= another <= 0.985
     if seed_share == DRIFT_SHARE:
         assert 0.54 <= clustered <= 0.66
 

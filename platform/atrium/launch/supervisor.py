@@ -113,7 +113,7 @@ class NodeRun:
         cause = self._cause
         if isinstance(result, RendezvousTimeoutError):
             cause = ConfigError(
-                f"compute.num_nodes={self.settings.num_nodes}: not all of them came to "
+                f"compute.num_nodes={self.settings.num_nodes}: not all nodes connected to "
                 f"compute.rendezvous={self.settings.rendezvous} within "
                 f"compute.timeout_s={self.settings.timeout_s:g}; give the same command on each node"
             )

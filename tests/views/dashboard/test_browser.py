@@ -122,7 +122,7 @@ def test_each_of_several_rewards_has_a_panel_of_curves(page, runs_dir, make_run)
     make_run(runs_dir, experiment="rewards", rewards=("correct", "length"))
     show(page, "/curves?exp=rewards")
     titles = page.locator("section.figure h3").all_inner_texts()
-    assert titles[1:3] == [f"Mean of the reward {name}, before its weight" for name in ("correct", "length")]
+    assert titles[1:3] == [f"Mean of the reward {name}, before weighting" for name in ("correct", "length")]
 
 
 @pytest.mark.parametrize(
