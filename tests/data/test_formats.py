@@ -207,7 +207,7 @@ def test_unused_columns_of_one_choice_each_are_told_with_the_setting_that_shows_
     path.write_text(json.dumps({"question": "Which?", **choices, "answer": answer}))
     (note,) = _load(path).origin.warnings
     listed = ",".join(columns)
-    assert f"benchmark.fields.choices=[{listed}] shows them with letters" in note
+    assert f"benchmark.fields.choices=[{listed}] to show them with letters" in note
     (problem,) = _load(path, f"fields.choices=[{listed}]").problems
     assert problem.answer == letter
     assert problem.question.endswith(f"({'ABCD'[len(columns) - 1]}) text {len(columns) - 1}")

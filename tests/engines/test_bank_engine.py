@@ -241,7 +241,7 @@ WRONG = {
     "impossible_logprob": (_one(logprobs=[float("-inf")] * 4), "-inf"),
     "text_without_tokens": (_one(completion="4×3"), "the policy's tokenizer has no tokens for"),
     "too_few_logprobs": (_one(logprobs=[-1.0] * 3), "3 log-probabilities for 4 tokens"),
-    "ids_of_another_vocabulary": (_one(token_ids=[5, 4000, 1]), "token id 4000, but .* has 0 to 34"),
+    "ids_of_another_vocabulary": (_one(token_ids=[5, 4000, 1]), "token id 4000, but .* has ids 0 to 34"),
     "ids_without_the_stop": (
         _one(token_ids=[8, 14, 7]),
         "finish_reason stop and does not end with a stop token",
