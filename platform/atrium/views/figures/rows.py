@@ -64,7 +64,7 @@ def name_rows(axes: Axes, names: Sequence[str], width: int) -> None:
     axes.set_yticks(range(len(names)), [literal(textwrap.fill(name, width)) for name in names])
     for text, name in zip(axes.get_yticklabels(), names, strict=True):
         text.set(color=BLACK, gid=tip(name))
-    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_ylim(max(len(names), 1) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
