@@ -1,4 +1,4 @@
-"""Warnings before and after runs: arms whose gradients are the same in what they do with their batches."""
+"""Warnings about arms of a comparison that have identical gradients."""
 
 from __future__ import annotations
 

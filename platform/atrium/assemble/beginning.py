@@ -66,7 +66,7 @@ class Origin:
 
 
 def begin(origin: Origin, overrides: Sequence[str], *, prints_job: bool = False) -> None:
-    """Check one run and train it, here or where its settings say, or print its SLURM job script."""
+    """Check one run; then train it here, submit it as a SLURM job, or print the job script."""
     stored: RunConfig | None = None
     if origin.run is not None:
         stored, config = _continued(origin.run, origin.branch_step, overrides)
@@ -303,7 +303,7 @@ def begin_evaluation(settings: EvaluationSettings, overrides: Sequence[str], res
 
 
 def _print_plan(config: RunConfig) -> None:
-    """Print what a run takes: by its own steps where it has some, else predicted for its GPU."""
+    """Print the expected time of a run: measured in its own steps if there are any, else predicted."""
     if is_rank():
         return
     from atrium.assemble.checks import device_bytes, gpu_of

@@ -169,7 +169,7 @@ def device_bytes(config: RunConfig) -> int | None:
 
 
 def gpu_of(config: RunConfig) -> str:
-    """The name of the GPU that a run is computed on; empty where there is none or another machine runs it."""
+    """Return the name of the GPU that a run uses; empty without a GPU or if another machine runs it."""
     if config.compute.device == "cpu" or config.compute.slurm is not None:
         return ""
     return next((gpu["name"] for gpu in provenance.gpus()), "")

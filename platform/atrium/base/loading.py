@@ -10,7 +10,7 @@ from importlib import metadata
 
 
 def installed_version(distribution: str) -> str | None:
-    """The version of an installed distribution; None where it is not installed."""
+    """Return the version of a distribution, or None if it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

@@ -111,7 +111,7 @@ def _drifts(spreads: Sequence[float], *, has_own: bool) -> list[Drift]:
 
 
 def _stored(run: str, runs_dir: Path, num_steps: int) -> list[list[dict[str, object]]]:
-    """The rows of so many steps of a run, evenly spread over it."""
+    """Return the rows of some of a run's steps, spread evenly over the run."""
     from atrium.runs.sample_files import read_samples
 
     folder = find_run(runs_dir, run)

@@ -328,7 +328,7 @@ class EngineSettings(Axis, axis=True, tag="engine"):
         raise NotImplementedError
 
     def concurrency(self, shape: ModelShape, dtype: str, device_bytes: int) -> Concurrency | None:
-        """How many completions it decodes at once on such a GPU; None where its speed is not predicted."""
+        """Return how many completions are decoded at once on this GPU; None without a prediction of speed."""
         return None
 
     def wave_size(self, num_parameters: int) -> WaveSize | None:

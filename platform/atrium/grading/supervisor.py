@@ -50,7 +50,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """The reason why no job can be done any more, whatever it is."""
+    """The reason why no further job can be done."""
 
     reason: str
 

@@ -85,7 +85,7 @@ class Spool:
         self.files: dict[Part, set[int]] = {}
         """The numbers of the files that gave a part."""
         self.cut: dict[Part, tuple[int, int]] = {}
-        """The fewest samples of a problem, which all keep, and the most, where they differ."""
+        """Smallest and largest number of samples per problem, if they differ; all problems keep the smallest."""
         self.curve_files: dict[RunKey, set[int]] = {}
         self._known: dict[tuple[int, str, int | None, str, int], Part] = {}
 
@@ -262,7 +262,7 @@ class Spool:
 
 
 def _disagreement(known: Mapping[int, Mapping[str, float]], new: Mapping[int, Mapping[str, float]]) -> str:
-    """A metric and step that two curves give different values, of which some files keep fewer digits."""
+    """Return a metric and step at which two curves disagree beyond rounding in the files."""
     for step in known.keys() & new.keys():
         for name in known[step].keys() & new[step].keys():
             if not math.isclose(known[step][name], new[step][name], rel_tol=1e-4, abs_tol=1e-6):
