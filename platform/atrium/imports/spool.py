@@ -85,7 +85,7 @@ class Spool:
         self.files: dict[Part, set[int]] = {}
         """The numbers of the files that gave a part."""
         self.cut: dict[Part, tuple[int, int]] = {}
-        """Smallest and largest number of samples per problem, if they differ; all problems keep the smallest."""
+        """Smallest and largest number of samples per problem, if they differ; all keep the smallest."""
         self.curve_files: dict[RunKey, set[int]] = {}
         self._known: dict[tuple[int, str, int | None, str, int], Part] = {}
 
