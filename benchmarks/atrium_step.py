@@ -1,8 +1,8 @@
-"""A training step of Atrium on the workload of `workload.py`, as one JSON line.
+"""Time training steps of Atrium on the workload of `workload.py`, and print one JSON line.
 
-The engine, the collation, the objective and the updater are those of `atrium train`; only the problems
-and the rewards are the workload's. The objective is GRPO's clip with a token mean, which is what the peer
-runs (`--loss-type dapo`).
+The engine, the collation, the objective and the updater are those of `atrium train`; the problems and
+rewards come from the workload. The objective is GRPO with a token mean, as in the TRL benchmark
+(`trl_step.py --loss-type dapo`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ start_up = record.StartUp()
 
 
 def build_updater(args: argparse.Namespace, policy: Policy) -> PolicyUpdater:
-    """One update per batch with AdamW, as the workload asks."""
+    """Build an updater that makes one AdamW update per batch, as the workload requires."""
     import torch
 
     from atrium.config.presets import read_preset
@@ -73,7 +73,7 @@ def build_updater(args: argparse.Namespace, policy: Policy) -> PolicyUpdater:
 def requests_of(
     policy: Policy, problems: Sequence[dict[str, str]], args: argparse.Namespace, step: int
 ) -> list[GenerationRequest]:
-    """The step's prompts, put to the model as plain text, and a seed for each completion."""
+    """Return a request for each problem: its prompt as plain text, and a seed for each completion."""
     import numpy as np
 
     from atrium.base.seeding import derive_seed
@@ -96,7 +96,7 @@ def groups_of(
     completions: Sequence[Sequence[Completion]],
     rewards: Sequence[float],
 ) -> list[RolloutGroup]:
-    """Rollout groups from a step's completions and their rewards, both in the order of the prompts."""
+    """Build rollout groups from the completions and rewards of a step, both in the order of the prompts."""
     from atrium.base.records import Problem, Rollout, RolloutGroup, Verdict, VerdictKind
 
     verdict = Verdict(kind=VerdictKind.NO_ANSWER, reason="the workload gives the reward")
@@ -117,7 +117,7 @@ def groups_of(
 def generate(
     engine: Engine, requests: Sequence[GenerationRequest], sampling: SamplingParams
 ) -> list[tuple[Completion, ...]]:
-    """The completions of each request, in order."""
+    """Generate the completions of each request, in the order of the requests."""
     done = {generation.request_index: generation for generation in engine.generate(requests, sampling)}
     return [done[index].completions for index in range(len(requests))]
 
@@ -125,7 +125,7 @@ def generate(
 def run_steps(
     args: argparse.Namespace, policy: Policy, updater: PolicyUpdater, engine: Engine, times: record.StepTimes
 ) -> list[int]:
-    """All steps of the workload; the number of tokens that each generated."""
+    """Run all steps of the workload, and return the number of generated tokens of each step."""
     from atrium.base import metrics
     from atrium.engines.collate import collate
     from atrium.engines.engine import SamplingParams

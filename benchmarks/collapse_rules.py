@@ -1,8 +1,9 @@
-"""What the rules of `atrium.runs.diagnosis` say of recorded runs, beside how the runs ended.
+"""Apply the collapse rules of `atrium.runs.diagnosis` to recorded runs, and print them beside the scores.
 
-Each run is told to the rules step by step, as training tells it, and the step is noted at which a rule first
-speaks. `ess` and `norm` are two signs that are no rules (docs/collapse.md): the lowest mean of the effective
-sample fraction over ten steps, and the largest gradient norm of a step over the median of the steps so far.
+The rules see each run step by step, as during training; the number after a rule is the first step at which
+it matches. `ess` and `norm` are two candidate signs that did not become rules (docs/collapse.md): the lowest
+mean of the effective sample fraction over ten steps, and the largest ratio of a step's gradient norm to the
+median of all earlier steps.
 
     python benchmarks/collapse_rules.py runs/healthy runs/stress_none
     python benchmarks/collapse_rules.py runs/stress_none --write tests/runs/recorded_curves.jsonl
@@ -24,11 +25,11 @@ from atrium.runs.reader import read_evaluations, read_steps
 from atrium.runs.run_folder import RunFolder
 
 KEPT = [value.name for value in vars(diagnosis).values() if isinstance(value, Quantity)]
-"""What the rules read."""
+"""Names of the metrics that the rules read."""
 
 
 def first_said(steps: list[Step]) -> dict[str, int]:
-    """The step at which each rule first speaks while the run goes on."""
+    """Return the first step at which each rule matches during the run."""
     course, said = Course(), dict[str, int]()
     for step, metrics in steps:
         course.add(step, metrics)
@@ -38,14 +39,14 @@ def first_said(steps: list[Step]) -> dict[str, int]:
 
 
 def lowest_mean(steps: list[Step], name: str) -> float:
-    """The lowest mean over `NUM_STEPS` steps in a row; NaN where there are fewer."""
+    """Return the lowest mean over `NUM_STEPS` consecutive steps; NaN for a shorter run."""
     values = [metrics.get(name, math.nan) for _, metrics in steps]
     windows = [values[end - NUM_STEPS : end] for end in range(NUM_STEPS, len(values) + 1)]
     return min((sum(window) / NUM_STEPS for window in windows), default=math.nan)
 
 
 def largest_jump(steps: list[Step], name: str) -> float:
-    """The largest value over the median of those before it, from the eleventh step on."""
+    """Return the largest ratio of a value to the median of all earlier values, from step 11 on."""
     values = [metrics.get(name, math.nan) for _, metrics in steps]
     return max(
         (value / (median(values[:end]) or math.inf) for end, value in enumerate(values) if end >= NUM_STEPS),
@@ -54,7 +55,7 @@ def largest_jump(steps: list[Step], name: str) -> float:
 
 
 def scores(folder: RunFolder) -> str:
-    """The first and last score on each benchmark."""
+    """Return the first and last score on each benchmark, as text."""
     return ", ".join(
         f"{points[0].mean_at_k:.3f} to {points[-1].mean_at_k:.3f}"
         for name, points in read_evaluations(folder).items()
@@ -63,7 +64,7 @@ def scores(folder: RunFolder) -> str:
 
 
 def curve(folder: RunFolder, steps: list[Step]) -> dict[str, object]:
-    """What the rules read of a run, with three digits; None where a step did not record it."""
+    """Return the metrics that the rules read, with three digits; None for a value that was not recorded."""
     columns = {
         name: [float(f"{metrics[name]:.3g}") if name in metrics else None for _, metrics in steps]
         for name in KEPT
@@ -72,10 +73,10 @@ def curve(folder: RunFolder, steps: list[Step]) -> dict[str, object]:
 
 
 def main() -> None:
-    """Print a line for each run below the folders; with `--write`, keep their curves in a file."""
+    """Print a line for each run in the folders; with `--write`, also write their curves to a file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folders", nargs="+", type=Path, help="folders of runs: runs/EXPERIMENT")
-    parser.add_argument("--write", type=Path, help="a JSON-lines file for their curves")
+    parser.add_argument("folders", nargs="+", type=Path, help="folders of runs, such as runs/EXPERIMENT")
+    parser.add_argument("--write", type=Path, help="JSONL file to write the curves to")
     arguments = parser.parse_args()
     curves = []
     for one in arguments.folders:

@@ -1,10 +1,10 @@
-"""CPU seconds of every route of the dashboard at 60, 300 and 2,000 runs of one experiment.
+"""Measure the CPU seconds of every dashboard route at 60, 300 and 2,000 runs of one experiment.
 
     python benchmarks/dashboard_scale.py FOLDER --growth
 
-makes the folders (once; about 150 MB), asks every route for all runs within this process, and prints one JSON
-line per route. `ratio` is the CPU time at the largest number of runs over that at the one before; it is at
-most 10 where a route grows linearly, and the command exits with 1 where one grows faster.
+creates the folders on first use (about 150 MB), requests every route within this process, and prints one
+JSON line per route. `ratio` is the CPU time at 2,000 runs divided by the CPU time at 300 runs. The command
+exits with 1 if a ratio is greater than 10, which means that the route's cost grows faster than linearly.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ SIZES = (60, 300, 2000)
 NUM_STEPS = 20
 MOST_RATIO = 10.0
 LEAST_S = 0.02
-"""CPU seconds below which a route counts as instant: clocks and caches of the interpreter decide there."""
+"""CPU seconds below which differences are noise of the clock and the interpreter's caches."""
 _CURVES = ["rollout/reward", "objective/entropy"]
 
 
 def requests(names):
-    """Every route that reads runs, with the parameters of its view; `names` are all runs."""
+    """Return every route that reads runs, with its parameters; `names` are the names of all runs."""
     one, every = {"run": names[0]}, {"exp": "scale"}
     return {
         "runs": {},
@@ -44,7 +44,7 @@ def requests(names):
 
 
 def cpu_seconds(runs_dir):
-    """The CPU seconds of each route over one folder, and the uncompressed kB of its answer."""
+    """Return each route's CPU seconds for one folder, and the uncompressed size of its response in kB."""
     app = create_app(runs_dir, interval_s=3600.0)
     found = {}
     with TestClient(app, base_url="http://127.0.0.1") as client:
@@ -54,7 +54,7 @@ def cpu_seconds(runs_dir):
             assert time.monotonic() < deadline, "the index is not filled"
             time.sleep(0.1)
         names = [run["name"] for run in client.get("/api/runs").json()["runs"]]
-        watcher.version += 1  # the table is kept until something changes
+        watcher.version += 1  # otherwise the cached table would be returned
         for route, parameters in requests(names).items():
             before = time.process_time()
             response = client.get(f"/api/{route}", params=parameters)
@@ -64,7 +64,10 @@ def cpu_seconds(runs_dir):
 
 
 def measure_growth(folder, make):
-    """Print a line per route; whether every route grows linearly. `make` makes a folder of so many runs."""
+    """Print a line per route, and return whether the cost of every route grows at most linearly.
+
+    `make(runs_dir, num_runs, num_steps)` creates a folder of runs.
+    """
     found = {}
     for num_runs in SIZES:
         runs_dir = folder / str(num_runs)

@@ -1,4 +1,4 @@
-"""Made-up runs for the dashboard's benchmarks: many of them, long ones, with rollouts in the last."""
+"""Synthetic runs for the dashboard benchmarks; only the last run has rollouts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ARMS = (
 
 
 def make_course(path, num_steps, seed):
-    """A metrics file whose curves rise, fall and wander."""
+    """Write a metrics file with synthetic noisy curves."""
     rng = np.random.default_rng(seed)
     names = [name for name in CATALOGUE if not name.startswith("evaluation/")][:NUM_METRICS]
     progress = np.linspace(0.0, 1.0, num_steps)
@@ -123,7 +123,7 @@ def sample(problem, index, is_correct):
 
 
 def make_rollouts(folder, num_steps):
-    """Two million tokens in one run."""
+    """Write two million rollout tokens to one run."""
     rng = np.random.default_rng(1)
     for file in range(1, NUM_ROLLOUT_FILES + 1):
         step = file * num_steps // NUM_ROLLOUT_FILES
@@ -170,7 +170,7 @@ def trace(rng):
 
 
 def make(runs_dir, num_runs, num_steps):
-    """The whole folder, in a place that is complete or not there."""
+    """Create a folder of runs; the file `.complete` is written last."""
     config = compose(["experiment=stress"]).model_dump(mode="json")
     courses = []
     for seed in range(NUM_COURSES):

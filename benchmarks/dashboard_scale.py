@@ -3,11 +3,12 @@
     python benchmarks/dashboard_scale.py FOLDER [--runs 200] [--steps 10000] [--browser] [--keep-index]
     python benchmarks/dashboard_scale.py FOLDER --growth    (CPU seconds per route, see dashboard_growth.py)
 
-makes the folder (once; about 3.5 GB), starts the dashboard over it without an index, and prints one JSON line
-per measurement in seconds. Metrics are a few distinct courses, copied; reading them costs the same as if all
-were distinct. `--browser` also opens every view in Chromium at 1366 x 768, again and again, and times it from
-the request of the page until all figures on the screen are painted; the first opening, when the server has
-answered none of its questions yet, is given by itself. `cpu_s_med` are CPU seconds of browser and server.
+creates the folder on first use (about 3.5 GB), starts the dashboard on it without an index, and prints one
+JSON line per measurement, in seconds. The metrics files are copies of a few distinct ones, which take as long
+to read as distinct files. `--browser` also opens every view repeatedly in Chromium at 1366 x 768 and measures
+the time from the page request until all figures on the screen are painted. The first opening of a view, for
+which the server has nothing cached, is reported separately. `cpu_s_med` is the median of the CPU seconds of
+browser and server.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ DRAWN = """async (view) => {
   await new Promise((resolve) => setTimeout(resolve, 0));
   return performance.now() / 1000;
 }"""
-"""Seconds from the request of a page until the figures on the screen are painted."""
+"""JavaScript that returns the seconds from the page request until all figures on the screen are painted."""
 FRAMES = """async (seconds) => {
   const gaps = [];
   const end = performance.now() + 1000 * seconds;
@@ -55,7 +56,7 @@ FRAMES = """async (seconds) => {
   }
   return gaps;
 }"""
-"""Seconds between frames."""
+"""JavaScript that returns the seconds between consecutive frames."""
 VIEWS = (
     "overview",
     "runs",
@@ -89,7 +90,7 @@ def ask(client, what, path, **parameters):
 
 
 def measure(client, num_runs):
-    """Cold, then while the index fills, then warm."""
+    """Time requests with an empty index, while the index fills, and with a full index."""
     table = ask(client, "table of runs, first request", "/api/runs")
     names, version = [run["name"] for run in table["runs"]], table["version"]
     assert len(names) == num_runs
@@ -125,7 +126,7 @@ def measure(client, num_runs):
 
 
 def measure_browser(address, server, repeats):
-    """Every view, `repeats` times after a first one; then how evenly frames follow the mouse over curves."""
+    """Time `repeats` openings of each view after a first one, then the frames while the mouse moves."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -166,7 +167,7 @@ def measure_browser(address, server, repeats):
 
 
 def cpu_s(server):
-    """CPU seconds so far of the server, the browser and what drives it."""
+    """Return the CPU seconds used so far by the server, the browser and its driver."""
     total = 0.0
     for process in {server, *psutil.Process().children(recursive=True)}:
         try:
@@ -177,7 +178,8 @@ def cpu_s(server):
     return total
 
 
-def main():
+def options():
+    """Read the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -185,12 +187,20 @@ def main():
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--browser", action="store_true")
-    parser.add_argument("--repeats", type=int, default=10, help="openings of each view, after a first one")
-    parser.add_argument("--keep-index", action="store_true", help="do not fill the index anew")
     parser.add_argument(
-        "--growth", action="store_true", help="CPU seconds of every route at 60 to 2,000 runs"
+        "--repeats", type=int, default=10, help="number of times to open each view, after a first one"
     )
-    arguments = parser.parse_args()
+    parser.add_argument(
+        "--keep-index", action="store_true", help="keep the existing index instead of rebuilding it"
+    )
+    parser.add_argument(
+        "--growth", action="store_true", help="measure CPU seconds of every route at 60 to 2,000 runs"
+    )
+    return parser.parse_args()
+
+
+def main():
+    arguments = options()
     if arguments.growth:
         return 0 if measure_growth(arguments.folder, make) else 1
     if not (arguments.folder / ".complete").exists():

@@ -1,11 +1,11 @@
-"""What a divergence costs: updates with each trust region against the same updates with plain clipping.
+"""Measure the overhead of each divergence: updates with its trust region against plain clipping.
 
-The model is the built-in one, whose forward and backward are so small that an objective's share is larger
-than on any model in use; sampling and grading, which no divergence changes, are left out too, so the
-shares printed here are upper bounds. Repeats are paired and interleaved (see `pairs.py`).
+The built-in model is used. It is so small that the objective takes a larger share of an update than with
+any model in practice. Sampling and grading, which no divergence affects, are left out. The overheads are
+therefore upper bounds. Repeats are paired and interleaved (see `pairs.py`).
 
-One JSON line per arm: `overhead_frac` is the median over repeats of CPU seconds over those of clipping,
-less 1.
+The program prints one JSON line per arm. `overhead_frac` is the median over repeats of the ratio of CPU
+seconds to those of plain clipping, minus 1.
 """
 
 from __future__ import annotations
@@ -45,39 +45,41 @@ ARMS: dict[str, dict[str, float]] = {
     "state_kl": {"delta": 0.05},
     "top_k_kl": {"delta": 0.05, "top_k": 8},
 }
-"""Trust regions and their settings. `ratio_again` is clipping once more: what the measurement cannot see."""
+"""Trust regions and their settings. `ratio_again` repeats plain clipping, which shows the noise level."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Build the parser of the command line."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = options.add_argument
     add("--repeats", type=int, default=40, help="paired repeats (default %(default)s)")
     add("--prompts", type=int, default=64, help="problems in a step (default %(default)s)")
-    add("--group", type=int, default=8, help="completions of each (default %(default)s)")
+    add("--group", type=int, default=8, help="completions per problem (default %(default)s)")
     add(
         "--max-new-tokens",
         type=int,
         default=48,
-        help="tokens of the longest completion (default %(default)s)",
+        help="maximum length of a completion (default %(default)s)",
     )
-    add("--minibatches", type=int, default=4, help="updates of a step (default %(default)s)")
-    add("--arms", nargs="+", default=list(ARMS), choices=list(ARMS), help="which to run (default all)")
-    add("--seed", type=int, default=0, help="of tokens, rewards and lengths (default %(default)s)")
+    add("--minibatches", type=int, default=4, help="updates per step (default %(default)s)")
+    add("--arms", nargs="+", default=list(ARMS), choices=list(ARMS), help="arms to run (default: all)")
+    add(
+        "--seed", type=int, default=0, help="random seed of tokens, rewards and lengths (default %(default)s)"
+    )
     return options
 
 
 def divergence_of(arm: str) -> Divergence:
-    """The divergence of an arm."""
+    """Build the divergence of an arm."""
     from atrium.method.divergences import Divergence
 
     return Divergence.build(arm.removesuffix("_again"), **ARMS[arm])
 
 
 def rows_of(policy: Policy, args: argparse.Namespace) -> RolloutRows:
-    """Completions of random tokens and lengths."""
+    """Return completions with random tokens and lengths."""
     import numpy as np
 
     rng = np.random.default_rng(args.seed)
@@ -92,7 +94,7 @@ def rows_of(policy: Policy, args: argparse.Namespace) -> RolloutRows:
 
 
 def updater_of(arm: str, policy: Policy, args: argparse.Namespace) -> PolicyUpdater:
-    """GRPO's clip with that trust region, on a copy of the policy."""
+    """Build an updater of GRPO with the arm's trust region, on a copy of the policy."""
     import copy
 
     from atrium.train.update.divergence_meter import meter_of
@@ -108,7 +110,7 @@ def updater_of(arm: str, policy: Policy, args: argparse.Namespace) -> PolicyUpda
 
 
 def main() -> None:
-    """Run all arms in turns and print a record of each."""
+    """Run all arms in turns and print a record per arm."""
     args = parser().parse_args()
     updates.compute_as_runs_do()
 

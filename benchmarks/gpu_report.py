@@ -1,10 +1,10 @@
-"""`make gpu-report`: what only a GPU can say, in at most 28 minutes, in calls of at most nine.
+"""`make gpu-report`: all measurements that need a GPU, in at most 28 minutes, at most nine per call.
 
-Measurements run one after the other, the most valuable first, each in processes of its own and for no longer
-than its limit. What one finds, or why it could not, is a JSON file that a later call does not repeat: give
-the same command again until it says that all is done. Where no package index is reached, the packages that
-it names come from a folder of wheels. vLLM and TRL are measured where they are; mlflow, wandb, optuna and
-the dashboard's packages are not needed.
+Measurements run one after the other, the most important first, each in separate processes with a time limit.
+Each measurement writes a JSON file with its results or the reason for its failure, and later calls skip it:
+repeat the command until it prints `all is done`. On a machine without a package index, put wheels of the
+packages that the command lists into a folder. vLLM and TRL are measured if they are installed; mlflow, wandb,
+optuna and the dashboard's packages are not needed.
 
     python benchmarks/gpu_report.py [--wheels FOLDER] [--again NAME ...] [--device cpu]
 """
@@ -27,13 +27,13 @@ from typing import Any, Literal
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 HERE = REPOSITORY / "benchmarks"
-sys.path[:0] = [str(REPOSITORY / "platform")]  # where nothing is installed
+sys.path[:0] = [str(REPOSITORY / "platform")]  # if Atrium is not installed
 
 import suite  # noqa: E402
 import tables  # noqa: E402
 
 UNUSED = {"mlflow", "wandb", "optuna", "fastapi", "uvicorn"}
-"""Packages of the base install that nothing here imports: trackers, sweeps and the dashboard."""
+"""Packages of the base install that no measurement imports: trackers, sweeps and the dashboard."""
 _PEER = "trl_step.py"
 _TOO_LONG = "took more than"
 LEFT_OUT = {
@@ -44,17 +44,21 @@ LEFT_OUT = {
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Programs of this folder with their arguments, on a GPU and as small as shows that they work.
+    """Programs of this folder with their arguments: `programs` on a GPU, `small` for a quick check on a CPU.
 
-    `limit_s` seconds are what all of them have together; `needs` is what there is nothing to measure without:
-    `vllm`, or `server`, a vLLM whose server is supported.
+    `limit_s` is the time limit of all programs together, in seconds. `needs` is a requirement: `vllm`;
+    `server`, a vLLM version whose server is supported; or `pretrained`, vLLM and a pretrained model at
+    `PRETRAINED`. None means no requirement.
     """
 
     programs: tuple[tuple[str, ...], ...]
     small: tuple[tuple[str, ...], ...]
     limit_s: int
-    needs: Literal["vllm", "server"] | None = None
+    needs: Literal["vllm", "server", "pretrained"] | None = None
 
+
+PRETRAINED = REPOSITORY / "runs" / ".cache" / "smollm2_135m"
+"""The folder in which `make pretrained` writes a chat model; copy it to a machine without a network."""
 
 _UPDATE = ("update_throughput.py", "--dtype", "bfloat16", "--completions", "64", "--repeats", "3")
 _SMALL_UPDATE = (
@@ -65,14 +69,21 @@ _SMALL_UPDATE = (
 )  # fmt: skip
 _RUN = (
     "gpu_run.py", "model.weights=random", "debug=tiny_steps", "rollout.max_new_tokens=512",
-    "rollout.group_size=32", "checkpoint.every_num_steps=1000",
+    "rollout.group_size=32", "checkpoint.keep_best=false",
+)  # fmt: skip
+# Write a checkpoint after the second of four steps, and profile the last step.
+_WITH_PROFILE = ("compute.profile_step=4", "checkpoint.every_num_steps=2", "num_steps=5")
+_CHAT = (
+    "gpu_run.py", "--stop-after", "2", "model=smollm2_135m", f"model.source={PRETRAINED}", "debug=tiny_steps",
+    "compute.dtype=bfloat16", "rollout.max_mismatch=null", "rollout.max_new_tokens=256",
+    "dataset.num_validation=2", "dataset.num_test=2", "checkpoint.every_num_steps=1000",
     "checkpoint.keep_best=false",
 )  # fmt: skip
 _MODELS = ("make_models.py", "{work}")
 
 
 def _steps(model: str, *arguments: str) -> tuple[tuple[str, ...], ...]:
-    """The same steps in Atrium and in TRL."""
+    """Return the programs that time the same steps in Atrium and in TRL."""
     work = ("--reward", "random", "--data", "{work}/data/arith.jsonl", "--model", f"{{work}}/models/{model}")
     return _MODELS, *((file, *arguments, *work) for file in ("atrium_step.py", _PEER))
 
@@ -85,17 +96,29 @@ MEASUREMENTS = {
     ),
     "gpu_train": Measurement(
         programs=((*_RUN, "rollout=vllm", "rollout.context_length=1024", "rollout.gpu_memory_fraction=0.3",
-                   "model=qwen3_0_6b", "--stop-after", "3"),),
+                   "model=qwen3_0_6b", "--stop-after", "4", *_WITH_PROFILE),),
         small=(
-            ("gpu_run.py", "--stop-after", "3", "debug=tiny_steps", "rollout=vllm_cpu", "model.head_dim=32"),
+            ("gpu_run.py", "--stop-after", "4", "debug=tiny_steps", "rollout=vllm_cpu", "model.head_dim=32",
+             *_WITH_PROFILE),
         ),
-        limit_s=200,
+        limit_s=180,
         needs="vllm",
+    ),
+    "gpu_mismatch": Measurement(
+        programs=tuple(
+            (*_CHAT, "rollout=vllm", "rollout.context_length=1024", f"rollout.kv_cache_dtype={cache}",
+             "rollout.gpu_memory_fraction=0.3")
+            for cache in ("auto", "fp8")
+        ),
+        small=((*_CHAT, "rollout=vllm_cpu", "rollout.context_length=256", "rollout.kv_cache_mb=256",
+                "rollout.num_prompts=2", "rollout.group_size=2", "rollout.max_new_tokens=8"),),
+        limit_s=80,
+        needs="pretrained",
     ),
     "gpu_update": Measurement(
         programs=((*_UPDATE, "--model", "qwen3_1_7b"), (*_UPDATE, "--model", "qwen3_0_6b")),
         small=(_SMALL_UPDATE,),
-        limit_s=200,
+        limit_s=150,
     ),
     "gpu_vllm": Measurement(
         programs=(("gpu_tests.py", "test_vllm_gpu.py"),),
@@ -105,11 +128,12 @@ MEASUREMENTS = {
     ),
     "gpu_memory": Measurement(
         programs=tuple(
-            (*_RUN, "rollout=transformers", f"model={model}", "--stop-after", "2")
+            (*_RUN, "rollout=transformers", f"model={model}", "--stop-after", "2",
+             "checkpoint.every_num_steps=1000")
             for model in ("qwen3_0_6b", "qwen3_1_7b")
         ),
         small=(("gpu_run.py", "--stop-after", "2", "debug=tiny_steps"),),
-        limit_s=200,
+        limit_s=180,
     ),
     "loss_stage_cuda": Measurement(
         programs=(("loss_stage.py", "--dtype", "bfloat16", "--tokens", "8192", "--width", "2048"),),
@@ -130,7 +154,7 @@ MEASUREMENTS = {
     "gpu_learning": Measurement(
         programs=(("gpu_run.py", "algorithm=atr", "num_steps=40"),),
         small=(("gpu_run.py", "debug=tiny_steps", "num_steps=2"),),
-        limit_s=120,
+        limit_s=110,
     ),
     "gpu_placement": Measurement(
         programs=(
@@ -156,36 +180,40 @@ MEASUREMENTS = {
         limit_s=120,
     ),
 }  # fmt: skip
-"""By the name of their table, in the order of their value."""
+"""Measurements by the name of their table; the most important comes first."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Build the parser of the command line."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = options.add_argument
-    add("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: in small, to see that it works")
-    add("--minutes", type=float, default=9.0, help="of this call (default %(default)g)")
-    add("--only", nargs="+", choices=tuple(MEASUREMENTS), default=list(MEASUREMENTS), help="which to make")
+    add("--device", choices=("cuda", "cpu"), default="cuda", help="cpu runs a small version as a test")
+    add("--minutes", type=float, default=9.0, help="time limit of this call (default %(default)g)")
     add(
-        "--again", nargs="+", choices=tuple(MEASUREMENTS), default=[], help="made anew although they are done"
+        "--only",
+        nargs="+",
+        choices=tuple(MEASUREMENTS),
+        default=list(MEASUREMENTS),
+        help="measurements to make",
     )
+    add("--again", nargs="+", choices=tuple(MEASUREMENTS), default=[], help="measurements to repeat")
     add("--wheels", type=Path, metavar="FOLDER", help="wheels of the packages that this Python lacks")
-    add("--results", type=Path, help="where the JSON goes (default: results beside this, or the work folder)")
-    add("--work", type=Path, default=Path("runs/.cache/gpu-report"), help="what is needed on the way")
+    add("--results", type=Path, help="folder of the JSON results (default: results, or the work folder)")
+    add("--work", type=Path, default=Path("runs/.cache/gpu-report"), help="folder of intermediate files")
     add("--peer", type=Path, default=Path(".venv-trl/bin/python"), help="a Python that has TRL")
     return options
 
 
 def with_wheels(folder: Path, work: Path) -> Path:
-    """The folder in which all wheels of `folder` are unpacked; done once for the same wheels."""
+    """Unpack all wheels of `folder` and return the new folder; the same wheels are unpacked only once."""
     wheels = sorted(folder.glob("*.whl"))
     if archives := sorted(folder.glob("*.tar.gz")):
         names = " ".join(map(str, archives))
         raise SystemExit(
-            f"error: {len(archives)} of the packages in {folder} are no wheels; build them where setuptools "
-            f"is, then delete the archives: pip wheel --no-deps --wheel-dir {folder} {names}"
+            f"error: {len(archives)} of the packages in {folder} are not wheels; build them on a machine "
+            f"with setuptools, then delete the archives: pip wheel --no-deps --wheel-dir {folder} {names}"
         )
     if not wheels:
         raise SystemExit(f"error: there are no wheels in {folder}")
@@ -200,7 +228,7 @@ def with_wheels(folder: Path, work: Path) -> Path:
 
 
 def missing_packages() -> list[str]:
-    """Why each package that is imported on the way cannot be, as pyproject.toml asks for it."""
+    """Return, for each imported package that does not meet pyproject.toml, what is missing."""
     from atrium.assemble.doctor import PLATFORM, requirement_name, requirements, unmet
 
     wanted = requirements()
@@ -210,7 +238,7 @@ def missing_packages() -> list[str]:
 
 
 def commands(name: str, args: argparse.Namespace) -> Iterator[list[str]]:
-    """The programs of a measurement, as this Python is to run them."""
+    """Return the command lines of a measurement's programs."""
     measurement = MEASUREMENTS[name]
     for file, *arguments in measurement.small if args.device == "cpu" else measurement.programs:
         python = args.peer if file == _PEER and args.peer.exists() else sys.executable
@@ -222,7 +250,7 @@ def commands(name: str, args: argparse.Namespace) -> Iterator[list[str]]:
 def records_of(
     command: Sequence[str], environment: Mapping[str, str], limit_s: float, log: Path
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """What a program prints, and why it ended before its time: None where it did not."""
+    """Run a program; return its JSON records, and the reason for a failure or timeout (None on success)."""
     with (
         log.open("ab") as errors,
         subprocess.Popen(
@@ -247,12 +275,14 @@ def records_of(
 
 
 def lacking(needs: str | None) -> str | None:
-    """Why what a measurement needs is not there; None where it is."""
+    """Return why a requirement of a measurement is not met; None if it is met."""
     from atrium.base.errors import MissingDependencyError
     from atrium.engines.vllm_environment import check_serving
 
     if needs is not None and find_spec("vllm") is None:
         return "vllm is not installed"
+    if needs == "pretrained" and not (PRETRAINED / "config.json").is_file():
+        return f"there is no pretrained model in {PRETRAINED.relative_to(REPOSITORY)} (make pretrained)"
     try:
         if needs == "server":
             check_serving()
@@ -262,15 +292,15 @@ def lacking(needs: str | None) -> str | None:
 
 
 def is_done(result: Mapping[str, Any] | None) -> bool:
-    """Whether a measurement has its result, or a reason why it has none other than a lack of time."""
+    """Return whether a measurement succeeded, or failed for a reason other than a timeout."""
     return result is not None and _TOO_LONG not in (result["failed"] or "")
 
 
 def measure(name: str, args: argparse.Namespace, environment: Mapping[str, str]) -> str | None:
-    """Make a measurement and write its JSON; why it is not whole, or None."""
+    """Run a measurement and write its JSON; return why it is incomplete, or None."""
     measurement = MEASUREMENTS[name]
     load, started = os.getloadavg()[0], time.monotonic()
-    # In small nothing is timed: a machine that is busy may take as long as it likes.
+    # On a CPU the programs only show that they work, so a busy machine gets more time.
     limit_s = measurement.limit_s if args.device == "cuda" else 3600
     records: list[dict[str, Any]] = []
     if (reason := lacking(measurement.needs)) is None:
@@ -289,7 +319,7 @@ def measure(name: str, args: argparse.Namespace, environment: Mapping[str, str])
 
 
 def main() -> None:
-    """Make what this call has time for, and say what is left."""
+    """Run the measurements that fit into the time of this call, and print which are left."""
     began = time.monotonic()
     args = parser().parse_args()
     args.size = "small" if args.device == "cpu" else "full"
@@ -306,7 +336,7 @@ def main() -> None:
         lines = "\n".join(f"  {reason}" for reason in missing)
         raise SystemExit(f"error: packages are missing; give WHEELS=FOLDER with their wheels:\n{lines}")
     if args.device == "cuda" and not this_machine().has_cuda:
-        raise SystemExit("error: there is no CUDA device; --device cpu shows in small that the report works")
+        raise SystemExit("error: there is no CUDA device; use --device cpu for a small test")
     quiet = {"HF_HUB_OFFLINE": "1", "ATRIUM_MIRRORS": "off", "ATRIUM_NO_LOCAL": "1"}
     quiet |= {"OMP_NUM_THREADS": str(num_usable_cores())}
     if args.device == "cpu":
@@ -316,7 +346,7 @@ def main() -> None:
     found = {
         name: None if name in args.again else tables.read_result(args.results, name) for name in args.only
     }
-    # What took too long in an earlier call comes last, so that it keeps nothing from being measured.
+    # Measurements that timed out in an earlier call come last, so that they do not delay the others.
     for name in sorted(args.only, key=lambda name: found[name] is not None):
         if is_done(found[name]):
             continue
@@ -330,7 +360,7 @@ def main() -> None:
 
 
 def conclude(args: argparse.Namespace, left: Sequence[str]) -> None:
-    """Print the tables, what could not be measured, and what another call has yet to do."""
+    """Print the tables, the failed measurements, and the measurements left for another call."""
     done = {name: result for name in args.only if (result := tables.read_result(args.results, name))}
     failed = {name: result["failed"] for name, result in done.items() if result["failed"]}
     tables.print_tables(args.results, list(done), failed | LEFT_OUT)
@@ -338,7 +368,7 @@ def conclude(args: argparse.Namespace, left: Sequence[str]) -> None:
         text = tables.PAGE.read_text(encoding="utf-8")
         tables.PAGE.write_text(tables.renewed(text, args.results), encoding="utf-8")
         print(f"the tables are in {tables.PAGE.relative_to(REPOSITORY)}", file=sys.stderr)
-    again = f"not yet measured: {', '.join(left)}; give the same command again" if left else "all is done"
+    again = f"not yet measured: {', '.join(left)}; run the same command again" if left else "all is done"
     print(again, file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""The tests of tests/gpu as a measurement: one JSON line per test, printed as soon as the test has ended."""
+"""Run tests of tests/gpu and print one JSON line per test as soon as it ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 class Reporter:
-    """A plugin of pytest that writes a record of each test to `stream`."""
+    """A pytest plugin that writes a record of each test to `stream`."""
 
     def __init__(self, stream: TextIO, device: str) -> None:
         self._stream = stream
@@ -46,17 +46,17 @@ class Reporter:
 
 
 def main() -> None:
-    """Run the files one after the other."""
+    """Run the test files with pytest, and write their records to standard output."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("files", nargs="+", help="names of files in tests/gpu")
-    options.add_argument("--device", default="cuda", help="for the record; the tests need CUDA")
+    options.add_argument("--device", default="cuda", help="device for the record; the tests require CUDA")
     args = options.parse_args()
     os.chdir(REPOSITORY)
-    # Records alone go to standard output; what pytest and the tests print goes to standard error.
+    # Standard output contains only records; all output of pytest and the tests goes to standard error.
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as stream:
         os.dup2(2, 1)
         words = ["-q", "-m", "gpu", "-p", "no:cacheprovider"]
-        words += ["-W", "default"]  # a deprecation in other versions of libraries is no wrong number
+        words += ["-W", "default"]  # deprecation warnings of other library versions must not fail a test
         files = [f"tests/gpu/{name}" for name in args.files]
         pytest.main([*words, *files], plugins=[Reporter(stream, args.device)])
 

@@ -1,13 +1,14 @@
-r"""Compare graders on labelled cases: agreement, false positives, false negatives, and every disagreement.
+r"""Compare graders on labeled cases: agreement, false positives, false negatives, and every disagreement.
 
-Graders: Atrium's `math` and `math_tolerance`; math-verify as it is called on a completion (`raw`), and with
-both sides in a box and no fallback (`boxed`); and the rule of Qwen2.5-Math's evaluation, written anew from
-its description: the last box, else the words behind "answer is", else the last number; equal as text, as
-numbers within 1e-4 (of the gold, and of it divided or multiplied by 100), by element, or for SymPy.
+Graders: Atrium's `math` and `math_tolerance`; math-verify on the whole completion (`raw`), and with both
+answers in a box and without fallback (`boxed`); and the rule of Qwen2.5-Math's evaluation, implemented from
+its description. This rule takes the last box, else the words after "answer is", else the last number.
+Answers are equal if their texts are equal, if their numbers agree within a relative error of 1e-4 (the
+reference may also be divided or multiplied by 100), if all elements are equal, or if SymPy finds them equal.
 
-Cases: those of Atrium's own tests; published ones where ATRIUM_SHARED_BENCHMARKS has grading_cases.jsonl; and
-a JSONL file of one's own with `gold`, `prediction` (or answer, completion) and `expected` (or label).
-Disagreements on the tests' many cases are listed in the file of --out only.
+Cases: `tests`, those of Atrium's own tests; `published`, the file grading_cases.jsonl in the folder
+ATRIUM_SHARED_BENCHMARKS; `given`, a JSONL file with the fields `gold`, `prediction` (or answer, completion)
+and `expected` (or label). Disagreements on `tests` are not printed, only written to the file of --out.
 
     python benchmarks/graders.py [--cases FILE.jsonl] [--only tests published given] [--out FILE.jsonl]
 """
@@ -38,13 +39,13 @@ CASE_FIELDS = {
     "prediction": ("prediction", "answer", "completion", "response", "text"),
     "label": ("expected", "label", "is_correct", "correct"),
 }
-"""Names of the fields of a file of one's own; the first that a row has counts."""
+"""Accepted field names of a file of `--cases`; the first name that a row contains is used."""
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A gold answer, a completion or an answer without its box, and whether it counts."""
+    """A reference answer, a completion or bare answer, and whether the answer is correct."""
 
     name: str
     gold: str
@@ -54,7 +55,7 @@ class Case:
 
     @property
     def completion(self) -> str:
-        """The prediction with a box."""
+        """The prediction, put into a box if it has none."""
         return self.prediction if r"\boxed" in self.prediction else rf"\boxed{{{self.prediction}}}"
 
 
@@ -63,9 +64,9 @@ Judge = Callable[[str, str], bool]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--cases", type=Path, help="JSONL with gold, prediction, expected")
+    parser.add_argument("--cases", type=Path, help="JSONL file with the fields gold, prediction and expected")
     parser.add_argument("--only", nargs="+", choices=SETS, default=SETS, help="sets of cases (default: all)")
-    parser.add_argument("--out", type=Path, help="write every disagreement there, as JSONL")
+    parser.add_argument("--out", type=Path, help="JSONL file to write every disagreement to")
     arguments = parser.parse_args()
     sets = {
         "tests": own_cases,
@@ -84,7 +85,7 @@ def main() -> None:
 
 
 def compare(name: str, cases: list[Case]) -> list[dict[str, object]]:
-    """Print a row per grader; the cases that one of them judges otherwise than their label."""
+    """Print a row per grader, and return the cases in which a grader disagrees with the label."""
     said = {kind: atrium(kind, cases) for kind in ("math", "math_tolerance")}
     for peer, judge in PEERS.items():
         said[peer] = [limited(judge, case.completion, case.gold) for case in cases]
@@ -106,7 +107,7 @@ def compare(name: str, cases: list[Case]) -> list[dict[str, object]]:
 
 
 def own_cases() -> Iterator[Case]:
-    """The labelled answers of Atrium's tests."""
+    """Return the labeled answers of Atrium's tests."""
     sys.path.insert(0, str(ROOT))
     from tests.grading import test_equivalence, test_numerals, test_units
 
@@ -124,7 +125,7 @@ def own_cases() -> Iterator[Case]:
 
 
 def published_cases(path: Path) -> Iterator[Case]:
-    """Those published cases that are one boxed answer, or a pair of answers, of mathematics."""
+    """Return the published mathematics cases whose prediction is a boxed answer or a short bare answer."""
     sys.path.insert(0, str(ROOT))
     from tests.grading.judged_cases import JUDGED
 
@@ -138,7 +139,7 @@ def published_cases(path: Path) -> Iterator[Case]:
 
 
 def read_cases(path: Path) -> Iterator[Case]:
-    """A file of one's own."""
+    """Read a file of `--cases`; exit with an error for a row without a required field."""
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         row = json.loads(line)
         values = []
@@ -159,7 +160,7 @@ def atrium(kind: str, cases: list[Case]) -> list[bool]:
 
 
 def limited(judge: Judge, completion: str, gold: str) -> bool:
-    """What a peer says within the time; a failure of any kind is a no."""
+    """Return a grader's verdict; False if it fails or exceeds the time limit."""
 
     def stop(signum: int, frame: FrameType | None) -> None:
         raise TimeoutError
@@ -168,7 +169,7 @@ def limited(judge: Judge, completion: str, gold: str) -> bool:
     signal.alarm(LIMIT_S)
     try:
         return judge(completion, gold)
-    except Exception:  # a peer's own errors are its answer: it did not accept
+    except Exception:  # an error of the grader counts as a rejection
         return False
     finally:
         signal.alarm(0)
@@ -193,7 +194,7 @@ def math_verify_boxed(completion: str, gold: str) -> bool:
 
 
 def qwen(completion: str, gold: str) -> bool:
-    """Qwen2.5-Math's rule, from its description."""
+    """Return the verdict of Qwen2.5-Math's rule, implemented from its description."""
     return _qwen_equal(_qwen_plain(_qwen_extract(completion)), _qwen_plain(gold))
 
 

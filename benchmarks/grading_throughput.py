@@ -1,12 +1,14 @@
-"""Time the grader: completions judged per second, and per second of processor time.
+"""Time the grader: graded completions per second, and per second of CPU time.
 
-Two workloads, each right and wrong in equal parts. *aime*: integers in [0, 999], as from an AIME evaluation
-of 30 problems. *math*: LaTeX golds, answered by themselves, by themselves written otherwise, by themselves
-with one digit or sign changed, and by another problem's gold. Golds come from a JSONL file with a field
-`answer`, such as MATH-500; without one, from a short list below that has the same kinds of answers.
+There are two workloads, in which about half of the answers are correct. *aime*: integers in [0, 999], as in
+an AIME evaluation of 30 problems. *math*: LaTeX reference answers. Each is answered by itself, by itself in
+another notation, by itself with one digit or sign changed, and by the reference answer of a random problem.
+Reference answers come from a JSONL file with a field `answer`, such as MATH-500; without a file, from a short
+list below with the same kinds of answers.
 
-Each workload gets a fresh pool, so nothing is remembered from another. Processor time counts the worker
-processes; what they need to start (loading SymPy) is timed apart, once. `answers_per_core_s` divides by it.
+Each workload gets a new pool, so no results are cached from another workload. The CPU time includes the
+worker processes but not their start (loading SymPy), which is timed separately. `answers_per_core_s` is the
+number of answers divided by the CPU time.
 
     python benchmarks/grading_throughput.py [--golds math500.jsonl] [--num-answers 10000]
 """
@@ -38,12 +40,18 @@ GOLDS = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
-        "--golds", type=Path, default=Path(SHARED) / "math500.jsonl", help="JSONL with `answer`"
+        "--golds",
+        type=Path,
+        default=Path(SHARED) / "math500.jsonl",
+        help="JSONL file with the field `answer`",
     )
     parser.add_argument(
-        "--num-answers", type=int, default=10_000, help="of the aime workload (default 10000)"
+        "--num-answers",
+        type=int,
+        default=10_000,
+        help="number of answers of the aime workload (default 10000)",
     )
-    parser.add_argument("--workers", type=int, default=1, help="worker processes (default 1)")
+    parser.add_argument("--workers", type=int, default=1, help="number of worker processes (default 1)")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     rng = random.Random(arguments.seed)
@@ -60,7 +68,7 @@ def read_golds(path: Path) -> list[str]:
 
 
 def aime(num_answers: int, rng: random.Random) -> list[tuple[str, str]]:
-    """Completions with their golds."""
+    """Return `num_answers` integer completions with their reference answers; every second one is correct."""
     golds = [str(rng.randrange(1000)) for _ in range(30)]
     work = []
     for index in range(num_answers):
@@ -71,7 +79,7 @@ def aime(num_answers: int, rng: random.Random) -> list[tuple[str, str]]:
 
 
 def math(golds: list[str], rng: random.Random) -> list[tuple[str, str]]:
-    """Completions with their golds: two right and two wrong answers to each."""
+    """Return four completions per reference answer: usually two correct and two wrong ones."""
     work = [
         (f"Therefore the answer is $\\boxed{{{answer}}}$.", gold)
         for gold in golds
@@ -95,7 +103,7 @@ def changed(gold: str, rng: random.Random) -> str:
 
 
 def time_start(num_workers: int) -> dict[str, float]:
-    """Time to the first verdict of a worker."""
+    """Time the start of a pool until its first verdict."""
     started = time.perf_counter()
     with GraderPool(MathVerifier(num_workers=num_workers, timeout_s=5.0, memory_limit_mb=1024)) as pool:
         pool.grade(r"\boxed{\log x + 1}", r"\log x")
@@ -103,7 +111,7 @@ def time_start(num_workers: int) -> dict[str, float]:
 
 
 def time_workload(work: list[tuple[str, str]], num_workers: int) -> dict[str, float]:
-    """Time from the first submission to the last verdict, the workers being ready."""
+    """Time a workload from the first submission to the last verdict, without the start of the workers."""
     with GraderPool(MathVerifier(num_workers=num_workers, timeout_s=5.0, memory_limit_mb=1024)) as pool:
         pool.grade(r"\boxed{\log x + 1}", r"\log x")
         cpu, started = processor_s(pool), time.perf_counter()
@@ -123,9 +131,9 @@ def time_workload(work: list[tuple[str, str]], num_workers: int) -> dict[str, fl
 
 
 def processor_s(pool: GraderPool) -> float:
-    """Processor seconds of this process and of the pool's workers so far."""
+    """Return the CPU seconds used so far by this process and the pool's workers."""
     times = [psutil.Process(pid).cpu_times() for pid in pool.worker_process_ids()]
-    # The system counts another process's time in hundredths of a second, more than a small load takes.
+    # The resolution for other processes is 0.01 s, which is more than a small workload takes.
     return time.process_time() + sum(one.user + one.system for one in times)
 
 

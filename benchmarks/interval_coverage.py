@@ -1,11 +1,11 @@
-"""How often the intervals of an evaluation hold the true value, and how wide they are.
+"""Simulate how often the intervals of an evaluation contain the true value, and how wide they are.
 
-Each cell draws exams whose problems have a known distribution of difficulty, evaluates them and looks whether
-the interval over problems holds the mean over all such problems, and the sampling interval the true value of
-the exam that was drawn. Widths are given as a ratio to plain t (at the same data, where t is not degenerate)
+Each cell draws exams whose problems have a known distribution of difficulty, and evaluates them. The interval
+over problems should contain the mean over all such problems; the sampling interval should contain the true
+value of the drawn exam. Widths are ratios to the plain t interval of the same data (unless its width is 0)
 and, for one sample per problem or equally hard problems, to Clopper and Pearson's exact interval.
 
-One JSON line per cell with `--json`; otherwise the worst cells, and medians by metric.
+`--json` prints one JSON line per cell; the default output is the worst cells, and quartiles of the widths.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Family(NamedTuple):
 
 
 class Metric(NamedTuple):
-    """What is estimated of each problem, from its counts and from its true probability."""
+    """A metric: its estimate per problem from correct counts, and its true value from probabilities."""
 
     name: str
     k: int
@@ -56,7 +56,7 @@ class Metric(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """One simulated design."""
+    """A simulated design: family of problems, metric, and numbers of problems and samples."""
 
     family: Family
     metric: Metric
@@ -65,11 +65,11 @@ class Cell(NamedTuple):
 
 
 def families() -> list[Family]:
-    """Betas, a logit-normal of mean .05, two kinds of problems, and problems that are all equal."""
+    """Return beta distributions, a logit-normal of mean 0.05, two-point distributions, and constants."""
     shapes = [(0.4, 0.6), (0.1, 0.9), (0.02, 0.98), (2.0, 0.2)]
     return [
         *(Family(f"beta{shape}", lambda u, s=shape: beta.ppf(u, *s)) for shape in shapes),
-        # Its mean is .05: the location was found by integration.
+        # The location, found by numerical integration, gives a mean of 0.05.
         Family("logit-normal(.05, 2)", lambda u: expit(-4.4225 + 2.0 * norm.ppf(u))),
         *(
             Family(f"two points, {share:g} at .9", lambda u, s=share: np.where(u < s, 0.9, 0.02))
@@ -83,7 +83,7 @@ def families() -> list[Family]:
 
 
 def metrics() -> list[Metric]:
-    """Mean@K, and Pass@k and Pass^k of the usual k."""
+    """Return the metrics Mean@K, Pass@4, Pass@8 and Pass^4."""
     return [
         Metric("Mean@K", 1, mean_at_k, lambda p: p),
         *(
@@ -97,7 +97,7 @@ def metrics() -> list[Metric]:
 
 
 def cells() -> Iterator[Cell]:
-    """Every design in which the metric can be estimated."""
+    """Yield all designs with enough samples for the metric."""
     for family, metric, num_problems, num_samples in product(
         families(), metrics(), NUM_PROBLEMS, NUM_SAMPLES
     ):
@@ -106,7 +106,7 @@ def cells() -> Iterator[Cell]:
 
 
 def measure(cell: Cell, repetitions: int, seed: int = 0) -> dict[str, object]:
-    """Coverage and width of both intervals in one design."""
+    """Return the coverage and width of both intervals in one design."""
     rng = np.random.default_rng([seed, *map(ord, cell.family.name), cell.num_problems, cell.num_samples])
     of_all = float(cell.metric.truth(cell.family.probability_at((np.arange(200_000) + 0.5) / 200_000)).mean())
     over, again, ratios_to_t, ratios_to_exact = [], [], [], []
@@ -143,7 +143,10 @@ def measure(cell: Cell, repetitions: int, seed: int = 0) -> dict[str, object]:
 
 
 def sampling_interval_of(cell: Cell, num_correct_P: NDArray[np.int64]) -> Interval | None:
-    """The sampling interval of the metric, where it has one; that of Pass^k is Pass@k's of the wrong ones."""
+    """Return the metric's sampling interval, or None if it is undefined.
+
+    Pass^k is 1 minus the Pass@k of wrong answers, so its interval follows from the one of this Pass@k.
+    """
     if cell.metric.name.startswith("Pass^"):
         flipped = sampling_interval(
             cell.num_samples - num_correct_P, cell.num_samples, cell.metric.k, CONFIDENCE
@@ -153,13 +156,13 @@ def sampling_interval_of(cell: Cell, num_correct_P: NDArray[np.int64]) -> Interv
 
 
 def t_interval(value_P: Values) -> Interval:
-    """Plain t on the values, cut to [0, 1]."""
+    """Return the plain t interval of the values, clipped to [0, 1]."""
     margin = t.ppf((1 + CONFIDENCE) / 2, len(value_P) - 1) * value_P.std(ddof=1) / len(value_P) ** 0.5
     return Interval(max(value_P.mean() - margin, 0.0), min(value_P.mean() + margin, 1.0))
 
 
 def exact_interval(num_correct: int, num_trials: int) -> Interval:
-    """Clopper and Pearson's interval for a binomial share."""
+    """Return Clopper and Pearson's interval for a binomial proportion."""
     tail = (1 - CONFIDENCE) / 2
     low = 0.0 if num_correct == 0 else beta.ppf(tail, num_correct, num_trials - num_correct + 1)
     high = 1.0 if num_correct == num_trials else beta.ppf(1 - tail, num_correct + 1, num_trials - num_correct)
@@ -167,16 +170,18 @@ def exact_interval(num_correct: int, num_trials: int) -> Interval:
 
 
 def width(interval: Interval) -> float:
-    """High less low."""
+    """Return the width of an interval."""
     return interval.high - interval.low
 
 
 def main() -> None:
-    """Measure every cell and print what is worst."""
+    """Measure the cells and print the worst coverages and the quartiles of the widths."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    options.add_argument("--repetitions", type=int, default=1000, help="exams per cell (default %(default)s)")
+    options.add_argument(
+        "--repetitions", type=int, default=1000, help="simulated exams per cell (default %(default)s)"
+    )
     options.add_argument("--every", type=int, default=1, help="measure every n-th cell only")
     options.add_argument("--json", action="store_true", help="one JSON line per cell")
     args = options.parse_args()

@@ -1,12 +1,13 @@
-"""The loss stage against the bare product of the LM head: time and peak memory at several vocabularies.
+"""Compare the loss stage with the bare product of the LM head: time and peak memory by vocabulary size.
 
-Four arms compute, forward and backward, from the same last states and the same weights: `bare`, the
-product of states and head alone, with all its logits in memory; `plain`, the same with log-softmax, the
-tokens' log-probabilities and entropies; `torch`, its own chunked cross-entropy, which has no entropies;
-`atrium`, `token_logprobs` as training calls it. The bare product gets the gradient of its logits for
-nothing, so its time is what no loss stage can be below.
+All arms run a forward and a backward pass from the same last hidden states and weights. `bare` is only the
+product of states and head, with all logits in memory. `plain` adds log-softmax, log-probabilities and
+entropies of the tokens. `torch` is PyTorch's chunked cross-entropy, which computes no entropies. `atrium` is
+`token_logprobs` as in training, and `triton`, on a GPU, is the same by Triton kernels
+(`compute.head_kernel=triton`). The bare product does not compute the gradient of its logits, so its time is
+a lower bound for every loss stage.
 
-One JSON line per vocabulary and arm; ratios are paired, to `bare`.
+The program prints one JSON line per vocabulary size and arm; ratios are paired, relative to `bare`.
 """
 
 from __future__ import annotations
@@ -26,33 +27,35 @@ if TYPE_CHECKING:
 
 BASELINE = "bare"
 CHUNK_LOGITS = 1 << 27
-"""As in `token_logprobs`; torch's own choice, a few tokens, takes twenty times as long on a CPU."""
+"""The chunk size of `token_logprobs`; with its own choice, PyTorch takes 8 to 17 times the product's time."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Build the parser of the command line."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = options.add_argument
     add("--repeats", type=int, default=5, help="paired repeats (default %(default)s)")
-    add("--tokens", type=int, default=512, help="completion tokens (default %(default)s)")
+    add("--tokens", type=int, default=512, help="number of completion tokens (default %(default)s)")
     add("--width", type=int, default=256, help="width of the model (default %(default)s)")
-    add("--vocabularies", type=int, nargs="+", default=[4096, 32768, 151936], help="sizes")
+    add("--vocabularies", type=int, nargs="+", default=[4096, 32768, 151936], help="sizes of the vocabulary")
     add("--device", default="cpu", help="cpu or cuda (default %(default)s)")
-    add("--dtype", default="float32", choices=("float32", "bfloat16"), help="of states and head")
+    add(
+        "--dtype", default="float32", choices=("float32", "bfloat16"), help="number format of states and head"
+    )
     add("--seed", type=int, default=0)
     return options
 
 
 def bare(head: nn.Linear, state_MD: Tensor, token_M: Tensor, gradient_M: Tensor) -> None:
-    """The head's product, and both products of its backward pass."""
+    """Compute the head's product, and both products of its backward pass."""
     logits_MV = head(state_MD)
     logits_MV.backward(logits_MV.detach())
 
 
 def plain(head: nn.Linear, state_MD: Tensor, token_M: Tensor, gradient_M: Tensor) -> None:
-    """Log-softmax over all logits at once."""
+    """Compute log-probabilities and entropies from all logits at once."""
     from atrium.train.update.token_logprobs import selected_logprobs, tempered_logits
 
     logprob_M, _ = selected_logprobs(tempered_logits(head, state_MD, 1.0), token_M, entropy="value")
@@ -60,7 +63,7 @@ def plain(head: nn.Linear, state_MD: Tensor, token_M: Tensor, gradient_M: Tensor
 
 
 def chunked_by_torch(head: nn.Linear, state_MD: Tensor, token_M: Tensor, gradient_M: Tensor) -> None:
-    """torch's cross-entropy by chunks as large as Atrium's: log-probabilities without entropies."""
+    """Compute PyTorch's chunked cross-entropy with Atrium's chunk size; it has no entropies."""
     from torch.nn import LinearCrossEntropyOptions
     from torch.nn.functional import linear_cross_entropy
 
@@ -71,10 +74,18 @@ def chunked_by_torch(head: nn.Linear, state_MD: Tensor, token_M: Tensor, gradien
 
 
 def atrium(head: nn.Linear, state_MD: Tensor, token_M: Tensor, gradient_M: Tensor) -> None:
-    """What training runs."""
+    """Compute log-probabilities and entropies as in training."""
     from atrium.train.update.token_logprobs import token_logprobs
 
     logprob_M, _ = token_logprobs(head, state_MD, token_M, temperature=1.0, entropy="value")
+    logprob_M.backward(gradient_M)
+
+
+def by_triton(head: nn.Linear, state_MD: Tensor, token_M: Tensor, gradient_M: Tensor) -> None:
+    """What training runs with `compute.head_kernel=triton`."""
+    from atrium.train.update.token_logprobs import token_logprobs
+
+    logprob_M, _ = token_logprobs(head, state_MD, token_M, temperature=1.0, entropy="value", kernel="triton")
     logprob_M.backward(gradient_M)
 
 
@@ -87,7 +98,7 @@ ARMS: dict[str, Callable[..., None]] = {
 
 
 def measured(vocabulary: int, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """A record per arm."""
+    """Measure all arms at one vocabulary size, and return a record per arm."""
     import torch
 
     generator = torch.Generator().manual_seed(args.seed)
@@ -100,18 +111,19 @@ def measured(vocabulary: int, args: argparse.Namespace) -> list[dict[str, Any]]:
     state_MD.requires_grad_()
     token_M = torch.randint(0, vocabulary, (args.tokens,), generator=generator).to(args.device)
     gradient_M = torch.randn(args.tokens, generator=generator).to(args.device)
+    arms = ARMS | {"triton": by_triton} if args.device == "cuda" else ARMS
 
     def run(arm: str) -> None:
         head.weight.grad = state_MD.grad = None
-        ARMS[arm](head, state_MD, token_M, gradient_M)
+        arms[arm](head, state_MD, token_M, gradient_M)
 
     seconds = pairs.in_turns(
-        {arm: functools.partial(pairs.seconds_of, lambda arm=arm: run(arm), args.device) for arm in ARMS},
+        {arm: functools.partial(pairs.seconds_of, lambda arm=arm: run(arm), args.device) for arm in arms},
         args.repeats,
         name=f"vocabulary {vocabulary}, repeat",
     )
     peaks = {}
-    for arm in ARMS:
+    for arm in arms:
         head.weight.grad = state_MD.grad = None
         peaks[arm] = pairs.peak_mb(lambda arm=arm: run(arm), args.device)
     return [
@@ -123,12 +135,12 @@ def measured(vocabulary: int, args: argparse.Namespace) -> list[dict[str, Any]]:
             "peak_mb": None if peaks[arm] is None else round(peaks[arm], 1),
             "logits_mb": round(args.tokens * vocabulary * 4 / 2**20, 1),
         }
-        for arm in ARMS
+        for arm in arms
     ]
 
 
 def main() -> None:
-    """Measure every vocabulary."""
+    """Measure all vocabulary sizes."""
     args = parser().parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     import torch

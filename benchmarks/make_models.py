@@ -1,10 +1,10 @@
-"""Write what the step benchmarks run on: models as transformers folders, and problems as JSON lines.
+"""Write the inputs of the step benchmarks: models as transformers folders, and problems as JSON lines.
 
     make_models.py FOLDER              models/0p3m, 3m, 30m with random weights; data/arith, data/examples
     make_models.py FOLDER --warmed-up  models/warm, the built-in policy after its warm-up; data/chain
 
-Random models never stop by themselves and suit fixed lengths; the warmed-up one ends its answers and suits
-natural lengths. Everything is made here and seeded; nothing is downloaded.
+Models with random weights are for completions of fixed length. The warmed-up model ends its answers, so it is
+for completions of natural length. Everything is generated from fixed random seeds; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NUM_PROBLEMS = 4096
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """One token per character."""
+    """Build a tokenizer with one token per character."""
     backend = Tokenizer(models.WordLevel({token: i for i, token in enumerate(VOCABULARY)}, unk_token=UNK))
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
     backend.decoder = decoders.Fuse()
@@ -66,7 +66,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def build_model(shape: dict[str, int]) -> Qwen3ForCausalLM:
-    """A Qwen3 model with random weights, in float32."""
+    """Build a Qwen3 model with random weights, in float32."""
     ids: dict[str, Any] = {
         f"{name}_token_id": VOCABULARY.index(token)
         for name, token in (("pad", PAD), ("bos", BOS), ("eos", EOS))
@@ -86,7 +86,7 @@ def build_model(shape: dict[str, int]) -> Qwen3ForCausalLM:
 
 
 def two_operand_problems() -> Iterable[dict[str, str]]:
-    """Sums and differences of two numbers below 100, products of two up to 12."""
+    """Yield sums and differences of two numbers below 100, and products of two numbers up to 12."""
     draw = random.Random(0)
     apply = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}
     for _ in range(NUM_PROBLEMS):
@@ -100,7 +100,10 @@ def two_operand_problems() -> Iterable[dict[str, str]]:
 
 
 def worked_example_problems() -> Iterable[dict[str, str]]:
-    """Such questions behind six worked examples, for a pretrained model: about 190 of its tokens."""
+    """Yield two-operand problems after six worked examples: prompts of about 190 tokens.
+
+    They are for the pretrained model of `pretrained_model.py`.
+    """
     problems = iter(two_operand_problems())
     examples = "".join(
         f"Question: What is {one['prompt'][:-1]}?\nAnswer: {one['prompt']}\\boxed{{{one['answer']}}}\n\n"
@@ -112,7 +115,7 @@ def worked_example_problems() -> Iterable[dict[str, str]]:
 
 
 def write_rows(path: Path, rows: Iterable[dict[str, str]]) -> None:
-    """JSON lines, complete or not there at all: make takes the file for a sign that all is done."""
+    """Write JSON lines atomically, since make treats an existing file as complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -120,7 +123,7 @@ def write_rows(path: Path, rows: Iterable[dict[str, str]]) -> None:
 
 
 def write_random_models(folder: Path) -> None:
-    """The three sizes, and two-operand problems, bare and behind worked examples."""
+    """Write random models of three sizes, and two-operand problems with and without worked examples."""
     tokenizer = build_tokenizer()
     for name, shape in SHAPES.items():
         model = build_model(shape)
@@ -132,7 +135,7 @@ def write_random_models(folder: Path) -> None:
 
 
 def write_warmed_up_model(folder: Path) -> None:
-    """The built-in policy as reinforcement learning finds it, and its training problems as prompts."""
+    """Write the built-in policy at the start of reinforcement learning, and its training problems."""
     from atrium.data.arithmetic import arithmetic_splits
     from atrium.data.settings import ArithmeticSettings
     from atrium.models.policy import write_policy
@@ -162,7 +165,7 @@ def write_warmed_up_model(folder: Path) -> None:
 
 
 def main() -> None:
-    """Write the random models, or the warmed-up one."""
+    """Write the random models or the warmed-up model."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--warmed-up", action="store_true")

@@ -1,11 +1,11 @@
-"""What a mirror in MLflow costs training: step times with and without one, and how long training waits.
+"""Measure the cost of mirroring a run to MLflow: step times with and without it, and waiting times.
 
     python benchmarks/mirror_cost.py [--repeats 6] [--steps 60] [--overrides ...]
 
-Runs alternate between `tracking=none` and `tracking=mlflow` (a new SQLite database each), the same settings
-and seed, each in a process of its own. A run gives the median and the sum of the wall-clock seconds of its
-steps after the first, and the CPU seconds of its process, which hold those of the mirror. What training
-waits for is timed around the calls that it makes.
+Runs alternate between `tracking=none` and `tracking=mlflow` (with a new SQLite database each). They have the
+same settings and seed, and each runs in a separate process. A run yields the median and the sum of the
+wall-clock seconds of its steps after the first, and the CPU seconds of its process, which include the mirror.
+The waiting times are those of training's calls of the mirror.
 """
 
 from __future__ import annotations
@@ -28,16 +28,19 @@ _INNER = "--inner"
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Build the parser of the command line."""
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     options.add_argument("--repeats", type=int, default=6, help="pairs of runs (default %(default)s)")
-    options.add_argument("--steps", type=int, default=60, help="steps of a run (default %(default)s)")
+    options.add_argument("--steps", type=int, default=60, help="steps per run (default %(default)s)")
     options.add_argument("--overrides", nargs="*", default=[], help="settings of the runs")
     return options
 
 
 def train(arguments: list[str]) -> int:
-    """Train in this process, and leave the seconds spent on mirrors in the file that comes first."""
+    """Train in this process with the settings `arguments[1:]`; return the exit code.
+
+    The seconds of each call of a mirror are written to the file `arguments[0]`.
+    """
     from atrium.cli.app import main as atrium
     from atrium.runs.mirrors.delivery import Mirrors
 
@@ -63,7 +66,7 @@ def train(arguments: list[str]) -> int:
 
 
 def run(arm: str, steps: int, overrides: list[str]) -> dict[str, float]:
-    """One run of an arm: its step time, the CPU seconds of training, and what mirrors took of it."""
+    """Run an arm once; return its step time, the CPU seconds of training, and the waiting times."""
     with tempfile.TemporaryDirectory() as folder:
         runs_dir, spent_file = Path(folder) / "runs", Path(folder) / "spent.json"
         settings = [f"num_steps={steps}", ARMS[arm], f"runs_dir={runs_dir}", "tracking.progress=off"]
@@ -99,7 +102,7 @@ def _is_delivered(folder: Path) -> bool:
 
 
 def main() -> None:
-    """Print one record."""
+    """Run both arms in turns and print one record."""
     if sys.argv[1:2] == [_INNER]:
         raise SystemExit(train(sys.argv[2:]))
     args = parser().parse_args()

@@ -1,13 +1,13 @@
-"""How often verdicts are wrong: false verdicts between equal methods, and wrong exclusions.
+"""Simulate how often verdicts are wrong: false verdicts between equal methods, and wrong exclusions.
 
-A run's answers are drawn from a model of seeds, problems and sampling, and go through the functions behind
-`atrium compare`. Where all arms are drawn alike, every verdict that names a difference is false; a study of
-several candidates counts as one error. Where a candidate differs by 5 or 20 points, a verdict that excludes
-differences of this size is wrong; the larger of the two rates is shown. Where no run of a study diverged, the
-verdict excludes differences "where no run diverges" and is held against these; with `--over-all-runs` it is
-held against the difference of all runs, without a bound. The intervals beside the rates are exact 95 %
-intervals of the simulation. With `--runs FOLDER` there is no model: the runs of one method in that folder are
-split at random into arms.
+The answers of each run are drawn from a model of seeds, problems and sampling, and are analyzed by the
+functions of `atrium compare`. If all arms have the same distribution, every verdict that names a difference
+is false; a study with several false verdicts counts as one error. If a candidate differs by 5 or 20 points, a
+verdict that excludes differences of this size is wrong; the table shows the larger of the two rates. If no
+run of a study diverged, its verdict is about runs that do not diverge, and is compared with the true
+difference of such runs. `--over-all-runs` compares it with the true difference of all runs instead, without a
+bound on the rate. The intervals beside the rates are exact 95 % intervals for the simulation's random error.
+`--runs FOLDER` uses no model: it splits the folder's runs, all of one method, into arms at random.
 
     python benchmarks/null_verdicts.py --studies 2000
     python benchmarks/null_verdicts.py --only "two-valued" --studies 5000
@@ -46,15 +46,16 @@ MAX_FALSE, MAX_WRONG = 0.07, 0.05
 EFFECTS = (0.05, 0.2)
 _DIFFICULTY = 0.3, 0.6
 _COLLAPSED, _DIVERGED = 0.02, 0.15
-"""Shares of correct answers of a run that collapsed, and of the policy that a run diverged to."""
+"""The share of correct answers of a collapsed run, and of a diverged run."""
 
 
 class Cell(NamedTuple):
-    """A design: the seed numbers of every arm, the baseline first, and how runs vary.
+    """A design: the seeds of each arm, with the baseline first, and the distribution of the runs.
 
-    `noise` is the distribution over seeds, `collapse` the share of runs that collapse, `noisy` an arm whose
-    seeds vary three times as much, `diverged` the share of runs that diverge by arm, `clusters` the number of
-    clusters of problems in which effects vary, `looks` the planned numbers of seeds.
+    `noise` is the distribution over seeds; `collapse` is the share of runs that collapse; `noisy` is the
+    index of an arm whose seeds vary three times as much; `diverged` is the share of diverged runs of each
+    arm; `clusters` is the number of clusters of problems with a common effect, 0 for none; `looks` are the
+    numbers of seeds at which the study is analyzed, empty for a single analysis.
     """
 
     name: str
@@ -68,14 +69,14 @@ class Cell(NamedTuple):
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the bounds apply: from three seeds on."""
+        """Whether the bounds on the error rates apply: every arm has at least three seeds."""
         return min(map(len, self.seeds)) > 2
 
     def difference(self, effect: float, *, counts_diverged: bool = True) -> float:
-        """The true difference of the last arm and the baseline.
+        """Return the true mean score of the last arm minus that of the baseline.
 
-        Diverged runs count with their scores, or not at all: a verdict on runs none of which diverged is
-        about runs that do not.
+        Without `counts_diverged`, the means are over runs that do not diverge; a verdict on a study without
+        diverged runs is about this difference.
         """
         means = [0.0, 0.0]
         for side, arm in enumerate((0, -1)):
@@ -87,7 +88,7 @@ class Cell(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """Numbers of wrong studies of a cell, out of `num_studies` each."""
+    """The numbers of studies with a false verdict and with a wrong exclusion, of `num_studies` each."""
 
     num_false: int
     num_wrong: int
@@ -95,7 +96,7 @@ class Rates(NamedTuple):
 
 
 def cells() -> Iterator[Cell]:
-    """All designs."""
+    """Yield all designs."""
     for num in (2, 3, 5, 10):
         yield Cell(f"{num} paired seeds", (range(num),) * 2)
     for one, other, collapse in ((8, 3, 0.0), (5, 2, 0.0), (10, 3, 0.3), (10, 2, 0.3), (8, 3, 0.3)):
@@ -139,9 +140,9 @@ def _cells_of_several_arms() -> Iterator[Cell]:
 def drawn(
     cell: Cell, effect: float, rng: np.random.Generator
 ) -> tuple[list[Values], list[NDArray[np.bool_]]]:
-    """Shares of correct answers of every arm [S, P], and which of its runs diverged [S].
+    """Draw a study: the shares of correct answers [S, P] of each arm, and which of its runs diverged [S].
 
-    The last arm is better by `effect` where its runs neither collapse nor diverge.
+    Runs of the last arm that neither collapse nor diverge are better by `effect`.
     """
     difficulty_P = rng.uniform(*_DIFFICULTY, NUM_PROBLEMS)
     shared = dict.fromkeys({seed for seeds in cell.seeds for seed in seeds}, 0.0)
@@ -166,7 +167,7 @@ def drawn(
 
 
 def cluster_numbers(num_clusters: int) -> Counts:
-    """Clusters of unequal sizes: the first half has twice as many problems each as the second."""
+    """Return each problem's cluster [P]; clusters in the first half are twice as large as the others."""
     weights = np.where(np.arange(num_clusters) < num_clusters // 2, 2.0, 1.0)
     ends = np.cumsum(weights) / weights.sum() * NUM_PROBLEMS
     return np.searchsorted(ends, np.arange(NUM_PROBLEMS), side="right")
@@ -175,7 +176,7 @@ def cluster_numbers(num_clusters: int) -> Counts:
 def verdicts_on(
     cell: Cell, values: Sequence[Values], diverged: Sequence[NDArray[np.bool_]]
 ) -> list[list[Verdict]]:
-    """The verdicts on every candidate at each look; one look without a plan."""
+    """Return the verdicts on all candidates at each look; without planned looks, there is a single look."""
     looks = cell.looks or (max(map(len, cell.seeds)),)
     family = Family(num_candidates=len(values) - 1, num_looks=len(looks))
     clusters = [cluster_numbers(cell.clusters)] if cell.clusters else None
@@ -205,9 +206,9 @@ def verdicts_on(
 def measure(
     cell: Cell, num_studies: int, effects: Sequence[float] = EFFECTS, *, over_all_runs: bool = False
 ) -> Rates:
-    """Wrong studies of a cell: with a false verdict, and with a wrong exclusion at the worst effect.
+    """Count the studies of a cell with a false verdict and, for the worst effect, with a wrong exclusion.
 
-    If the arms diverge at unequal rates, a verdict is false that calls the worse one better.
+    If the arms diverge at unequal rates, they truly differ, and only a verdict of the wrong sign is false.
     """
     key = sum(ord(character) * (place + 1) for place, character in enumerate(cell.name))
     num_false = num_wrong = 0
@@ -236,12 +237,12 @@ def _all(study: Sequence[Sequence[Verdict]]) -> list[Verdict]:
 
 
 def excludes(verdict: Verdict, true: float) -> bool:
-    """Whether a verdict excludes the true difference."""
+    """Return whether a verdict excludes differences of the size `true`."""
     return verdict.excluded is not None and verdict.excluded < true
 
 
 def read_values(folder: Path) -> Values:
-    """Mean@K of every run on the test problems after its last step [S, P]."""
+    """Return Mean@K [S, P] of each run on each test problem at its last evaluation."""
     answers = []
     for path in sorted(folder.iterdir()):
         run = RunFolder(path)
@@ -252,7 +253,7 @@ def read_values(folder: Path) -> Values:
 
 
 def split(value_SP: Values, num_seeds: int, num_candidates: int, num_studies: int) -> int:
-    """In how many random splits of runs of one method a candidate is told from the baseline."""
+    """Return in how many random splits of one method's runs a verdict names a difference."""
     rng = np.random.default_rng([num_seeds, num_candidates])
     num_arms = num_candidates + 1
     cell = Cell("split", (range(num_seeds),) * num_arms)
@@ -266,21 +267,25 @@ def split(value_SP: Values, num_seeds: int, num_candidates: int, num_studies: in
 
 
 def rate_text(count: int, num: int, bound: float | None) -> str:
-    """`3.1 (2.4 to 3.9)` in percent, marked where it is over its bound."""
+    """Format a rate such as `3.1 (2.4 to 3.9)` in percent, with a mark if it exceeds its bound."""
     low, high = exact_interval(count, num)
     mark = " **over**" if bound is not None and count / num > bound else ""
     return f"{100 * count / num:.1f} ({100 * low:.1f} to {100 * high:.1f}){mark}"
 
 
 def main() -> int:
-    """Print wrong verdicts by design as a Markdown table; 1 if a cell is over a bound."""
+    """Print the error rates of all designs as a Markdown table; return 1 if a rate exceeds its bound."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    options.add_argument("--studies", type=int, default=2000, help="per cell (default %(default)s)")
-    options.add_argument("--only", default="", metavar="TEXT", help="only cells whose name holds this text")
+    options.add_argument(
+        "--studies", type=int, default=2000, help="simulated studies per cell (default %(default)s)"
+    )
+    options.add_argument(
+        "--only", default="", metavar="TEXT", help="only cells whose name contains this text"
+    )
     options.add_argument("--runs", type=Path, help="a folder of runs of one method, split at random")
-    options.add_argument("--over-all-runs", action="store_true", help="count runs that would diverge, too")
+    options.add_argument("--over-all-runs", action="store_true", help="also count runs that would diverge")
     args = options.parse_args()
     if args.runs is not None:
         _print_splits(read_values(args.runs), args.studies)

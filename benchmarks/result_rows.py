@@ -1,4 +1,4 @@
-"""The rows of each benchmark's table, from its records."""
+"""Conversion of each benchmark's records to the rows of its table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLUMNS = ("case", "measured", "ratio", "95 % interval", "n")
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A line of a table. The interval is that of the median by signs, of paired repeats."""
+    """A row of a table. `interval` is the sign interval of the median over paired repeats."""
 
     case: str
     measured: str
@@ -23,12 +23,12 @@ class Row:
     n: str = ""
 
     def cells(self) -> tuple[str, ...]:
-        """The cells in the order of `COLUMNS`."""
+        """Return the cells in the order of `COLUMNS`."""
         return self.case, self.measured, self.ratio, self.interval, self.n
 
 
 def rows_of(result: Mapping[str, Any]) -> list[Row]:
-    """The lines of one benchmark's table."""
+    """Return the rows of one benchmark's table, and a row with the reason of a failure."""
     rows = ROWS[result["benchmark"]](result["records"])
     failed = result.get("failed")
     return [*rows, Row(case="not measured", measured=failed)] if failed else rows
@@ -64,7 +64,7 @@ def _case_rows(case: str, records: Sequence[Mapping[str, Any]]) -> Iterator[Row]
 
 
 def _median_of(records: Sequence[Mapping[str, Any]], key: str, unit: str) -> str:
-    """The median of a step's figure, with the tokens that a step sampled where they differ by program."""
+    """Format a median; CPU times of steps with natural lengths also state the number of sampled tokens."""
     told = f"{_number(_median(records, key))} {unit}"
     if key != "cpu_step_med" or not records[0]["free_length"]:
         return told
@@ -169,6 +169,8 @@ def _run_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
             rows.append(Row(case=case, measured=f"{told}, predicted {predicted:,.0f} MB", ratio=ratio))
         found = f"micro-batches of {one['micro_batch_tokens']:,} tokens"
         weights = f"weights handed over in {_number(one['weights_s'])} s"
+        if "hand_over_gb_per_s" in one:
+            weights += f", {_number(one['hand_over_gb_per_s'])} GB/s"
         rows.append(
             Row(case=f"{one['model']}: found", measured=f"{found}; {weights}", n=str(one["num_steps"]))
         )
@@ -187,7 +189,43 @@ def _train_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
                 n=str(one["num_steps"]),
             )
         )
-    return [*rows, *_run_rows(records)]
+        if one.get("checkpoint_s") is not None:
+            rows.append(
+                Row(
+                    case=f"{one['model']}: a checkpoint of {_number(one['checkpoint_gb'])} GB",
+                    measured=f"{_number(one['checkpoint_s'])} s",
+                    n="1",
+                )
+            )
+    return [*rows, *_run_rows(records), *_kernel_rows(records)]
+
+
+def _kernel_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Return the idle share of a profiled step, and a row per kernel."""
+    rows = []
+    for one in records:
+        if "kernels" not in one:
+            continue
+        case = f"{one['model']}: idle share of a profiled step, at most"
+        rows.append(
+            Row(case=case, measured=f"{one['idle_frac']:.1%} of {_number(one['profiled_s'])} s", n="1")
+        )
+        for kernel in one["kernels"]:
+            found = f"{_number(1e3 * kernel['seconds'])} ms in {kernel['calls']:,} calls"
+            name = kernel["name"].replace("|", "/")
+            rows.append(Row(case=f"kernel `{name}`", measured=f"{found}, {kernel['frac']:.1%} of all", n="1"))
+    return rows
+
+
+def _mismatch_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
+    return [
+        Row(
+            case=f"{one['model']}, bfloat16, cache {one['kv_cache_dtype']}: engine and trainer",
+            measured=f"differ by {_number(one['mismatch'])} nats per token",
+            n=str(one["num_steps"]),
+        )
+        for one in records
+    ]
 
 
 def _learning_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
@@ -273,6 +311,7 @@ ROWS = {
     "gpu_correctness": _test_rows,
     "gpu_train": _train_rows,
     "gpu_update": _throughput_rows,
+    "gpu_mismatch": _mismatch_rows,
     "gpu_vllm": _test_rows,
     "gpu_memory": _run_rows,
     "loss_stage_cuda": _loss_rows,

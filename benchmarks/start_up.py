@@ -1,8 +1,8 @@
-"""What a user waits for: `atrium --help`, and from the command to the first finished step of a run.
+"""Time `atrium --help`, and the start of `atrium train` until its first finished step.
 
-Each is a process of its own, repeated in turns. The run is the smallest one (`debug=tiny_steps`) on the
-built-in task, evaluation before training included; its warmed-up policy is already in the cache, as it is
-for every run but the first.
+Both commands run in turns, each in a new process. The run is the smallest one (`debug=tiny_steps`) on the
+built-in task, including the evaluation before training. Its warmed-up policy is already cached, as for every
+run except the first one.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ COMMAND = [sys.executable, "-m", "atrium"]
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Build the parser of the command line."""
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    options.add_argument("--repeats", type=int, default=5, help="of each (default %(default)s)")
+    options.add_argument(
+        "--repeats", type=int, default=5, help="repeats of each measurement (default %(default)s)"
+    )
     options.add_argument("--overrides", nargs="*", default=[], help="settings of the run")
     return options
 
 
 def time_help() -> tuple[float, float]:
-    """Wall-clock and CPU seconds of `atrium --help`."""
+    """Return the wall-clock and CPU seconds of `atrium --help`."""
     started = time.perf_counter()
     process = psutil.Popen([*COMMAND, "--help"], stdout=subprocess.DEVNULL)
     cpu = _cpu_until_end(process)
@@ -41,7 +43,7 @@ def time_help() -> tuple[float, float]:
 
 
 def time_first_step(runs_dir: Path, overrides: list[str]) -> tuple[float, float]:
-    """Wall-clock and CPU seconds until a new run has recorded its first step."""
+    """Return the wall-clock and CPU seconds until a new run has recorded its first step."""
     arguments = ["debug=tiny_steps", f"runs_dir={runs_dir}", "tracking=none", "tracking.progress=off"]
     before = set(runs_dir.glob("*/*/metrics.jsonl"))
     started = time.perf_counter()
@@ -53,7 +55,7 @@ def time_first_step(runs_dir: Path, overrides: list[str]) -> tuple[float, float]
             wall, times = time.perf_counter() - started, process.cpu_times()
             cpu = times.user + times.system
     if process.wait() != 0 or wall is None or cpu is None:
-        raise SystemExit(f"the run ended with exit code {process.returncode} before it was timed")
+        raise SystemExit(f"the run ended with exit code {process.returncode} before its start was measured")
     return wall, cpu
 
 
@@ -70,7 +72,7 @@ def _cpu_until_end(process: psutil.Popen) -> float:
 
 
 def main() -> None:
-    """Repeat both in turns."""
+    """Time both commands in turns and print a record for each."""
     args = parser().parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -79,7 +81,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for repeat in range(args.repeats + 1):
             times = time_help(), time_first_step(Path(folder), args.overrides)
-            if repeat > 0:  # the first warms up the policy, the disk's cache and compiled bytecode
+            if repeat > 0:  # the first repeat fills the caches of policies, files and bytecode
                 for name, one in zip(found, times, strict=True):
                     found[name].append(one)
             pairs.progress(f"start-up, repeat {repeat} of {args.repeats}" if repeat else "warmed up")

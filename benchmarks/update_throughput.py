@@ -1,9 +1,10 @@
-"""Updates of a language model's architecture with random weights, on natural lengths: tokens/s, MFU, peak.
+"""Time updates of a language model with random weights on natural lengths: tokens/s, MFU, peak memory.
 
-What a GPU is measured by: the model of a file of conf/model, heavy-tailed completion lengths, one update per
-batch, micro-batches of several sizes. Runs on a CPU too, to see that it works.
+The architecture is that of a file of conf/model. Completion lengths are heavy-tailed, each batch gets one
+update, and several sizes of micro-batches are measured. The benchmark is meant for a GPU; on a CPU it only
+shows that the program works.
 
-One JSON line per micro-batch size; the first update warms up and is left out.
+The program prints one JSON line per micro-batch size; the first update warms up and is left out.
 """
 
 from __future__ import annotations
@@ -12,38 +13,51 @@ import argparse
 import os
 import statistics
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pairs
 import record
 import updates
 
+if TYPE_CHECKING:
+    from atrium.engines.collate import RolloutRows
+    from atrium.models.policy import Policy
+
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Build the parser of the command line."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = options.add_argument
-    add("--model", default="qwen3_1_7b", help="a file of conf/model with an architecture (%(default)s)")
+    add(
+        "--model",
+        default="qwen3_1_7b",
+        help="a file of conf/model with an architecture (default %(default)s)",
+    )
     add("--device", default="cpu", help="cpu or cuda (default %(default)s)")
-    add("--dtype", default="float32", choices=("float32", "bfloat16"), help="of the forward pass")
-    add("--micro-batch-tokens", type=int, nargs="+", default=[8192, 16384], help="sizes")
-    add("--completions", type=int, default=128, help="in a batch (default %(default)s)")
-    add("--group", type=int, default=8, help="completions of a prompt (default %(default)s)")
+    add(
+        "--dtype",
+        default="float32",
+        choices=("float32", "bfloat16"),
+        help="number format of the forward pass",
+    )
+    add("--micro-batch-tokens", type=int, nargs="+", default=[8192, 16384], help="sizes of micro-batches")
+    add("--completions", type=int, default=128, help="completions in a batch (default %(default)s)")
+    add("--group", type=int, default=8, help="completions per prompt (default %(default)s)")
     add("--median", type=int, default=700, help="median length of a completion (default %(default)s)")
-    add("--longest", type=int, default=4096, help="longest completion (default %(default)s)")
+    add("--longest", type=int, default=4096, help="maximum length of a completion (default %(default)s)")
     add("--repeats", type=int, default=5, help="updates per size (default %(default)s)")
-    add("--recompute", action="store_true", help="compute activations again; also where they lack room")
-    add("--compile", action="store_true", help="have torch compile the blocks of the model")
-    add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of the model, e.g. its sizes")
-    add("--offload", action="store_true", help="AdamW and its state in main memory")
+    add("--recompute", action="store_true", help="recompute activations, even if they fit into memory")
+    add("--compile", action="store_true", help="compile the blocks of the model")
+    add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of the model, such as its sizes")
+    add("--offload", action="store_true", help="keep AdamW and its state in main memory")
     add("--seed", type=int, default=0)
     return options
 
 
 def fits(architecture: Mapping[str, Any], args: argparse.Namespace, size: int, num_tokens: int) -> bool:
-    """Whether an update is predicted to fit the GPU with all its activations."""
+    """Return whether an update with all its activations is predicted to fit into the GPU's memory."""
     import torch
 
     from atrium.base.records import Phase
@@ -63,32 +77,88 @@ def fits(architecture: Mapping[str, Any], args: argparse.Namespace, size: int, n
     return peak <= 0.9 * torch.cuda.get_device_properties(0).total_memory
 
 
+def measure(args: argparse.Namespace, policy: Policy, rows: RolloutRows, size: int) -> None:
+    """Time updates with micro-batches of `size` tokens, and print the record."""
+    from atrium.base import metrics
+    from atrium.train.guard.memory import PeakMemory
+
+    num_tokens = int(rows.batch.mask_BT.sum())
+    has_room = args.device == "cpu" or fits(architecture(args), args, size, num_tokens)
+    recomputes = args.recompute or not has_room
+    updater = updates.build_updater(
+        policy.model,
+        dtype=args.dtype,
+        micro_batch_tokens=size,
+        peak_flops=peak(args),
+        recomputes=recomputes,
+        offload=args.offload,
+        compiles=args.compile,
+    )
+    measured: list[dict[str, float]] = []
+
+    def work() -> None:
+        measured.append(updates.run_update(updater, rows, len(measured) + 1))
+
+    work()
+    memory = PeakMemory(args.device)
+    seconds = [pairs.seconds_of(work, args.device) for _ in range(args.repeats)]
+    mfu = measured[-1].get(metrics.MFU.name)
+    record.print_record(
+        impl=record.versions("atrium-rl", "transformers", "torch"),
+        model=args.model,
+        params=policy.num_parameters,
+        dtype=args.dtype,
+        micro_batch_tokens=size,
+        recompute_activations=recomputes,
+        offload=args.offload,
+        compile=args.compile,
+        seconds_med=round(statistics.median(seconds), 4),
+        tokens_per_s=round(num_tokens / statistics.median(seconds), 1),
+        mfu_frac=None if mfu is None else round(mfu, 4),
+        padding_frac=round(measured[-1][metrics.PADDING_FRAC.name], 4),
+        peak_mb=round(memory.peak_mb(), 1),
+        tokens=num_tokens,
+        completions=args.completions,
+        longest=int(rows.batch.mask_BT.sum(dim=1).max()),
+        repeats=args.repeats,
+        seed=args.seed,
+        **record.machine(args.device),
+    )
+
+
+def architecture(args: argparse.Namespace) -> Mapping[str, Any]:
+    """Return the architecture of `--model`, changed by `--set`."""
+    from atrium.config.compose import compose
+
+    return compose([f"model={args.model}", "model.weights=random", *args.set]).model.architecture
+
+
+def peak(args: argparse.Namespace) -> float | None:
+    """Return the GPU's peak rate in FLOP/s; None on a CPU."""
+    import torch
+
+    from atrium.planning.devices import peak_flops
+
+    return None if args.device == "cpu" else peak_flops(torch.cuda.get_device_name(), args.dtype)
+
+
 def main() -> None:
-    """Measure every micro-batch size."""
+    """Measure all micro-batch sizes."""
     args = parser().parse_args()
     if args.device == "cpu":
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     import torch
 
-    from atrium.base import metrics
-    from atrium.config.compose import compose
     from atrium.models.policy import build_random_policy
     from atrium.models.tiny import build_tokenizer
-    from atrium.planning.devices import peak_flops
-    from atrium.train.guard.memory import PeakMemory
 
     if args.device == "cpu":
         torch.set_num_threads(1)
-    architecture = compose([f"model={args.model}", "model.weights=random", *args.set]).model.architecture
     policy = build_random_policy(
-        architecture, tokenizer=build_tokenizer(), seed=args.seed, device=args.device
-    )
-    peak = peak_flops(torch.cuda.get_device_name(), args.dtype) if args.device != "cpu" else None
-    lengths = updates.natural_lengths(
-        args.completions, median=args.median, longest=args.longest, seed=args.seed
+        architecture(args), tokenizer=build_tokenizer(), seed=args.seed, device=args.device
     )
     rows = updates.random_rows(
-        lengths,
+        updates.natural_lengths(args.completions, median=args.median, longest=args.longest, seed=args.seed),
         group_size=args.group,
         num_prompt_tokens=128,
         vocabulary=len(policy.tokenizer),
@@ -97,47 +167,7 @@ def main() -> None:
         device=args.device,
     )
     for size in args.micro_batch_tokens:
-        has_room = args.device == "cpu" or fits(architecture, args, size, sum(lengths))
-        recomputes = args.recompute or not has_room
-        updater = updates.build_updater(
-            policy.model,
-            dtype=args.dtype,
-            micro_batch_tokens=size,
-            peak_flops=peak,
-            recomputes=recomputes,
-            offload=args.offload,
-            compiles=args.compile,
-        )
-        measured: list[dict[str, float]] = []
-
-        def work(updater=updater, measured=measured) -> None:
-            measured.append(updates.run_update(updater, rows, len(measured) + 1))
-
-        work()
-        memory = PeakMemory(args.device)
-        seconds = [pairs.seconds_of(work, args.device) for _ in range(args.repeats)]
-        mfu = measured[-1].get(metrics.MFU.name)
-        record.print_record(
-            impl=record.versions("atrium-rl", "transformers", "torch"),
-            model=args.model,
-            params=policy.num_parameters,
-            dtype=args.dtype,
-            micro_batch_tokens=size,
-            recompute_activations=recomputes,
-            offload=args.offload,
-            compile=args.compile,
-            seconds_med=round(statistics.median(seconds), 4),
-            tokens_per_s=round(sum(lengths) / statistics.median(seconds), 1),
-            mfu_frac=None if mfu is None else round(mfu, 4),
-            padding_frac=round(measured[-1][metrics.PADDING_FRAC.name], 4),
-            peak_mb=round(memory.peak_mb(), 1),
-            tokens=sum(lengths),
-            completions=len(lengths),
-            longest=max(lengths),
-            repeats=args.repeats,
-            seed=args.seed,
-            **record.machine(args.device),
-        )
+        measure(args, policy, rows, size)
 
 
 if __name__ == "__main__":

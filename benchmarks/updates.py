@@ -1,7 +1,7 @@
-"""Rollout batches of random tokens, and updaters for them: what the benchmarks of updates share.
+"""Rollout batches of random tokens, and updaters for them; shared by the benchmarks of updates.
 
-The objective, the forward pass and the optimiser are those of `atrium train`; only tokens, lengths and
-rewards are made here, seeded.
+The objective, the forward pass and the optimizer are those of `atrium train`. Tokens, lengths and rewards are
+random with a given seed.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from atrium.engines.collate import RolloutRows
     from atrium.method.divergences import Divergence
+    from atrium.train.settings import AdamWSettings
     from atrium.train.update.divergence_meter import DivergenceMeter
     from atrium.train.update.updater import PolicyUpdater
 
 FIRST_TOKEN = 5
-"""Ids below are special tokens in every vocabulary of the benchmarks."""
+"""The smallest id that is not a special token in any vocabulary of the benchmarks."""
 
 
 def compute_as_runs_do() -> None:
-    """One thread, and freed memory used again: what a run on a CPU sets. Called before torch is imported."""
+    """Use one thread and keep freed memory, as runs on a CPU do; call this before torch is imported."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     import torch
 
@@ -33,7 +34,7 @@ def compute_as_runs_do() -> None:
 
 
 def natural_lengths(num_completions: int, *, median: int, longest: int, seed: int) -> list[int]:
-    """Heavy-tailed lengths, as reasoning has them: log-normal with sigma 0.8, cut at `longest`."""
+    """Draw heavy-tailed lengths, as in reasoning: log-normal with sigma 0.8, at most `longest`."""
     import numpy as np
 
     drawn = np.random.default_rng(seed).lognormal(np.log(median), 0.8, num_completions)
@@ -50,7 +51,7 @@ def random_rows(
     seed: int,
     device: str = "cpu",
 ) -> RolloutRows:
-    """Completions of random tokens with the given lengths, in groups that share a random prompt."""
+    """Return completions of random tokens with the given lengths, in groups with a common random prompt."""
     import numpy as np
 
     from atrium.base.records import (
@@ -93,7 +94,7 @@ def random_rows(
 
 
 def with_behavior(rows: RolloutRows, updater: PolicyUpdater, seed: int) -> RolloutRows:
-    """The rows, sampled by a policy that differs from the trained one by noise of 0.15 nats per token."""
+    """Return the rows with behavior log-probabilities: the policy's, with noise of 0.15 nats per token."""
     from dataclasses import replace
 
     import torch
@@ -121,13 +122,12 @@ def build_updater(
     offload: bool = False,
     compiles: bool = False,
 ) -> PolicyUpdater:
-    """GRPO's clip, or another trust region, with AdamW at a rate that leaves the policy nearly the same."""
+    """Build an updater of GRPO, with another trust region if `divergence` is given."""
     import torch
 
     from atrium.config.presets import read_preset
     from atrium.method.objective import Objective
     from atrium.method.reductions import TokenMean
-    from atrium.train.settings import AdamWSettings
     from atrium.train.update.compiled_blocks import CompiledBlocks
     from atrium.train.update.forward import PolicyForward
     from atrium.train.update.optimizer import PolicyOptimizer
@@ -146,21 +146,7 @@ def build_updater(
             recomputes=recomputes,
             compiled=CompiledBlocks(model) if compiles else None,
         ),
-        optimizer=PolicyOptimizer(
-            model,
-            AdamWSettings(
-                learning_rate=1e-6,  # every repeat meets nearly the same policy
-                beta1=0.9,
-                beta2=0.999,
-                epsilon=1e-8,
-                weight_decay=0.0,
-                num_warmup_steps=0,
-                schedule="constant",
-                max_grad_norm=1.0,
-            ),
-            num_steps=1_000_000,
-            offload=offload,
-        ),
+        optimizer=PolicyOptimizer(model, adamw_settings(), num_steps=1_000_000, offload=offload),
         settings=UpdateSettings(
             num_minibatches=num_minibatches,
             num_epochs=1,
@@ -172,8 +158,24 @@ def build_updater(
     )
 
 
+def adamw_settings() -> AdamWSettings:
+    """Return settings with a learning rate so small that the policy stays nearly the same in all repeats."""
+    from atrium.train.settings import AdamWSettings
+
+    return AdamWSettings(
+        learning_rate=1e-6,
+        beta1=0.9,
+        beta2=0.999,
+        epsilon=1e-8,
+        weight_decay=0.0,
+        num_warmup_steps=0,
+        schedule="constant",
+        max_grad_norm=1.0,
+    )
+
+
 def run_update(updater: PolicyUpdater, rows: RolloutRows, step: int = 1) -> dict[str, float]:
-    """All updates of one step on these rows; its metrics by name."""
+    """Make all updates of one step on these rows, and return the step's metrics by name."""
     from atrium.train.measure.measurements import Measurements
 
     measurements = Measurements()

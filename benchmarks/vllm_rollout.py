@@ -1,10 +1,10 @@
-"""Tokens per second of Atrium's vLLM engine beside bare vLLM, and the time of a weight update, as JSON.
+"""Measure tokens per second of Atrium's vLLM engine and of bare vLLM, and the time of a weight update.
 
-The same vLLM in one process is driven in turns: by Atrium's engine (`atrium`), and by vLLM's own loop, once
-with the parameters that training needs, a seed and the log-probability of every token (`bare`), once with
-neither (`plain`). Prompts and lengths are the same. Ratios are medians over rounds, each of whose three
-measurements are neighbours in time. Run it with the Python of an environment that has vLLM, e.g.
-.venv-vllm/bin/python.
+The same vLLM instance runs in turns in three ways: with Atrium's engine (`atrium`), with vLLM's own loop and
+the parameters that training needs, a seed and the log-probability of every token (`bare`), and with vLLM's
+own loop without these parameters (`plain`). Prompts and lengths are the same. Ratios are medians over rounds;
+the three measurements of a round directly follow each other. The output is JSON. Run the program with the
+Python of an environment that has vLLM, e.g. .venv-vllm/bin/python.
 """
 
 from __future__ import annotations
@@ -31,18 +31,20 @@ CACHE = Path(__file__).resolve().parents[1] / "runs" / ".cache"
 def parse() -> argparse.Namespace:
     options = argparse.ArgumentParser(description=__doc__)
     add = options.add_argument
-    add("--model", help="a transformers folder or a Hub id; a random Qwen3 of 3M parameters by default")
-    add("--architecture", help="or a file of conf/model, whose architecture gets random weights")
+    add("--model", help="a transformers folder or a Hub id (default: a random Qwen3 of 3M parameters)")
+    add("--architecture", help="a file of conf/model; its architecture gets random weights")
     add("--device", default="cpu", choices=("cpu", "cuda"))
     add("--dtype", default="float32", choices=("float32", "bfloat16"))
-    add("--prompts", type=int, default=16, help="prompts (default %(default)s)")
-    add("--group", type=int, default=8, help="completions of each (default %(default)s)")
-    add("--prompt-tokens", type=int, default=48, help="tokens of a prompt (default %(default)s)")
-    add("--max-new-tokens", type=int, default=64, help="tokens of a completion (default %(default)s)")
+    add("--prompts", type=int, default=16, help="number of prompts (default %(default)s)")
+    add("--group", type=int, default=8, help="completions per prompt (default %(default)s)")
+    add("--prompt-tokens", type=int, default=48, help="tokens per prompt (default %(default)s)")
+    add("--max-new-tokens", type=int, default=64, help="tokens per completion (default %(default)s)")
     add("--max-num-seqs", type=int, default=128, help="completions decoded at once (default %(default)s)")
-    add("--kv-cache-mb", type=int, default=256, help="size of the cache (default %(default)s)")
-    add("--rounds", type=int, default=7, help="measurements of each (default %(default)s)")
-    add("--graphs", action="store_true", help="with CUDA graphs and compilation")
+    add(
+        "--kv-cache-mb", type=int, default=256, help="size of the key-value cache in MB (default %(default)s)"
+    )
+    add("--rounds", type=int, default=7, help="measurements per arm (default %(default)s)")
+    add("--graphs", action="store_true", help="use CUDA graphs and compilation")
     return options.parse_args()
 
 
@@ -81,7 +83,7 @@ def start(args: argparse.Namespace, policy: Policy) -> VllmEngine:
     return VllmEngine(
         model=policy.model,
         tokenizer=policy.tokenizer,
-        stop_token_ids=(),  # so that every completion has all its tokens
+        stop_token_ids=(),  # so that every completion has the maximum length
         settings=VllmSettings(
             engine="vllm",
             num_prompts=args.prompts,
@@ -111,7 +113,7 @@ def start(args: argparse.Namespace, policy: Policy) -> VllmEngine:
 def bare(
     engine: VllmEngine, requests: list[GenerationRequest], max_tokens: int, **parameters: int | bool
 ) -> int:
-    """Drive the same vLLM as its own `LLM.generate` does; the number of tokens."""
+    """Sample with the same vLLM as `LLM.generate` does, and return the number of tokens."""
     from vllm import SamplingParams, TokensPrompt
     from vllm.sampling_params import RequestOutputKind
 
@@ -138,37 +140,36 @@ def bare(
 
 
 def measured(run: Callable[[], int]) -> tuple[float, float]:
-    """Tokens per second of wall clock, and per second of this process's CPU time."""
+    """Return the tokens per wall-clock second, and per CPU second of this process."""
     started, cpu_started = time.perf_counter(), time.process_time()
     num_tokens = run()
     wall_s, cpu_s = time.perf_counter() - started, time.process_time() - cpu_started
     return num_tokens / wall_s, num_tokens / cpu_s
 
 
-def main() -> None:
-    args = parse()
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    from atrium.engines.vllm_environment import set_environment
-
-    set_environment(args.device, enforce_eager=not args.graphs, cache_dir=CACHE)
+def build_requests(args: argparse.Namespace, vocabulary: int) -> list[GenerationRequest]:
+    """Return requests with prompts of random tokens."""
     import numpy as np
 
-    from atrium.engines.engine import GenerationRequest, SamplingParams
+    from atrium.engines.engine import GenerationRequest
 
-    policy = build_policy(args)
-    started = time.perf_counter()
-    engine = start(args, policy)
-    start_s = time.perf_counter() - started
     draw = np.random.default_rng(0)
-    vocabulary = policy.model.config.vocab_size
-    requests = [
+    return [
         GenerationRequest(
             prompt_token_ids=draw.integers(5, vocabulary, args.prompt_tokens).astype(np.int32),
             sample_seeds=tuple(range(args.group)),
         )
         for _ in range(args.prompts)
     ]
+
+
+def measure(
+    args: argparse.Namespace, engine: VllmEngine, policy: Policy
+) -> tuple[dict[str, dict[str, list[float]]], list[float]]:
+    """Return speeds by unit and way of sampling, one for each round, and the seconds of weight updates."""
+    from atrium.engines.engine import SamplingParams
+
+    requests = build_requests(args, policy.model.config.vocab_size)
     sampling = SamplingParams(max_new_tokens=args.max_new_tokens)
 
     def by_atrium() -> int:
@@ -182,20 +183,33 @@ def main() -> None:
         ),
         "plain": lambda: bare(engine, requests, args.max_new_tokens),
     }
-    for run in runs.values():  # kernels and caches warm up
+    for run in runs.values():  # warm up kernels and caches
         run()
-    wall: dict[str, list[float]] = {name: [] for name in runs}
-    cpu: dict[str, list[float]] = {name: [] for name in runs}
+    speeds = {unit: {name: [] for name in runs} for unit in ("per_s", "per_cpu_s")}
     sync_s = []
     for number in range(args.rounds):
         names = list(runs)
         for name in names[number % 3 :] + names[: number % 3]:
-            tokens_per_s, tokens_per_cpu_s = measured(runs[name])
-            wall[name].append(tokens_per_s)
-            cpu[name].append(tokens_per_cpu_s)
+            for unit, speed in zip(speeds, measured(runs[name]), strict=True):
+                speeds[unit][name].append(speed)
         started = time.perf_counter()
         engine.update_weights(policy.model.state_dict(), number + 1)
         sync_s.append(time.perf_counter() - started)
+    return speeds, sync_s
+
+
+def main() -> None:
+    args = parse()
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from atrium.engines.vllm_environment import set_environment
+
+    set_environment(args.device, enforce_eager=not args.graphs, cache_dir=CACHE)
+    policy = build_policy(args)
+    started = time.perf_counter()
+    engine = start(args, policy)
+    start_s = time.perf_counter() - started
+    speeds, sync_s = measure(args, engine, policy)
     described = dict(engine.facts.described)
     engine.close()
     record: dict[str, object] = {
@@ -209,7 +223,7 @@ def main() -> None:
         "start_s": round(start_s, 2),
         "sync_s_med": round(statistics.median(sync_s), 4),
     }
-    for unit, found in (("per_s", wall), ("per_cpu_s", cpu)):
+    for unit, found in speeds.items():
         record |= {f"{name}_{unit}": round(statistics.median(values)) for name, values in found.items()}
         for other in ("bare", "plain"):
             ratios = [ours / theirs for ours, theirs in zip(found["atrium"], found[other], strict=True)]

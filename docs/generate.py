@@ -10,7 +10,7 @@ from pathlib import Path
 from generate_schema import schema_text
 from generate_settings import SettingsPage
 
-from atrium.base.metrics import CATALOGUE, Quantity, part_quantities
+from atrium.base.metrics import CATALOGUE, SYSTEM, Quantity, gpu_quantities, part_quantities
 from atrium.config.help import flat
 from atrium.config.presets import read_presets
 from atrium.peers.trainers import OWN_LOOP, TRL, VERL
@@ -31,19 +31,27 @@ _STAGES = {
     "time": "Time",
     "memory": "Memory",
     "ranks": "Processes",
+    "system": "The machine over time",
 }
+_SYSTEM = """\
+`system.jsonl` holds these values, with `time` and the last finished `step`, of the machine of the run's first
+process. A value that cannot be read is left out. Values of GPU `N` need the package `nvidia-ml-py` (extra
+`gpu`), and only vLLM reports a queue. `tracking.system_metrics=false` records none.
+"""
 
 
 def metrics_page() -> str:
     """Every recorded quantity with its unit, how its values combine, and its meaning."""
     lines = [_METRICS]
     by_stage = sorted(
-        (*CATALOGUE.values(), *part_quantities("NAME")), key=lambda one: list(_STAGES).index(_stage(one))
+        (*CATALOGUE.values(), *part_quantities("NAME"), *SYSTEM, *gpu_quantities("N")),
+        key=lambda one: list(_STAGES).index(_stage(one)),
     )
     for stage, quantities in groupby(by_stage, key=_stage):
         lines += [
             f"## {_STAGES[stage]}",
             "",
+            *([_SYSTEM] if stage == "system" else []),
             "| metric | unit | combined by | meaning |",
             "|---|---|---|---|",
         ]

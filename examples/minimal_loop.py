@@ -1,12 +1,12 @@
-"""A training loop in one file that uses Atrium for its objective alone.
+"""A training loop in one file that uses only the objectives of Atrium.
 
     python examples/minimal_loop.py grpo
     python examples/minimal_loop.py atr divergence.delta=0.05
     python examples/minimal_loop.py ./my_method.yaml
 
 A small Qwen3 with random weights learns to repeat the digit of its prompt: the loop samples groups of
-completions, verifies them, and updates several times on each batch. Packing, checkpoints, evaluation and
-several processes are left to `atrium train`.
+completions, verifies them, and makes several updates on each batch. `atrium train` adds packing, checkpoints,
+evaluation and several processes.
 
 Axes: B completions, T completion tokens, L prompt and completion tokens, V vocabulary.
 """
@@ -44,7 +44,7 @@ def make_model() -> Qwen3ForCausalLM:
 
 @torch.no_grad()
 def sample(model: Qwen3ForCausalLM, prompt_B: Tensor) -> Tensor:
-    """Sample NUM_TOKENS tokens for each prompt at temperature 1."""
+    """Sample tokens [B, NUM_TOKENS] for each prompt at temperature 1."""
     row_BL = prompt_B[:, None]
     for _ in range(NUM_TOKENS):
         prob_BV = model(row_BL).logits[:, -1].softmax(-1)
@@ -60,7 +60,7 @@ def logprobs(model: Qwen3ForCausalLM, prompt_B: Tensor, token_BT: Tensor) -> Ten
 
 
 def main(name: str = "atr", *settings: str) -> None:
-    """Train with a method, given as for `atrium.load_method`, and print the mean reward."""
+    """Train with a method, given by the arguments of `atrium.load_method`, and print the mean reward."""
     method = atrium.load_method(name, *settings)
     torch.manual_seed(0)
     model = make_model()

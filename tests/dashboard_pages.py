@@ -8,7 +8,6 @@ from pathlib import Path
 
 REWARD, ENTROPY = "Mean reward of the sampled completions", "Mean entropy of the policy per token, nats"
 """The titles of two figures of curves."""
-VIEWS = ("overview", "runs", "curves", "compare", "trust-region", "rollouts", "sweeps", "evaluations")
 
 
 def show(page, path):

@@ -1,4 +1,4 @@
-"""Run folders as tests want them, by the writer that training uses; and what is recorded in them."""
+"""Run directories as tests want them, by the writer that training uses; and what is recorded in them."""
 
 from __future__ import annotations
 

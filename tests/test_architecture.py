@@ -24,11 +24,16 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 SOURCE_ROOT = REPOSITORY / "platform"
 
 _FOLDER = ("run_folder", "layout", "find", "status")
-_RECORD = ("reader", "sample_files")
-_RULES = ("method_settings", "diagnosis", "curve_outcomes", "listener")
+_RECORD = ("reader", "sample_files", "evaluation_document")
+_RULES = ("method_settings", "diagnosis", "health", "curve_outcomes", "listener")
 RUN_FOLDER = {f"runs.{name}" for name in (*_FOLDER, *_RECORD, *_RULES)}
 
-NEED_MORE = ("atrium.engines.vllm_executor", "atrium.peers.trl_trainer", "atrium.peers.verl_losses")
+NEED_MORE = (
+    "atrium.engines.vllm_executor",
+    "atrium.peers.trl_trainer",
+    "atrium.peers.verl_losses",
+    "atrium.train.update.sliced_logprobs",
+)
 """Modules that import what the base install does not have."""
 
 INTERFACE = {"atrium.peers.interface"}
@@ -78,7 +83,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "runs.listener",
     },
     "evaluation": {"stats", "grading", "data", "engines.engine", "engines.declaration"},
-    "planning": {"models.shape", "document"},
+    "planning": {"config.schema", "config.tasks", "models.shape", "document"},
     "runs": {"document", "method", "planning.sides"} | SETTINGS,
     "sweep": {"compare", "config", "document", "method", "stats"} | RUN_FOLDER,
     "claim": {"catalog", "compare", "config", "document", "method", "stats", "sweep", "theory"} | RUN_FOLDER,
@@ -130,31 +135,31 @@ LONGER_FUNCTIONS: dict[str, int] = {}
 """Exceptions, each with its own limit; the reason stands beside the entry."""
 
 MAX_CODE_LINES: dict[str, int] = {
-    "assemble": 4_375,
+    "assemble": 4_475,
     "atrium": 8,
-    "base": 1_125,
+    "base": 1_185,
     "catalog": 535,
-    "claim": 1_052,
-    "cli": 1_712,
-    "compare": 2_968,
-    "config": 2_108,
-    "data": 1_428,
-    "document": 270,
-    "engines": 2_924,
-    "evaluation": 407,
-    "grading": 3_710,
-    "imports": 1_660,
-    "launch": 655,
-    "method": 2_585,
-    "models": 1_019,
-    "peers": 630,
-    "planning": 426,
-    "runs": 3_300,
-    "stats": 1_412,
-    "sweep": 2_901,
+    "claim": 1_070,
+    "cli": 1_733,
+    "compare": 3_071,
+    "config": 2_211,
+    "data": 1_447,
+    "document": 295,
+    "engines": 2_990,
+    "evaluation": 390,
+    "grading": 3_680,
+    "imports": 1_738,
+    "launch": 641,
+    "method": 2_600,
+    "models": 1_053,
+    "peers": 638,
+    "planning": 471,
+    "runs": 3_531,
+    "stats": 1_378,
+    "sweep": 2_867,
     "theory": 1_612,
-    "train": 3_533,
-    "views": 2_895,
+    "train": 3_691,
+    "views": 2_969,
 }
 """Code lines of each package, without blanks, comments, docstrings and imports.
 

@@ -53,7 +53,9 @@ _MODEL = yaml.safe_load((conf_folder() / "model" / "smollm2_135m.yaml").read_tex
 SMOLLM2 = json.dumps(_MODEL["architecture"])
 MADE_BY_ANOTHER_COMMAND = {
     "runs/sweeps/delta/report/winner.yaml": "defaults: [stress]\nnum_steps: 20\n",
-    "mine.jsonl": '{"question": "1+1", "answer": "2"}\n',
+    "mine.jsonl": "".join(
+        json.dumps({"question": f"{number}+1", "answer": str(number + 1)}) + "\n" for number in range(100)
+    ),
     "SmolLM2-135M-Instruct/config.json": SMOLLM2,
     "runs/.cache/smollm2_135m/config.json": SMOLLM2,
 }
@@ -197,9 +199,7 @@ def test_a_documented_run_composes_with_sensible_numbers_and_fits_or_is_refused(
         if atrium_words(command)[0] != "train":
             continue
         if is_too_large:
-            with pytest.raises(
-                ConfigError, match=r"needs at least [\d.]+ GB of .*memory.*but there are"
-            ) as error:
+            with pytest.raises(ConfigError, match=r"needs at least [\d.]+ GB of .*memory.*but only") as error:
                 check_run(config)
             assert error.value.line == str(error.value)
         else:

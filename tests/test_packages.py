@@ -39,10 +39,12 @@ PEERS = {"trl": "peers/trl_trainer.py", "verl": "peers/verl_losses.py", "prime_r
 OPTIONAL = {
     "bitsandbytes": "optimizers",
     "optimi": "optimizers",
+    "pynvml": "gpu",
     "reasoning_gym": "tasks",
     "submitit": "cluster",
     "tensorboard": "tensorboard",
     "trackio": "trackio",
+    "triton": "kernels",
     "vllm": "gpu",
 }
 """Modules beyond the base and the extra `train`, with the extra that each comes with."""
@@ -67,7 +69,11 @@ def imports(path):
 @cache
 def distributions():
     """The names of the distributions that have each package."""
-    found = metadata.packages_distributions() | {"vllm": ["vllm"]}
+    found = metadata.packages_distributions() | {
+        "vllm": ["vllm"],
+        "pynvml": ["nvidia-ml-py"],
+        "triton": ["triton"],
+    }
     return {name: {canonicalize_name(one) for one in names} for name, names in found.items()}
 
 

@@ -88,6 +88,7 @@ FOR_DEVELOPERS = {
         "test",
         "test-full",
         "test-peers",
+        "test-kernels",
         "test-release",
         "test-gpu",
         "check",

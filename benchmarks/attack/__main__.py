@@ -3,7 +3,7 @@
 --mutations N   wrong settings and command lines
 --effects N     settings of methods and optimisers that two tiny steps have to show
 --kills N       processes of every kind of command, killed at random moments
---damages N     damaged and missing files of a run's folder
+--damages N     damaged and missing files of a run directory
 --hostile N     hostile data, chat templates and files of settings
 --seed N        of every random choice
 --write         put the table into docs/guarantees.md

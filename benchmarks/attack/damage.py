@@ -1,4 +1,4 @@
-"""Every kind of damage to every kind of file in a run folder, and what commands then make of the folder.
+"""Every kind of damage to every kind of file in a run directory, and what commands then make of the folder.
 
 Readers have to show what is left or refuse it in one line; a run that is continued has to end, or to be
 refused in one line. Nothing may be read without end, and no line that was recorded may be lost.

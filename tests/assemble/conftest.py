@@ -1,4 +1,4 @@
-"""Whole runs at debug size, in this process: one runs folder, one warm-up and one grader for all tests."""
+"""Whole runs at debug size, in this process: one runs directory, one warm-up and one grader for all tests."""
 
 from __future__ import annotations
 

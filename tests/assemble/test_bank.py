@@ -126,15 +126,19 @@ def test_a_source_that_cannot_serve_is_said_in_one_line(runs, recorded, tmp_path
         (
             [f"rollout.source={tmp_path / 'none'}"],
             RunFolderError,
-            "is not a Parquet file, and there is no run",
+            "is neither a Parquet file nor a run: there is no run",
         ),
         (
             [f"rollout.source={recorded.name}", "dataset.seed=5"],
             DataError,
-            "its problems are different|none of",
+            "choose the dataset that the completions|none of",
         ),
-        ([f"rollout.source={recorded.name}", "rollout.group_size=5"], DataError, "fewer than the 5 stored"),
-        ([f"rollout.source={recorded.name}", "rollout.max_new_tokens=3"], DataError, "max_new_tokens=3"),
+        ([f"rollout.source={recorded.name}", "rollout.group_size=5"], DataError, "fewer than 5 stored"),
+        (
+            [f"rollout.source={recorded.name}", "rollout.max_new_tokens=3"],
+            DataError,
+            "max_new_tokens must be at least 16",
+        ),
         ([f"rollout.source={unrewarded}", "rollout.rewards=stored"], DataError, "have no reward"),
     ]
     for lines, error, message in cases:
@@ -150,7 +154,7 @@ def test_a_source_that_cannot_serve_is_said_in_one_line(runs, recorded, tmp_path
         (["rollout=bank", "rollout.source=last"], r"rollout\.source=last .* another run"),
         (
             ["rollout=bank", "rollout.source=x", "rollout.stored_frac=0.3"],
-            r"stored_frac=0\.3 of rollout\.group_size=8 .* use 0\.125",
+            r"stored_frac must give .*rollout\.group_size=8, got 0\.3; use 0\.125",
         ),
         (
             ["algorithm=gvpo_offpolicy", "rollout.source=x", "algorithm.ratio.weight.anchor=behavior"],
@@ -158,7 +162,7 @@ def test_a_source_that_cannot_serve_is_said_in_one_line(runs, recorded, tmp_path
         ),
         (
             ["rollout=bank", "rollout.source=x", "compute.behavior_logprobs=recompute"],
-            "behavior_logprobs=recompute needs the weights that sampled.*anchor=proximal",
+            "behavior_logprobs=recompute requires the weights that sampled.*anchor=proximal",
         ),
     ],
 )

@@ -89,7 +89,7 @@ def test_a_run_whose_checkpoints_are_gone_is_refused(runs, finished):
     assert "its newest checkpoint is of step 5" in _refused(runs, finished)
     shutil.rmtree(finished.checkpoints_dir)
     said = _refused(runs, finished)
-    assert "has recorded 6 steps" in said
+    assert "has 6 recorded steps" in said
     assert "it has no checkpoint" in said
     assert "--from-step 0`" in said
 
@@ -137,7 +137,7 @@ def test_going_back_where_there_is_no_whole_checkpoint_is_one_line_and_changes_n
     resume = ["train", "--resume", str(finished.path), "--from-step"]
     for step, part in (
         ("3", "--from-step 3: "),
-        ("3", "use 0, 4, 5, 6"),
+        ("3", "use one of 0, 4, 5, 6"),
         ("5", "step-000005 is damaged (state.json"),
         ("last", "argument --from-step: invalid int value: 'last'"),
     ):
@@ -146,5 +146,5 @@ def test_going_back_where_there_is_no_whole_checkpoint_is_one_line_and_changes_n
         assert part in said
         assert said.count("\n") == 1
     assert main(["train", "--from-step", "4"]) == 2
-    assert "use it with --resume RUN" in capsys.readouterr().err
+    assert "add --resume RUN" in capsys.readouterr().err
     assert _record(finished) == before

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from atrium.assemble import servers
 from atrium.assemble.evaluation import run_evaluation
-from atrium.base.errors import CheckpointError, EngineError
+from atrium.base.errors import EngineError
 from atrium.base.json_lines import read_json_lines
 from atrium.base.metrics import (
     ENGINE_IDLE_S,
@@ -94,7 +94,7 @@ def test_a_stale_batch_has_ratios_even_in_its_only_update(runs):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("step", [1, 3])
+@pytest.mark.parametrize("step", [1, pytest.param(3, marks=pytest.mark.release)])
 def test_a_lagged_run_killed_and_resumed_equals_an_undisturbed_one(runs, undisturbed, same_record, step):
     folder = runs.killed_after(step, *LAGGED, f"experiment_name=lagged-{step}")
     checkpoint = folder.checkpoint_path(step)
@@ -130,7 +130,7 @@ def test_a_batch_is_as_old_as_the_updates_of_the_steps_that_it_waited_for(deep):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("step", [1, 4])
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.release)])
 def test_a_deeply_lagged_run_killed_and_resumed_equals_an_undisturbed_one(runs, deep, same_record, step):
     folder = runs.killed_after(step, *DEEP, "num_steps=6", f"experiment_name=deep-{step}")
     assert len([*folder.checkpoint_path(step).glob("lagged-*.json")]) == 3
@@ -225,14 +225,6 @@ def logprobs_by_checkpoint(folder, step, groups):
                 logprob_TV = policy(tokens).logits[0, first - 1 : -1].log_softmax(dim=-1)
             found.append(logprob_TV.gather(1, tokens[0, first:, None])[:, 0])
     return torch.cat(found)
-
-
-def test_a_checkpoint_of_the_version_that_held_one_batch_is_refused_in_a_line(runs):
-    folder = runs.killed_after(1, *LAGGED, "experiment_name=early")
-    checkpoint = folder.checkpoint_path(1)
-    (checkpoint / "lagged-1.json").rename(checkpoint / "ahead.json")
-    with pytest.raises(CheckpointError, match="start a new run"):
-        read_lagged(checkpoint)
 
 
 @pytest.mark.full

@@ -72,7 +72,7 @@ def test_adapters_over_another_base_are_refused(runs, undisturbed):
 
 
 def test_unknown_maps_end_the_run_in_one_line(runs):
-    with pytest.raises(ConfigError, match=r"model\.lora\.target_modules names c_attn"):
+    with pytest.raises(ConfigError, match=r"model\.lora\.target_modules contains c_attn"):
         runs.train("model.lora={rank: 4, alpha: 8, target_modules: [c_attn]}", "experiment_name=wrong")
 
 
@@ -87,7 +87,9 @@ def test_export_writes_the_merged_policy_or_the_adapters(runs, undisturbed, tmp_
         "adapter_model.safetensors",
         "atrium.json",
     }
-    assert "PeftModel" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "PeftModel" in said
+    assert f"atrium evaluate --run {undisturbed.path} --step " in said
 
 
 @pytest.mark.full

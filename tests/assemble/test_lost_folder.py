@@ -1,4 +1,4 @@
-"""A run folder that goes while the run is writing it: the run ends, says so, and makes no second folder."""
+"""A run directory that is removed during the run: the run ends with a message, and creates no second one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from atrium.runs.status import RunState, read_status
 
 
 def _losing(monkeypatch, step, lose):
-    """Call `lose` with the run's folder once the metrics of `step` are recorded."""
+    """Call `lose` with the run directory once the metrics of `step` are recorded."""
     record = RunFolderWriter.step
 
     def log_and_lose(tracker, number, metrics):
@@ -47,7 +47,7 @@ def test_a_run_whose_folder_is_moved_goes_on_once_it_is_moved_back(runs, monkeyp
 
     with monkeypatch.context() as patched:
         _losing(patched, 2, move)
-        with pytest.raises(RunFolderError, match="move it back"):
+        with pytest.raises(RunFolderError, match="restore its folder"):
             runs.train("num_steps=3", "experiment_name=moved")
     assert not places[0].exists()
     assert len(read_json_lines(tmp_path / "elsewhere" / "metrics.jsonl").records) == 2

@@ -176,5 +176,5 @@ def test_a_continued_run_keeps_the_budget_that_was_found(tmp_path):
     folder = tmp_path / "experiment" / "run"
     for overrides in ([], ["compute.micro_batch_tokens=auto", "compute.memory_limit_mb=500"]):
         assert resumed(stored, folder, overrides).compute.micro_batch_tokens == 5000
-    with pytest.raises(ConfigError, match=r"it began with compute\.micro_batch_tokens=5000"):
+    with pytest.raises(ConfigError, match=r"the run began with compute\.micro_batch_tokens=5000"):
         resumed(stored, folder, ["compute.micro_batch_tokens=6000"])

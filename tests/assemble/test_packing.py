@@ -58,7 +58,7 @@ def test_a_continued_or_branched_run_keeps_the_choice(settle):
         branched(stored, folder.path, BranchConfig(run="run", step=1, method="grpo"), []),
     ):
         assert config.compute.packing is settings.compute.packing is False
-    with pytest.raises(ConfigError, match=r"compute\.packing=true: cannot change"):
+    with pytest.raises(ConfigError, match=r"compute\.packing=true cannot be used"):
         resumed(stored, folder.path, ["compute.packing=true"])
 
 
@@ -73,7 +73,7 @@ def test_other_runs_of_the_model_choose_as_the_first_did(settle):
     assert settings.compute.packing is False
     path.write_text(json.dumps(dict.fromkeys(json.loads(path.read_text()), "")))
     with pytest.raises(
-        ConfigError, match=r"an earlier run of this model packs its rows; use compute.packing=false"
+        ConfigError, match=r"an earlier run of this model packed its rows; use compute.packing=false"
     ):
         settle("phimoe", name="last")
 
@@ -83,7 +83,9 @@ def test_a_typed_choice_is_kept_and_refused_where_packed_rows_would_be_wrong(set
     assert (settings.compute.packing, said, folder.config_file.exists()) == (False, [], False)
     settings, _, said = settle("llama", "compute.packing=true")
     assert (settings.compute.packing, said) == (True, [])
-    with pytest.raises(ConfigError, match=r"^compute\.packing=true: Phimoe.*use compute.packing=false"):
+    with pytest.raises(
+        ConfigError, match=r"^compute\.packing=true cannot be used, since Phimoe.*use compute.packing=false"
+    ):
         settle("phimoe", "compute.packing=true")
     with pytest.raises(ConfigError, match=r"^compute\.compile=true .* packed updates"):
         settle("phimoe", "compute.compile=true", name="compiled")

@@ -101,7 +101,7 @@ def test_a_continued_run_keeps_what_was_chosen(tmp_path):
     folder = tmp_path / "experiment" / "run"
     for overrides in ([], [AUTO, "compute.memory_limit_mb=500"]):
         assert resumed(stored, folder, overrides).compute.recompute_activations is True
-    with pytest.raises(ConfigError, match=r"it began with compute\.recompute_activations=true"):
+    with pytest.raises(ConfigError, match=r"the run began with compute\.recompute_activations=true"):
         resumed(stored, folder, ["compute.recompute_activations=false"])
 
 

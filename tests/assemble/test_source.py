@@ -87,7 +87,7 @@ def test_digest_tells_which_part_of_a_source_changed(first_source, tmp_path, par
 def test_resuming_with_a_changed_source_is_refused_and_names_the_part(runs, begun):
     folder, source = begun
     _change_weights(source)
-    with pytest.raises(DataError, match=r"of model.source: the weights changed since this run began"):
+    with pytest.raises(DataError, match=r"the files of model.source: weights changed since the run began"):
         runs.resume(folder)
 
 
@@ -121,7 +121,7 @@ def test_changed_prompts_are_named_at_resume(runs, begun):
     config = json.loads(folder.config_file.read_text())
     config["model"]["date"] = "2001-02-03"
     folder.config_file.write_text(json.dumps(config))
-    with pytest.raises(DataError, match=r"the prompts of the training set, .* changed since this run began"):
+    with pytest.raises(DataError, match=r"the prompts of the training set, .* changed since the run began"):
         runs.resume(folder)
 
 

@@ -1,4 +1,4 @@
-"""What is checked before a run folder is made, and what becomes of a run that fails to start."""
+"""What is checked before a run directory is made, and what becomes of a run that fails to start."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_a_model_folder_that_cannot_be_used_leaves_no_run_folder(runs, model, tmp_path, what):
+def test_unusable_model_folder_leaves_no_run_directory(runs, model, tmp_path, what):
     broken = tmp_path / "broken"
     shutil.copytree(model, broken)
     WRONG[what](broken)
@@ -63,11 +63,11 @@ def test_prompt_with_a_token_beyond_the_models_embeddings_is_refused_in_one_line
     config = compose(["model.prompt={user: '{question}', use_chat_template: false}"])
     problem = Problem(problem_id="p7", question="1+banana", answer="2")
     encode = checked_encoder(config, policy, problem, print, is_resumed=False)
-    with pytest.raises(ConfigError, match=r"problem 'p7' has token \d+ \('banana'\), but the model has"):
+    with pytest.raises(ConfigError, match=r"problem 'p7' has the token \d+ \('banana'\), but the vocabulary"):
         encode(problem)
 
 
-def test_problems_that_cannot_be_used_leave_no_run_folder(runs, tmp_path):
+def test_unusable_problems_leave_no_run_directory(runs, tmp_path):
     problems = tmp_path / "problems.jsonl"
     problems.write_text('{"question": "1+1=", "answer": "2"}\n')
     with pytest.raises(AtriumError, match="dataset"):

@@ -20,13 +20,13 @@ def load_what_is_missing():
         raise ModuleNotFoundError
 
 
-def test_the_collector_rests_while_libraries_load_and_works_again_after_a_failure():
+def test_garbage_collector_is_off_during_imports_and_on_again_after_a_failure():
     with pytest.raises(ModuleNotFoundError):
         load_what_is_missing()
     assert gc.isenabled()
 
 
-def test_what_new_libraries_made_is_not_looked_through_again(monkeypatch):
+def test_objects_of_imported_libraries_are_frozen_for_the_garbage_collector(monkeypatch):
     before = gc.get_freeze_count()
     with loading():
         pass

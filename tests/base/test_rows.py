@@ -63,7 +63,7 @@ def test_json_may_be_lines_one_list_in_an_object_or_one_row(tmp_path):
         'problem;answer;"a, b\n, c, d"\n1,5+1?;"2;5";"\n\n"\n',
     ],
 )
-def test_the_delimiter_of_a_csv_is_what_divides_its_records_alike(tmp_path, text):
+def test_csv_delimiter_is_the_one_that_splits_records_like_the_header(tmp_path, text):
     (tmp_path / "rows.csv").write_text(text)
     (row,) = read_rows(tmp_path / "rows.csv", COLUMNS)
     assert (row["problem"], row["answer"]) == ("1,5+1?", "2;5")
@@ -80,7 +80,7 @@ def test_parquet_is_read_in_the_wanted_columns_and_names_the_others(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("rows.txt", b"", r"unknown kind of file; expected one of \.jsonl"),
+        ("rows.txt", b"", r"unknown kind of file; the name must end in one of \.jsonl"),
         ("rows.jsonl", b'{"problem": 1}\n{"prob', "line 2 is not valid JSON"),
         (
             "rows.jsonl",
@@ -92,15 +92,15 @@ def test_parquet_is_read_in_the_wanted_columns_and_names_the_others(tmp_path):
         ("rows.jsonl", b'{"problem": "\xff"}\n', "is not UTF-8 text"),
         ("rows.jsonl", b'{"problem": "\\ud83d\\ude00"}\n{"problem": "\\ud800"}\n', "line 2 .*surrogates"),
         ("rows.json", b'["text"]', "entry 1 is not an object"),
-        ("rows.json", b"3", "expected a list of rows"),
+        ("rows.json", b"3", "must contain a list of rows"),
         (
             "rows.csv",
             b"problem,answer\n1+1\n",
-            r"line 2 has 1 cells, the header has 2 \(separated by ','\); put",
+            r"line 2: expected 2 cells separated by ',', as in the header, got 1; put",
         ),
-        ("rows.csv", b"problem,answer\n1,2,3\n", "line 2 has 3 cells, the header has 2"),
-        ("rows.csv", b"a;b\n1;2\n3;4\n5;6;7,8\n", r"line 4 has 3 cells, .*';'.* in double quotes"),
-        ("rows.csv", b'problem,answer\n"1"1,2\n', "is not a CSV"),
+        ("rows.csv", b"problem,answer\n1,2,3\n", "line 2: expected 2 cells .*got 3"),
+        ("rows.csv", b"a;b\n1;2\n3;4\n5;6;7,8\n", r"line 4: expected .*got 3; .*';'.* in double quotes"),
+        ("rows.csv", b'problem,answer\n"1"1,2\n', "is not a valid CSV"),
         ("rows.parquet", b"PAR1", "is not a complete Parquet file"),
     ],
 )
@@ -111,14 +111,14 @@ def test_a_damaged_file_is_one_line_that_says_where(tmp_path, name, content, mes
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_vanished_is_one_line(tmp_path):
+def test_missing_file_is_one_line(tmp_path):
     with pytest.raises(DataError, match="cannot be read"):
         list(read_rows(tmp_path / "rows.jsonl", COLUMNS))
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".parquet"])
 @pytest.mark.parametrize("odd", ["pipe", "device", "endless"])
-def test_what_never_ends_is_one_line_for_every_kind_of_file(tmp_path, suffix, odd):
+def test_pipe_device_or_huge_file_is_one_line_for_every_kind_of_file(tmp_path, suffix, odd):
     path = tmp_path / f"rows{suffix}"
     if odd == "pipe":
         os.mkfifo(path)

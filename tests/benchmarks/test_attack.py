@@ -1,4 +1,4 @@
-"""A small share of the attack (`make attack`): the same functions, with small counts."""
+"""A small share of the attack (`make attack`) before each release: the same functions, with small counts."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def fallen(attempts):
 
 
 @pytest.mark.full
+@pytest.mark.release
 @pytest.mark.timeout(900)
 def test_many_wrong_command_lines_hold_or_are_refused():
     lines = itertools.islice(mutations.command_lines(SEED + 1), 60)
@@ -30,24 +31,28 @@ def test_many_wrong_command_lines_hold_or_are_refused():
 
 
 @pytest.mark.full
+@pytest.mark.release
 @pytest.mark.timeout(900)
 def test_a_few_damaged_files_are_shown_or_refused(tmp_path):
     assert fallen(damage.attempts(8, SEED, tmp_path)) == []
 
 
 @pytest.mark.full
+@pytest.mark.release
 @pytest.mark.timeout(900)
 def test_a_few_hostile_files_are_taken_or_refused(tmp_path):
     assert fallen(hostile.attempts(20, SEED, tmp_path)) == []
 
 
 @pytest.mark.full
+@pytest.mark.release
 @pytest.mark.timeout(1800)
 def test_settings_that_are_accepted_show_in_two_steps(tmp_path):
     assert fallen(effects.attempts(12, SEED, tmp_path)) == []
 
 
 @pytest.mark.full
+@pytest.mark.release
 @pytest.mark.timeout(1800)
 def test_a_kill_of_a_command_changes_no_result(tmp_path):
     """The other kinds of command are killed in tests/faults."""

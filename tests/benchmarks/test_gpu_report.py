@@ -82,7 +82,7 @@ def test_what_is_measured_is_not_measured_again_and_what_could_not_be_is_said(ca
 def test_a_call_begins_nothing_that_it_has_no_time_for(called):
     done, results = called("--minutes", "1", "--only", "gpu_update")
     assert results == {}
-    assert "not yet measured: gpu_update; give the same command again" in done.stderr
+    assert "not yet measured: gpu_update; run the same command again" in done.stderr
 
 
 def test_a_program_that_takes_too_long_or_fails_is_a_reason(report, tmp_path):
@@ -118,8 +118,8 @@ def test_what_took_too_long_is_measured_again_after_everything_else(report, tmp_
 
 
 def test_a_first_call_has_time_for_the_tests_a_run_and_the_updates(report):
-    first = list(report.MEASUREMENTS)[:3]
-    assert first == ["gpu_correctness", "gpu_train", "gpu_update"]
+    first = list(report.MEASUREMENTS)[:4]
+    assert first == ["gpu_correctness", "gpu_train", "gpu_mismatch", "gpu_update"]
     assert sum(report.MEASUREMENTS[name].limit_s for name in first) <= 9 * 60
 
 
@@ -127,7 +127,7 @@ def test_a_server_that_is_too_old_is_a_reason_for_what_needs_one_alone(report, m
     monkeypatch.setattr(report, "find_spec", lambda name: name)
     monkeypatch.setattr("atrium.engines.vllm_environment.installed_version", {"vllm": "0.26.0"}.get)
     assert report.lacking("vllm") is None
-    assert "vllm 0.26.0 is not supported" in report.lacking("server")
+    assert "vllm 0.26.0 cannot be used with rollout.placement=server" in report.lacking("server")
     monkeypatch.setattr(report, "find_spec", lambda name: None)
     assert report.lacking("server") == "vllm is not installed"
     assert report.lacking(None) is None

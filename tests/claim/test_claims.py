@@ -91,7 +91,7 @@ def write_csv(path, rows):
     [
         ({"sign": "positive", "size": 0.3}, 0.05, "shown", "difference"),
         ({"sign": "negative"}, 0.05, "contradicted", "difference"),
-        ({"sign": "positive", "size": 0.8}, 0.05, "contradicted", "leaves out the claimed 80 points"),
+        ({"sign": "positive", "size": 0.8}, 0.05, "contradicted", "excludes the claimed 80 points"),
         ({"sign": "positive"}, 1.0, "not distinguishable", "not tested"),
         ({"sign": "positive"}, None, "not distinguishable", "not tested"),
     ],
@@ -134,12 +134,15 @@ def test_a_computation_agrees_up_to_its_bound_and_without_one_was_not_read():
     [
         (
             lambda rows: rows[0].__setitem__(1, "other"),
-            "method other is none of the claim's arms new and old",
+            "unknown method other; the claim's arms are new and old",
         ),
         (lambda rows: rows[0].__setitem__(2, 7), "seed 7 is not in the design"),
-        (lambda rows: rows[0].__setitem__(4, NUM_SAMPLES), f"sample {NUM_SAMPLES}; the design has samples"),
-        (lambda rows: rows[0].__setitem__(5, 3), "correct is 3 and must be"),
-        (lambda rows: rows[0].__setitem__(0, "again"), "a seed is used once"),
+        (
+            lambda rows: rows[0].__setitem__(4, NUM_SAMPLES),
+            f"sample must be a whole number from 0 to {NUM_SAMPLES - 1}, got {NUM_SAMPLES}",
+        ),
+        (lambda rows: rows[0].__setitem__(5, 3), "correct must be true, false, 1 or 0, got 3"),
+        (lambda rows: rows[0].__setitem__(0, "again"), "must be one run, got"),
         (lambda rows: rows.append(rows[0]), "twice"),
         (lambda rows: rows.pop(), "samples of problem"),
         (lambda rows: rows.__delitem__(slice(0, NUM_PROBLEMS * NUM_SAMPLES)), "no rows of old with seed 0"),
@@ -170,10 +173,10 @@ def test_the_same_table_is_read_from_csv_jsonl_and_parquet(tmp_path):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("candidate: newer", "newer is no arm of sweep"),
-        ("expected: {at_most: 0.1, source: x}", "set sign for a claim about runs"),
-        ("expected: {sign: negative, size: 0.1, source: x}", "does not have the sign negative"),
-        ("outcome: {kind: computation, name: x}", "a computation has no arms"),
+        ("candidate: newer", "has no arm newer"),
+        ("expected: {at_most: 0.1, source: x}", "set expected.sign for a claim about runs"),
+        ("expected: {sign: negative, size: 0.1, source: x}", "size must be negative to match sign, got 0.1"),
+        ("outcome: {kind: computation, name: x}", "cannot be set for a computation"),
         ("palce: there", "palce"),
     ],
 )
@@ -206,7 +209,7 @@ def test_a_day_of_a_paper_takes_at_most_24_hours_of_an_h100(capsys):
     assert main(["claim", "reproduce", "atr", "--scale", "day", "--plan"]) == 0
     said = capsys.readouterr().out
     assert float(re.search(r"the sweep: (\d+) GPU hours", said)[1]) <= 24
-    assert "memory: it fits 80.0 GB" in said
+    assert "memory: it fits in 80.0 GB" in said
 
 
 @pytest.mark.full
@@ -264,4 +267,4 @@ def test_a_page_says_how_many_of_its_claims_chance_would_decide(tmp_path):
     assert "laptop: 3 claims with an expected sign" in page(tmp_path), (
         "not those that were not read, nor computations"
     )
-    assert "for or against 0.15 of them" in page(tmp_path)
+    assert "expected to decide 0.15 of them" in page(tmp_path)

@@ -55,8 +55,8 @@ def test_a_table_that_states_everything_establishes_a_large_difference(audit):
 def test_what_is_not_stated_is_named_and_no_number_of_seeds_is_given_without_a_spread(audit):
     _, out, _ = audit(f"{HEAD}\ngrpo,aime,30,16,40\natr,aime,30,16,45\n")
     assert "number of evaluations not stated: all methods" in out
-    assert "number of seeds not stated, counted as one: all methods" in out
-    assert "No number of seeds is given: their standard deviation is not known." in out
+    assert "number of seeds not stated (counted as one): all methods" in out
+    assert "The number of seeds is unknown, as is their standard deviation." in out
     assert "seeds, these problems" not in out
     assert "Not established that atr is better than grpo: the number of evaluations is not stated; " in out
     _, assumed, _ = audit(f"{HEAD}\ngrpo,aime,30,16,40\natr,aime,30,16,45\n", "--seed-sd", "1")
@@ -67,7 +67,7 @@ def test_what_is_not_stated_is_named_and_no_number_of_seeds_is_given_without_a_s
 def test_the_best_of_several_evaluations_is_a_choice_on_the_test_set(audit):
     table = f"{HEAD},seeds,evaluations\ngrpo,aime,30,16,40,1,1\natr,aime,30,16,45,1,20\n"
     _, out, _ = audit(table)
-    assert "best of several evaluations on the benchmark itself, a choice on the test set: atr" in out
+    assert "best of several evaluations, chosen on the benchmark itself: atr" in out
     assert "one seed: all methods" in out
     row = next(line for line in out.splitlines() if line.startswith("atr ") and "[0.0, +" in line)
     assert re.search(r"\[0\.0, \+4\.\d\]", row)
@@ -84,7 +84,7 @@ def test_benchmarks_are_averaged_and_a_chosen_baseline_comes_last_in_no_pair(aud
 
 def test_an_impossible_score_is_reported(audit):
     _, out, _ = audit(f"{HEAD},seeds\na,x,30,1,51.0,1\nb,x,30,1,50.0,1\n")
-    assert "a on x: no count of right answers out of 30 gives this score" in out
+    assert "a on x: no number of correct answers out of 30 gives this score" in out
     assert "b on x: no count" not in out
 
 
@@ -120,13 +120,17 @@ def test_one_method_alone_is_compared_with_nothing(audit):
 @pytest.mark.parametrize(
     ("text", "argv", "said"),
     [
-        ("", [], "column method is missing; required are method, benchmark, problems, samples, score"),
+        (
+            "",
+            [],
+            "column method is missing; add the required columns, method, benchmark, problems, samples, score",
+        ),
         ("method,benchmark,problems,samples\na,x,30,4\n", [], "column score is missing"),
-        (f"{HEAD}\n", [], "table.csv: contains no rows"),
+        (f"{HEAD}\n", [], "table.csv contains no rows"),
         (f"{HEAD},seed\na,x,30,4,50,3\n", [], "repeated column seed; did you mean seeds?"),
         (f"{HEAD},score\na,x,30,4,50,50\n", [], "unknown or repeated column score"),
-        (f"{HEAD}\na,x,30,4,100.1\n", [], "line 2: score must lie between 0 and 100 percent, got 100.1"),
-        (f"{HEAD}\na,x,30,4,-1\n", [], "line 2: score must lie between 0 and 100 percent, got -1"),
+        (f"{HEAD}\na,x,30,4,100.1\n", [], "line 2: score must be between 0 and 100 percent, got 100.1"),
+        (f"{HEAD}\na,x,30,4,-1\n", [], "line 2: score must be between 0 and 100 percent, got -1"),
         (f"{HEAD}\na,x,30,0,50\n", [], "line 2: samples must be a whole number from 1 to 100,000, got 0"),
         (f"{HEAD}\na,x,30.5,4,50\n", [], "line 2: problems must be a whole number from 1 to 1,000,000"),
         (f"{HEAD},evaluations\na,x,30,4,50,0\n", [], "evaluations must be a whole number from 1"),
@@ -140,13 +144,17 @@ def test_one_method_alone_is_compared_with_nothing(audit):
             [],
             "percentages or all fractions, got 28.2 and 0.31",
         ),
-        (f"{HEAD}\na,x,30,4,31\na,x,30,4,28\n", [], "line 3: a on x stands there twice"),
-        (f"{HEAD}\na,x,30,4,31\nb,x,60,4,28\n", [], "line 3: x has 60 problems here and 30 above"),
-        (f"{HEAD}\na,x,30,4\n", [], "line 2: has 4 cells, expected 5"),
+        (f"{HEAD}\na,x,30,4,31\na,x,30,4,28\n", [], "line 3: a on x appears twice"),
+        (
+            f"{HEAD}\na,x,30,4,31\nb,x,60,4,28\n",
+            [],
+            "line 3: x must have the same number of problems in all rows, got 60 here and 30 above",
+        ),
+        (f"{HEAD}\na,x,30,4\n", [], "line 2: expected 5 cells, got 4"),
         (f"{HEAD}\n,x,30,4,50\n", [], "line 2: method and benchmark must not be empty"),
         (b"\xff\xfe\x00", [], "cannot be read as CSV"),
         (f'{HEAD}\n"a,x,30\n', [], "cannot be read as CSV"),
-        (WHOLE, ["--baseline", "grpp"], "--baseline grpp: the table has no such method; did you mean grpo?"),
+        (WHOLE, ["--baseline", "grpp"], "--baseline grpp: unknown method; did you mean grpo?"),
         (WHOLE, ["--effect", "0"], "--effect"),
         (WHOLE, ["--evaluations", "0"], "--evaluations: expected 1 to 1000000, got 0"),
     ],
@@ -159,7 +167,7 @@ def test_a_wrong_table_is_refused_in_one_line(audit, text, argv, said):
 
 def test_a_missing_table_is_refused_in_one_line(capsys, tmp_path):
     assert main(["audit", str(tmp_path / "no.csv")]) == 2
-    assert "no.csv: cannot be read as CSV: No such file or directory" in capsys.readouterr().err
+    assert "no.csv cannot be read as CSV: No such file or directory" in capsys.readouterr().err
 
 
 def test_an_audit_is_written_as_json_and_as_a_page_with_its_figure(audit, tmp_path):
@@ -168,4 +176,4 @@ def test_an_audit_is_written_as_json_and_as_a_page_with_its_figure(audit, tmp_pa
     assert (code, differences["figures"][0]["rows"][0]["name"]) == (0, "atr")
     assert audit(WHOLE, "--out", str(tmp_path / "audit.html"))[0] == 0
     assert "<svg" in (tmp_path / "audit.html").read_text()
-    assert "expected a name that ends in .html" in audit(WHOLE, "--out", "audit.pdf")[2]
+    assert "the file name must end in .html" in audit(WHOLE, "--out", "audit.pdf")[2]

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from tests.run_records import group_of_two, sum_problem
 
+from atrium.assemble.atlas import page_of
 from atrium.base.records import TokenTrace
 from atrium.cli import main
+from atrium.document.document import Grid, Lines
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.sample_files import write_rollouts
 
@@ -28,7 +30,7 @@ def test_classes_of_a_few_methods_are_printed_and_drawn(here, capsys):
     assert said == ""
     assert "one update: 4 methods have 3 distinct gradients, and 2 distinct directions." in printed
     assert "1. 2 methods: grpo, gspo" in printed
-    assert "2. 2 methods, 2 lengths of step: dr_grpo | reinforce" in printed
+    assert "2. 2 methods, 2 step lengths: dr_grpo | reinforce" in printed
     drawn = {path.name for path in (here / "runs" / "figures").iterdir()}
     assert drawn == {f"atlas-{name}.{kind}" for name in ("counts", "distances") for kind in ("png", "svg")}
 
@@ -49,14 +51,33 @@ def test_stored_rollouts_add_the_drift_that_they_recorded(here, capsys):
     assert classes["one update"] < classes["as recorded"]
 
 
+def test_a_table_of_another_program_has_its_own_rollouts(here, capsys):
+    rows = [
+        {"global_step": 1, "uid": problem, "reward": reward, "old_log_probs": [-0.5, -1.0], "w": [1.0, 1.5]}
+        for problem, reward in (("a", 1.0), ("a", 0.0), ("b", 0.0), ("b", 1.0))
+    ]
+    (here / "rollouts.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert main(["atlas", "rollouts.jsonl", *FEW, "--map", "ratio=w", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["source"].startswith("1 stored steps of rollouts.jsonl")
+    assert "as recorded" in [one["drift"]["name"] for one in found["partitions"]]
+
+
+@pytest.mark.full
+def test_the_page_of_the_dashboard_has_a_figure_for_each_section():
+    made = page_of(None)
+    assert [type(section.figures[0]) for section in made.sections] == [Lines, Grid]
+
+
 @pytest.mark.parametrize(
     ("argv", "word"),
     [
         (["--methods", "art", "grpo"], "did you mean atr?"),
-        (["--methods", "grpo"], "name two or more"),
+        (["--methods", "grpo"], "requires at least two methods"),
         (["--spread", "0"], "--spread"),
         (["--batches", "0"], "at least 1, got 0"),
         (["nowhere"], "no runs"),
+        (["last", "--map", "score=acc"], "cannot be used with a run"),
     ],
 )
 def test_mistakes_are_one_line(here, capsys, argv, word):
@@ -72,4 +93,4 @@ def test_figures_of_a_run_without_rollouts_are_refused_in_one_line(here, capsys)
     folder.path.mkdir(parents=True)
     folder.config_file.write_text("{}")
     assert main(["figures", "last"]) == 2
-    assert capsys.readouterr().err.endswith("of a known method used; leave it out\n")
+    assert capsys.readouterr().err.endswith("updates by a known method; remove it from the command\n")

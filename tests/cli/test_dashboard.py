@@ -38,13 +38,13 @@ def test_an_empty_host_is_refused_as_it_means_every_address(tmp_path, monkeypatc
     monkeypatch.setattr(
         "uvicorn.Server.run", lambda server, sockets: None
     )  # else a server that starts runs for ever
-    with pytest.raises(ConfigError, match="means every address of this machine"):
+    with pytest.raises(ConfigError, match="must not be empty, since an empty address means all addresses"):
         main(["--runs-dir", str(tmp_path), "--host", host])
 
 
 def test_help_says_what_it_writes(capsys):
     assert atrium(["dashboard", "--help"]) == 0
-    assert "its only writes are notes" in capsys.readouterr().out
+    assert "the dashboard writes only notes" in capsys.readouterr().out
 
 
 def test_a_taken_port_gives_way_to_the_next():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import pyarrow.parquet as pq
@@ -188,17 +189,20 @@ def test_a_path_into_a_run_means_that_run(evaluate, trained):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--best"], "name the run with --run"),
+        (["--best"], "require --run"),
         (["--run", "last", "--step", "7"], "no checkpoint at step 7"),
         (["--run", "no-such-run"], "there is no run"),
-        (["--resume", "last", "seed=1"], "remove the others"),
+        (["--resume", "last", "seed=1"], "uses the recorded settings"),
         (["--resume", "trained"], "is not an evaluation"),
-        (["evaluation.num_samples=4", "evaluation.pass_at=[8]"], "Pass@8 needs at least 8 samples"),
+        (
+            ["evaluation.num_samples=4", "evaluation.pass_at=[8]"],
+            "evaluation.pass_at must be at most evaluation.num_samples=",
+        ),
         (["model=hub", "model.source=./nowhere"], "there is no model folder"),
         (["model.prompt=qwen3_thinking"], "use model.thinking=true"),
-        (["--runs"], "there is no such flag; did you mean --run?"),
-        ([], "there is nothing to evaluate"),
-        (["benchmark=aime24"], "there is nothing to evaluate"),
+        (["--runs"], "unknown flag; did you mean --run?"),
+        ([], "atrium evaluate requires a model"),
+        (["benchmark=aime24"], "atrium evaluate requires a model"),
         (["algorithm=grpo"], "has no effect on an evaluation"),
         (["model=tiny", "grader.answer='Answer: {answer}'"], "the grader finds no answer"),
         (["model=tiny", "model.thinking=true"], "set model.thinking=false, because it writes no </think>"),
@@ -224,14 +228,18 @@ def test_help_says_what_can_be_evaluated(capsys):
     assert "--resume" in printed
 
 
-def test_the_folder_of_an_evaluation_is_listed_and_shown_as_any_run(evaluate, runs_dir, capsys):
+def test_an_evaluation_is_listed_with_the_runs_and_shown_with_its_problems_and_scores(
+    evaluate, runs_dir, capsys
+):
     folder, _ = evaluate("--run", "last", "evaluation=greedy", "tracking.figures=false")
     assert isinstance(folder, RunFolder)
     assert main(["runs", "--runs-dir", str(runs_dir)]) == 0
     assert folder.name in capsys.readouterr().out
     assert main(["show", folder.path.name, "--runs-dir", str(runs_dir)]) == 0
     printed = capsys.readouterr().out
-    assert BENCHMARK in printed
+    assert re.match(rf"finished  {folder.name}  (\d+) of \1 problems  ", printed)
+    assert f"{BENCHMARK}, " in printed
+    assert "tokens sampled" not in printed
     assert "not_read" not in printed
     assert printed.count("not in the defaults") <= 5, "the checkpoint and the model"
 

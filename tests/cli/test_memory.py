@@ -141,7 +141,8 @@ def test_a_checkpoint_takes_the_disk_that_is_asked_for(is_adapted, tmp_path):
 
 
 def test_the_bound_on_logits_is_that_of_the_module_that_computes_them():
-    assert memory._CHUNK_LOGITS == token_logprobs._CHUNK_NUMBERS
+    assert memory.CHUNK_LOGITS == token_logprobs._CHUNK_NUMBERS
+    assert memory._BLOCK_LOGITS == token_logprobs._BLOCK_NUMBERS
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -252,7 +253,7 @@ def _adapted_items(config):
 
 def test_maps_that_a_model_does_not_have_are_refused_as_in_training(capsys):
     assert main(["memory", "model.lora={rank: 4, alpha: 8, target_modules: [c_attn]}"]) == 2
-    assert "model.lora.target_modules names c_attn" in capsys.readouterr().err
+    assert "model.lora.target_modules contains c_attn" in capsys.readouterr().err
 
 
 def test_state_that_lies_in_main_memory_is_not_counted_on_the_device(capsys):
@@ -362,7 +363,7 @@ def test_the_table_names_the_settings_that_lower_each_part(capsys):
         *Phase,
         "reference weights",
         "compute.micro_batch_tokens",
-        "together",
+        "total",
     ):
         assert text in printed
 

@@ -111,8 +111,8 @@ def test_json_of_all_methods_is_standard_json(capsys):
 def test_the_page_says_what_methods_share_and_where_other_trainers_differ():
     page = methods_page(read_presets()).splitlines()
     (row,) = (line for line in page if line.startswith("| Rejected tokens"))
-    assert "stay in the denominators" in row
-    (row,) = (line for line in page if line.startswith("| Entropy bonus"))
+    assert "included in denominators" in row
+    (row,) = (line for line in page if line.startswith("| Reduction of the entropy bonus"))
     assert "regularizer.entropy.reduction=token_mean" in row
 
 

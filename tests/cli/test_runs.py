@@ -347,7 +347,8 @@ def test_export_writes_the_latest_policy_and_how_to_load_it(run, atrium):
         "tokenizer.json",
     ]
     assert exported_step(target) == 6
-    lines = [line.strip() for line in out.splitlines()[-4:]]
+    *lines, _, command = [line.strip() for line in out.splitlines()[-6:]]
+    assert command == f"atrium evaluate model={target} benchmark=arithmetic"
     assert repr(str(target)) in lines[0]
     compile("\n".join(lines), "printed", "exec")
     card = (target / "README.md").read_text()
@@ -357,10 +358,28 @@ def test_export_writes_the_latest_policy_and_how_to_load_it(run, atrium):
     assert str(target) not in card
 
 
+@pytest.mark.parametrize(
+    ("changes", "options"),
+    [
+        ({"benchmark": {"kind": "problems", "name": "aime24"}}, "benchmark=aime24"),
+        ({"benchmark": {"kind": "problems", "name": "my_own"}}, "benchmark=NAME"),
+        (
+            {"benchmark": {"kind": "held_out"}, "dataset": {"kind": "problems", "name": "gsm8k"}},
+            "dataset=gsm8k benchmark=held_out",
+        ),
+    ],
+)
+def test_export_prints_the_evaluation_on_the_benchmark_of_the_run(run, atrium, tmp_path, changes, options):
+    run.config_file.write_text(json.dumps(json.loads(run.config_file.read_text()) | changes))
+    _, out, _ = atrium("export", "last", "--to", "my export")
+    expected = f"'model={tmp_path / 'my export'}' {options}"
+    assert out.splitlines()[-1].strip() == f"atrium evaluate {expected}"
+
+
 def test_export_takes_its_run_as_a_flag_as_evaluate_does(run, atrium):
     assert atrium("export", "--run", "last")[0] == 0
     assert exported_step(run.path / "export" / "step-000006") == 6
-    assert fails(atrium("export", "last", "--run", "last"), "RUN and --run mean the same; give one")
+    assert fails(atrium("export", "last", "--run", "last"), "RUN and --run have the same meaning")
     assert fails(atrium("export"), "RUN")
 
 
@@ -375,7 +394,7 @@ def test_export_takes_the_best_or_a_step_and_a_place(run, atrium, tmp_path):
 def test_export_of_what_is_not_there_names_what_is(run, atrium, runs_dir):
     assert fails(
         atrium("export", "last", "--step", "3"),
-        "the nearest is --step 2; it has checkpoints at steps 2, 4, 6",
+        "such as --step 2 (available: 2, 4, 6)",
     )
     assert fails(atrium("export", "last", "--best"), "no best checkpoint")
     (run.checkpoints_dir / "best.json").write_text('{"step": 5}')
@@ -410,9 +429,9 @@ def test_export_never_replaces_what_is_no_export(run, atrium, tmp_path, force):
     assert fails(atrium("export", "last", "--to", "a_file", *force), "not a folder")
     assert fails(atrium("export", "last", "--to", "link", *force), "not a folder")
     policy = run.checkpoint_path(6) / "policy"
-    assert fails(atrium("export", "last", "--to", str(policy), *force), "inside the checkpoint itself")
+    assert fails(atrium("export", "last", "--to", str(policy), *force), "must not be inside the checkpoint")
     assert fails(
-        atrium("export", "last", "--to", str(policy / "deep"), *force), "inside the checkpoint itself"
+        atrium("export", "last", "--to", str(policy / "deep"), *force), "must not be inside the checkpoint"
     )
     assert (home / "documents").is_dir()
     assert (tmp_path / "a_file").read_text() == "precious"
@@ -442,7 +461,7 @@ def test_clean_lists_what_can_go_and_deletes_nothing(runs_dir, run, atrium):
     assert listed(out) == {".cache/warmup", f"{run.name}/checkpoints/step-000004", killed.name}
     assert "5 kB  runs/.cache/warmup" in out
     assert "3 kB  runs/" in out
-    assert "`atrium clean --yes` deletes them" in out
+    assert "`atrium clean --yes` deletes these files" in out
 
 
 def test_clean_with_yes_deletes_exactly_that(runs_dir, run, atrium):
@@ -485,7 +504,7 @@ def test_clean_leaves_running_and_locked_runs_and_their_caches_alone(runs_dir, r
     assert "0 B freed" in out
 
 
-def test_clean_follows_no_link_out_of_the_runs_folder(runs_dir, run, atrium, tmp_path):
+def test_clean_follows_no_link_out_of_the_runs_directory(runs_dir, run, atrium, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "precious").write_text("x")
@@ -499,7 +518,7 @@ def test_clean_follows_no_link_out_of_the_runs_folder(runs_dir, run, atrium, tmp
 
 
 @pytest.mark.parametrize("linked", ["experiment", "run", "checkpoints"])
-def test_clean_deletes_nothing_that_lies_outside_the_runs_folder_behind_a_link(run, atrium, tmp_path, linked):
+def test_clean_deletes_nothing_outside_the_runs_directory_behind_a_link(run, atrium, tmp_path, linked):
     place = {"experiment": run.path.parent, "run": run.path, "checkpoints": run.checkpoints_dir}[linked]
     outside = tmp_path / "outside"
     place.rename(outside)
@@ -513,7 +532,7 @@ def test_clean_deletes_nothing_that_lies_outside_the_runs_folder_behind_a_link(r
     assert out.count("kept: it is in ") == atrium("clean")[1].count("kept: it is in ")
 
 
-def test_clean_does_not_take_the_caches_of_a_folder_that_is_no_runs_folder(tmp_path, atrium):
+def test_clean_keeps_caches_in_a_folder_that_is_not_a_runs_directory(tmp_path, atrium):
     (tmp_path / ".cache" / "of_other_programs").mkdir(parents=True)
     assert atrium("clean", "--yes", "--runs-dir", str(tmp_path))[1] == "nothing to clean\n"
     assert (tmp_path / ".cache" / "of_other_programs").is_dir()
@@ -531,7 +550,7 @@ def test_doctor_finds_this_environment_fit(runs_dir, atrium):
         "cpu",
         "gpu",
         "memory",
-        "runs folder",
+        "runs directory",
         "threads",
         "git",
         "extra gpu",
@@ -549,12 +568,12 @@ def test_doctor_as_json_has_a_level_for_every_finding(runs_dir, atrium):
     assert all(finding["text"] for finding in findings)
 
 
-def test_doctor_fails_where_the_runs_folder_cannot_be_written(tmp_path, atrium):
+def test_doctor_fails_where_the_runs_directory_cannot_be_written(tmp_path, atrium):
     (tmp_path / "a_file").write_text("")
     code, out, _ = atrium("doctor", "--runs-dir", str(tmp_path / "a_file"))
     assert code == 1
-    assert re.search(r"^!!  runs folder .* cannot be written", out, re.MULTILINE)
-    assert out.endswith("1 requirements of training are missing\n")
+    assert re.search(r"^!!  runs directory .* cannot be written", out, re.MULTILINE)
+    assert out.endswith("missing requirements of training: 1\n")
 
 
 def test_doctor_knows_requirements_of_the_base_and_of_the_extras():
@@ -609,7 +628,7 @@ def test_doctor_reads_versions_of_cuda_where_they_stand(monkeypatch, tmp_path):
 
 def test_doctor_looks_for_what_kernels_are_built_with_and_for_a_vllm_that_fits(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
-    monkeypatch.setattr(doctor.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr("atrium.base.compilers.sysconfig.get_path", lambda name: str(tmp_path))
     (lacking,) = doctor._compiler()
     assert lacking.level == "note"
     assert re.search(r"a C compiler \(gcc\) and .*Python\.h \(on Debian", lacking.text)
@@ -618,7 +637,7 @@ def test_doctor_looks_for_what_kernels_are_built_with_and_for_a_vllm_that_fits(m
     assert [finding.level for finding in doctor._compiler()] == ["ok"]
     monkeypatch.setattr("atrium.engines.vllm_environment.installed_version", {"vllm": "0.24.0"}.get)
     (other,) = doctor._vllm()
-    assert other.text.startswith("vllm 0.24.0 is not supported, expected 0.25 to 0.33")
+    assert other.text.startswith("vllm 0.24.0 cannot be used with rollout.engine=vllm, expected 0.25 to 0.33")
 
 
 def test_doctor_answers_where_packages_are_missing_and_says_which(tmp_path):
@@ -633,7 +652,7 @@ def test_doctor_answers_where_packages_are_missing_and_says_which(tmp_path):
     assert done.returncode == 1, done.stderr
     assert "ok  python" in done.stdout
     assert re.search(r"^!!  package +torch is not installed", done.stdout, re.MULTILINE)
-    assert "requirements of training are missing" in done.stdout
+    assert "missing requirements of training" in done.stdout
 
 
 # what all of them share
@@ -658,7 +677,7 @@ def test_wrong_command_lines_are_one_line_with_code_2(command, arguments, run, a
 
 
 @pytest.mark.parametrize("command", ["runs", "show", "clean", "export"])
-def test_a_runs_folder_that_is_a_file_is_one_line_with_code_2(command, tmp_path, atrium):
+def test_runs_dir_that_is_a_file_is_one_line_with_exit_code_2(command, tmp_path, atrium):
     (tmp_path / "a_file").write_text("")
     arguments = ["last"] if command in ("show", "export") else []
     assert fails(atrium(command, *arguments, "--runs-dir", str(tmp_path / "a_file")), "Not a directory")

@@ -122,13 +122,13 @@ def test_exported_samples_are_graded_as_the_evaluation_was(run, tmp_path):
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"resps": [[["-1.5", "False"]]], "target": 1}, "so use samples of a task that generates text"),
+        ({"resps": [[["-1.5", "False"]]], "target": 1}, "use the samples of a task that generates text"),
         ({"resps": [["x"]], "target": ["1", "2"], "doc_id": 0}, ""),
         (
             {"resps": [["x"]], "target": ""},
-            "the reference cannot be read: no answer; it must be in target",
+            "the reference answer cannot be read, since the answer is missing; expected it in target",
         ),
-        ({"predictions": [], "gold": "1"}, "so use details of a generative task"),
+        ({"model_response": {"text": []}}, "use the details of a task that generates text"),
     ],
 )
 def test_samples_without_texts_or_references_are_refused_by_their_row(run, tmp_path, row, words):
@@ -143,7 +143,6 @@ def test_samples_without_texts_or_references_are_refused_by_their_row(run, tmp_p
     "row",
     [
         {"resps": [["$4$ is \\boxed{4}"]], "target": ["5", "four", "4"]},
-        {"predictions": ["\\boxed{4}"], "gold": ["5", "4"]},
         {
             "doc": {"choices": ["5", "4", "6"], "gold_index": [0, 1]},
             "model_response": {"text": ["\\boxed{4}"]},
@@ -215,8 +214,8 @@ def test_a_file_that_holds_no_completions_is_refused_in_a_line(run, tmp_path, li
 def test_what_regrading_does_not_read_is_refused(run):
     for arguments, words in (
         (("--regrade", "last", "benchmark=aime24"), "only settings of grader"),
-        (("--regrade", "last", "--run", "last"), "leave out --run"),
-        (("--csv", "x.csv"), "belongs to --regrade"),
+        (("--regrade", "last", "--run", "last"), "--regrade cannot be combined with --run"),
+        (("--csv", "x.csv"), "requires --regrade"),
     ):
         code, printed = run("evaluate", *arguments)
         assert (code, words in printed) == (2, True), printed

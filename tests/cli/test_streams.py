@@ -50,10 +50,10 @@ def test_a_reader_that_goes_away_ends_a_command_without_a_word():
 def test_a_full_disk_behind_a_commands_output_is_one_line():
     ended = _run(f"{_ATRIUM} objectives > /dev/full")
     assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
-    assert ended.stderr.startswith("error: the disk is full")
+    assert ended.stderr.startswith("error: cannot print the output because its disk is full")
 
 
 def test_a_folder_that_was_removed_is_one_line(tmp_path):
     ended = _run(f"mkdir {tmp_path}/gone; cd {tmp_path}/gone; rmdir {tmp_path}/gone; {_ATRIUM} train")
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
-    assert ended.stderr.startswith("error: the folder in which this runs was removed")
+    assert ended.stderr.startswith("error: the current folder was removed")

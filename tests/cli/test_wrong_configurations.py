@@ -42,7 +42,7 @@ OVERRIDES = [
     (["num_steps="], "num_steps must be", "a whole number"),
     (["seed=true"], "seed must be", "a whole number"),
     (["optimizer.learning_rate=fast"], "optimizer.learning_rate must be", "a number"),
-    (["optimizer.learning_rate=???"], "optimizer.learning_rate=???", "marks a missing value"),
+    (["optimizer.learning_rate=???"], "optimizer.learning_rate=???", "a missing value"),
     (["optimizer.learning_rate=nan"], "optimizer.learning_rate must be", "a finite number"),
     (["checkpoint.keep_best=maybe"], "checkpoint.keep_best must be", "true or false"),
     # Out of range.
@@ -53,7 +53,7 @@ OVERRIDES = [
     (["experiment_name=sweeps"], "experiment_name=sweeps", "any name except sweeps"),
     # Waits that would not fit into 31 bits of milliseconds.
     (["divergence.delta=1e-100"], "divergence.delta must be", "at least 1e-12"),
-    (["evaluation.temperature=1e-20"], "evaluation.temperature must be", "0, which is greedy"),
+    (["evaluation.temperature=1e-20"], "evaluation.temperature must be", "0 (greedy decoding)"),
     (
         ["regularizer=entropy", "regularizer.entropy.coefficient=1e-40"],
         "coefficient must be",
@@ -76,16 +76,20 @@ OVERRIDES = [
     (["~optimizer.learning_rate"], "optimizer.learning_rate is missing", "learning rate"),
     (["~nope"], "~nope", "nope=null"),
     # Impossible or idle together.
-    (["optimizer.num_minibatches=3"], "optimizer.num_minibatches=3", "1, 2, 4, 8, 16, 32, 64"),
+    (
+        ["optimizer.num_minibatches=3"],
+        "optimizer.num_minibatches must divide",
+        "got 3; use one of 1, 2, 4, 8, 16, 32, 64",
+    ),
     (["rollout.group_size=1"], "rollout.group_size=1", "batch_mean"),
-    (["rollout.max_new_tokens=200"], "rollout.max_new_tokens=200", "leaves 112"),
-    (["model.prompt=qwen_box"], "model.prompt must be", "qwen_boxed"),
+    (["rollout.max_new_tokens=200"], "rollout.max_new_tokens must be at most 112", "got 200"),
+    (["model.prompt=qwen_box"], "model.prompt: unknown prompt template qwen_box", "qwen_boxed"),
     (["algorithm=reinforce", "divergence=kl3"], "divergence", "none"),
     (["model=hub", "model.source=./nowhere"], "model.source=./nowhere", "Hub id"),
     # Not the grammar of an override.
-    (["algorithm"], "algorithm: no value", "algorithm="),
-    (["atr"], "atr: no value", "key=value"),
-    (["=3"], "=3: no key", "seed=1"),
+    (["algorithm"], "algorithm: the value is missing", "algorithm="),
+    (["atr"], "atr: the value is missing", "key=value"),
+    (["=3"], "=3: the key is missing", "seed=1"),
     (["seed=((("], "seed=(((", "key=value"),
     (["seed=1,"], "seed=1,", "key=value"),
     (["seed=0,1"], "seed=0,1", "--multirun"),
@@ -118,31 +122,26 @@ OVERRIDES = [
     (["--shell-completion", "query=bash"], "query=bash", "COMP_LINE"),
     (["--shell-completion", "query=foo"], "query=foo", "install=zsh"),
     (["--info"], "--info", "atrium config"),
-    (["--config-dir", "/tmp"], "--config-dir", "files of your own"),
-    (["--config-path", "/tmp"], "--config-path", "files of your own"),
-    (["--config-name", "other"], "--config-name", "files of your own"),
-    (["--experimental-rerun", "x.pickle"], "--experimental-rerun", "files of your own"),
+    (["--config-dir", "/tmp"], "--config-dir", "your own files"),
+    (["--config-path", "/tmp"], "--config-path", "your own files"),
+    (["--config-name", "other"], "--config-name", "your own files"),
+    (["--experimental-rerun", "x.pickle"], "--experimental-rerun", "your own files"),
     (["--multirun", "seed=interval(0,1)"], "seed=interval(0,1)", "range"),
     (["--multirun", "algorithm=atr,grppo"], "algorithm=grppo", "did you mean grpo?"),
-    (["--multirun", "optimizer.num_minibatches=2,3"], "optimizer.num_minibatches=3", "1, 2, 4"),
+    (["--multirun", "optimizer.num_minibatches=2,3"], "optimizer.num_minibatches must divide", "1, 2, 4"),
     (["--cfg", "job", "divergence.delta=-1"], "divergence.delta must be", "at least 1e-12"),
     # Adapters, and sampling beside the update.
     (["model.lora={rank: 4}"], "model.lora.alpha is missing", "alpha / rank"),
     (["model.lora={rank: 0, alpha: 8}"], "model.lora.rank must be", "at least 1"),
     (["model.lora={rank: 4, alpha: 8, dropout: 0.1}"], "model.lora.dropout", "rank"),
     (["model.lora={rank: 4, alpha: 8, target_modules: q_proj}"], "model.lora.target_modules", "all_linear"),
-    (["model.lora={rank: 4, alpha: 8}", "compute.num_processes=2"], "model.lora", "num_processes=1"),
+    (["rollout=vllm", "rollout.adapters=separate"], "rollout.adapters=separate", "no adapters"),
     (["optimizer=adamw_8bit", "compute.num_processes=2"], "optimizer.kind=adamw_8bit", "optimizer=adamw,"),
-    (
-        ["optimizer=adamw_bf16", "compute.num_processes=2", "compute.dtype=bfloat16"],
-        "optimizer.kind=adamw_bf16",
-        "optimizer=adamw,",
-    ),
-    (["compute.compile=true", "compute.num_processes=2"], "compute.compile=true", "compute.compile=false"),
+    (["compute.num_processes=4", "compute.num_shards=3"], "compute.num_shards must divide", "one of 1, 2, 4"),
     (["compute.on_oom=shrink", "compute.num_processes=2"], "compute.on_oom=shrink", "stop"),
     (["rollout.devicesx=null"], "rollout.devicesx=null", "did you mean rollout.devices?"),
-    (["rollout.devices=" + "[" * 3_000 + "]" * 3_000], "rollout.devices=", "more than 32 levels deep"),
-    (["rollout.devices=" + "[" * 150 + "]" * 150], "rollout.devices=", "more than 32 levels deep"),
+    (["rollout.devices=" + "[" * 3_000 + "]" * 3_000], "rollout.devices=", "at most 32 levels deep"),
+    (["rollout.devices=" + "[" * 150 + "]" * 150], "rollout.devices=", "at most 32 levels deep"),
     (["rollout.overlap=true"], "rollout.overlap=true", "rollout.placement=server"),
     (["rollout.placement=severs"], "rollout.placement must be", "did you mean server?"),
     (["rollout.placement=beside"], "rollout.placement=beside", "choose rollout.placement=server with"),
@@ -165,10 +164,18 @@ OVERRIDES = [
     ),
     (["rollout.devices=[0]"], "rollout.devices=[0]", "choose rollout.placement=server"),
     (["rollout=vllm", "rollout.weight_transfer=nccl"], "rollout.weight_transfer=nccl", "placement=server"),
-    ([*SERVED, "rollout.devices=[0,1]"], "rollout.devices=[0, 1]", "need 1 on each"),
-    (["model=qwen3_4b", "model.architecture.head_dim=1e-100"], "for head_dim a whole number", "not 1e-100"),
-    (["model=qwen3_4b", "model.architecture.rms_norm_eps=1e-100"], "for rms_norm_eps 0, or", "not 1e-100"),
-    ([*SERVED, "compute.num_processes=2"], "rollout.num_servers=1", "a multiple of 2"),
+    ([*SERVED, "rollout.devices=[0,1]"], "rollout.devices must name 1 GPUs of each", "got [0, 1]"),
+    (
+        ["model=qwen3_4b", "model.architecture.head_dim=1e-100"],
+        "head_dim must be a whole number",
+        "got 1e-100",
+    ),
+    (
+        ["model=qwen3_4b", "model.architecture.rms_norm_eps=1e-100"],
+        "rms_norm_eps must be 0, or",
+        "got 1e-100",
+    ),
+    ([*SERVED, "compute.num_processes=2"], "rollout.num_servers must be a multiple", "got 1"),
     ([*SERVED, "rollout.temperature=3"], "rollout.temperature must be at most 2", "got 3"),
     ([*SERVED, "rollout.temperature=0.005"], "rollout.temperature", "0.01"),
     ([*SERVED, "evaluation.temperature=3"], "evaluation.temperature must be at most 2", "got 3"),
@@ -179,18 +186,28 @@ OVERRIDES = [
     (
         [*SERVED, "rollout.continuous=true", "rollout.lag=1", "compute.behavior_logprobs=recompute"],
         "compute.behavior_logprobs=recompute",
-        "choose auto",
+        "choose compute.behavior_logprobs=auto",
     ),
-    ([*SERVED, "rollout.servers=[http://a:1,http://A:1]"], "names a server twice", "name each once"),
+    (
+        [*SERVED, "rollout.servers=[http://a:1,http://A:1]"],
+        "must not name a server twice",
+        "remove the duplicate",
+    ),
     ([*SERVED, "rollout.lag=1", "rollout.sleep_level=1"], "rollout.sleep_level=1", "null"),
     (
         ["rollout=vllm", "rollout.enforce_eager=true", "compute.compile=true"],
         "rollout.enforce_eager=true",
         "compute.compile=false",
     ),
+    (["compute.flash_attention=3"], "compute.flash_attention=3 requires", "compute.flash_attention=2"),
+    (["compute.gradient_exchange=minibatch"], "gradient_exchange=minibatch has no effect", "micro_batch"),
     (["compute.head_dtype=float32"], "compute.head_dtype=float32", "model"),
     (["compute.residual_dtype=model"], "compute.residual_dtype=model has no effect", "float32"),
-    (["rollout=vllm", "rollout.max_num_batched_tokens=256"], "rollout.max_num_batched_tokens=256", "512"),
+    (
+        ["rollout=vllm", "rollout.max_num_batched_tokens=256"],
+        "rollout.max_num_batched_tokens must be",
+        "=512",
+    ),
     (
         ["rollout=vllm_cpu", "model.head_dim=32", "rollout.num_speculative_tokens=3", "evaluation.top_p=0.9"],
         "rollout.num_speculative_tokens=3",
@@ -213,21 +230,21 @@ COMMANDS = [
     (["algorithm=atr"], "algorithm=atr", "train"),
     (["config", "seed=-1"], "seed must be", "at least 0"),
     (["objectives", "gsp"], "gsp", "did you mean gspo?"),
-    (["objectives", "--different"], "--different", "name two methods or more"),
-    (["objectives", "--out", "x.md"], "--out", "goes with --markdown"),
-    (["objectives", "--bogus"], "--bogus", "there is no such flag"),
+    (["objectives", "--different"], "--different", "requires at least two methods"),
+    (["objectives", "--out", "x.md"], "--out", "requires --markdown"),
+    (["objectives", "--bogus"], "--bogus", "unknown flag"),
     (["theory", "art"], "art", "did you mean atr?"),
     (["theory", "atr", "--only", "everything"], "everything", "invalid choice"),
     (["theory", "atr", "--seeds", "1"], "--seeds", "at least 2, got 1"),
     (["theory", "atr", "--seeds", "x"], "--seeds", "at least 2, got x"),
-    (["windows", "--budget", "0"], "0 is not a budget", "above 0"),
-    (["windows", "--budget", "nan"], "nan is not a budget", "above 0"),
-    (["windows", "--budget", "inf"], "inf is not a budget", "above 0"),
-    (["windows", "kl3="], "nothing is not a budget", "above 0"),
+    (["windows", "--budget", "0"], "must be a number greater than 0", "got 0"),
+    (["windows", "--budget", "nan"], "must be a number greater than 0", "got nan"),
+    (["windows", "--budget", "inf"], "must be a number greater than 0", "got inf"),
+    (["windows", "kl3="], "must be a number greater than 0", "got nothing"),
     (["windows", "kl3=200"], "kl3", "at most 100"),
     (["windows", "window=0.2"], "window has no budget", "window"),
     (["windows", "kl33"], "kl33", "did you mean kl3?"),
-    (["windows", "--clip", "1", "0.2"], "--clip", "not a clip range"),
+    (["windows", "--clip", "1", "0.2"], "--clip", "LOW must be between 0 and 1"),
     (["windows", "--clip", "0.2", "x"], "'x'", "invalid float value"),
     (["windows", "--clip", "0.2"], "--clip", "expected 2 arguments"),
 ]
@@ -266,18 +283,18 @@ def test_a_wrong_command_is_one_line_that_says_what_is_allowed(argv, named, offe
     _refused(argv, named, offered, capsys)
 
 
-def test_a_runs_folder_that_is_a_file_is_refused(tmp_path, capsys):
+def test_runs_dir_that_is_a_file_is_refused(tmp_path, capsys):
     (tmp_path / "taken").write_text("")
     _refused(["train", "runs_dir=taken"], "runs_dir=taken", "runs_dir=PATH", capsys)
 
 
-def test_a_runs_folder_below_a_file_is_refused(tmp_path, capsys):
+def test_runs_dir_below_a_file_is_refused(tmp_path, capsys):
     (tmp_path / "taken").write_text("")
     _refused(["train", "runs_dir=taken/runs"], "runs_dir=taken/runs", "runs_dir=PATH", capsys)
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a folder that nobody can write to")  # noqa: PTH112
-def test_a_runs_folder_that_cannot_be_made_is_refused(capsys):
+def test_runs_dir_that_cannot_be_created_is_refused(capsys):
     _refused(["train", "runs_dir=/proc/atrium"], "runs_dir=/proc/atrium", "runs_dir=PATH", capsys)
 
 
@@ -297,16 +314,21 @@ def test_a_disk_without_room_for_the_checkpoints_of_a_model_is_refused(monkeypat
     argv = ["train", "model=qwen3_1_7b", "model.weights=random", *kept, f"runs_dir={tmp_path}"]
     monkeypatch.setattr("atrium.assemble.checks.check_memory", lambda *arguments: None)
     _with_free_gb(60, monkeypatch)
-    _refused(argv, "60.0 GB are free, and checkpoints take 82.6 GB: 4 of 20.6 GB", "runs_dir=PATH", capsys)
+    _refused(
+        argv,
+        "the run needs 82.6 GB for checkpoints (4 checkpoints of 20.6 GB",
+        "runs_dir=PATH",
+        capsys,
+    )
     # Adapters alone have a state, beside the merged weights.
     _with_free_gb(20, monkeypatch)
     lora = [*argv, "model.lora={rank: 16, alpha: 32, target_modules: all_linear}"]
-    _refused(lora, "4 of 7.1 GB", "checkpoint.keep_last=1", capsys)
+    _refused(lora, "4 checkpoints of 7.1 GB each", "checkpoint.keep_last=1", capsys)
 
 
 def test_every_job_of_a_sweep_is_checked_before_the_first_begins(capsys):
     argv = ["train", "--multirun", "seed=0,1", "rollout.num_prompts=64,32", "optimizer.num_minibatches=4,64"]
-    _refused(argv, "optimizer.num_minibatches=64", "rollout.num_prompts=32", capsys)
+    _refused(argv, "optimizer.num_minibatches must divide", "rollout.num_prompts=32", capsys)
 
 
 SUBPROCESSES = [

@@ -1,4 +1,4 @@
-"""Run folders with the outcomes that a test wants, written by the tracker that training uses."""
+"""Run directories with the outcomes that a test wants, written by the tracker that training uses."""
 
 from __future__ import annotations
 

@@ -19,6 +19,11 @@ def answer_of(comparison):
     return [sentence.text for sentence in document_of(comparison).answer]
 
 
+def alerts_of(comparison):
+    """The texts and details of the alerts."""
+    return [(alert.text, alert.detail) for alert in document_of(comparison).alerts]
+
+
 def notes_of(comparison):
     """The notes about these runs."""
     return [note.text for note in document_of(comparison).notes if note.tone == "warning"]

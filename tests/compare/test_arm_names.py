@@ -7,6 +7,7 @@ import pytest
 from atrium.base.errors import ConfigError
 from atrium.cli.app import main
 from atrium.compare.arm_names import find_arm, name_arms
+from atrium.compare.run_comparison import compare_runs
 from atrium.config.compose import compose
 from atrium.runs.method_settings import method_key
 
@@ -31,12 +32,12 @@ def names(settings, **options):
     return [arm.name for arm in name_arms(settings, **options)]
 
 
-def test_an_arm_is_called_after_its_algorithm():
+def test_an_arm_is_named_after_its_algorithm():
     assert names(runs(*STUDY)) == ["atr", "grpo"]
 
 
 @pytest.mark.parametrize("odd", [{"num_steps": "6"}, {"divergence.delta": "0.2"}, {"evaluation.k": "4"}])
-def test_one_odd_run_renames_no_arm_and_stands_apart(odd):
+def test_a_single_odd_run_is_listed_apart_and_renames_no_arm(odd):
     usual = {"evaluation.k": "8"}
     study = [(name, seed, {**usual, **more}) for name, seed, more in STUDY]
     arms = name_arms(runs(*study, ("atr", 3, {**usual, **odd})))
@@ -58,7 +59,7 @@ def test_a_chosen_odd_run_is_an_arm_and_the_others_keep_their_names():
     assert find_arm(arms, "atr", "baseline").name == "atr"
 
 
-def test_namesakes_get_only_what_tells_each_from_the_others():
+def test_arms_of_one_name_get_only_the_settings_that_distinguish_them():
     slow = {"optimizer.learning_rate": "0.0003"}
     wide = {"divergence.delta": "0.2"}
     settings = runs(
@@ -80,7 +81,7 @@ def test_single_runs_of_one_method_are_arms_where_no_arm_has_several_seeds():
     assert names(settings, at_last_step=False) == ["atr", "grpo"]
 
 
-def test_a_label_replaces_the_algorithm_and_splits_no_arm():
+def test_a_label_replaces_the_algorithm_name_and_splits_no_arm():
     study = [
         (name, seed, {"label": "ours" if (name, seed) == ("atr", 2) else "null"}) for name, seed, _ in STUDY
     ]
@@ -91,21 +92,21 @@ def test_a_label_replaces_the_algorithm_and_splits_no_arm():
 
 def test_a_typed_name_replaces_an_arms_name():
     assert names(runs(*STUDY), renamed={"atr": "ATR (ours)"}) == ["ATR (ours)", "grpo"]
-    with pytest.raises(ConfigError, match="label at: there is no such arm; they are atr, grpo"):
+    with pytest.raises(ConfigError, match="label at: unknown arm; use one of atr, grpo"):
         names(runs(*STUDY), renamed={"at": "x"})
-    with pytest.raises(ConfigError, match="two arms would be called grpo"):
+    with pytest.raises(ConfigError, match="two would be named grpo"):
         names(runs(*STUDY), renamed={"atr": "grpo"})
 
 
-def test_an_algorithm_means_its_only_arm_and_not_one_of_several():
+def test_an_algorithm_name_selects_its_only_arm_but_none_of_several():
     slow = {"optimizer.learning_rate": "0.0003"}
     arms = name_arms(runs(*STUDY, *[("atr", seed, slow) for seed in (0, 1)]))
     assert find_arm(arms, "grpo", "baseline").name == "grpo"
-    with pytest.raises(ConfigError, match="baseline atr: it fits 2 arms, atr · learning_rate 1e-3, atr"):
+    with pytest.raises(ConfigError, match=r"baseline atr matches 2 arms \(atr · learning_rate 1e-3, atr"):
         find_arm(arms, "atr", "baseline")
 
 
-def test_arms_by_a_setting_are_called_after_its_values():
+def test_arms_grouped_by_a_setting_are_named_after_its_values():
     slow = {"optimizer.learning_rate": "0.0003"}
     settings = runs(*STUDY, ("atr", 3, slow))
     assert names(settings, by=["optimizer.learning_rate"]) == ["learning_rate 1e-3", "learning_rate 3e-4"]
@@ -132,16 +133,25 @@ def test_commands_take_an_algorithm_as_baseline_beside_an_odd_run(command, name)
     said = command(name, "study", "--baseline", "grpo")
     assert "atr · num_steps 12" not in said
     assert "grpo" in said
-    assert "baseline at: there is no such arm" in command(name, "study", "--baseline", "at", code=2)
+    assert "baseline at: unknown arm" in command(name, "study", "--baseline", "at", code=2)
 
 
 def test_without_runs_a_command_compares_the_default_experiment(command):
     assert "experiment study, the latest with two methods or more" in command("compare")
 
 
+def test_runs_without_a_score_on_the_benchmark_do_not_change_the_names_of_arms(make_study, make_run):
+    runs = make_study({"atr": 0.2, "grpo": 0.0})
+    elsewhere = [make_run("atr", seed, {("other", 6): [1, 2]}, num_steps=6) for seed in range(3)]
+    comparison = compare_runs([*runs, *elsewhere])
+    assert [one.arm.name for one in comparison.arms] == ["grpo", "atr"]
+    with pytest.raises(ConfigError, match="label atr · num_steps 6: unknown arm; use one of atr, grpo"):
+        compare_runs([*runs, *elsewhere], renamed={"atr · num_steps 6": "longer"})
+
+
 def test_an_odd_run_is_left_out_with_its_reason_until_it_is_named(command, tmp_path):
     said = command("compare", "study")
-    assert "it differs from the other runs of atr by num_steps 6; name the run to compare it" in said
+    assert "differs from the other runs of atr by num_steps 6; name the run to compare it" in said
     [odd] = [path for path in (tmp_path / "runs" / "study").iterdir() if '"num_steps": 6' in read(path)]
     assert "atr · num_steps 6" in command("compare", "study", odd.name)
 
@@ -153,7 +163,7 @@ def read(folder):
 def test_labels_rename_arms_in_tables(command):
     said = command("compare", "study", "--label", "atr=ATR (ours)", "--baseline", "grpo")
     assert "ATR (ours) against grpo" in said
-    assert "--label: atr: write OLD=NEW" in command("compare", "study", "--label", "atr", code=2)
+    assert "--label: expected OLD=NEW" in command("compare", "study", "--label", "atr", code=2)
 
 
 def test_a_wrong_name_suggests_an_experiment(command):

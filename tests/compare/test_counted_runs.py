@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.compare.documents import notes_of
+from tests.compare.documents import alerts_of
 
 from atrium.base.errors import ConfigError, RunFolderError
 from atrium.compare.outcomes import At
@@ -21,7 +21,7 @@ def mean(comparison, arm):
 
 
 def evaluated(run, algorithm):
-    """The run's folder made one of `atrium evaluate`."""
+    """Turn the run directory into that of an `atrium evaluate` run."""
     run.write_config(
         {"kind": "evaluation", "checkpoint": None, "not_read": {"seed": 0, "algorithm": {"name": algorithm}}}
     )
@@ -37,9 +37,10 @@ def test_a_run_that_did_not_end_as_planned_is_left_out_and_named(make_run, state
     stopped = make_run("atr", 2, BEGUN, state=state, until=2)
     found = compare_runs([*runs, stopped])
     assert mean(found, "atr") == mean(found, "grpo") == 11 / 12
-    (line,) = [line for line in notes_of(found) if stopped.name in line]
-    assert line.startswith("left out: ")
-    assert "at step 2 of 4" in line
+    (alert,) = [text for text, detail in alerts_of(found) if f"{stopped.name} " in detail]
+    assert alert == "runs without a result: 1 of atr"
+    (detail,) = [detail for text, detail in alerts_of(found) if text == alert]
+    assert "at step 2 of 4" in detail
 
 
 def test_a_failed_rerun_does_not_replace_a_finished_run(make_run):
@@ -48,7 +49,7 @@ def test_a_failed_rerun_does_not_replace_a_finished_run(make_run):
     assert mean(compare_runs([*runs, rerun]), "atr") == 11 / 12
 
 
-def test_a_run_that_was_killed_after_its_last_evaluation_counts_but_before_no_finished_one(make_run):
+def test_a_run_killed_after_its_last_evaluation_counts_unless_another_finished(make_run):
     grpo = make_run("grpo", 0, WHOLE)
     at_end = make_run("atr", 0, WHOLE, state=RunState.KILLED)
     assert mean(compare_runs([grpo, at_end]), "atr") == 11 / 12
@@ -57,7 +58,7 @@ def test_a_run_that_was_killed_after_its_last_evaluation_counts_but_before_no_fi
     assert mean(compare_runs([grpo, finished, later]), "atr") == 1.0
 
 
-def test_a_run_that_was_killed_before_its_last_test_problems_does_not_move_the_verdict_off_them(make_run):
+def test_a_run_killed_before_its_last_test_evaluation_does_not_change_the_benchmark(make_run):
     whole = WHOLE | {("exam-validation", 4): [2, 2]}
     runs = [make_run(name, seed, whole) for name in ("grpo", "atr") for seed in (0, 1)]
     killed = make_run("atr", 2, BEGUN | {("exam-validation", 4): [2, 2]}, state=RunState.KILLED)
@@ -67,14 +68,14 @@ def test_a_run_that_was_killed_before_its_last_test_problems_does_not_move_the_v
     assert [one.reason for one in found.left_out] == ["has no score on exam, only on exam-validation"]
 
 
-def test_equal_tokens_never_take_the_evaluation_before_training(make_run):
+def test_a_comparison_at_equal_tokens_never_uses_the_evaluation_before_training(make_run):
     cheap, dear = make_run("grpo", 0, WHOLE), make_run("atr", 0, WHOLE, step_tokens=1000)
     found = compare_runs([cheap, dear], at=At.TOKENS)
     assert mean(found, "atr") == 11 / 12
     assert "differ in tokens" in found.notes[0]
 
 
-def test_runs_that_share_no_step_but_the_first_are_not_compared_at_equal_steps(make_run):
+def test_runs_that_share_only_step_0_are_not_compared_at_equal_steps(make_run):
     runs = [
         make_run("grpo", 0, BEGUN | {("exam", 3): [1, 1, 1]}, num_steps=3),
         make_run("atr", 0, WHOLE),
@@ -83,7 +84,7 @@ def test_runs_that_share_no_step_but_the_first_are_not_compared_at_equal_steps(m
         compare_runs(runs, at=At.STEPS)
 
 
-def test_the_score_of_a_model_that_no_run_trained_is_its_outcome(make_run):
+def test_the_score_of_an_untrained_model_is_its_outcome(make_run):
     base = evaluated(make_run("grpo", 0, {("exam", 0): [1, 1, 1]}), "base")
     assert mean(compare_runs([base, make_run("atr", 0, WHOLE)]), "base") == 0.25
 
@@ -98,21 +99,23 @@ def test_one_run_or_evaluation_without_the_common_benchmark_is_left_out(make_run
         without.name: "has no score on exam, only on other",
         elsewhere.name: "has no score on exam, only on olympiad",
     }
+    assert {one.cause for one in found.left_out} == {"no_score"}
+    assert {one.lacking for one in found.left_out} == {("exam",)}
     named = compare_runs([without, elsewhere, *runs], benchmarks=["exam"])
     assert named.left_out == found.left_out
 
 
-def test_an_evaluation_that_trained_nothing_is_left_out_where_runs_are_compared_at_equal_tokens(make_run):
+def test_an_evaluation_of_an_untrained_model_is_left_out_at_equal_tokens(make_run):
     runs = [make_run("grpo", 0, WHOLE), make_run("atr", 0, WHOLE)]
     base = evaluated(make_run("grpo", 0, {("exam", 0): [1, 1, 1]}, num_steps=0), "base")
     found = compare_runs([*runs, base], at=At.TOKENS)
     assert [one.reason for one in found.left_out] == [
-        "did not record what a comparison at equal generated tokens needs"
+        "did not record the values for a comparison at equal generated tokens"
     ]
     assert len(compare_runs([*runs, base]).arms) == 3
 
 
-def test_what_is_compared_is_what_most_runs_of_two_arms_answered(make_run):
+def test_the_benchmark_that_most_runs_of_two_arms_answered_is_compared(make_run):
     both = {("one", 4): [1, 2], ("two", 4): [1, 2]}
     runs = [make_run("grpo", 0, both), make_run("atr", 0, both), make_run("atr", 1, {("two", 4): [1, 2]})]
     assert compare_runs(runs).benchmarks == ("two",)
@@ -124,7 +127,7 @@ def test_what_is_compared_is_what_most_runs_of_two_arms_answered(make_run):
     assert compare_runs(apart).benchmarks == ("exam-validation",)
 
 
-def test_where_too_little_is_left_the_error_says_what_was_left_out_and_why(make_run, tmp_path):
+def test_the_error_for_too_few_arms_names_excluded_runs_with_reasons(make_run, tmp_path):
     whole, failed = make_run("grpo", 0, WHOLE), make_run("atr", 0, BEGUN, state=RunState.FAILED, until=1)
     (tmp_path / "runs" / "study" / "empty").mkdir()
     with pytest.raises(ConfigError, match=r"two arms.*left out: .*-atr-.*failed at step 1 of 4: as the test"):

@@ -16,7 +16,7 @@ def test_an_interval_of_paired_differences_is_t_over_seeds():
     assert found.sign == 1
 
 
-def test_what_a_seed_does_to_both_arms_cancels():
+def test_the_effect_of_a_seed_on_both_arms_cancels():
     seed_S = np.random.default_rng(0).normal(scale=10.0, size=8)
     noise_S = np.random.default_rng(1).normal(scale=0.01, size=8)
     found = curve_contrast(seed_S + noise_S - 0.1, seed_S)
@@ -24,7 +24,7 @@ def test_what_a_seed_does_to_both_arms_cancels():
     assert found.sign == -1
 
 
-def test_contrasts_that_are_judged_together_have_wider_intervals():
+def test_contrasts_judged_together_have_wider_intervals():
     alone, together = (curve_contrast([0.1, 0.2, 0.4], [0.0] * 3, num_together=num) for num in (1, 9))
     assert together.interval.low < alone.interval.low < alone.interval.high < together.interval.high
 

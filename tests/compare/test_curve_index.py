@@ -40,14 +40,14 @@ def assert_same_as_the_record(index, run):
         np.testing.assert_array_equal(table.columns[name], column, err_msg=name)
 
 
-def test_the_index_holds_what_the_record_holds(index, run):
+def test_the_index_contains_the_recorded_metrics(index, run):
     append(run, step(1), step(2, reward=1), step(3, reward=None))
     assert index.read(run) is None
     assert index.refresh(run)
     assert_same_as_the_record(index, run)
 
 
-def test_only_what_was_added_is_read_and_nothing_new_is_no_change(index, run):
+def test_only_new_lines_are_read_and_no_new_line_changes_nothing(index, run):
     append(run, step(1))
     index.refresh(run)
     assert not index.refresh(run)
@@ -58,7 +58,7 @@ def test_only_what_was_added_is_read_and_nothing_new_is_no_change(index, run):
     assert_same_as_the_record(index, run)
 
 
-def test_half_a_line_waits_until_it_is_whole(index, run):
+def test_an_incomplete_line_is_indexed_once_it_is_complete(index, run):
     append(run, step(1))
     with run.metrics_file.open("a") as file:
         file.write('{"step": 2, "lo')
@@ -80,7 +80,7 @@ def test_unreadable_lines_are_counted_and_left_out(index, run):
     assert index.read(run).num_unreadable == 4
 
 
-def test_text_in_place_of_numbers_is_read_as_the_reader_reads_it(index, run):
+def test_text_instead_of_numbers_is_read_as_by_the_metrics_reader(index, run):
     append(run, step(1, a="NaN", b="Infinity", c=True), step(2, a=2.0, b="-Infinity", c=[1]))
     index.refresh(run)
     columns = index.read(run).columns
@@ -116,7 +116,7 @@ def test_a_broken_line_in_a_long_file_does_not_lose_the_rest(index, run, monkeyp
     assert index.read(run).steps.tolist() == [1.0, 2.0]
 
 
-def test_a_run_that_was_cut_back_is_indexed_anew(index, run):
+def test_a_truncated_record_is_indexed_again(index, run):
     append(run, step(1), step(2), step(3))
     index.refresh(run)
     run.write_config({})
@@ -128,7 +128,7 @@ def test_a_run_that_was_cut_back_is_indexed_anew(index, run):
 
 
 @pytest.mark.parametrize("num_steps", [3, 300])
-def test_a_run_that_was_cut_back_and_grew_beyond_its_index_is_indexed_anew(index, run, num_steps):
+def test_a_truncated_record_that_grew_beyond_its_index_is_indexed_again(index, run, num_steps):
     """The file keeps its inode here, as the second rewriting of a file may give it the first one's."""
     append(run, *map(step, range(num_steps)))
     index.refresh(run)
@@ -140,13 +140,13 @@ def test_a_run_that_was_cut_back_and_grew_beyond_its_index_is_indexed_anew(index
     assert num_behind == run.metrics_file.stat().st_size
 
 
-def test_of_a_step_that_was_recorded_twice_the_later_record_counts(index, run):
+def test_the_later_record_of_a_step_counts(index, run):
     append(run, step(1), step(2), step(2, loss=7.0), step(3))
     index.refresh(run)
     assert_same_as_the_record(index, run)
 
 
-def test_a_damaged_index_is_made_again(index, run):
+def test_a_damaged_index_is_rebuilt(index, run):
     append(run, step(1))
     index.refresh(run)
     index.path_of(run).write_bytes(b"ARROW1 damaged")
@@ -156,7 +156,7 @@ def test_a_damaged_index_is_made_again(index, run):
     assert index.read(run).steps.tolist() == [1.0]
 
 
-def test_an_index_of_an_earlier_version_is_made_again(index, run, monkeypatch):
+def test_an_index_of_an_earlier_version_is_rebuilt(index, run, monkeypatch):
     append(run, step(1))
     monkeypatch.setattr(curve_index, "FORMAT", "0")
     index.refresh(run)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from atrium.compare.curves import (
-    Axis,
     Band,
     Curve,
+    XAxis,
     at_steps,
     axis_values,
     curve,
@@ -21,20 +21,20 @@ COLUMNS = {
 }
 
 
-def test_axes_are_steps_or_sums_so_far():
-    assert axis_values(COLUMNS, Axis.STEP).tolist() == [1, 2, 3]
-    assert axis_values(COLUMNS, Axis.TOKENS).tolist() == [10, 10, 40]
-    assert axis_values(COLUMNS, Axis.WALL_CLOCK).tolist() == [2, 4, 8]
-    assert axis_values({"step": COLUMNS["step"]}, Axis.TOKENS) is None
+def test_x_values_are_steps_or_cumulative_sums():
+    assert axis_values(COLUMNS, XAxis.STEP).tolist() == [1, 2, 3]
+    assert axis_values(COLUMNS, XAxis.TOKENS).tolist() == [10, 10, 40]
+    assert axis_values(COLUMNS, XAxis.WALL_CLOCK).tolist() == [2, 4, 8]
+    assert axis_values({"step": COLUMNS["step"]}, XAxis.TOKENS) is None
 
 
 def test_an_evaluation_before_training_has_cost_nothing():
-    assert at_steps(np.array([0.0, 1.0, 3.0]), COLUMNS, Axis.WALL_CLOCK).tolist() == [0, 2, 8]
-    assert at_steps(np.array([0.0, 5.0]), {}, Axis.STEP).tolist() == [0, 5]
-    assert at_steps(np.array([0.0]), {}, Axis.TOKENS) is None
+    assert at_steps(np.array([0.0, 1.0, 3.0]), COLUMNS, XAxis.WALL_CLOCK).tolist() == [0, 2, 8]
+    assert at_steps(np.array([0.0, 5.0]), {}, XAxis.STEP).tolist() == [0, 5]
+    assert at_steps(np.array([0.0]), {}, XAxis.TOKENS) is None
 
 
-def test_the_moving_mean_is_centred_and_uses_what_there_is_at_the_ends():
+def test_the_moving_mean_is_centered_and_uses_fewer_values_at_the_ends():
     values = np.array([1.0, 2.0, 6.0, 3.0])
     np.testing.assert_allclose(moving_mean(values, 3), [1.5, 3.0, 11 / 3, 4.5])
     np.testing.assert_allclose(moving_mean(values, 1), values)
@@ -43,7 +43,7 @@ def test_the_moving_mean_is_centred_and_uses_what_there_is_at_the_ends():
 
 
 @pytest.mark.parametrize("width", [2, 3, 4, 7])
-def test_the_moving_mean_is_the_mean_of_the_neighbours(width):
+def test_the_moving_mean_is_the_mean_of_the_neighbors(width):
     values = np.random.default_rng(0).normal(size=30)
     expected = [values[max(i - (width - 1) // 2, 0) : i + width // 2 + 1].mean() for i in range(len(values))]
     np.testing.assert_allclose(moving_mean(values, width), expected, atol=1e-12)
@@ -66,7 +66,7 @@ def test_a_group_is_the_mean_with_its_range_or_deviation():
     assert group_curve(curves, Band.NONE).low is None
 
 
-def test_where_one_run_has_ended_the_mean_is_over_the_others_and_says_so():
+def test_after_the_end_of_one_run_the_mean_is_over_the_others_and_says_so():
     short, long = Curve(x=np.arange(2.0), y=np.zeros(2)), Curve(x=np.arange(4.0), y=np.full(4, 2.0))
     grouped = group_curve([short, long], Band.RANGE)
     assert grouped.x.tolist() == [0, 1, 2, 3]
@@ -74,7 +74,7 @@ def test_where_one_run_has_ended_the_mean_is_over_the_others_and_says_so():
     assert grouped.num_runs.tolist() == [2, 2, 1, 1]
 
 
-def test_runs_with_other_x_values_are_interpolated_within_their_reach():
+def test_runs_with_different_x_values_are_interpolated_within_their_range():
     one = Curve(x=np.array([0.0, 2.0]), y=np.array([0.0, 2.0]))
     other = Curve(x=np.array([1.0, 3.0]), y=np.array([3.0, 5.0]))
     grouped = group_curve([one, other], Band.NONE)

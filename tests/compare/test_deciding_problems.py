@@ -45,7 +45,7 @@ def test_problems_are_listed_by_the_size_of_the_difference_with_the_seeds_that_s
     )
 
 
-def test_answers_are_of_the_runs_that_differ_most_and_of_one_seed_where_several_do():
+def test_answers_are_from_the_runs_that_differ_most_preferably_of_one_seed():
     comparison = compared(grpo=[[0, 4, 2], [0, 3, 2]], atr=[[2, 1, 2], [4, 0, 2]])
     first, second = deciding_answers(comparison, "atr", "sums")
     assert first == AnswersBeside(problem="a", run="atr-s1", step=81, beside="grpo-s1", beside_step=81)

@@ -48,7 +48,7 @@ def texts(drawing):
 def test_curves_have_a_title_labels_units_and_a_legend_inside_the_paper(columns):
     drawing = drawn(curves_figure([panel()], axis="tokens", band="range"), columns)
     for part in ("objective/entropy", "generated tokens", "entropy per token (nats)", "atr (n = 5)",
-                 "(band: from least to greatest run)", r"a_\$long\$ name"):  # fmt: skip
+                 "(band: minimum to maximum over runs)", r"a_\$long\$ name"):  # fmt: skip
         assert part in texts(drawing)
     drawing.draw_without_rendering()
     assert drawing.get_figwidth() == COLUMN_INCHES[columns]
@@ -81,7 +81,7 @@ def test_several_quantities_in_one_figure_are_told_apart():
 
 
 def test_without_curves_one_line_says_so():
-    with pytest.raises(ConfigError, match="no curves to draw"):
+    with pytest.raises(ConfigError, match="curves cannot be drawn"):
         curves_figure([panel(series=[])], axis="step", band="none")
 
 
@@ -105,8 +105,8 @@ def test_comparisons_are_drawn_with_every_method_named(make_study):
     candidates, methods = ["atr", "clip_higher"], ["grpo", "atr", "clip_higher"]
     for kind, figure, part in (
         ("difference", difference_figure(comparison), "points of Mean@4 against grpo"),
-        ("over_k", pass_at_k_figure(comparison), "problems solved by one of k (%)"),
-        ("grid", grid_figure(comparison, "exam"), "40 problems, the easiest on the left"),
+        ("over_k", pass_at_k_figure(comparison), "problems solved by any of k samples (%)"),
+        ("grid", grid_figure(comparison, "exam"), "40 problems, easiest on the left"),
     ):
         assert part in texts(drawn(figure))
         assert all(name in texts(drawn(figure)) for name in (candidates if kind == "difference" else methods))

@@ -1,4 +1,4 @@
-"""Runs that diverged count, and missing runs withhold the verdict: new run folders, and recorded ones."""
+"""Runs that diverged count, and missing runs withhold the verdict: new run directories, and recorded ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.compare.documents import notes_of, results_latex, tables_of
+from tests.compare.documents import answer_of, notes_of, results_latex, tables_of
 from tests.run_records import leave
 
 from atrium.base.errors import ConfigError
@@ -89,10 +89,7 @@ def test_diverged_runs_count_with_their_score_and_as_always_wrong(study):
     wide = -pair.if_wrong.difference.another_exam.interval.low
     assert f"no difference of more than {points(rounded_up(wide))}" in sentence
     assert f"[$-${100 * wide:.1f}, " in results_latex(comparison)
-    assert (
-        "Of the runs of atr, 2 of 5 (5.3 to 85.3 %) diverged and 0 of 5 (0.0 to 52.2 %) collapsed; "
-        in sentence
-    )
+    assert "Runs of atr: 2 of 5 (5.3 to 85.3 %) diverged and 0 of 5 (0.0 to 52.2 %) collapsed; " in sentence
     tables = tables_of(comparison)
     (differences,) = [rows for title, rows in tables.items() if title.startswith("Mean@4 on exam")]
     assert any(f"[−{100 * wide:.1f}, " in cell for cell in differences[0])
@@ -100,7 +97,7 @@ def test_diverged_runs_count_with_their_score_and_as_always_wrong(study):
     assert scores[1][-2:] == ["2 of 5 (5.3 to 85.3 %)", "0 of 5 (0.0 to 52.2 %)"]
 
 
-def test_a_verdict_that_holds_in_one_reading_only_depends_on_the_diverged_runs(study):
+def test_a_verdict_that_holds_in_only_one_reading_depends_on_diverged_runs(study):
     for seed in range(5):
         study("grpo", seed, 1)
         diverges = {"state": RunState.FAILED, "cause": "diverged", "diverged_to": 3} if seed == 4 else {}
@@ -122,7 +119,7 @@ def test_a_run_that_diverged_without_an_evaluation_is_always_wrong(study):
 
 
 @pytest.mark.parametrize("at", ["steps", "tokens", "wall_clock"])
-def test_a_diverged_run_counts_at_equal_cost_and_decides_no_budget(study, at):
+def test_a_diverged_run_counts_at_equal_cost_but_does_not_set_the_budget(study, at):
     for seed in range(3):
         study("grpo", seed, 2)
         study("atr", seed, 2)
@@ -136,7 +133,7 @@ def test_a_diverged_run_counts_at_equal_cost_and_decides_no_budget(study, at):
 @pytest.mark.parametrize(
     ("state", "kind", "said"),
     [
-        (RunState.RUNNING, "preliminary", "still runs at step 2 of 4"),
+        (RunState.RUNNING, "preliminary", "is still running at step 2 of 4"),
         (RunState.INTERRUPTED, "preliminary", "was interrupted at step 2 of 4"),
         (RunState.FAILED, "incomplete", "failed at step 2 of 4"),
         (RunState.KILLED, "incomplete", "was killed at step 2 of 4"),
@@ -186,13 +183,40 @@ def test_failed_starts_and_archived_runs_are_not_missing(study):
     assert reasons == {archived.name: "is archived", failed.name: "failed to start: there is no model"}
 
 
-def test_leaving_out_names_one_of_the_runs_and_a_reason(study, capsys):
+def test_leave_out_needs_the_name_of_one_run_and_a_reason(study, capsys):
     run = study("grpo", 0, 1)
     study("atr", 0, 1)
-    with pytest.raises(ConfigError, match="--leave-out nothing: it fits 0 of the runs"):
+    with pytest.raises(ConfigError, match="--leave-out nothing matches 0 of the compared runs"):
         study.compare(leave_out={"nothing": "why"})
     assert main(["compare", "study", "--runs-dir", str(run.path.parents[1]), "--leave-out", "x="]) == 2
-    assert "--leave-out: x=: write RUN=REASON" in capsys.readouterr().err
+    assert "--leave-out: expected RUN=REASON" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("correct", "said"), [(0, "no answer of any arm is correct"), (4, "every answer of every arm is correct")]
+)
+def test_arms_whose_answers_are_all_wrong_or_all_correct_get_no_sentence_for_a_paper(make_run, correct, said):
+    counts = {(EXAM, 4): [correct] * NUM_PROBLEMS}
+    runs = [make_run(algorithm, seed, counts) for seed in range(3) for algorithm in ("grpo", "atr")]
+    comparison = compare_runs(runs, baseline="grpo")
+    assert answer_of(comparison)[0].endswith(" 0.0 points over atr (uninformative)")
+    assert answer_of(comparison)[1].startswith(f"atr against grpo: {said}, so these answers cannot show")
+    assert "ruled out" not in str(answer_of(comparison))
+    assert paper_sentences(comparison)[0].startswith("Nothing can be written about atr and grpo as methods")
+
+
+def test_an_experiment_that_is_left_out_as_a_whole_is_the_first_alert(make_run, capsys, tmp_path):
+    for seed in range(3):
+        for algorithm in ("grpo", "atr"):
+            make_run(algorithm, seed, {(EXAM, 4): _answers(2, seed)})
+        make_run("grpo", seed, {("other-test", 4): [2] * NUM_PROBLEMS}, experiment="others", label="other")
+    runs_dir = str(tmp_path / "runs")
+    assert (
+        main(["compare", "study", "others", "--runs-dir", runs_dir, "--no-files", "--benchmark", EXAM]) == 0
+    )
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"experiment others left out: no score on {EXAM} " in said.partition("atr against grpo: ")[0]
+    assert "only on other-test" not in said
 
 
 @pytest.fixture
@@ -202,7 +226,7 @@ def recorded(tmp_path):
     return {tuple(path.name.split("-")[2:4]): path for path in (tmp_path / "recorded").iterdir()}
 
 
-def test_runs_recorded_by_an_earlier_version_are_read_by_the_rules_for_them(recorded, capsys):
+def test_runs_of_an_earlier_version_follow_the_rules_for_old_records(recorded, capsys):
     runs_dir = str(recorded["atr", "s2"].parents[1])
     assert main(["compare", "recorded", "--runs-dir", runs_dir, "--no-files"]) == 0
     said = " ".join(capsys.readouterr().out.split())
@@ -211,7 +235,7 @@ def test_runs_recorded_by_an_earlier_version_are_read_by_the_rules_for_them(reco
         assert f"recorded/{recorded[run].name} " in said.partition("estimated")[0]
     assert "1 of 3 (0.8 to 90.6 %)" in said, "seed 2 of atr diverged and was evaluated after its last step"
     assert f"{recorded['grpo', 's8'].name} (failed to start: the warm-up's loss is nan" in said
-    assert said.count("recorded by an earlier Atrium") == 1
+    assert said.count("recorded by an earlier version") == 1
 
 
 def test_a_diverged_run_of_an_earlier_version_needs_an_evaluation_after_its_last_step(recorded):
@@ -227,11 +251,11 @@ def test_a_diverged_run_of_an_earlier_version_needs_an_evaluation_after_its_last
     assert kinds[recorded["atr", "s4"]] == "preliminary"
 
 
-def test_one_seed_of_an_arm_that_runs_is_no_verdict_about_others(study):
+def test_an_unfinished_arm_does_not_affect_verdicts_about_others(study):
     for seed in range(4):
         study("grpo", seed, 1)
         study("atr", seed, 3)
     leave(RunFolderWriter(study("reinforce", 0, state=RunState.RUNNING)), RunState.RUNNING)
     comparison = study.compare()
     assert _verdict(comparison).kind == "better"
-    assert any("reinforce" in line and "still runs" in line for line in notes_of(comparison))
+    assert any("reinforce" in line and "is still running" in line for line in notes_of(comparison))

@@ -16,7 +16,7 @@ def family(x_W, above=0.0):
     return FamilyPoints(x_WS=x_WS, y_WS=1.0 - x_WS / 2 + above + np.array([0.001, -0.001, 0.0]))
 
 
-def test_families_that_are_one_front_do_not_differ_however_their_widths_lie():
+def test_families_on_one_front_do_not_differ_at_any_widths():
     families = {"clip": family([0.1, 0.4, 0.9]), "kl3": family([0.8, 0.2])}
     places = places_in_common(list(families.values()), (0.25, 0.5, 0.75))
     np.testing.assert_allclose(places[:, 0], [0.35, 0.5, 0.65])
@@ -24,7 +24,7 @@ def test_families_that_are_one_front_do_not_differ_however_their_widths_lie():
     assert [one.difference for one in [*at_places, average]] == pytest.approx([0.0] * 4, abs=1e-12)
 
 
-def test_a_family_above_the_front_is_seen_at_every_place_by_its_height():
+def test_a_family_above_the_front_differs_by_its_height_at_every_place():
     families = {"clip": family([0.1, 0.9]), "high": family([0.2, 0.7], above=0.05), "low": family([0.0, 1.0])}
     places = places_in_common(list(families.values()), (0.0, 1.0))
     np.testing.assert_allclose(places[:, 1], [0.4, 0.9])
@@ -33,7 +33,7 @@ def test_a_family_above_the_front_is_seen_at_every_place_by_its_height():
     assert set(found) == {"high", "low"}
 
 
-def test_families_without_a_common_range_on_every_seed_are_compared_nowhere():
+def test_families_without_a_common_range_on_a_seed_are_not_compared():
     families = [family([0.1, 0.2]), family([0.3, 0.9])]
     assert places_in_common(families, (0.5,)) is None
 

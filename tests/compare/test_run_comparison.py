@@ -1,4 +1,4 @@
-"""Whole comparisons of run folders: scores, pairs, verdicts, notes."""
+"""Whole comparisons of run directories: scores, pairs, verdicts, notes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import pytest
 from numpy.testing import assert_allclose
 
 from atrium.base.errors import ConfigError, RunFolderError
+from atrium.compare.document_figures import pass_at
 from atrium.compare.outcomes import At, outcome_table, read_answers
 from atrium.compare.run_comparison import compare_runs
 from atrium.stats import compare
 
 
-def test_scores_are_means_over_seeds_and_problems_and_the_difference_is_theirs(make_run):
+def test_scores_are_means_over_seeds_and_problems_and_the_difference_is_of_scores(make_run):
     runs = [
         make_run("grpo", 0, {("exam", 4): [0, 2, 4]}),
         make_run("grpo", 1, {("exam", 4): [1, 2, 3]}),
@@ -26,7 +27,8 @@ def test_scores_are_means_over_seeds_and_problems_and_the_difference_is_theirs(m
     assert_allclose(pair.comparison.difference.value, (9 + 8) / 24 - 0.5)
     assert pair.pairing.words == "unpaired: seeds 0, 1 against 0, 1"
     assert found.title("mean") == "Mean@4"
-    assert_allclose(found.arms[0].pass_at, [0.5, (0 + 5 / 6 + 1 + 0.5 + 5 / 6 + 1) / 6, 0.7916666667, 5 / 6])
+    passed = [pass_at(found, "grpo", k).value for k in range(1, 5)]
+    assert_allclose(passed, [0.5, (0 + 5 / 6 + 1 + 0.5 + 5 / 6 + 1) / 6, 0.7916666667, 5 / 6])
     assert found.num_problems == {"exam": 3}
 
 
@@ -39,7 +41,7 @@ def test_a_real_difference_is_found_and_noise_is_not(make_study):
     assert found.best["mean", "exam"] == "atr"
 
 
-def test_the_verdict_rests_on_the_macro_average_of_test_problems(make_study):
+def test_the_verdict_uses_the_macro_average_of_test_benchmarks(make_study):
     found = compare_runs(
         make_study({"grpo": 0.0, "atr": 0.2}, benchmarks=("easy", "hard", "exam-validation"))
     )
@@ -54,13 +56,13 @@ def test_the_baseline_and_the_benchmarks_can_be_chosen(make_study):
     found = compare_runs(runs, baseline="atr", benchmarks=["hard"])
     assert [arm.arm.name for arm in found.arms] == ["atr", "grpo"]
     assert found.benchmarks == ("hard",)
-    with pytest.raises(ConfigError, match="baseline dapo: there is no such arm; they are grpo, atr"):
+    with pytest.raises(ConfigError, match="baseline dapo: unknown arm; use one of grpo, atr"):
         compare_runs(runs, baseline="dapo")
     with pytest.raises(ConfigError, match="benchmark aime"):
         compare_runs(runs, benchmarks=["aime"])
 
 
-def test_checkpoints_of_one_arm_are_compared_by_seed_only_when_asked(make_study):
+def test_checkpoints_of_one_arm_are_compared_by_seed_only_on_request(make_study):
     runs = make_study({"atr": 0.0}, num_seeds=2)
     with pytest.raises(ConfigError, match="group by seed"):
         compare_runs(runs)
@@ -72,7 +74,7 @@ def test_checkpoints_of_one_arm_are_compared_by_seed_only_when_asked(make_study)
 def test_runs_at_unequal_points_are_noted(make_run):
     counts = {("exam", step): [1, 2, 3] for step in (0, 4)}
     runs = [make_run("grpo", 0, counts), make_run("atr", 0, counts | {("exam", 6): [2, 2, 3]}, num_steps=6)]
-    assert "compared at steps 4 to 6" in compare_runs(runs).notes[0]
+    assert "at steps 4 to 6" in compare_runs(runs).notes[0]
     assert not compare_runs(runs, at=At.STEPS).notes
     dear = make_run("clip_higher", 0, counts, step_tokens=1000)
     assert "the nearest evaluations differ in tokens" in compare_runs([runs[0], dear], at=At.TOKENS).notes[0]
@@ -81,11 +83,11 @@ def test_runs_at_unequal_points_are_noted(make_run):
 def test_runs_without_their_samples_cannot_be_compared(make_study):
     runs = make_study({"grpo": 0.0, "atr": 0.1}, num_seeds=1)
     runs[0].evaluation_path("exam", 4).unlink()
-    with pytest.raises(RunFolderError, match="compared problem by problem"):
+    with pytest.raises(RunFolderError, match="has no samples of exam"):
         compare_runs(runs)
 
 
-def test_the_library_on_plain_arrays_says_what_the_comparison_of_runs_says(make_study):
+def test_the_library_on_arrays_agrees_with_the_comparison_of_runs(make_study):
     runs = make_study({"grpo": 0.0, "atr": 0.25, "clip_higher": 0.0}, num_seeds=4)
     found = compare_runs(runs)
     answers = {

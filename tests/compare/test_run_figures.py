@@ -130,9 +130,9 @@ def test_titles_units_and_legends_are_there(folder):
         "share of tokens, %",
         "high side (A > 0)",
         "low side (A < 0)",
-        "test, Mean@8 with 95 % over problems",
+        "test, Mean@8 with 95 % interval over problems",
         "test, Pass@8",
-        "validation, Mean@8 with 95 % over problems",
+        "validation, Mean@8 with 95 % interval over problems",
         "validation, Pass@8",
     ):
         assert text in found
@@ -140,7 +140,7 @@ def test_titles_units_and_legends_are_there(folder):
     assert "not recorded" not in found
 
 
-def test_what_is_drawn_is_what_was_recorded(folder):
+def test_the_figure_shows_the_recorded_values(folder):
     write_metrics(folder, 10)
     write_evaluations(folder, [0, 5, 10])
     figure = combined(folder)
@@ -174,7 +174,7 @@ def test_a_run_of_any_length_is_drawn_without_a_warning(folder, num_steps):
     assert ("not recorded" in found) == (num_steps != 1)
 
 
-def test_an_empty_folder_says_what_is_missing(tmp_path):
+def test_figures_of_an_empty_folder_name_the_missing_quantities(tmp_path):
     assert texts(render(RunFolder(tmp_path))).count("not recorded") >= 5
 
 
@@ -185,7 +185,7 @@ def test_values_that_are_missing_or_not_finite_leave_gaps(folder):
     )
     found = texts(render(folder))
     assert found.count("not recorded") == 2  # length and clip shares
-    assert "validation, Mean@K with 95 % over problems" in found
+    assert "validation, Mean@K with 95 % interval over problems" in found
 
 
 def test_names_are_text_and_no_formulas(folder):
@@ -194,7 +194,7 @@ def test_names_are_text_and_no_formulas(folder):
     render(folder)
 
 
-def test_a_moving_mean_is_centred_and_skips_what_is_missing():
+def test_a_moving_mean_is_centered_and_ignores_missing_values():
     values = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
     assert moving_mean(values, 3).tolist() == [1.5, 2.0, 3.0, 4.0, 4.5]
     values[2] = np.nan
@@ -203,13 +203,13 @@ def test_a_moving_mean_is_centred_and_skips_what_is_missing():
     assert moving_mean(np.array([7.0]), 5).tolist() == [7.0]
 
 
-def test_a_figures_folder_that_cannot_be_made_is_one_line(folder):
+def test_a_figures_folder_that_cannot_be_created_is_a_one_line_error(folder):
     folder.figures_dir.write_text("a file")
     with pytest.raises(RunFolderError, match="cannot draw into"):
         draw_run(folder)
 
 
-def test_figures_use_no_global_state_no_torch_and_no_place_outside_the_runs_folder(folder, tmp_path):
+def test_figures_use_no_global_state_no_torch_and_no_path_outside_the_runs_directory(folder, tmp_path):
     write_metrics(folder, 5)
     code = (
         "import sys\nfrom pathlib import Path\n"

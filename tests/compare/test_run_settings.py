@@ -3,14 +3,14 @@ from __future__ import annotations
 from atrium.compare.run_settings import differing, label, labels, method_keys
 
 
-def test_runs_differ_where_values_do_and_not_in_settings_that_one_version_lacks():
+def test_runs_differ_in_values_but_not_in_settings_that_one_version_lacks():
     runs = [{"a": "1", "b": "2", "new": "0"}, {"a": "1", "b": "3"}, {"a": "1", "b": "2", "new": "0"}]
     assert differing(runs) == ["b"]
     assert differing([*runs, {"a": "1", "b": "2", "new": "1"}]) == ["b", "new"]
     assert differing([]) == []
 
 
-def test_a_section_in_place_of_a_value_differs_in_all_of_it():
+def test_a_section_instead_of_a_value_differs_in_all_its_keys():
     off, on = {"kl": "null", "x": "1"}, {"kl.kind": "k3", "kl.coefficient": "0.1", "x": "1"}
     assert differing([off, on]) == ["kl", "kl.kind", "kl.coefficient"]
 
@@ -20,13 +20,13 @@ def test_settings_of_one_kind_of_a_section_differ_from_another_kind():
     assert differing([one, other]) == ["d.kind", "d.delta", "d.lower"]
 
 
-def test_seeds_and_places_make_no_method():
+def test_seeds_and_paths_do_not_distinguish_methods():
     one = {"seed": "0", "runs_dir": "a", "compute.device": "cpu", "tracking.kind": "x", "delta": "1"}
     other = {"seed": "1", "runs_dir": "b", "compute.device": "cuda", "tracking.kind": "y", "delta": "2"}
     assert method_keys([one, other]) == ["delta"]
 
 
-def test_a_label_leaves_out_what_is_absent_and_digits_that_tell_nothing_apart():
+def test_a_label_omits_absent_values_and_unneeded_digits():
     keys, groups = ["kind", "delta"], [("kl3", "0.023143551314209754"), ("none", "null")]
     assert list(labels(keys, groups).values()) == ["kl3 · delta 0.02314", "none"]
     close = [*groups, ("kl3", "0.023143551314209755")]
@@ -54,6 +54,6 @@ def test_differences_are_found_in_time_linear_in_the_number_of_runs():
     assert num_reads(400) <= 11 * num_reads(40)
 
 
-def test_a_word_that_repeats_stands_once_in_a_label():
+def test_a_repeated_word_occurs_once_in_a_label():
     assert label(["algorithm.name", "divergence.kind"], ["kl3", "kl3"]) == "kl3"
     assert label(["flag"], ["true"]) == "flag true"

@@ -29,8 +29,8 @@ _HOSTILE = {
     "aliases in lists": (_bomb("[", "]"), "values"),
     "aliases in mappings": (_bomb("{", "}"), "values"),
     "an alias of itself": ("a: &a [*a]", "refers to a value that contains it"),
-    "a date by its tag": ("a: !!timestamp 2020-01-01", "names a type"),
-    "a class": ("a: !!python/object/apply:os.system [true]", "names a type"),
+    "a date by its tag": ("a: !!timestamp 2020-01-01", "has the YAML tag"),
+    "a class": ("a: !!python/object/apply:os.system [true]", "has the YAML tag"),
     "deep lists": ("a: " + "[" * 50_000 + "]" * 50_000, "levels|maximum nesting depth"),
     "deep mappings": ("a: " + "{a: " * 5_000 + "1" + "}" * 5_000, "levels"),
 }

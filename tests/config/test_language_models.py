@@ -69,11 +69,12 @@ def test_an_experiment_of_a_pretrained_model_holds_for_a_local_copy_of_it(tmp_pa
 
 
 def test_random_weights_need_an_architecture():
-    with pytest.raises(ConfigError, match=r"weights=random needs model\.architecture.*qwen3_0_6b"):
+    with pytest.raises(ConfigError, match=r"weights=random requires model\.architecture.*qwen3_0_6b"):
         compose(["model=hub", "model.source=somebody/model", "model.weights=random"])
 
 
 @pytest.mark.full
+@pytest.mark.release
 @pytest.mark.parametrize("name", SOURCES)
 def test_an_experiment_names_all_its_methods_in_lines_that_compose(name):
     text = (conf_folder() / "experiment" / f"{name}.yaml").read_text(encoding="utf-8").replace("\\\n#", "")
@@ -132,7 +133,7 @@ def test_a_model_too_large_for_the_machine_is_refused_before_it_is_loaded(with_a
     overrides = ["model=qwen3_8b", "model.weights=random", "dataset=math", "benchmark=math_suite"]
     config = compose(overrides, machine=with_a_gpu)
     with pytest.raises(
-        ConfigError, match=r"at least 1\d\d\.\d GB of GPU memory .*there are 80\.0 GB; to fit: rollout"
+        ConfigError, match=r"at least 1\d\d\.\d GB of GPU memory .*only 80\.0 GB are available; use rollout"
     ):
         check_memory(config, known_shape(config), 80 * 10**9)
     check_memory(config, known_shape(config), 280 * 10**9)

@@ -26,6 +26,7 @@ def test_the_built_in_model_runs_on_one_cpu_thread_wherever_it_is():
         "micro_batch_tokens": 16384,
         "recompute_activations": False,
         "packing": True,
+        "compile": False,
     }
     assert _resolved("tiny", CPU) == _resolved("tiny", GPU) == expected
 
@@ -39,6 +40,7 @@ def test_other_models_use_what_the_machine_has():
         "micro_batch_tokens": 4096,
         "recompute_activations": False,
         "packing": "auto",
+        "compile": False,
     }
     assert _resolved("hub", GPU) == {
         "device": "cuda",
@@ -48,6 +50,7 @@ def test_other_models_use_what_the_machine_has():
         "micro_batch_tokens": "auto",  # measured once the model is there
         "recompute_activations": "auto",
         "packing": "auto",
+        "compile": "auto",  # until packing is settled
     }
 
 
@@ -65,6 +68,7 @@ def test_what_is_given_stays():
         "micro_batch_tokens": 7,
         "recompute_activations": True,
         "packing": False,
+        "compile": True,
     }
     assert _resolved("tiny", CPU, **given) == given
 

@@ -28,11 +28,33 @@ WRONG = [
         "reward.overlong.slope=3: unknown",
     ),
     (
-        {"divergence": {"kind": "none", "delta": 1}},
-        "divergence.delta=1: unknown key; the keys in divergence of",
+        {"divergence": {"kind": "none", "zeta": 1}},
+        "divergence.zeta=1: unknown key; the keys in divergence of kind none are kind; divergence=OPTION "
+        "replaces the whole section",
     ),
-    ({"divergence": {"kind": "none", "delta": 1}}, "divergence=OPTION replaces the whole part"),
-    ({"algorithm.surrogate.cap": 3.0}, "the keys in algorithm.surrogate of kind clip are gradient, kind"),
+    ({"algorithm.surrogate.zeta": 3.0}, "the keys in algorithm.surrogate of kind clip are gradient, kind"),
+    # Keys of another kind of the section.
+    (
+        {"model.source": "X"},
+        "model.source=X: unknown key in model of kind tiny; it belongs to kind hub; use model=hub "
+        "model.source=X",
+    ),
+    (
+        {"rollout.gpu_memory_fraction": 0.5},
+        "it belongs to kind vllm; use rollout=vllm rollout.gpu_memory_fraction=0.5",
+    ),
+    ({"dataset.source": "my file.csv"}, "use dataset=file 'dataset.source=\"my file.csv\"'"),
+    ({"divergence": {"kind": "none", "delta": 1}}, " more; use divergence=ratio divergence.delta=1"),
+    (
+        {"algorithm.surrogate.cap": 3.0},
+        "unknown key in algorithm.surrogate of kind clip; it belongs to the kinds dual_clip, two_sided_clip, "
+        "gradient_preserving_clip; use algorithm.surrogate.kind=dual_clip algorithm.surrogate.cap=3.0",
+    ),
+    (
+        {"algorithm.correction": [{**BAND, "cap": 2.0}]},
+        "algorithm.correction.0.cap=2.0: unknown key in algorithm.correction.0 of kind masked_importance; it "
+        "belongs to ",
+    ),
     # Keys of a list's only section, and of one of several.
     (
         {"algorithm.correction": [{"kind": "truncated_importance", "cap": 2.0, "lowr": 0.5}]},
@@ -47,7 +69,7 @@ WRONG = [
     # Missing.
     (
         {"reward.overlong": {"buffer_tokens": 5}},
-        "reward.overlong.factor is missing: Penalty",
+        "reward.overlong.factor is missing: Size of the penalty",
     ),
     # Types.
     ({"num_steps": 1.5}, "num_steps must be a whole number, got 1.5"),
@@ -88,20 +110,23 @@ WRONG = [
     ({"compute.device": "gpu"}, "compute.device must be one of cpu, cuda or auto"),
     ({"compute.dtype": "float16"}, "compute.dtype must be one of float32, bfloat16 or auto"),
     # Combinations.
-    ({"optimizer.num_minibatches": 3}, "optimizer.num_minibatches=3 does not divide rollout.num_prompts=64"),
-    ({"rollout.num_prompts": 6}, "rollout.num_prompts=6, and groups stay whole; use 1, 2, 3, 6"),
-    ({"rollout.max_batch_tokens": 64}, "rollout.max_batch_tokens=64 does not hold one prompt"),
-    ({"rollout.max_new_tokens": 113}, "rollout.max_new_tokens=113 does not fit: model.context_length=128"),
-    ({"evaluation.max_new_tokens": 113}, "evaluation.max_new_tokens=113 does not fit"),
-    ({"model.num_key_value_heads": 3}, "model.num_key_value_heads=3 does not divide model.num_heads=4"),
-    ({"dataset.min_operands": 9}, "dataset.min_operands=9 is above dataset.max_operands=7"),
-    ({"reward.correct": 0.0}, "reward.correct=0 must be above reward.incorrect=0"),
-    ({"reward.no_answer": 2.0}, "reward.correct=1 must be above reward.no_answer=2"),
+    ({"optimizer.num_minibatches": 3}, "optimizer.num_minibatches must divide rollout.num_prompts=64"),
+    ({"rollout.num_prompts": 6}, "got 4; use one of 1, 2, 3, 6"),
+    ({"rollout.max_batch_tokens": 64}, "rollout.max_batch_tokens must be at least the tokens of one prompt"),
+    (
+        {"rollout.max_new_tokens": 113},
+        "rollout.max_new_tokens must be at most 112, which is model.context_length=128",
+    ),
+    ({"evaluation.max_new_tokens": 113}, "evaluation.max_new_tokens must be at most 112"),
+    ({"model.num_key_value_heads": 3}, "model.num_key_value_heads must divide model.num_heads=4, got 3"),
+    ({"dataset.min_operands": 9}, "dataset.min_operands must be at most dataset.max_operands=7, got 9"),
+    ({"reward.correct": 0.0}, "reward.correct=0 must be greater than reward.incorrect=0"),
+    ({"reward.no_answer": 2.0}, "reward.correct=1 must be greater than reward.no_answer=2"),
     (OVERLONG, "rollout.max_new_tokens=64"),
     ({"optimizer.schedule": "linear", "num_steps": 5}, "optimizer.schedule=linear has no effect"),
-    ({"evaluation.temperature": 0.0}, "evaluation.num_samples=8 at evaluation.temperature=0"),
+    ({"evaluation.temperature": 0.0}, "evaluation.num_samples must be 1 with evaluation.temperature=0"),
     ({**GREEDY, "evaluation.top_p": 0.9}, "evaluation.top_p=0.9 has no effect"),
-    ({"evaluation.every_num_steps": None}, "checkpoint.keep_best=true needs validation"),
+    ({"evaluation.every_num_steps": None}, "checkpoint.keep_best=true requires validation"),
     ({"rollout.group_size": 1}, "rollout.group_size=1"),
 ]
 
@@ -159,7 +184,7 @@ def test_a_name_of_other_programs_suggests_the_setting(key):
 
 @pytest.mark.parametrize("line", ["divergence.kind=triangular", "reward.kind=mine", "grader.kind=sql"])
 def test_an_unknown_kind_mentions_plugins(line):
-    with pytest.raises(ConfigError, match=r"your own kind needs --plugin FILE\.py"):
+    with pytest.raises(ConfigError, match=r"load a kind of your own with --plugin FILE\.py"):
         compose([line])
 
 

@@ -86,20 +86,20 @@ def test_files_go_with_each_other_and_with_several_values(own):
 @pytest.mark.parametrize(
     ("group", "text", "said"),
     [
-        ("experiment", "defaults: [{algorithm: atr}]", "use names of conf/experiment and"),
+        ("experiment", "defaults: [{algorithm: atr}]", "expected a name in conf/experiment or"),
         ("experiment", "defaults: 3", "must be a list"),
-        ("tracking", "defaults: [mlflow, wandb]", "names 2 files of conf/tracking; use one"),
+        ("tracking", "defaults: [mlflow, wandb]", "must name one file of conf/tracking, got 2"),
         ("experiment", "- 1", "contains no settings"),
         ("experiment", "a: [", "cannot be read"),
-        ("algorithm", "name: mine\nsurrogate: {kind: clip}", "which file of conf/algorithm it starts from"),
+        ("algorithm", "name: mine\nsurrogate: {kind: clip}", "must start from a file of conf/algorithm"),
         ("dataset", "kind: hub", r"begin it with `defaults: \[NAME\]`, where NAME is one of arithmetic,"),
         ("algorithm", "defaults: [grpo]", "no line `name:`"),
-        ("algorithm", "defaults: [grpo]\nname: dapo", "recorded as another method's"),
+        ("algorithm", "defaults: [grpo]\nname: dapo", "recorded under another method's name"),
         ("algorithm", "defaults: [grop]\nname: mine", "algorithm=grop: unknown option; did you"),
         ("optimizer", "defaults: [adamw]\nlearning_rat: 1", "learning_rat"),
         ("optimizer", "defaults: [adamw]\n_target_: os.system", "_target_ cannot be set"),
         ("optimizer", "defaults: [adamw]\nkind: '${oc.env:HOME}'", "an interpolation cannot call a resolver"),
-        ("recipe", "hydra: {searchpath: [file:///tmp]}", "Hydra's own settings are fixed"),
+        ("recipe", "hydra: {searchpath: [file:///tmp]}", "Hydra's own settings cannot be changed"),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line(own, group, text, said):

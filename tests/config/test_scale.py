@@ -46,15 +46,35 @@ def hub(source, *more):
 @pytest.mark.parametrize("name", NUM_PARAMETERS)
 def test_a_language_model_alone_brings_the_scale_of_a_language_model(name):
     config = compose([f"model={name}", *MATH])
-    shortest = 4096 if config.model.thinking else 1024
+    thinks = config.model.thinking
+    shortest = 4096 if thinks else 1024
     is_small = NUM_PARAMETERS[name] < LARGE_MODEL
     assert config.optimizer.learning_rate == (1e-5 if is_small else 1e-6)
-    assert shortest <= config.rollout.max_new_tokens == config.evaluation.max_new_tokens
+    assert shortest <= config.rollout.max_new_tokens
+    # As long as the literature lets models think, and few enough to take a tenth of the run.
+    answer_tokens = 32_768 if thinks else config.rollout.max_new_tokens
+    assert config.evaluation.max_new_tokens == answer_tokens
+    assert config.evaluation.tests_before is not thinks
     assert config.rollout.max_new_tokens <= config.model.architecture["max_position_embeddings"] // 2
     assert config.experiment_name == name
     assert (config.evaluation.temperature, config.evaluation.top_p) == (
         (0.6, 0.95) if config.model.thinking or is_small else (0.7, 0.8)
     )
+
+
+def test_a_thinking_model_trains_on_harder_problems_than_math_unless_told_otherwise():
+    lines = ["model=qwen3_1_7b"]
+    config = compose(lines)
+    assert (config.dataset.name, config.benchmark.name) == ("deepscaler", "aime_all")
+    [note] = compose_notes(config, lines)
+    assert "dataset=deepscaler benchmark=aime_all" in note
+    assert compose(["model=hub", "model.source=Qwen/Qwen3-1.7B"]).dataset.name == "deepscaler"
+    assert compose([*lines, "benchmark=math_suite"]).benchmark.name == "math_suite"
+    for other in ("dataset=math", "experiment=rpg_qwen3_4b_2k"):
+        assert compose([*lines, other, "benchmark=math_suite"]).dataset.name != "deepscaler"
+    for other in ("recipe=direct", "model.weights=random", "debug=tiny_steps"):
+        assert compose([*lines, other]).dataset.kind == "arithmetic"
+    assert compose(["model=qwen2_5_math_1_5b"]).dataset.kind == "arithmetic"
 
 
 def test_adapters_get_a_larger_rate_than_whole_weights():
@@ -155,7 +175,7 @@ def test_a_scale_that_cannot_be_meant_is_an_error_unless_it_is_typed(
         compose([*lines, exempt])
     typed = [*lines, "optimizer.learning_rate=5e-4", "rollout.max_new_tokens=256"]
     notes = compose_notes(compose(typed), typed)
-    assert len(notes) == 3
+    assert len(notes) == 2
     assert all(note.endswith("it is used because it was typed") for note in notes)
 
 
@@ -175,6 +195,6 @@ def test_a_model_that_cannot_fit_is_refused_in_one_line_before_anything_is_loade
     monkeypatch.setattr("atrium.runs.provenance.memory_limit_mb", lambda: 8192)
     assert main(["train", *hub("Qwen/Qwen3-1.7B"), f"runs_dir={tmp_path}", "compute.device=cpu"]) == 2
     printed = capsys.readouterr()
-    assert re.search(r"needs at least 28\.\d GB of main memory.*there are 8\.6 GB; to fit:", printed.err)
+    assert re.search(r"needs at least 28\.\d GB of main memory.*only 8\.6 GB are available; use", printed.err)
     assert len(printed.err.splitlines()) == 1
     assert printed.out == ""

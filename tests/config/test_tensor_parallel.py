@@ -43,8 +43,8 @@ def with_a_gpu(monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (["rollout.tensor_parallel=2"], "does not divide compute.num_processes=1, and processes that share"),
-        (["rollout.tensor_parallel=3", "compute.num_processes=4"], "use 1, 2, 4, or a number of"),
+        (["rollout.tensor_parallel=2"], "must divide compute.num_processes=1, since processes that share"),
+        (["rollout.tensor_parallel=3", "compute.num_processes=4"], "use 1, 2, 4, or change"),
         (
             [
                 "rollout.tensor_parallel=4",
@@ -52,11 +52,11 @@ def with_a_gpu(monkeypatch):
                 "compute.num_nodes=2",
                 "compute.rendezvous=a:1",
             ],
-            "must be on one node",
+            "must run on one node",
         ),
         (
             ["rollout.tensor_parallel=2", "compute.num_processes=6", "rollout.num_prompts=4"],
-            "num_prompts=4 times rollout.tensor_parallel=2, .* divides it: 2, 4, 8",
+            "num_prompts=4 times rollout.tensor_parallel=2, .* use a total of 2, 4, 8",
         ),
         (["rollout.tensor_parallel must be"], "rollout.tensor_parallel must be"),
     ],
@@ -68,7 +68,7 @@ def test_processes_that_cannot_share_engines_are_refused(settings, said):
 
 def test_fewer_engines_than_processes_need_fewer_prompts():
     shared = ["rollout=vllm", "compute.num_processes=8", "rollout.num_prompts=4"]
-    with pytest.raises(ConfigError, match=r"does not divide rollout\.num_prompts=4, and"):
+    with pytest.raises(ConfigError, match=r"must divide rollout\.num_prompts=4, since"):
         compose([*shared, "optimizer.num_minibatches=1"])
     config = compose([*shared, "optimizer.num_minibatches=1", "rollout.tensor_parallel=2"])
     assert config.rollout.ranks_per_engine == 2
@@ -80,7 +80,7 @@ SERVED = ("rollout=vllm", "rollout.placement=server", "rollout.num_servers=2", "
 def test_servers_have_processes_of_their_own():
     rollout = compose(SERVED).rollout
     assert (rollout.processes_per_engine, rollout.ranks_per_engine) == (2, 1)
-    with pytest.raises(ConfigError, match=r"devices=\[1, 2\]: .* need 4 on each machine"):
+    with pytest.raises(ConfigError, match=r"devices must name 4 GPUs of each machine .*got \[1, 2\]"):
         compose([*SERVED, "rollout.devices=[1,2]"])
     with pytest.raises(ConfigError, match=r"gives one engine the GPUs 0, 0, but .*tensor_parallel=2"):
         compose([*SERVED, "rollout.devices=[1,2,0,0]"])
@@ -106,7 +106,7 @@ def test_each_process_of_a_server_has_a_gpu_of_its_own(
         ranks.local_rank = local_rank
         assert engine_devices(config, ranks) == of_rank
     monkeypatch.setattr("atrium.assemble.servers.visible_gpus", lambda: tuple("0123"))
-    with pytest.raises(ConfigError, match=r"name others with rollout\.devices"):
+    with pytest.raises(ConfigError, match=r"choose other GPUs with rollout\.devices"):
         engine_devices(config, ranks)
 
 
@@ -119,7 +119,7 @@ def test_other_engines_do_not_know_the_setting():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (["rollout.tensor_parallel=2"], "rollout.tensor_parallel=2 does not divide compute.num_processes=1"),
+        (["rollout.tensor_parallel=2"], "rollout.tensor_parallel=2 must divide compute.num_processes=1"),
         (
             ["rollout.tensor_parallel=3", "compute.num_processes=3"],
             "cannot split the model's 4 attention heads; use 1, 2, 4",
@@ -146,7 +146,7 @@ def test_ranks_that_were_started_otherwise_are_refused_before_they_meet(monkeypa
         for name, value in started.items():
             monkeypatch.setenv(name, value)
         with (
-            pytest.raises(ConfigError, match=r"tensor_parallel=2 .* start a multiple of 2"),
+            pytest.raises(ConfigError, match=r"tensor_parallel must divide .* got 2; start a multiple of 2"),
             joined_ranks(config),
         ):
             pass
@@ -212,7 +212,7 @@ def test_the_built_in_model_and_others_are_checked_alike(with_a_gpu):
 
 def test_the_memory_of_a_device_is_that_of_its_part(with_a_gpu):
     # 8.19e9 parameters: 131.1 GB to train, 16.4 GB to sample; 8 ranks hold 16.4 GB of the trainer each, and
-    # 10.7 GB of units at work.
+    # 10.7 GB of gathered weights.
     def check(*settings, device_bytes):
         config = compose([*RANDOM_8B, "compute.num_processes=8", *settings], machine=with_a_gpu)
         check_memory(config, known_shape(config), device_bytes)
@@ -220,10 +220,10 @@ def test_the_memory_of_a_device_is_that_of_its_part(with_a_gpu):
     check(device_bytes=80 * GB)
     with pytest.raises(
         ConfigError,
-        match=r"there are 32\.0 GB; to fit: rollout\.tensor_parallel=2 compute\.offload=true$",
+        match=r"only 32\.0 GB are available; use rollout\.tensor_parallel=2 compute\.offload=true$",
     ):
         check(device_bytes=32 * GB)
-    with pytest.raises(ConfigError, match=r"gives vLLM 16\.0 GB, but the weights in bfloat16 take 16\.4 GB"):
+    with pytest.raises(ConfigError, match=r"gives vLLM 16\.0 GB, but the weights in bfloat16 need 16\.4 GB"):
         check("rollout.sleep_level=1", device_bytes=40 * GB)
     check("rollout.tensor_parallel=4", device_bytes=64 * GB)
     check("rollout.tensor_parallel=4", "compute.offload=true", device_bytes=32 * GB)

@@ -55,18 +55,21 @@ def test_a_prompt_is_text_or_a_message_list(value, expected):
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ("", "no question"),
-        (None, "no question"),
-        (3, "no question"),
-        ([], "no question"),
-        (["text"], "no question"),
+        ("", "the question is missing"),
+        (None, "the question is missing"),
+        (3, "the question is missing"),
+        ([], "the question is missing"),
+        (["text"], "the question is missing"),
         ([SYSTEM], "no user turn with text"),
         ([ANSWER], "no user turn with text"),
         ([{"role": "user", "content": " "}], "no user turn with text"),
-        ([USER, SYSTEM, THEN], "a system turn that is not the first"),
-        ([USER, {"role": "tool", "content": "3"}, THEN], "unknown role 'tool' of a turn; known are system, "),
-        ([{"role": "user", "content": None}], "a turn of the user has no text"),
-        ([IMAGE], "a part of the type 'image', which is not text"),
+        ([USER, SYSTEM, THEN], "a system turn must be the first"),
+        (
+            [USER, {"role": "tool", "content": "3"}, THEN],
+            "a turn has the unknown role 'tool', expected one of system, ",
+        ),
+        ([{"role": "user", "content": None}], "a turn with the role user has no text"),
+        ([IMAGE], "a part of type 'image', expected text"),
     ],
 )
 def test_a_message_list_without_a_readable_question_says_why(value, reason):

@@ -102,7 +102,7 @@ def test_rows_that_share_a_question_and_differ_in_the_answer_are_refused(tmp_pat
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(
-        DataError, match=r"60 of 60 rows .* ask 'Solve puzzle 0\.'\), .* set benchmark\.fields\.question"
+        DataError, match=r"60 of 60 rows .*'Solve puzzle 0\.'\); set benchmark\.fields\.question"
     ):
         _load(path)
     assert len(_load(path, "fields.question=[puzzle]").problems) == 60
@@ -133,7 +133,7 @@ def test_an_answer_of_several_parts_is_refused_with_the_settings_that_read_it(
         _load(path)
     assert f"set benchmark.fields.answer={line} " in str(caught.value)
     assert "benchmark.fields.verifier=answer" in str(caught.value)
-    assert "a row has question, answer, puzzle; set" in str(caught.value)
+    assert "a row has question, answer, puzzle" in str(caught.value)
     assert [problem.answer for problem in _load(path, f"fields.answer={line}").problems] == [expected]
 
 
@@ -166,9 +166,9 @@ def test_choices_of_every_layout_are_shown_with_letters(tmp_path, choices, answe
 @pytest.mark.parametrize(
     ("choices", "answer", "reason"),
     [
-        (["1", "2", "3"], 1, "may be several of the 3 choices"),
-        (["3", "4"], "C", "'C' is none of the 2 choices"),
-        (["3", "3"], "A", "2 to 26 different choices"),
+        (["1", "2", "3"], 1, "matches several of the 3 choices"),
+        (["3", "4"], "C", "'C' matches none of the 2 choices"),
+        (["3", "3"], "A", "2 to 26 different texts"),
         (["3"], "A", "got 1"),
         ([["3"], "4"], "A", "a choice has no text"),
     ],

@@ -75,10 +75,10 @@ def test_repeats_are_dropped_and_counted_whatever_their_layout(read):
     assert [problem.answer for problem in loaded.problems] == ["1", "4", "9"]
     assert (loaded.origin.num_rows, loaded.origin.num_repeated, loaded.origin.num_problems) == (7, 4, 3)
     assert loaded.origin.warnings == (
-        "4 of 7 rows repeat a problem, 3 remain (1 repeats have another answer, the first one counts)",
+        "4 of 7 rows repeat a problem, 3 remain (1 repeats have another answer; the first answer is used)",
     )
     assert read([*rows, *rows], expected_num_rows=6, expected_num_problems=3).origin.num_repeated == 3
-    with pytest.raises(DataError, match="expected 6 distinct problems, got 3"):
+    with pytest.raises(DataError, match="must have 6 distinct problems, got 3"):
         read([*rows, *rows], expected_num_problems=6)
 
 
@@ -108,10 +108,10 @@ def test_an_instruction_is_taken_off_or_kept_and_told_either_way(read):
     assert [p.question for p in stripped.problems] == ["What is 0+1?", "What is 1+1?", "What is 2+1?"]
     assert (stripped.origin.num_instructions, stripped.origin.num_repeated) == (3, 1)
     assert "3 questions contain an instruction" in stripped.origin.warnings[1]
-    assert stripped.origin.warnings[1].endswith("taken off")
+    assert stripped.origin.warnings[1].endswith("which is removed")
     kept = read(rows, fields=FIELDS.model_copy(update={"metadata": {}}), instruction="keep")
     assert kept.problems[0].question == rows[0]["problem"]
-    assert "kept, so choose a prompt without one" in kept.origin.warnings[0]
+    assert "which is kept; choose a prompt without an instruction" in kept.origin.warnings[0]
 
 
 def test_rows_are_chosen_by_the_values_of_fields(read):
@@ -139,7 +139,7 @@ def test_rows_without_a_question_or_an_answer_are_left_out_and_listed(read):
     assert warning.startswith("4 rows contain no problem: ")
     assert "expected one answer, got a list of 2: set dataset.fields.answer=answer[0] " in warning
     with pytest.raises(
-        DataError, match=r"no row contains a problem: no question \(row 1\); a row has problem, answer; set"
+        DataError, match=r"no row contains a problem \(the question is missing \(row 1\)\); set"
     ):
         read(rows[1:2])
 
@@ -160,5 +160,5 @@ def test_a_field_names_the_cluster_of_each_problem(read):
     fields = Fields(question=("q",), answer=("a",), cluster=("round", "contest"))
     loaded = read(rows, fields=fields)
     assert [problem.metadata["cluster"] for problem in loaded.problems] == ["0", "0", "1", "1"]
-    with pytest.raises(DataError, match="no row has a field for the cluster: expected round;"):
+    with pytest.raises(DataError, match="no row has a field for the cluster, expected round;"):
         read(rows, fields=fields.model_copy(update={"cluster": ("round",)}))

@@ -40,7 +40,7 @@ def test_a_dataset_knows_its_hash_and_size():
 
 
 def test_a_dataset_refuses_a_repeated_problem_id():
-    with pytest.raises(DataError, match="'d' contains problem_id 'p-0' twice"):
+    with pytest.raises(DataError, match="'d' contains the problem_id 'p-0' twice"):
         Dataset(name="d", problems=(*_problems(2), _problems(1)[0]))
 
 

@@ -138,7 +138,7 @@ def test_option_of_a_template_without_options_is_refused():
     ],
 )
 def test_turn_that_the_template_leaves_out_is_refused(chat_template, fields, what):
-    with pytest.raises(ConfigError, match=f"leaves out the {what}"):
+    with pytest.raises(ConfigError, match=f"omits the {what}"):
         _check(chat_template, **fields)
 
 

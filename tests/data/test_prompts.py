@@ -97,7 +97,10 @@ def test_a_problems_system_turn_precedes_the_templates_and_earlier_turns_precede
 
 def test_turns_before_a_plain_text_prompt_are_refused_with_the_way_out():
     problem = replace(PROBLEM, turns=(("system", "Be brief."),))
-    with pytest.raises(ConfigError, match=r"'bare' is plain text, and problem 'p' has a system turn .*drop"):
+    with pytest.raises(
+        ConfigError,
+        match=r"'bare' is plain text, but problem 'p' has a turn before its question \(role system\).*drop",
+    ):
         encode_prompt(SpellingTokenizer(SPELLED), problem, PROMPT_TEMPLATES["bare"])
 
 
@@ -112,7 +115,7 @@ def _asked(template):
 
 def test_a_chat_template_without_a_system_turn_is_named_with_the_way_out():
     refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
-    with pytest.raises(ConfigError, match=r"'qwen_boxed' does not fit .*no system role.*user_boxed"):
+    with pytest.raises(ConfigError, match=r"'qwen_boxed': .*no system role.*user_boxed"):
         encode_prompt(SpellingTokenizer(refuses + SPELLED), PROBLEM, PROMPT_TEMPLATES["qwen_boxed"])
     assert encode_prompt(SpellingTokenizer(refuses + SPELLED), PROBLEM, PROMPT_TEMPLATES["dapo"]).size
 
@@ -139,7 +142,7 @@ def test_a_chat_template_without_a_system_turn_is_named_with_the_way_out():
 def test_a_hostile_chat_template_is_one_line(hostile, said):
     limits = resource.getrlimit(resource.RLIMIT_AS)
     encode = prompt_encoder(SpellingTokenizer(hostile), PROMPT_TEMPLATES["question"])
-    with pytest.raises(ConfigError, match=r"^prompt template 'question' .*chat template") as refused:
+    with pytest.raises(ConfigError, match=r"^prompt template 'question': .*chat template") as refused:
         encode(PROBLEM)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -211,12 +214,12 @@ def test_a_template_needs_exactly_one_place_for_the_question(user):
 
 
 def test_a_system_turn_without_a_chat_template_is_refused_as_idle():
-    with pytest.raises(ValueError, match="no effect without it"):
+    with pytest.raises(ValueError, match="no effect without a chat template"):
         PromptTemplate(name="t", system="s", use_chat_template=False)
 
 
 def test_a_tokenizer_without_a_chat_template_is_named_with_the_way_out():
-    with pytest.raises(ConfigError, match="has none; choose one of r1, base_boxed, bare"):
+    with pytest.raises(ConfigError, match="has none; choose another prompt template: r1, base_boxed, bare"):
         encode_prompt(SpellingTokenizer(None), PROBLEM, PROMPT_TEMPLATES["qwen_boxed"])
 
 

@@ -58,10 +58,12 @@ def test_fewer_training_problems_are_some_of_all():
 
 def test_too_few_problems_are_an_error_that_says_what_to_lower():
     with pytest.raises(
-        DataError, match="'mine' has 15 problems: num_validation=10 and num_test=5 leave nothing"
+        DataError, match="'mine' has 15 problems, of which num_validation=10 and num_test=5 leave nothing"
     ):
         _split(_problems(15))
-    with pytest.raises(DataError, match="leave fewer than num_train=86 to train on; lower them"):
+    with pytest.raises(
+        DataError, match="leave fewer than num_train=86 for training; set num_validation=2 num_test=2"
+    ):
         _split(_problems(100), num_train=86)
     assert len(_split(_problems(16)).train) == 1
 

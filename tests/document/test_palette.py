@@ -9,7 +9,7 @@ import atrium.views.dashboard
 from atrium.document.palette import NUM_HUES, places
 from atrium.views.figures.style import COLOURS
 
-PALETTE = Path(atrium.views.dashboard.__file__).with_name("static") / "palette.js"
+STYLE = Path(atrium.views.dashboard.__file__).with_name("static") / "style.css"
 
 
 def named(*methods):
@@ -37,6 +37,6 @@ def test_the_first_eight_differ_in_hue_and_the_ninth_in_dashes():
 
 
 def test_figures_and_the_dashboard_have_the_same_colours():
-    series = re.search(r"series: \[([^\]]+)\]", PALETTE.read_text())[1]
-    assert tuple(re.findall(r'"(#\w+)"', series.upper())) == tuple(colour.upper() for colour in COLOURS)
+    light, _ = STYLE.read_text().split('[data-theme="dark"]')
+    assert re.findall(r"--series-\d: (#\w+)", light) == [colour.lower() for colour in COLOURS]
     assert len(COLOURS) == NUM_HUES

@@ -207,49 +207,55 @@ WRONG = {
     "no_rows": ([], "contains no completions"),
     "no_completion_column": (
         _one(completion=...),
-        r"the column completion .*its columns are prompt, reward",
+        r"columns are missing: completion .*the file has prompt, reward",
     ),
-    "no_prompt_column": (_one(prompt=...), r"the column prompt \(or question, or problem_id\)"),
+    "no_prompt_column": (_one(prompt=...), r"columns are missing: prompt \(or question, or problem_id\)"),
     "unknown_question": (
         _one(prompt="8"),
         r"row 0 of .* answers '8', which is not among the 6 training problems",
     ),
     "unknown_id": (_one(problem_id="p10"), r"answers 'p10', which is not among .*the nearest is 'p[01]'"),
-    "id_of_another_question": (_one(problem_id="p0"), "the question '1\\+2=' but asks '7'"),
+    "id_of_another_question": (
+        _one(problem_id="p0"),
+        "question is '1\\+2=', but the row has the question '7'",
+    ),
     "no_text": (_one(completion=None), "has no completion"),
-    "text_as_numbers": (_one(completion=7), "column completion must hold text, got int64"),
-    "question_as_a_list": (_one(prompt=["7"]), "column prompt must hold text"),
-    "reward_as_text": (_one(reward="high"), "column reward must hold numbers, got string"),
+    "text_as_numbers": (_one(completion=7), "column completion must contain text, got int64"),
+    "question_as_a_list": (_one(prompt=["7"]), "column prompt must contain text"),
+    "reward_as_text": (_one(reward="high"), "column reward must contain numbers, got string"),
     "tokens_as_text": (
         _one(token_ids="8 14"),
-        "column token_ids must hold lists of whole numbers, got string",
+        "column token_ids must contain lists of whole numbers, got string",
     ),
     "fractions_of_tokens": (
         _one(token_ids=[8.5]),
-        "column token_ids must hold lists of whole numbers, got list<",
+        "column token_ids must contain lists of whole numbers, got list<",
     ),
     "logprobs_as_mappings": (
         _one(logprobs=[{"a": 1}]),
-        "column logprobs must hold lists of numbers, got list<",
+        "column logprobs must contain lists of numbers, got list<",
     ),
-    "strange_end": (_one(finish_reason="tired"), "finish_reason 'tired'; expected stop or length"),
+    "strange_end": (_one(finish_reason="tired"), "finish_reason 'tired', expected stop or length"),
     "endless_reward": (_one(reward=float("inf")), "has the reward inf"),
     "positive_logprob": (
         _one(logprobs=[0.5, -1.0, -1.0, -1.0]),
-        "log-probability 0.5, which must be at most 0",
+        "log-probability 0.5, but log-probabilities must be at most 0",
     ),
     "impossible_logprob": (_one(logprobs=[float("-inf")] * 4), "-inf"),
-    "text_without_tokens": (_one(completion="4×3"), "the policy's tokenizer has no tokens for"),
-    "too_few_logprobs": (_one(logprobs=[-1.0] * 3), "3 log-probabilities for 4 tokens"),
-    "ids_of_another_vocabulary": (_one(token_ids=[5, 4000, 1]), "token id 4000, but .* has ids 0 to 34"),
+    "text_without_tokens": (_one(completion="4×3"), "the policy's tokenizer cannot encode"),
+    "too_few_logprobs": (
+        _one(logprobs=[-1.0] * 3),
+        "3 log-probabilities, but the policy's tokenizer gives 4 tokens",
+    ),
+    "ids_of_another_vocabulary": (_one(token_ids=[5, 4000, 1]), "token id 4000, but .* has ids from 0 to 34"),
     "ids_without_the_stop": (
         _one(token_ids=[8, 14, 7]),
-        "finish_reason stop and does not end with a stop token",
+        "finish_reason stop, but does not end with a stop token",
     ),
     "ids_of_other_text": (_one(token_ids=[8, 14, 8, 1]), "do not decode to its text"),
     "nothing_at_all": (_one(completion="", finish_reason="length"), "has no tokens"),
-    "too_long": (_one(completion="1" * 16), r"1 of 1 stored .* rollout.max_new_tokens=16 .* at least 17"),
-    "too_few": (_one(), r"1 of 1 problems have fewer than the 3 stored .*'p1' has 1.*rollout.stored_frac"),
+    "too_long": (_one(completion="1" * 16), r"rollout.max_new_tokens must be at least 17, .* got 16"),
+    "too_few": (_one(), r"1 of 1 problems have fewer than 3 stored .*'p1' with 1.*rollout.stored_frac"),
 }
 
 
@@ -271,7 +277,7 @@ def test_what_is_wrong_with_a_file_is_said_in_one_line(tmp_path, tokenizer, case
 def test_a_file_that_is_none_and_a_folder_without_files_are_said(tmp_path):
     damaged = tmp_path / "damaged.parquet"
     damaged.write_bytes(b"PAR1 and nothing more")
-    with pytest.raises(DataError, match=r"damaged\.parquet cannot be read as Parquet"):
+    with pytest.raises(DataError, match=r"damaged\.parquet is missing or is not a valid Parquet file"):
         read_stored([damaged], PROBLEMS)
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="there are no Parquet files"):
@@ -281,7 +287,7 @@ def test_a_file_that_is_none_and_a_folder_without_files_are_said(tmp_path):
 def test_the_engine_says_when_too_little_is_stored_or_a_stored_completion_is_too_long(tmp_path, policy):
     bank = bank_of(write(tmp_path / "bank.parquet", random_rows(num=3)), policy.tokenizer)
     engine = BankEngine(bank, transformers_engine(policy), stored_frac=1.0, context_length=CONTEXT_LENGTH)
-    with pytest.raises(EngineError, match=r"3 stored completions but a group needs 4"):
+    with pytest.raises(EngineError, match=r"3 stored completions, but a group needs 4"):
         engine.generate(requests_for(["7"], policy.tokenizer, group_size=4), SAMPLING)
-    with pytest.raises(EngineError, match="has 16 tokens but max_new_tokens is 9"):
+    with pytest.raises(EngineError, match=r"max_new_tokens must be at least 16, .* got 9"):
         engine.generate(requests_for(["7"], policy.tokenizer), SamplingParams(max_new_tokens=9))

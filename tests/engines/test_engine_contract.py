@@ -214,7 +214,7 @@ def test_a_prompt_without_room_is_refused_before_anything_is_generated(any_engin
 
 def test_an_empty_prompt_is_refused(any_engine):
     request = GenerationRequest(prompt_token_ids=np.array([], np.int32), sample_seeds=(1,))
-    with pytest.raises(EngineError, match="request 0 is empty"):
+    with pytest.raises(EngineError, match="request 0 must have at least one token"):
         list(any_engine.generate([request], TEMPERATURE_1))
 
 

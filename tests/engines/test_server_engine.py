@@ -259,7 +259,7 @@ def test_unfit_server_is_refused_before_the_first_request(start, variables, dtyp
 def test_sampling_that_the_server_refuses_ends_the_run_with_its_answer(start):
     """Configurations refuse it before anything starts."""
     engine = start(1)
-    with pytest.raises(EngineError, match=r"generate answers 400: .*temperature must be in \[0, 2\]"):
+    with pytest.raises(EngineError, match=r"generate returned 400: .*temperature must be in \[0, 2\]"):
         list(engine.generate(REQUESTS, SamplingParams(max_new_tokens=8, temperature=3.0)))
 
 
@@ -303,7 +303,7 @@ def test_wrong_token_open_server_and_other_model_are_refused(start, folders, tmp
         for path in ("/health", "/weight_info", "/metrics", "/nothing"):
             assert httpx.get(url + path).status_code == 401
         assert httpx.post(f"{url}/collective_rpc", json={}).status_code == 401
-        with pytest.raises(EngineError, match=r"refuses the token; set ATRIUM_TOKEN"):
+        with pytest.raises(EngineError, match=r"rejects the token; set ATRIUM_TOKEN"):
             start(urls=[url], token="wrong")
     with (
         running_server(model, "--middleware", "") as url,
@@ -318,7 +318,7 @@ def test_wrong_token_open_server_and_other_model_are_refused(start, folders, tmp
     (other / "config.json").write_text(text.replace(layers + number, f"{layers}77"))
     with (
         running_server(other) as url,
-        pytest.raises(EngineError, match=r"num_hidden_layers=77, the policy has"),
+        pytest.raises(EngineError, match=r"num_hidden_layers=77, expected"),
     ):
         start(urls=[url], token="right")
 

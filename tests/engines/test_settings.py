@@ -111,9 +111,9 @@ def test_what_is_decoded_at_once_is_bounded_and_shared_by_processes():
 @pytest.mark.parametrize(
     ("line", "obstacle"),
     [
-        ("compute.device=cpu", "compute.device=cpu has no GPU"),
+        ("compute.device=cpu", "compute.device=cpu is not a GPU"),
         ("rollout.devices=[1, 1]", "rollout.devices=[1, 1] names a GPU twice or one of the trainer's"),
-        ("rollout.devices=[1, 0]", "the first 1), and NCCL needs one GPU per process"),
+        ("rollout.devices=[1, 0]", "the first 1), but NCCL requires a separate GPU for each process"),
     ],
 )
 def test_weights_are_sent_to_gpus_of_their_own_or_refused_in_one_line(line, obstacle):
@@ -122,7 +122,7 @@ def test_weights_are_sent_to_gpus_of_their_own_or_refused_in_one_line(line, obst
     assert engine(*sent, "rollout.devices=[2, 1]").sends_weights
     with pytest.raises(ConfigError, match=re.escape(obstacle)) as raised:
         compose([*sent, line])
-    assert str(raised.value).startswith("rollout.weight_transfer=nccl: ")
+    assert str(raised.value).startswith("rollout.weight_transfer=nccl cannot be used")
     assert str(raised.value).endswith("or choose rollout.weight_transfer=host")
     assert engine(*sent).for_evaluation().weight_transfer == "host"
 

@@ -30,7 +30,7 @@ from atrium.train.checkpoint.checkpoint import latest_checkpoint
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 
-NUM_STEPS, NUM_KILLS, SEED = 8, 8, 0
+NUM_STEPS, NUM_KILLS, SEED = 8, 4, 0
 SETTINGS = (
     "debug=tiny_steps",
     "reward=random",
@@ -86,7 +86,7 @@ class Process:
 
     @property
     def folder(self):
-        """The run's folder, or None before it is made."""
+        """The run directory, or None before it is made."""
         with contextlib.suppress(OSError):
             for path in (self.runs_dir / "killed").iterdir():
                 return RunFolder(path)
@@ -165,7 +165,7 @@ def assert_equal_runs(folder, other):
 
 @pytest.fixture(scope="module")
 def runs_dirs(tmp_path_factory):
-    """A new runs folder at every call, so that every run has its own warm-up to be killed in."""
+    """A new runs directory at every call, so that every run has its own warm-up to be killed in."""
     return lambda name: tmp_path_factory.mktemp(name) / "runs"
 
 

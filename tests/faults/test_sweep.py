@@ -136,7 +136,7 @@ def test_a_stopped_sweep_goes_on_with_the_same_command_and_a_worker_may_join(und
     values, cache = undisturbed
     shutil.copytree(cache, tmp_path / "runs" / ".cache")
     process = start(tmp_path, "workers=1")
-    # By the second run's folder: the state that is written at intervals may lag by all of the trials.
+    # By the second run directory: the state that is written at intervals may lag by all of the trials.
     while len([*tmp_path.glob("runs/killed/*/config.json")]) < 2 and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)

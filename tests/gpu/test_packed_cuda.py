@@ -113,7 +113,30 @@ def test_a_head_in_float32_gives_the_log_probabilities_and_gradients_of_rounded_
     assert (state_MD.grad.cpu() - exact_MD.grad).norm() < 0.01 * exact_MD.grad.norm()
 
 
-def test_the_memory_of_log_probabilities_does_not_grow_with_tokens_times_vocabulary():
+@pytest.mark.parametrize("float32_logits", [False, True])
+def test_triton_kernels_give_the_log_probabilities_entropies_and_gradients_of_torch(float32_logits):
+    generator = torch.Generator().manual_seed(0)
+    head = torch.nn.Linear(64, 40_000, bias=False, device=DEVICE, dtype=torch.bfloat16)
+    state_MD = torch.randn(5000, 64, generator=generator).to(DEVICE, torch.bfloat16).requires_grad_()
+    token_M = torch.randint(0, 40_000, (5000,), generator=generator).to(DEVICE)
+    weight_M = torch.randn(5000, generator=generator).to(DEVICE)
+    found = []
+    for kernel in ("torch", "triton", "triton"):
+        logprob_M, entropy_M = token_logprobs.token_logprobs(
+            head, state_MD, token_M, temperature=0.7, entropy="gradient",
+            float32_logits=float32_logits, kernel=kernel,
+        )  # fmt: skip
+        total = (weight_M * (logprob_M + entropy_M)).sum()
+        found.append((logprob_M, entropy_M, *torch.autograd.grad(total, [state_MD, head.weight])))
+    expected, ours, again = found
+    for mine, theirs in zip(ours, expected, strict=True):
+        assert (mine - theirs).float().norm() < 0.01 * theirs.float().norm()
+    assert (ours[0] - expected[0]).abs().max() < 1e-4
+    assert all(map(torch.equal, ours, again))
+
+
+@pytest.mark.parametrize("kernel", ["torch", "triton"])
+def test_the_memory_of_log_probabilities_does_not_grow_with_tokens_times_vocabulary(kernel):
     head = torch.nn.Linear(1024, 151_936, bias=False, device=DEVICE, dtype=torch.bfloat16)
     peaks = []
     for num_tokens in (2048, 8192):
@@ -122,7 +145,7 @@ def test_the_memory_of_log_probabilities_does_not_grow_with_tokens_times_vocabul
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         logprob_M, _ = token_logprobs.token_logprobs(
-            head, state_MD, token_M, temperature=1.0, entropy="value"
+            head, state_MD, token_M, temperature=1.0, entropy="value", kernel=kernel
         )
         logprob_M.sum().backward()
         peaks.append(torch.cuda.max_memory_allocated() - before)

@@ -298,7 +298,7 @@ def test_no_job_is_lost_or_done_twice_while_workers_are_killed_at_random():
     rng = random.Random(0)
     while not all(outcomes):
         for pid in supervisor.process_ids():
-            if rng.random() < 0.1:
+            if rng.random() < 0.03:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)

@@ -94,10 +94,10 @@ def test_impossible_settings_are_refused_by_name(make, key: str):
 
 def test_what_only_the_length_limit_makes_impossible_is_refused_by_name():
     reward = CorrectnessReward(overlong=OverlongPenalty(buffer_tokens=11, factor=1.0))
-    with pytest.raises(ConfigError, match=r"reward\.overlong\.buffer_tokens=11"):
+    with pytest.raises(ConfigError, match=r"reward\.overlong\.buffer_tokens must be .* got 11"):
         reward.check(10)
     reward.check(11)
-    with pytest.raises(ConfigError, match=r"reward\.correct=0 must be above"):
+    with pytest.raises(ConfigError, match=r"reward\.correct=0 must be greater than"):
         CorrectnessReward(correct=0.0).check(10)
 
 
@@ -128,5 +128,7 @@ def test_the_format_reward_asks_for_an_answer_only(kind: VerdictKind):
 @pytest.mark.parametrize("given", [["1", "0"], "10", [np.nan, 0.0], [1.0], 1.0], ids=str)
 def test_a_reward_that_returns_text_or_not_one_number_each_is_refused(given):
     group = graded(*[(VerdictKind.CORRECT, completion())] * 2)
-    with pytest.raises(PluginError, match=r"test_rewards\.py, line \d+.* expected a finite number, or None"):
+    with pytest.raises(
+        PluginError, match=r"test_rewards\.py, line \d+.* must return a finite number, or None"
+    ):
         checked_rewards(lambda group: given, group)

@@ -46,7 +46,7 @@ def test_two_methods_with_two_seeds_of_trl_are_imported_with_their_rewards_and_c
     assert main(["compare", "trl", "--no-files"]) == 0
     printed = capsys.readouterr().out
     assert "dr_grpo against grpo: two seeds: not judged" in printed
-    assert "training_rollouts: rewards in training on batches that differ by step, not an" in printed
+    assert "training_rollouts: training rewards on batches that differ by step, not an" in printed
     assert "unknown for grpo and dr_grpo: model, training problems, optimizer" in printed
 
 
@@ -92,9 +92,9 @@ def test_details_of_lighteval_give_the_printed_mean_over_answers_and_the_setting
     assert config["evaluation"] == {"temperature": 0.05, "max_new_tokens": 1}
 
 
-def test_a_metric_of_lighteval_that_is_the_best_answer_s_is_one_answer_and_named(imported):
+def test_lighteval_metric_of_the_best_answer_counts_as_one_answer_with_a_warning(imported):
     code, printed = imported(FILES / "lighteval", "--experiment", "e", "--map", "score=em")
-    assert (code, "em is one score for 4 answers to a problem, not their mean" in printed) == (0, True)
+    assert (code, "em is a single score for 4 answers to a problem, not their mean" in printed) == (0, True)
     (run,) = list_runs("runs")
     assert read_answers(run, "sums_0", 0).num_samples == 1
 
@@ -133,11 +133,11 @@ def test_an_exported_chart_of_wandb_and_event_files_become_curves(tmp_path, impo
 
 def test_trainer_logs_without_a_method_and_several_rewards_are_refused(tmp_path, imported):
     code, printed = imported(FILES / "verl", "--experiment", "e")
-    assert (code, "trainers do not record the method's name; give --method NAME" in printed) == (2, True)
+    assert (code, "does not name the method; give --method NAME" in printed) == (2, True)
     rows = [{"step": 1, "prompt": "p", "completion": "c", "advantage": 0.0, "good": 1.0, "short": 0.0}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "c.parquet")
     code, printed = imported("c.parquet", "--experiment", "e", "--method", "m")
-    assert (code, "give --map score=REWARD; the rewards are good, short" in printed) == (2, True)
+    assert (code, "give --map score=REWARD with one of good, short" in printed) == (2, True)
     assert imported("c.parquet", "--experiment", "e", "--method", "m", "--map", "score=good")[0] == 0
 
 
@@ -146,8 +146,8 @@ def test_trainer_logs_without_a_method_and_several_rewards_are_refused(tmp_path,
     [
         ("trl/grpo-0", "trainer_state.json", "is damaged"),
         ("trl/grpo-0", "completions/completions_00002.parquet", "is not a complete Parquet file"),
-        ("verl", "10.jsonl", "the file may be incomplete"),
-        ("verl", "log.jsonl", "the file may be incomplete"),
+        ("verl", "10.jsonl", "if it is incomplete"),
+        ("verl", "log.jsonl", "if it is incomplete"),
     ],
 )
 def test_a_truncated_file_of_a_program_is_one_line_and_nothing_is_written(

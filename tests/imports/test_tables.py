@@ -9,6 +9,7 @@ import random
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.compare.documents import tables_of
 from tests.run_records import evaluated_sample, leave, method_settings
 
 from atrium.base.records import BenchmarkResult, Problem
@@ -85,7 +86,7 @@ def test_an_import_is_listed_shown_and_compared_with_its_unknown_settings(tmp_pa
     assert "unknown for grpo and ours: training problems, optimizer" in printed
     assert ", with unknown settings of ours and grpo," in printed
     assert "random draws" not in printed
-    assert "Whether runs of ours and grpo diverged is not known." in printed
+    assert "Whether runs of ours and grpo diverged is unknown." in printed
 
 
 def test_the_same_import_twice_writes_nothing_and_another_mapping_is_refused(tmp_path, imported):
@@ -95,7 +96,7 @@ def test_the_same_import_twice_writes_nothing_and_another_mapping_is_refused(tmp
     code, printed = imported("r.csv", "--experiment", "others")
     assert (code, "nothing was written" in printed) == (0, True)
     code, printed = imported("r.csv", "--experiment", "others", "--benchmark", "aime24")
-    assert (code, "is in others/" in printed) == (2, True)
+    assert (code, "was already imported as others/" in printed) == (2, True)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -122,8 +123,10 @@ def test_files_without_seeds_count_as_one_seed_each(tmp_path, imported, capsys):
     assert (code, "1 (not stated)" in printed) == (0, True)
     assert main(["compare", "others", "--no-files"]) == 0
     printed = capsys.readouterr().out
-    assert "seeds (a file counts as one)" in printed
+    assert "seeds (each file counts as one seed)" in printed
     assert "unpaired: seeds 1, 3 against 0, 2" in printed
+    tables = tables_of(compare_runs(find_runs("runs", ["others"]), at=At.LAST))
+    assert {row[3] for row in tables["Arms"]} == {"–"}, "no step is recorded"
     code, _ = imported("a.csv", "--experiment", "single")
     pairs = compare_runs(find_runs("runs", ["single"]), at=At.LAST).pairs
     assert {pair.verdict.kind for pair in pairs} == {"one_seed"}
@@ -138,7 +141,7 @@ def test_columns_are_mapped_by_flags_and_by_a_yaml_file(tmp_path, imported):
     (tmp_path / "map.yaml").write_text("method: who\nproblem: deep.id\n", encoding="utf-8")
     flags = ("r.jsonl", "--experiment", "e", "--map", "map.yaml", "score=points")
     code, printed = imported(*flags)
-    assert (code, "--correct-at X counts scores" in printed) == (2, True)
+    assert (code, "use --correct-at X to count scores" in printed) == (2, True)
     assert imported(*flags, "--correct-at", "0.5")[0] == 0
     (run,) = list_runs("runs")
     assert read_answers(run, "imported", 0).num_correct == {"3": 1, "4": 0}
@@ -173,7 +176,7 @@ def test_problems_of_an_import_and_an_own_run_match_by_text_and_the_rest_is_repo
     assert imported("r.csv", "--experiment", "others", "--benchmark", "sums")[0] == 0
     assert main(["compare", "own", "others", "--no-files"]) == 0
     printed = capsys.readouterr().out
-    assert "sums: problems are matched by their text, since their ids differ" in printed
+    assert "sums: problems are matched by their text because their ids differ" in printed
     assert "sums: 9 of 12 problems were answered by all runs" in printed
 
 
@@ -184,22 +187,22 @@ BASE = {"method": "a", "seed": 0, "problem": "p", "sample": 0, "correct": 1}
     ("rows", "flags", "message"),
     [
         ([BASE, BASE], (), "sample 0 of problem 'p' appears twice for method a, seed 0"),
-        ([BASE, {**BASE, "problem": "q"}, {**BASE, "sample": 1}], (), "--incomplete keeps the first 1"),
-        ([{**BASE, "correct": "maybe"}], (), "r.csv, row 1: the score is 'maybe'; expected true, false"),
+        ([BASE, {**BASE, "problem": "q"}, {**BASE, "sample": 1}], (), "use --incomplete to keep the first 1"),
+        ([{**BASE, "correct": "maybe"}], (), "row 1: the score is 'maybe', expected true, false"),
         ([{**BASE, "correct": ""}], (), "r.csv, row 1: the score is missing"),
-        ([{**BASE, "correct": "nan"}], (), "the score is nan; expected a finite number"),
+        ([{**BASE, "correct": "nan"}], (), "the score must be a finite number, got nan"),
         ([{**BASE, "seed": "x"}], (), "row 1: seed must be a whole number from 0 to 2147483647, got 'x'"),
         ([{**BASE, "seed": -1}], (), "seed must be a whole number from 0"),
         ([{**BASE, "num_tokens": 2**40}], (), "tokens must be a whole number from 0"),
         ([{**BASE, "seed": ""}], (), "the seed is missing"),
-        ([{**BASE, "method": "a\x1bb"}], (), "printable characters are allowed"),
-        ([{"method": "a", "mean": 0.5, "n": 30}], (), "no problem column among method, mean, n"),
+        ([{**BASE, "method": "a\x1bb"}], (), "must have at most 100 printable characters"),
+        ([{"method": "a", "mean": 0.5, "n": 30}], (), "no problem column, only method, mean, n"),
         ([{"problem": "p", "correct": 1}], (), "--map method=COLUMN, or --method NAME"),
         ([{**BASE, "id": 1}], (), "problem and id could each be the problem; give --map problem=COLUMN"),
-        ([BASE], ("--map", "score=nope"), "--map score=nope: the columns are method, seed"),
-        ([BASE], ("--map", "size=seed"), "size is no role; they are method"),
-        ([BASE], ("--map", "nowhere.yaml"), "write ROLE=COLUMN, or the name of a YAML file"),
-        ([BASE], ("--experiment", "../out"), "experiment_name is '../out'"),
+        ([BASE], ("--map", "score=nope"), "--map score=nope: unknown column; use one of method, seed"),
+        ([BASE], ("--map", "size=seed"), "unknown role size; use one of method"),
+        ([BASE], ("--map", "nowhere.yaml"), "expected ROLE=COLUMN or a readable YAML file"),
+        ([BASE], ("--experiment", "../out"), "experiment_name must start with a letter or digit"),
         ([BASE], ("--experiment", "sweeps"), "experiment_name=sweeps"),
     ],
 )  # fmt: skip
@@ -216,14 +219,14 @@ def test_a_wrong_table_is_one_line_and_nothing_is_written(rows, flags, message, 
     ("name", "content", "message"),
     [
         ("r.csv", b"", "contains no rows"),
-        ("r.csv", b"method,problem,correct\na,p,1\na,q", "line 3 has 2 cells, the header has 3"),
+        ("r.csv", b"method,problem,correct\na,p,1\na,q", "line 3: expected 3 cells"),
         ("r.csv", b"method,problem,correct\na,\xff\xfe,1\n", "is not UTF-8 text"),
-        ("r.csv", b"method,method,correct\na,b,1\n", "a column name appears twice"),
+        ("r.csv", b"method,method,correct\na,b,1\n", "contains a column name twice"),
         ("r.jsonl", b'{"method": "a", "problem": "p", "correct": 1}\n{"m', "line 2 is not valid JSON"),
         ("r.jsonl", b"[1]\n", "is not an object with fields"),
         ("r.jsonl", b"[" * 100_000 + b"\n", "is not valid JSON"),
         ("r.parquet", b"PAR1 no parquet", "is not a complete Parquet file"),
-        ("r.pkl", b"\x80\x04K\x01.", "tables end in .csv, .tsv, .jsonl, .parquet"),
+        ("r.pkl", b"\x80\x04K\x01.", "unknown format; choose a table (.csv, .tsv, .jsonl, .parquet)"),
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_one_line_and_nothing_is_written(name, content, message, tmp_path, imported):
@@ -234,7 +237,7 @@ def test_a_damaged_file_is_one_line_and_nothing_is_written(name, content, messag
     assert not (tmp_path / "runs").exists()
 
 
-def test_halves_of_surrogates_and_semicolons_are_read(tmp_path, imported):
+def test_unpaired_surrogates_and_semicolons_are_read(tmp_path, imported):
     (tmp_path / "r.jsonl").write_text(
         r'{"method": "a", "problem": "p\ud800", "question": "\ud800", "sample": "\ud800", "correct": 1}'
     )
@@ -293,4 +296,4 @@ def test_an_imported_run_gets_findings_without_advice_and_is_not_trained_again(t
     assert main(["rerun", run.name]) != 0
     assert "another program trained this run" in capsys.readouterr().err
     assert main(["compare", "e"]) != 0
-    assert "has curves alone, which `atrium show` and the dashboard draw" in capsys.readouterr().err
+    assert "has only curves, not scores" in capsys.readouterr().err

@@ -80,11 +80,11 @@ def test_script_requests_the_gpus_of_servers_too(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (["compute.slurm.executor=local", "compute.num_nodes=2"], "compute.num_nodes=2"),
-        (["compute.slurm.time_minutes=2"], "compute.slurm.signal_lead_s=120 must be less than"),
+        (["compute.slurm.executor=local", "compute.num_nodes=2"], "compute.num_nodes must be 1"),
+        (["compute.slurm.time_minutes=2"], "compute.slurm.signal_lead_s must be less than"),
         (["compute.slurm.partion=gpu"], "compute.slurm.partion"),
         (["compute.rendezvous=a:1", "compute.num_nodes=2"], "compute.rendezvous=a:1 has no effect"),
-        ([], "SLURM is not installed on this machine"),
+        ([], "srun is not installed on this machine"),
     ],
 )
 def test_a_wrong_job_is_refused_in_one_line(tmp_path, capsys, monkeypatch, settings, said):

@@ -72,7 +72,7 @@ def test_on_policy_every_quantile_is_exactly_one():
 
 
 def test_nothing_has_no_quantile():
-    with pytest.raises(ValueError, match="no counted ratios"):
+    with pytest.raises(ValueError, match="an empty histogram has no quantile"):
         ratio_quantile(np.zeros(NUM_BINS, np.int64), 0.5)
 
 

@@ -146,8 +146,8 @@ def test_likelihood_of_right_answers_counts_the_minibatch_of_all_ranks(make_case
     ("settings", "words"),
     [
         ({"correction_level": "sequence"}, ["correction_level=sequence", "regularizer.kl.correction=none"]),
-        ({"gradient": "k2", "estimator": "ufkl"}, ["gradient=k2", "estimator=ufkl"]),
-        ({"gradient": "k2", "estimator": "k2"}, ["gradient=k2", "estimator=k2"]),
+        ({"gradient": "k2", "estimator": "ufkl"}, ["gradient=k2", "got ufkl"]),
+        ({"gradient": "k2", "estimator": "k2"}, ["gradient=k2", "got k2"]),
     ],
 )
 def test_settings_of_a_penalty_without_effect_are_refused(settings, words):

@@ -150,9 +150,9 @@ def test_a_budget_that_is_no_budget_is_refused(delta):
 def test_impossible_windows_and_bounds_are_refused():
     with pytest.raises(ValueError, match="window"):
         Window(1.1, 1.2)
-    with pytest.raises(ValueError, match="lower bound"):
+    with pytest.raises(ValueError, match="lower must be"):
         windows.budget_for_lower("kl3", 1.5)
-    with pytest.raises(ValueError, match="upper bound"):
+    with pytest.raises(ValueError, match="upper must be"):
         windows.budget_for_upper("kl3", 0.5)
     with pytest.raises(ValueError, match="from above"):
         windows.budget_for_upper("k1_signed", 1.2)

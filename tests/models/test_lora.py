@@ -157,14 +157,14 @@ def test_adapters_of_other_settings_or_damaged_ones_are_refused_in_one_line(plai
     with pytest.raises(CheckpointError, match="1 tensors differ"):
         read_adapter(adapted.model, file.parent)
     file.write_bytes(b"\0\1")
-    with pytest.raises(CheckpointError, match="cannot read the adapters") as caught:
+    with pytest.raises(CheckpointError, match="cannot be read") as caught:
         read_adapter(adapted.model, file.parent)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("wrong", ["q_porj", "lm_head", "embed_tokens", "self_attn"])
 def test_maps_that_cannot_be_adapted_are_refused_with_those_that_can(plain, wrong):
-    with pytest.raises(ConfigError, match=rf"names {wrong}, which .* use all_linear.*q_proj") as caught:
+    with pytest.raises(ConfigError, match=rf"contains {wrong}, but .* use all_linear.*q_proj") as caught:
         add_lora(plain.model, LoraSettings(rank=2, alpha=2.0, target_modules=("q_proj", wrong)), seed=0)
     assert "\n" not in str(caught.value)
     assert not has_lora(plain.model)

@@ -123,13 +123,13 @@ def test_a_damaged_cache_is_made_anew(tmp_path, trained, name, damage):
     assert path.read_bytes() == content
 
 
-def test_what_a_killed_writer_left_is_removed(tmp_path):
+def test_a_folder_of_a_killed_writer_is_made_anew(tmp_path, trained):
     folder = _folder(tmp_path)
-    leftover = folder.parent / f".{folder.name}.killed"
-    leftover.mkdir(parents=True)
-    (leftover / "model.safetensors").write_bytes(b"half")
-    _warm_up(tmp_path)
-    assert {path.name for path in folder.parent.iterdir()} == {folder.name, f"{folder.name}.lock"}
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"half")
+    (folder / "half.json").write_text("{}")
+    assert _equal(_warm_up(tmp_path), trained)
+    assert not (folder / "half.json").exists()
 
 
 def test_a_lock_that_another_holds_is_waited_for_no_longer_than_allowed(tmp_path):
@@ -181,7 +181,7 @@ def test_a_cache_that_cannot_be_written_is_refused_before_any_training(tmp_path)
 
 
 def test_a_context_too_short_for_a_solution_is_refused_before_any_training():
-    with pytest.raises(ConfigError, match=r"context_length is 40, .* 7 operands takes up to 69"):
+    with pytest.raises(ConfigError, match=r"context_length must be at least 69, .* 7 operands, got 40"):
         train_policy(TINY.model_copy(update={"context_length": 40}), WARMUP, ARITHMETIC, seed=0)
 
 

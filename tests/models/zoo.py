@@ -131,11 +131,11 @@ PADDED = {
     "deepseek_v3": {**_SIZES, **_ROUTED, **_LATENT, "head_dim": 8},
 }
 REFUSED = {
-    "gemma2": ({**_HEADS, **_SLIDING, "query_pre_attn_scalar": 8}, "changes its logits after the LM head"),
-    "lfm2": ({**_KV, "layer_types": ["conv", "full_attention"]}, "keeps a recurrent state"),
+    "gemma2": ({**_HEADS, **_SLIDING, "query_pre_attn_scalar": 8}, "changes logits after the LM head"),
+    "lfm2": ({**_KV, "layer_types": ["conv", "full_attention"]}, "has a recurrent state"),
     "mamba2": (
         {"hidden_size": 32, "num_hidden_layers": 2, "num_heads": 8, "head_dim": 8, "state_size": 8},
-        "keeps a recurrent state",
+        "has a recurrent state",
     ),
     "openai-gpt": ({"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128}, "has no key-value cache"),
 }

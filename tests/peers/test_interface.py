@@ -150,10 +150,10 @@ def test_a_file_of_ones_own_is_a_method(tmp_path):
         (["gsppo"], "did you mean gspo?"),
         (["atr", "divergence.dleta=1"], r"did you mean divergence\.delta\?"),
         (["atr", "divergence.kind=ratio"], r"divergence\.delta is missing"),
-        (["atr", "seed=1"], "not a setting of a method"),
+        (["atr", "seed=1"], "unknown setting of a method"),
         (["dr_grpo"], r"algorithm\.reduction\.constant .* pass max_new_tokens"),
         (["tr_ppo"], "does not provide the distributions over the vocabulary"),
-        (["cispo", "divergence=paper/cisp"], "there is no such divergence"),
+        (["cispo", "divergence=paper/cisp"], "unknown divergence"),
         (["nowhere.yaml"], "there is no such file"),
     ],
 )
@@ -169,12 +169,12 @@ def test_tensors_that_lack_or_do_not_fit_are_named():
     totals = Totals(tokens=1, rows=1, groups=1)
     prepared = method.prepare(logprob_BT, MASK_BT, **given)
     wrong = {
-        "denominators are given twice": {"prepared": prepared, "totals": totals},
-        "needs all rows of an update": {"totals": totals},
-        r"old_logprob_BT has shape \[8, 5\], but mask_BT requires \[8, 6\]": {
+        "must not both be given": {"prepared": prepared, "totals": totals},
+        "requires all rows of an update": {"totals": totals},
+        r"old_logprob_BT must have shape \[8, 6\] to match mask_BT, got \[8, 5\]": {
             "old_logprob_BT": torch.zeros(B, T - 1)
         },
-        r"reward_B has shape \[8, 6\]": {"reward_B": torch.zeros(B, T)},
+        r"reward_B must have shape \[8\] to match mask_BT, got \[8, 6\]": {"reward_B": torch.zeros(B, T)},
     }
     for said, change in wrong.items():
         with pytest.raises(ValueError, match=said) as caught:
@@ -205,7 +205,7 @@ def test_methods_load_without_the_extra_train_and_name_scipy_where_it_is_missing
     done = run(code)
     assert done.returncode == 0, done.stderr
     without = run(code.replace("import atrium", "sys.modules['scipy'] = None\nimport atrium", 1))
-    assert without.stderr.strip().endswith("which is not installed: pip install scipy")
+    assert without.stderr.strip().endswith("run `pip install scipy`")
 
 
 def test_the_pages_examples_print_what_they_say():

@@ -189,6 +189,6 @@ def test_actor_updates_of_all_methods_that_verl_can_run_equal_those_of_a_plain_l
     assert found["dual_clip"][0] == pytest.approx(vanilla, rel=1e-6)
     assert abs(found["dppo_binary_tv"][0] / found["dr_grpo"][0] - 1.0) > 0.1  # the engine's numbers count
     assert missing == (
-        "dppo_binary_tv needs rollout_log_probs, missing in verl's batch; "
+        "dppo_binary_tv requires rollout_log_probs, which verl's batch does not contain; "
         "set actor_rollout_ref.rollout.calculate_log_probs=True"
     )

@@ -7,16 +7,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from atrium.assemble import beginning
+from atrium.assemble import beginning, sweeping
 from atrium.assemble.beginning import Origin, begin
 from atrium.assemble.choosing import fastest_split
-from atrium.assemble.duration import planned_run
 from atrium.assemble.memory import PROMPT_TOKENS, USABLE_FRAC, known_shape, planned_memory, settled
 from atrium.assemble.ranks import fixed_for_ranks
+from atrium.cli import main
 from atrium.config.compose import compose, to_json
 from atrium.config.machine import Machine
 from atrium.config.resume import resumed
+from atrium.planning.duration import planned_run
 from atrium.planning.memory import peak_by_phase
+from atrium.sweep.runner import TrialRun
 
 GB = 10**9
 SIZES = {"RTX 4090": 24, "L40S": 48, "H100": 80, "H200": 141}
@@ -97,7 +99,18 @@ def test_a_run_with_an_open_engine_begins_with_the_chosen_split_and_a_table_of_i
     assert [run.rollout.sleep_level for run in on_an_h100] == [1, None]
     assert on_an_h100[0].rollout.gpu_memory_fraction > 0.4 == on_an_h100[1].rollout.gpu_memory_fraction
     assert len(re.findall(r"^engine's cache ", said, flags=re.MULTILINE)) == 2
-    assert said.count("it fits 80.0 GB of GPU memory\npredicted, not measured: ") == 2
+    assert said.count("it fits in 80.0 GB of GPU memory\npredicted, not measured: ") == 2
+
+
+@pytest.mark.parametrize("overrides", [["model=qwen3_1_7b"], ["model=qwen3_1_7b", "rollout=vllm"]])
+def test_memory_predicts_the_split_that_a_run_begins_with(overrides, on_an_h100, capsys):
+    begin(Origin(), overrides)
+    at_start = capsys.readouterr().out
+    assert main(["memory", *overrides, "--gpu", "H100"]) == 0
+    predicted = capsys.readouterr().out.partition("; computed from")[0]
+    share = f"vLLM uses {on_an_h100[0].rollout.gpu_memory_fraction:.0%} of the GPU"
+    assert share in predicted
+    assert predicted in at_start
 
 
 def test_a_run_that_goes_on_keeps_the_split_that_was_chosen(on_an_h100, tmp_path, monkeypatch):
@@ -108,6 +121,25 @@ def test_a_run_that_goes_on_keeps_the_split_that_was_chosen(on_an_h100, tmp_path
     again = resumed(stored, folder, ["model=qwen3_1_7b", "rollout=auto", "num_steps=300"])
     assert again.rollout == stored.rollout
     assert "gpu_memory_fraction" in to_json(again)
+
+
+class EnoughError(Exception):
+    """Ends a run before anything is built."""
+
+
+def test_a_run_of_a_sweep_gets_the_chosen_split_too(on_an_h100, monkeypatch):
+    found = []
+
+    def begun(run):
+        found.append(run.config)
+        raise EnoughError
+
+    monkeypatch.setattr(sweeping, "_begun", begun)
+    lines = ("model=qwen3_1_7b",)
+    run = TrialRun(config=composed(*lines), overrides=lines, label={}, run=None, on_begun=print)
+    with pytest.raises(EnoughError):
+        sweeping.execute(run, None)
+    assert found[0].rollout.sleep_level == 1
 
 
 class SeveralRanks(SimpleNamespace):

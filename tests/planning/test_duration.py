@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from atrium.assemble.beginning import begin
-from atrium.assemble.duration import measured_line, planned_run, time_lines
+from atrium.assemble.duration import measured_line, time_lines
 from atrium.assemble.memory import PROMPT_TOKENS, judge, known_shape, settled
 from atrium.base.errors import ConfigError
 from atrium.cli import main
 from atrium.config.compose import compose
 from atrium.config.machine import Machine
 from atrium.planning.devices import GPUS
+from atrium.planning.duration import planned_run
 from atrium.runs.run_folder import RunFolder
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
@@ -53,7 +54,6 @@ def test_rows_beyond_the_cache_are_computed_again_and_take_longer_than_fewer_row
 @pytest.mark.parametrize(
     ("override", "factor"),
     [
-        ("compute.recompute_activations=true", 4 / 3),
         ("optimizer.num_epochs=2", 2),
         ("rollout.num_prompts=128", 2),
     ],
@@ -62,11 +62,22 @@ def test_work_of_an_update_scales_its_time(override, factor):
     assert planned(override).update_s == pytest.approx(factor * planned().update_s, rel=1e-6)
 
 
+def test_recomputation_repeats_the_forward_pass_of_the_blocks_but_not_the_loss():
+    assert 1.2 < planned("compute.recompute_activations=true").update_s / planned().update_s < 4 / 3
+
+
 def test_compiled_blocks_adapters_and_a_faster_gpu_shorten_an_update_and_offloading_lengthens_it():
     usual = planned().update_s
-    assert planned("compute.compile=true").update_s < 0.8 * usual
+    assert usual == planned("compute.compile=true").update_s < 0.8 * planned("compute.compile=false").update_s
     assert planned("model.lora={rank: 16, alpha: 32}").update_s < usual
     assert planned(gpu="B200").update_s < 0.6 * usual < usual < planned("compute.offload=true").update_s
+
+
+def test_fewer_bytes_per_logit_shorten_updates_and_passes_of_tritons_kernels():
+    torch, triton = planned(), planned("compute.head_kernel=triton")
+    assert 0.7 * torch.update_s < triton.update_s < torch.update_s
+    assert 0.7 * torch.passes_s < triton.passes_s < torch.passes_s
+    assert triton.sampling_s == torch.sampling_s
 
 
 def test_processes_share_the_work_and_small_micro_batches_wait_for_the_exchange():
@@ -110,8 +121,8 @@ def test_nothing_is_predicted_where_the_speed_is_not_known(overrides, gpu):
     assert planned(*overrides, gpu=gpu) is None
     config = composed(*overrides)
     (line,) = time_lines(config, known_shape(config), gpu)
-    assert line.startswith("no prediction of time")
-    assert line.endswith("the first steps tell")
+    assert line.startswith("time is not predicted")
+    assert line.endswith("measured times follow after the first steps")
 
 
 def test_memory_prints_the_predicted_time_and_has_it_as_json(capsys):
@@ -125,12 +136,25 @@ def test_memory_prints_the_predicted_time_and_has_it_as_json(capsys):
     assert seconds["step"] == pytest.approx(sum(seconds[part] for part in parts))
     assert seconds["run"] == pytest.approx(200 * seconds["step"] + seconds["evaluations"])
     assert main(["memory"]) == 0
-    assert capsys.readouterr().out.endswith("\nno prediction of time on a CPU; the first steps tell\n")
+    assert capsys.readouterr().out.endswith(
+        "\ntime is not predicted on a CPU; measured times follow after the first steps\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "choice",
+    ["model=qwen3_0_6b", "model=qwen3_1_7b", "model=qwen3_8b", "experiment=atr_qwen3_1_7b"],
+)
+def test_evaluations_take_at_most_a_tenth_of_a_run(choice):
+    asleep = ("rollout=vllm", "rollout.sleep_level=1", "rollout.gpu_memory_fraction=0.6")
+    config = compose([choice, *asleep], machine=ONE_GPU)
+    settings = settled(config, known_shape(config), PROMPT_TOKENS, 80 * 10**9)
+    assert planned_run(settings, known_shape(settings), "H100", PROMPT_TOKENS).evaluation_frac <= 0.101
 
 
 def test_a_gpu_that_is_not_known_is_one_line(capsys):
     assert main(["memory", "--gpu", "H1"]) == 2
-    assert "--gpu H1: not known here; known are B200, " in capsys.readouterr().err
+    assert "--gpu H1: unknown GPU; use one of B200, " in capsys.readouterr().err
 
 
 def test_training_on_a_gpu_says_the_predicted_time_first(monkeypatch, capsys):
@@ -163,7 +187,7 @@ def test_a_run_that_goes_on_is_described_by_its_own_steps(tmp_path):
 
 
 STEPS = (
-    "rollout=vllm",
+    "rollout=vllm compute.compile=false",
     "rollout.sleep_level=1 rollout.gpu_memory_fraction=0.64",
     "rollout.kv_cache_dtype=fp8",
     "compute.compile=true",

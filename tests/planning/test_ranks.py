@@ -35,6 +35,8 @@ def test_a_rank_holds_its_share_of_what_is_shared_and_all_of_its_activations():
         assert shared[name] == alone[name] // 8
     for name in ("activations", "logits"):
         assert shared[name] == alone[name]
+    replicas = sizes(model, has_reference=True, num_ranks=8, num_shards=4)
+    assert replicas["gradients"] == alone["gradients"] // 4
     offloaded = sizes(model, has_reference=True, num_ranks=8, offload=True)
     assert not {"weights, float32", "AdamW's state", "gradients", "reference weights"} & offloaded.keys()
 

@@ -19,7 +19,7 @@ SMALL = (
 
 @pytest.fixture
 def trained(tmp_path, monkeypatch):
-    """Trains with further settings: the folder of the run, and the GPU that it believed in."""
+    """Trains with further settings: the directory of the run, and the GPU that it believed in."""
     monkeypatch.setattr("atrium.assemble.checks.torch_has_cuda", lambda: True)
 
     def train(*overrides):
@@ -63,15 +63,21 @@ def test_a_run_that_finds_its_micro_batches_and_keeps_its_state_in_main_memory_t
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("algorithm=rpg_ufkl",),
         ("divergence=state_kl",),
-        ("optimizer=adamw_bf16",),
         ("rollout.lag=1",),
-        ("compute.packing=false",),
-        ("compute.residual_dtype=model",),
         ("compute.head_dtype=float32",),
-        ("compute.dtype=float32",),
+        pytest.param(("compute.head_kernel=triton",), marks=pytest.mark.kernels),
         ("compute.compile=false", "optimizer.num_epochs=2", "compute.on_oom=shrink"),
+        *(
+            pytest.param((setting,), marks=pytest.mark.release)
+            for setting in (
+                "algorithm=rpg_ufkl",
+                "optimizer=adamw_bf16",
+                "compute.packing=false",
+                "compute.residual_dtype=model",
+                "compute.dtype=float32",
+            )
+        ),
     ],
     ids=" ".join,
 )

@@ -43,6 +43,9 @@ ARCHITECTURE = {
     "tie_word_embeddings": True,
 }
 LLAMA = {"model_type": "llama", "hidden_size": 160, "num_key_value_heads": 4}
+# The proportions of SmolLM2-135M: a large vocabulary, whose logits outweigh the head's gradient.
+SMOL = {"model_type": "llama", "hidden_size": 96, "num_attention_heads": 3, "num_key_value_heads": 1}
+SMOL |= {"vocab_size": 4096, "intermediate_size": 256}
 DEEP = {"num_hidden_layers": 8, "intermediate_size": 320}
 WIDE = {"num_attention_heads": 8, "num_hidden_layers": 2, "intermediate_size": 768}
 HALF, SINGLE = "compute.dtype=bfloat16", "compute.dtype=float32"
@@ -53,6 +56,7 @@ ANCHORED = "algorithm=grpo_kl"
 CASES = [
     (LLAMA, (SINGLE, ANCHORED)),
     ({}, (SINGLE, ADAPTED, AGAIN)),
+    (SMOL, (SINGLE,)),
 ]
 # A processor that lacks bfloat16 takes half a minute for each.
 MORE = [

@@ -12,6 +12,7 @@ import time
 
 import psutil
 import pytest
+import torch
 from safetensors.torch import load_file
 from tests.ranks.conftest import REPOSITORY, environment, run_ranks, torchrun
 
@@ -151,8 +152,7 @@ def test_what_two_ranks_saved_is_verified_before_they_go_on(together, runs_dir):
     )
     assert done.returncode != 0
     assert (
-        f"step-{NUM_STEPS:06d} is damaged (optimizer.safetensors has changed since it was written"
-        in done.stderr
+        f"step-{NUM_STEPS:06d} is damaged (optimizer.safetensors changed after it was written" in done.stderr
     )
     assert "--from-step " in done.stderr
     assert copy.metrics_file.read_bytes() == before
@@ -166,6 +166,33 @@ def test_a_run_that_two_ranks_saved_goes_on_alike_on_another_number(num_ranks, t
 
 def test_a_run_that_one_process_saved_goes_on_alike_on_two_ranks(alone, runs_dir):
     assert_equal(resumed(alone, runs_dir / "resumed" / "from-1", step=2, num_ranks=2), alone)
+
+
+@pytest.mark.release
+def test_adapters_on_four_ranks_in_two_replicas_are_those_of_one_process_and_resume(runs_dir):
+    settings = ("model.lora={rank: 4, alpha: 8}",)
+    alone = new_run(runs_dir, "adapted", 1, *settings)
+    together = new_run(runs_dir, "adapted-in-replicas", 4, *settings, "compute.num_shards=2")
+    assert_equal(together, alone)
+    adapters = [load_file(adapter_of(folder)) for folder in (alone, together)]
+    assert adapters[0].keys() == adapters[1].keys()
+    for name, value in adapters[0].items():
+        assert (adapters[1][name] - value).abs().max() < ROUNDING, name
+    assert_equal(resumed(alone, runs_dir / "resumed" / "adapted", step=2, num_ranks=2), alone)
+
+
+def adapter_of(folder):
+    """The adapters of a run's last checkpoint."""
+    return folder.checkpoint_path(NUM_STEPS) / "policy" / "adapter" / "adapter_model.safetensors"
+
+
+@pytest.mark.release
+def test_bfloat16_weights_on_two_ranks_resume_where_they_were(runs_dir):
+    settings = ("optimizer=adamw_bf16", "compute.dtype=bfloat16", "optimizer.learning_rate=0.001")
+    whole = new_run(runs_dir, "rounded", 2, *settings)
+    weights = {name: one for name, one in tensors_of(whole).items() if name.startswith("policy")}
+    assert {one.dtype for one in weights.values()} == {torch.bfloat16}
+    assert_equal(resumed(whole, runs_dir / "resumed" / "rounded", step=2, num_ranks=2), whole)
 
 
 def test_a_killed_rank_ends_the_run_in_bounded_time_with_its_cause_and_the_run_resumes(runs_dir, together):
@@ -197,7 +224,7 @@ def test_a_signal_to_one_rank_stops_all_after_the_same_step_with_a_checkpoint(ru
 
 
 def _begun(runs_dir, name):
-    """torchrun with two ranks whose run has recorded a step, and the run's folder."""
+    """torchrun with two ranks whose run has recorded a step, and the run directory."""
     settings = [*SETTINGS, f"runs_dir={runs_dir}", f"experiment_name={name}", f"num_steps={NUM_STEPS}"]
     process = subprocess.Popen(
         torchrun(2, "-m", "atrium", "train", *settings),

@@ -14,10 +14,21 @@ from tests.ranks.updates import CASES, compose_cases, run_case
 from atrium.config.compose import from_json
 from atrium.train.ranks.ranks import Ranks
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.timeout(900),
+    # torch's compiler reads the gradient of an activation and instantiates autograd functions.
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"),
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+]
 
 EXACT = 1e-12
 """Float64 sums of a few thousand terms of about 1, in another order: 1e-16 times their number."""
+WEIGHTS = {"gpt2": EXACT, "lora": 1e-8, "adamw_bf16": 1e-3}
+"""Largest difference of a weight: of float64, of adapters whose norms and losses are float32, and of bfloat16
+weights of at most 0.2 (two of their last bits)."""
+METRICS = {"gpt2": 1e-9, "lora": 1e-6, "adamw_bf16": 0.02}
+"""The same for a metric, relative to it."""
 
 
 @pytest.fixture(scope="module")
@@ -57,17 +68,22 @@ def test_a_step_on_several_ranks_is_that_of_one_process(name, ranks_found, alone
     found, found_tensors = records[name], load_file(folder / f"{name}.safetensors")
     assert found["num_updates"] == record["num_updates"]
     assert found["told"] == record["told"]
-    assert found["histogram"] == record["histogram"]
+    trained = CASES[name].trained
+    rounding = METRICS[trained]
     for key in ("weights", "change"):
-        assert (found_tensors[key] - tensors[key]).abs().max() < EXACT, key
+        assert (found_tensors[key] - tensors[key]).abs().max() < WEIGHTS[trained], key
+    if trained != "adamw_bf16":
+        assert found["histogram"] == record["histogram"]
     assert found_tensors["clipped"].equal(tensors["clipped"])
     for key in ("ratio", "entropy"):
-        assert torch.allclose(found_tensors[key], tensors[key], rtol=1e-6, atol=1e-6), key
+        assert torch.allclose(
+            found_tensors[key], tensors[key], rtol=max(1e-6, rounding), atol=max(1e-6, rounding)
+        ), key
     assert found["metrics"].keys() == record["metrics"].keys()
     for key, value in record["metrics"].items():
         if key in ("optimizer/num_computed_positions", "optimizer/padding_frac"):
             continue  # a prompt that two ranks need is computed by both
-        assert found["metrics"][key] == pytest.approx(value, rel=1e-9, abs=1e-12), key
+        assert found["metrics"][key] == pytest.approx(value, rel=rounding, abs=rounding / 1000), key
 
 
 def test_every_case_moves_the_weights_and_the_one_that_is_not_finite_skips_an_update(alone):

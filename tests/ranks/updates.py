@@ -15,20 +15,25 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from tests.train.conftest import OPTIMIZER, exact_model, random_groups, rows_of
+from tests.train.conftest import OPTIMIZER, exact_model, random_groups, rows_of, tiny_policy
 
 from atrium.base.metrics import is_repeatable
 from atrium.config.compose import compose, from_json, to_json
 from atrium.method.objective import Objective
+from atrium.models.lora import add_lora
+from atrium.models.settings import LoraSettings
 from atrium.models.shards import full_tensor, local_tensor
 from atrium.train.guard.faults import FaultHandling
 from atrium.train.measure.measurements import Measurements
+from atrium.train.update.compiled_blocks import CompiledBlocks
 from atrium.train.update.divergence_meter import meter_of
 from atrium.train.update.forward import PolicyForward
 from atrium.train.update.optimizer import PolicyOptimizer
+from atrium.train.update.reference import UnadaptedForward
 from atrium.train.update.update import UpdateSettings
 from atrium.train.update.updater import PolicyUpdater
 
+PASSES = ("packing", "recomputes", "compiled", "exchanges_once")
 MIXED = ((1, 0, 0), (1, 1, 1), (0, 1), (0, 0, 0))
 
 
@@ -41,6 +46,35 @@ class Case:
     groups: dict = field(default_factory=dict)
     trains: tuple[bool, ...] | None = None
     poison: bool = False
+    num_shards: int | None = None
+    trained: str = "gpt2"
+    """The model: the exact one, or `lora` or `adamw_bf16` on a Qwen3 with float32 inside."""
+
+    @property
+    def is_exact(self):
+        """Whether all of it computes in float64."""
+        return self.trained == "gpt2"
+
+    def model(self, seed):
+        """The model with the weights of a seed."""
+        if self.is_exact:
+            return exact_model(seed=seed)
+        model = tiny_policy(seed).model
+        if self.trained == "adamw_bf16":
+            return model.to(torch.bfloat16)
+        model = model.double()
+        add_lora(model, LoraSettings(rank=3, alpha=6.0), seed=seed)
+        generator = torch.Generator().manual_seed(seed)
+        for name, value in model.named_parameters():
+            value.data = value.data.double()
+            if ".lora_B." in name:  # zeros, with which A has no gradient
+                value.data = 0.1 * torch.randn(value.shape, generator=generator, dtype=torch.float64)
+        return model
+
+    @property
+    def optimizer(self):
+        """The optimizer's settings."""
+        return OPTIMIZER.model_copy(update={"kind": "adamw_bf16"} if self.trained == "adamw_bf16" else {})
 
 
 METHODS = (
@@ -70,6 +104,13 @@ CASES = {
     "padded": Case(("algorithm=atr",), {"packing": False, "micro_batch_tokens": 40}),
     "recomputed": Case(("algorithm=atr",), {"behavior_logprobs": "recompute", "num_epochs": 2}),
     "activations again": Case(("algorithm=atr",), {"recomputes": True, "micro_batch_tokens": 40}),
+    "compiled": Case(("algorithm=atr",), {"compiled": True, "micro_batch_tokens": 60}),
+    "compiled, activations again": Case(
+        ("algorithm=atr",), {"compiled": True, "recomputes": True, "micro_batch_tokens": 60}
+    ),
+    "one exchange": Case(
+        ("algorithm=atr",), {"exchanges_once": True, "num_epochs": 2, "micro_batch_tokens": 20}
+    ),
     "activations again, padded": Case(
         ("algorithm=grpo",), {"recomputes": True, "packing": False, "micro_batch_tokens": 60}
     ),
@@ -83,6 +124,9 @@ CASES = {
         trains=(True, False, True, False),
     ),
     "not finite": Case(("algorithm=grpo",), {"num_minibatches": 2}, poison=True),
+    "replicas": Case(("algorithm=grpo_kl",), {"num_epochs": 2, "micro_batch_tokens": 40}, num_shards=2),
+    "adapters": Case(("algorithm=grpo_kl",), {"num_epochs": 2, "micro_batch_tokens": 40}, trained="lora"),
+    "bfloat16 weights": Case(("algorithm=atr",), {"num_epochs": 2}, trained="adamw_bf16"),
 }  # fmt: skip
 
 
@@ -94,17 +138,18 @@ def compose_cases():
 def run_case(case, config, ranks):
     """The step's metrics, weights, gradient norm and traces, and which names were not finite."""
     objective = Objective(config.method)
-    model, reference = exact_model(seed=3), exact_model(seed=4)
+    model = case.model(3)
     groups = random_groups(**case.groups)
-    rows = rows_of(groups, case.trains, model=exact_model(seed=3), spread=0.3)
+    rows = rows_of(groups, case.trains, model=case.model(3), spread=0.3)
     if case.poison:  # one advantage, so that one rank alone meets it
         rows.batch.reward_B[0] = torch.nan
-    passes = {key: case.settings[key] for key in ("packing", "recomputes") if key in case.settings}
+    passes = {key: case.settings[key] for key in PASSES if key in case.settings}
     told = []
+    forward = _forward(case, model, ranks, passes, objective)
     updater = PolicyUpdater(
         objective=objective,
-        forward=_forward(model, ranks, passes, objective),
-        optimizer=PolicyOptimizer(model, OPTIMIZER, num_steps=10),
+        forward=forward,
+        optimizer=PolicyOptimizer(model, case.optimizer, num_steps=10),
         settings=UpdateSettings(
             **{
                 "num_minibatches": 1,
@@ -115,7 +160,7 @@ def run_case(case, config, ranks):
                 **{key: value for key, value in case.settings.items() if key not in passes},
             }
         ),
-        reference_forward=_forward(reference, ranks, passes, None),
+        reference_forward=_reference(forward, case, ranks, passes),
         faults=FaultHandling(max_skipped=9, log=told.append),
         ranks=ranks,
     )
@@ -129,8 +174,7 @@ def run_case(case, config, ranks):
     weights = torch.cat([full_tensor(value.detach()).flatten() for value in model.parameters()])
     tensors = {
         "weights": weights,
-        "change": weights
-        - torch.cat([value.detach().flatten() for value in exact_model(seed=3).parameters()]),
+        "change": weights - torch.cat([value.detach().flatten() for value in case.model(3).parameters()]),
     }
     for name in ("ratio", "clipped", "entropy"):
         trace_BT = torch.from_numpy(np.nan_to_num(getattr(output.traces, f"{name}_BT"), nan=-1.0))
@@ -144,18 +188,38 @@ def run_case(case, config, ranks):
     return record, tensors
 
 
-def _forward(model, ranks, passes, objective):
+def _forward(case, model, ranks, passes, objective):
     meter = None if objective is None else meter_of(objective.method.divergence)
-    sharded = None
-    if not ranks.is_alone:
-        from atrium.train.ranks.sharding import shard
+    # torch traces the blocks and their backward passes but does not change their arithmetic.
+    blocks = CompiledBlocks(model, "aot_eager") if passes.get("compiled") else None
+    others = {key: value for key, value in passes.items() if key in ("packing", "recomputes")}
+    return PolicyForward(
+        model, temperature=1.0, meter=meter, sharded=_sharded(case, model, ranks), compiled=blocks, **others
+    )
 
-        sharded = shard(model, device="cpu", dtype=torch.float64, num_ranks=ranks.size)
-        assert all(local_tensor(value).numel() < value.numel() for value in model.parameters())
-    return PolicyForward(model, temperature=1.0, meter=meter, sharded=sharded, **passes)
+
+def _sharded(case, model, ranks):
+    if ranks.is_alone:
+        return None
+    from atrium.train.ranks.sharding import mesh_of, shard
+
+    mesh = mesh_of("cpu", ranks.size, case.num_shards or ranks.size)
+    sharded = shard(
+        model, mesh, dtype=next(model.parameters()).dtype,
+        exchanges_once="exchanges_once" in case.settings,
+    )  # fmt: skip
+    assert all(local_tensor(value).numel() < value.numel() for value in model.parameters())
+    return sharded
 
 
-def main(folder):
+def _reference(forward, case, ranks, passes):
+    """Another model, or the policy without its adapters."""
+    if case.trained == "lora":
+        return UnadaptedForward(forward.model, temperature=1.0, sharded=forward.sharded, **passes)
+    return _forward(case, case.model(4), ranks, passes, None)
+
+
+def main(folder, *names):
     """Run every case as a rank, and write what rank 0 has."""
     from atrium.train.ranks.connected_ranks import ConnectedRanks
 
@@ -164,7 +228,8 @@ def main(folder):
     assert not ranks.is_alone
     configs = json.loads((folder / "configs.json").read_text(encoding="utf-8"))
     records = {}
-    for name, case in CASES.items():
+    for name in names or CASES:
+        case = CASES[name]
         record, tensors = run_case(case, from_json(configs[name]), ranks)
         everyone = ranks.gather(json.dumps(record, sort_keys=True))
         assert len(set(everyone)) == 1, f"{name}: the ranks disagree"
@@ -179,4 +244,4 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -32,7 +32,7 @@ def test_a_written_file_replaces_the_old_one_as_a_whole(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_is_written_is_standard_json(tmp_path):
+def test_written_json_is_standard(tmp_path):
     path = tmp_path / "value.json"
     write_json(
         path,
@@ -63,13 +63,13 @@ def test_what_is_written_is_standard_json(tmp_path):
     }
 
 
-def test_what_json_cannot_hold_is_an_error_and_not_a_file(tmp_path):
+def test_value_that_json_cannot_represent_is_an_error_and_leaves_no_file(tmp_path):
     with pytest.raises(TypeError, match="object"):
         write_json(tmp_path / "value.json", {"thing": object()})
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failure_of_the_disk_is_told_with_what_and_where(tmp_path):
+def test_disk_error_names_the_action_and_the_path(tmp_path):
     path = tmp_path / "a_file" / "status.json"
     (tmp_path / "a_file").write_text("")
     with (

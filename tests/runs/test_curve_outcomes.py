@@ -27,7 +27,7 @@ def test_an_area_is_the_mean_over_its_span():
 
 
 @pytest.mark.parametrize("broken", [RISING[:3], np.where(STEPS == 3, np.nan, RISING)])
-def test_an_area_of_a_curve_with_a_hole_is_not_known(broken):
+def test_area_of_a_curve_with_a_missing_step_is_none(broken):
     area = Area(kind="area", metric="rollout/reward", until=4)
     assert area.of_curve(STEPS[: len(broken)], broken) is None
 
@@ -47,7 +47,7 @@ def test_a_value_that_is_not_reached_counts_with_the_horizon():
     assert steps_to(0.5, until=4).of_curve(STEPS, RISING) == 4.0
 
 
-def test_a_curve_that_ends_early_is_known_only_if_it_was_there_before():
+def test_steps_to_of_a_curve_that_ends_early_is_known_only_if_the_value_was_reached():
     assert steps_to(0.15).of_curve(STEPS[:3], RISING[:3]) == pytest.approx(2.5)
     assert steps_to(0.5).of_curve(STEPS[:3], RISING[:3]) is None
 
@@ -68,7 +68,7 @@ def test_shares_of_0_and_1_have_log_odds_that_can_be_interpolated():
         ({"kind": "area", "metric": "rollout/reward", "until": 1}, "until"),
         (
             {"kind": "steps_to", "metric": "rollout/reward", "value": 1.0, "until": 4, "scale": "log_odds"},
-            "value=1",
+            "value must be between 0 and 1",
         ),
         ({"kind": "slope", "metric": "rollout/reward", "until": 4}, "slope"),
     ],

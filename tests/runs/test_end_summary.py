@@ -33,7 +33,7 @@ def finished(folder, record):
     return folder
 
 
-def test_it_says_what_was_learned_with_intervals_test_problems_first(finished):
+def test_summary_shows_scores_with_intervals_test_problems_first(finished):
     text = printed(finished)
     mean, _ = lines_with(text, "Mean@8")
     assert mean.split()[0].endswith("test")
@@ -64,12 +64,12 @@ def test_interrupted_run_is_no_error_in_its_summary(folder, record):
     assert "error" not in text
 
 
-def test_it_shows_the_curves_with_their_first_and_last_values(finished):
+def test_summary_shows_curves_with_their_first_and_last_values(finished):
     [reward] = lines_with(printed(finished), "reward")
     assert reward.split() == ["reward", "0.409", "▁▃▅▆▇█", "0.719"]
 
 
-def test_it_says_where_everything_is_and_what_to_type_next(finished, monkeypatch, tmp_path):
+def test_summary_shows_paths_and_next_commands(finished, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     text = printed(finished)
     digits = finished.path.name[-4:]
@@ -95,7 +95,7 @@ def test_a_run_elsewhere_is_named_by_its_path(finished, monkeypatch, tmp_path):
     assert lines_with(printed(finished), f"atrium show {finished.path}")
 
 
-def test_an_interrupted_run_is_told_how_to_go_on(folder, record, monkeypatch, tmp_path):
+def test_summary_of_an_interrupted_run_shows_how_to_resume(folder, record, monkeypatch, tmp_path):
     record(folder, last=4).end(RunState.INTERRUPTED)
     monkeypatch.chdir(tmp_path)
     text = printed(folder)

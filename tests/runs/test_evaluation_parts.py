@@ -32,7 +32,7 @@ def problems_of(samples):
     return list({sample.problem.problem_id: sample.problem for sample in samples}.values())
 
 
-def test_what_was_appended_is_read_back_as_it_was(parts, whole, samples):
+def test_appended_parts_are_read_back_exactly(parts, whole, samples):
     given = samples(num_problems=3, k=4)
     assert parts.read(problems_of(given), num_samples=4) == {}
     parts.append(given[:4])
@@ -43,14 +43,14 @@ def test_what_was_appended_is_read_back_as_it_was(parts, whole, samples):
     assert len(list(whole.parent.rglob("part-*.parquet"))) == 3, "a later process overwrites nothing"
 
 
-def test_a_part_that_was_cut_short_by_a_kill_is_no_part(parts, whole, samples):
+def test_part_truncated_by_a_kill_is_ignored(parts, whole, samples):
     given = samples(num_problems=1)
     parts.append(given)
     (whole.parent / "parts" / whole.stem / ".tmp-0a1b2c3d-part-000002.parquet").write_bytes(b"PAR1half")
     assert parts.read(problems_of(given), num_samples=4) == by_problem(given)
 
 
-def test_parts_go_once_the_whole_file_is_there_and_it_is_read_in_their_place(parts, whole, samples):
+def test_parts_are_deleted_once_the_whole_file_exists_and_replaces_them(parts, whole, samples):
     given = samples(num_problems=2)
     parts.append(given)
     parts.remove()

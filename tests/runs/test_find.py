@@ -56,7 +56,7 @@ def test_the_status_says_better_than_the_name_when_a_run_began(runs_dir, three):
     assert find_run(runs_dir, "last").path == late.path
 
 
-def test_last_is_the_latest_run_that_a_command_can_do_something_with(runs_dir, three):
+def test_last_is_the_latest_run_that_suits_the_command(runs_dir, three):
     trained, evaluated, empty = three
     evaluated.config_file.write_text('{"kind": "evaluation"}')
     (trained.checkpoint_path(4) / "policy").mkdir(parents=True)
@@ -72,8 +72,8 @@ def test_last_is_the_latest_run_that_a_command_can_do_something_with(runs_dir, t
     assert find_run(runs_dir, "cccc", last=TRAINED).path == empty.path, "a name means what it names"
 
 
-def test_where_last_can_mean_no_run_the_reason_is_said(runs_dir, three):
-    with pytest.raises(RunFolderError, match=r"last: no run in .* has a checkpoint; --runs-dir"):
+def test_last_without_a_suitable_run_gives_the_reason(runs_dir, three):
+    with pytest.raises(RunFolderError, match=r"last: no run in .* has a checkpoint; .*--runs-dir"):
         find_run(runs_dir, "last", last=WITH_CHECKPOINT)
     with pytest.raises(RunFolderError, match="contains no evaluation"):
         find_run(runs_dir, "last", last=EVALUATED)
@@ -90,13 +90,13 @@ def test_hidden_folders_and_files_are_no_runs_and_empty_folders_are(runs_dir, th
     )
 
 
-def test_a_run_that_lies_directly_in_the_runs_folder_is_found(runs_dir, three):
+def test_run_directly_in_the_runs_directory_is_found(runs_dir, three):
     moved = runs_dir / "moved"
     three[0].path.rename(moved)
     assert find_run(runs_dir, "moved").path == moved
 
 
-def test_a_missing_runs_folder_holds_no_runs_and_finding_says_what_to_do(tmp_path):
+def test_missing_runs_directory_has_no_runs_and_find_run_says_what_to_do(tmp_path):
     assert list_runs(tmp_path / "absent") == []
     with pytest.raises(RunFolderError, match=r"no runs in .*absent.*atrium train"):
         find_run(tmp_path / "absent", "last")
@@ -114,7 +114,7 @@ def test_a_run_is_found_by_experiment_and_name_and_by_path(runs_dir, three, monk
         assert find_run(runs_dir, wanted).path.resolve() == run.path
 
 
-def test_an_end_goes_before_other_parts_and_a_whole_name_before_ends(runs_dir, three):
+def test_whole_names_take_precedence_over_ends_and_ends_over_other_parts(runs_dir, three):
     inner = make_run(runs_dir, "20260105-bbbb-s0-ffff")
     assert find_run(runs_dir, "bbbb").path == three[1].path
     longer = make_run(runs_dir, "x-20260105-bbbb-s0-ffff")
@@ -122,8 +122,8 @@ def test_an_end_goes_before_other_parts_and_a_whole_name_before_ends(runs_dir, t
     assert find_run(runs_dir, longer.path.name).path == longer.path
 
 
-def test_what_fits_several_runs_is_refused_with_their_names(runs_dir, three):
-    with pytest.raises(RunFolderError, match=r"matches 2 runs: .*aaaa, .*bbbb; give more"):
+def test_name_that_matches_several_runs_is_refused_with_their_names(runs_dir, three):
+    with pytest.raises(RunFolderError, match=r"matches 2 runs: .*aaaa, .*bbbb; give a longer"):
         find_run(runs_dir, "atr")
 
 
@@ -150,7 +150,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("wanted", HOSTILE)
-def test_names_that_lead_elsewhere_find_nothing(runs_dir, three, wanted, monkeypatch):
+def test_names_with_paths_outside_the_runs_directory_find_nothing(runs_dir, three, wanted, monkeypatch):
     (runs_dir.parent / "secret").mkdir()
     monkeypatch.chdir(runs_dir)
     with pytest.raises(RunFolderError) as error:
@@ -161,7 +161,7 @@ def test_names_that_lead_elsewhere_find_nothing(runs_dir, three, wanted, monkeyp
 @pytest.mark.parametrize(
     "wanted", [".", "20260101-100000-atr-s0-aaaa", "..", "../quickstart/{run}/checkpoints/.."]
 )
-def test_a_path_from_within_the_runs_folder_knows_where_the_runs_lie(runs_dir, three, monkeypatch, wanted):
+def test_relative_path_inside_the_runs_directory_finds_the_run(runs_dir, three, monkeypatch, wanted):
     run = three[0].path
     (run / "checkpoints").mkdir()
     monkeypatch.chdir({".": run, "..": run / "checkpoints"}.get(wanted, run.parent))
@@ -169,7 +169,7 @@ def test_a_path_from_within_the_runs_folder_knows_where_the_runs_lie(runs_dir, t
     assert found.path.parent.parent == runs_dir
 
 
-def test_a_run_outside_the_runs_folder_is_found_by_its_path_and_not_by_its_name(
+def test_run_outside_the_runs_directory_is_found_by_path_but_not_by_name(
     runs_dir, three, tmp_path, monkeypatch
 ):
     outside = make_run(tmp_path / "elsewhere", "20260101-100000-atr-s0-9999")

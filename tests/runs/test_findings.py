@@ -233,7 +233,7 @@ def test_a_run_that_learns_has_no_findings(change):
     assert diagnose(steps({}, {}, {}, *[change] * 30)) == ()
 
 
-def test_what_was_overcome_before_the_end_is_no_finding():
+def test_problem_that_ended_before_the_last_steps_is_not_a_finding():
     assert diagnose(steps(*[{**DEAD, **CUT}] * 30, *[{}] * NUM_STEPS)) == ()
 
 
@@ -263,7 +263,7 @@ def test_a_running_run_is_compared_with_its_start_however_long_it_runs():
     assert (found.start["rollout/reward"], found.evidence["rollout/reward"]) == pytest.approx((0.5, 0.2))
 
 
-def test_a_run_that_goes_on_without_its_first_steps_is_compared_with_nothing():
+def test_run_without_its_first_steps_is_not_compared_with_its_start():
     course = Course()
     for step, metrics in steps(*[{}] * 30, *[{"rollout/reward": 0.1}] * 30)[20:]:
         course.add(step, metrics)
@@ -291,7 +291,7 @@ def test_rewards_that_only_scatter_are_neither_a_fall_nor_a_rise():
         ([DEAD] * (NUM_STEPS - 1), None),
     ],
 )
-def test_a_run_has_collapsed_where_it_has_nothing_left_to_give(changes, rule):
+def test_collapse_is_found_when_a_run_cannot_recover(changes, rule):
     found = find_collapse(steps({}, {}, {}, *changes))
     assert (found and found.rule) == rule
 
@@ -323,7 +323,7 @@ def test_runs_that_learned_are_left_alone_and_collapsed_ones_named(design, colum
         assert any(text.startswith("note: ratios running away") for text in said)
 
 
-def test_each_note_is_said_once_and_at_the_step_that_showed_it():
+def test_each_note_is_logged_once_at_the_first_step_that_shows_it():
     said = []
     notes = Notes(said.append)
     num_said = []

@@ -38,19 +38,19 @@ def play(listeners, num_steps=3):
     listeners.end(RunState.FINISHED)
 
 
-def test_each_listener_hears_everything_in_its_turn():
+def test_each_listener_receives_every_event_in_order():
     heard = []
     play(Listeners([Hearing(name, heard) for name in "abc"]), num_steps=2)
     assert heard == [(name, what) for what in (1, 2, RunState.FINISHED) for name in "abc"]
 
 
-def test_rollouts_are_wanted_where_any_listener_wants_them():
+def test_rollouts_are_wanted_if_any_listener_wants_them():
     listeners = Listeners([Hearing(name, []) for name in "abc"])
     assert [listeners.wants_rollouts(step) for step in (1, 2, 3)] == [False, True, False]
     assert not Listeners([]).wants_rollouts(2)
 
 
-def test_a_listener_that_fails_is_said_once_and_told_nothing_more_but_the_end():
+def test_failed_listener_is_reported_once_and_then_receives_only_the_end():
     def fail():
         raise ZeroDivisionError("a defect\nin two lines")
 
@@ -64,7 +64,7 @@ def test_a_listener_that_fails_is_said_once_and_told_nothing_more_but_the_end():
         )
 
 
-def test_a_listener_that_may_stop_the_run_does_before_later_ones_hear_of_the_step():
+def test_listener_that_may_stop_stops_the_run_before_later_listeners_receive_the_step():
     def prune():
         raise Pruned("its curve fell behind")
 
@@ -75,7 +75,7 @@ def test_a_listener_that_may_stop_the_run_does_before_later_ones_hear_of_the_ste
     assert heard == [("a", 1), ("watcher", 1)]
 
 
-def test_all_hear_the_end_though_the_first_of_them_raises():
+def test_all_listeners_receive_the_end_although_the_first_raises():
     def lose():
         raise RunFolderError("the folder is gone")
 
@@ -86,7 +86,7 @@ def test_all_hear_the_end_though_the_first_of_them_raises():
     assert heard == [("folder", RunState.FAILED), ("b", RunState.FAILED)]
 
 
-def test_a_slow_listener_is_said_once_and_goes_on_hearing():
+def test_slow_listener_is_reported_once_and_still_receives_events():
     now = [0.0]
 
     def wait():

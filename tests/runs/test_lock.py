@@ -47,7 +47,7 @@ def end(process):
     process.stdout.close()
 
 
-def test_a_folder_that_another_process_trains_into_is_refused_with_its_owner(folder):
+def test_lock_held_by_another_process_is_refused_with_its_owner(folder):
     process, said = holder(HOLD, folder)
     try:
         assert said == "held"
@@ -77,7 +77,7 @@ def test_a_forked_child_that_outlives_its_parent_does_not_keep_the_lock(folder):
     assert process.returncode == -signal.SIGKILL
 
 
-def test_two_takers_at_once_never_both_get_it(folder):
+def test_two_processes_never_get_the_lock_at_once(folder):
     take = "lock = RunFolder(Path(sys.argv[1])).lock()"
     code = HOLD.replace(take, f"try:\n    {take}\nexcept RunFolderError:\n    sys.exit(print('refused'))")
     code = code.replace("import RunFolder\n", "import RunFolder, RunFolderError\n")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from atrium.compare.arms import group_runs
+from atrium.compare.arms import group_runs, named_arms
 from atrium.compare.run_settings import method_keys
 from atrium.config.compose import compose
 from atrium.method.method import Method
@@ -38,7 +38,7 @@ BASE = {
 
 @pytest.fixture
 def record(tmp_path):
-    """A run folder that holds nothing but its settings, one of them changed."""
+    """A run directory that holds nothing but its settings, one of them changed."""
 
     def make(number, key=None, value=None):
         config = {name: dict(part) if isinstance(part, dict) else part for name, part in BASE.items()}
@@ -59,11 +59,13 @@ def key_of(config):
 
 def num_apart(folders):
     """How many methods the runs are to comparisons and to trackers."""
-    return len(group_runs(folders)[0]), len({describe_run(folder, 0.0).group for folder in folders})
+    return len(group_runs(folders, named_arms(folders))[0]), len(
+        {describe_run(folder, 0.0).group for folder in folders}
+    )
 
 
 @pytest.mark.parametrize("key", CHANGES)
-def test_what_changes_numbers_tells_methods_apart(record, key):
+def test_settings_that_change_numbers_distinguish_methods(record, key):
     assert num_apart([record(0), record(1, key, CHANGES[key])]) == (2, 2)
 
 
@@ -71,12 +73,12 @@ def test_what_changes_numbers_tells_methods_apart(record, key):
     ("key", "value"),
     [("placement", "beside"), ("num_engines", 2), ("engine_timeout_s", 9.0), ("cluster_address", "a:1")],
 )
-def test_places_that_earlier_versions_recorded_tell_no_methods_apart(record, key, value):
+def test_placement_settings_of_earlier_versions_do_not_distinguish_methods(record, key, value):
     assert num_apart([record(0), record(1, f"rollout.{key}", value)]) == (1, 1)
 
 
 @pytest.mark.parametrize("key", PLACES)
-def test_seeds_places_and_machines_tell_no_methods_apart(record, key):
+def test_seeds_placement_and_machines_do_not_distinguish_methods(record, key):
     assert num_apart([record(0), record(1, key, PLACES[key])]) == (1, 1)
     base = compose(["seed=0"])
     section, _, name = key.rpartition(".")
@@ -85,9 +87,9 @@ def test_seeds_places_and_machines_tell_no_methods_apart(record, key):
     assert key_of(type(base).model_validate(changed)) == key_of(base)
 
 
-def test_lengths_tell_runs_apart_where_each_is_taken_at_its_last_step(record):
+def test_num_steps_distinguishes_methods_only_at_the_last_step(record):
     folders = [record(0), record(1, "num_steps", 8)]
-    assert len(group_runs(folders)[0]) == 2
+    assert len(group_runs(folders, named_arms(folders))[0]) == 2
     flat = [{"num_steps": "4"}, {"num_steps": "8"}]
     assert method_keys(flat) == [], "curves are compared step by step"
     assert key_of(compose(["num_steps=40"])) != key_of(compose(["num_steps=80"]))
@@ -102,7 +104,7 @@ def test_lengths_tell_runs_apart_where_each_is_taken_at_its_last_step(record):
         ["rollout=bank", "rollout.source=elsewhere"],
     ],
 )
-def test_a_recorded_run_says_what_it_did_with_its_method(overrides):
+def test_use_of_a_method_is_read_from_a_recorded_run(overrides):
     config = compose(overrides)
     recorded = json.loads(json.dumps(config.model_dump(mode="json")))
     assert use_of(recorded) == config.use
@@ -110,7 +112,7 @@ def test_a_recorded_run_says_what_it_did_with_its_method(overrides):
     assert use_of({"rollout": {"engine": "bank"}}) is None
 
 
-def test_a_method_of_another_version_goes_by_its_text():
+def test_method_of_another_version_is_identified_by_its_recorded_settings():
     recorded = compose([]).model_dump(mode="json")
     unknown = [
         recorded | {"divergence": {"kind": "of_a_plugin", "delta": delta}} for delta in (0.1, 0.1, 0.2)

@@ -72,7 +72,7 @@ class MemoryTracker:
 
 @pytest.fixture
 def training(tmp_path):
-    """A run folder, and a function that records steps up to one."""
+    """A run directory, and a function that records steps up to one."""
     folder = RunFolder.create(tmp_path / "runs", "study", "atr", 0)
     folder.write_config({"seed": 0})
     tracker = RunFolderWriter(folder)
@@ -122,7 +122,7 @@ def test_a_run_is_delivered_while_it_trains_and_to_its_end(training):
     assert (memory.ended, memory.findings) == (RunState.FINISHED, "")
 
 
-def test_a_tracker_is_told_what_went_wrong_once_the_run_is_over(training):
+def test_findings_are_sent_to_the_tracker_after_the_run(training):
     folder, _, tracker = training
     tracker.step(1, {"optimizer/grad_norm": math.inf})
     tracker.end(RunState.FINISHED)
@@ -131,7 +131,7 @@ def test_a_tracker_is_told_what_went_wrong_once_the_run_is_over(training):
     assert memory.findings.startswith("divergence, step 1: optimizer/grad_norm is not a finite number")
 
 
-def test_a_tracker_that_fails_is_reported_once_and_gets_what_it_missed(training):
+def test_failing_tracker_is_reported_once_and_receives_missing_data_later(training):
     folder, train, tracker = training
     memory = MemoryTracker()
     memory.is_down = True
@@ -164,7 +164,7 @@ def test_a_connection_cut_in_the_middle_loses_nothing_and_repeats_nothing(traini
     assert memory.values == expected(230)
 
 
-def test_another_process_goes_on_where_one_was_killed(training):
+def test_another_process_continues_the_delivery_of_a_killed_one(training):
     folder, train, tracker = training
     memory = MemoryTracker()
     train(10)
@@ -178,7 +178,7 @@ def test_another_process_goes_on_where_one_was_killed(training):
     assert memory.num_sent == num_sent
 
 
-def test_a_copy_that_cannot_be_continued_is_made_anew_from_the_first_step(training):
+def test_copy_that_cannot_be_continued_is_written_again_from_the_first_step(training):
     folder, train, tracker = training
     memory = MemoryTracker(can_continue=False)
     train(10)
@@ -318,7 +318,7 @@ def test_tracker_that_does_not_answer_takes_no_time_of_steps_and_little_of_the_e
     wait_until(lambda: memory.values == expected(3))
 
 
-def test_a_resumed_run_is_told_to_the_tracker_as_running_again(training):
+def test_resumed_run_is_reported_to_the_tracker_as_running(training):
     folder, train, tracker = training
     train(3)
     tracker.end(RunState.INTERRUPTED)
@@ -363,7 +363,7 @@ def test_the_switch_keeps_all_mirrors_off(training, monkeypatch):
         ("something", "no connection"),
     ],
 )
-def test_a_server_that_is_not_reached_is_said_in_a_few_words(cause, said):
+def test_unreachable_server_is_described_briefly(cause, said):
     error = f"API request failed: HTTPConnectionPool(host='a.b', port=443): Max retries exceeded ({cause})"
     assert describe(MirrorError(error)) == f"a.b:443 does not respond ({said})"
 

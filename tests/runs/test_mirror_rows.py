@@ -34,7 +34,7 @@ def evaluation(step, value=0.5, benchmark="exam"):
     }
 
 
-def test_a_step_is_held_back_until_a_later_one_or_the_end(tmp_path):
+def test_step_is_delivered_only_after_a_later_step_or_the_end(tmp_path):
     folder = RunFolder(tmp_path)
     reader = RowReader(folder)
     append(folder.evaluations_file, evaluation(0))
@@ -79,7 +79,7 @@ def test_training_metrics_have_the_chosen_names_and_evaluations_keep_theirs(tmp_
     )
 
 
-def test_a_half_written_line_waits_and_numbers_that_are_not_finite_arrive(tmp_path):
+def test_incomplete_line_is_delivered_later_and_nonfinite_numbers_are_delivered(tmp_path):
     folder = RunFolder(tmp_path)
     line = encode_line({"step": 1, "time": 1.0, "a": math.nan, "b": math.inf, "c": "text", "d": True})
     folder.metrics_file.write_bytes(line[:20])
@@ -104,7 +104,7 @@ def test_steps_that_a_resumed_run_repeats_are_not_delivered_again(tmp_path):
     assert [row.step for row in RowReader(folder, delivered_step=2).read(is_over=True)] == [3, 4]
 
 
-def test_an_evaluation_added_to_an_old_step_comes_late_and_once(tmp_path):
+def test_evaluation_added_to_an_old_step_is_delivered_late_and_once(tmp_path):
     folder = RunFolder(tmp_path)
     append(folder.metrics_file, *metrics(1, 2))
     append(folder.evaluations_file, evaluation(2))

@@ -151,7 +151,7 @@ def recorded_rewards(folder):
     return {record["step"]: record["rollout/reward"] for record in map(json.loads, lines)}
 
 
-@pytest.mark.parametrize("num_delivered", [0, 2])
+@pytest.mark.parametrize("num_delivered", [pytest.param(0, marks=pytest.mark.release), 2])
 def test_killed_training_loses_nothing_that_a_later_sync_does_not_bring(tmp_path, num_delivered):
     runs_dir = tmp_path / "runs"
     process = train(tmp_path, "tracking=mlflow", "num_steps=10000")
@@ -170,7 +170,7 @@ def test_killed_training_loses_nothing_that_a_later_sync_does_not_bring(tmp_path
     assert runs[folder.path.name].info.status == "KILLED"
 
 
-@pytest.fixture(params=["closed", "silent"])
+@pytest.fixture
 def address(request):
     """The address of a port that is closed, or of a server that takes connections and never answers."""
     with socket.socket() as server:
@@ -180,7 +180,16 @@ def address(request):
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("kind", ["mlflow", "wandb"])
+@pytest.mark.parametrize(
+    ("address", "kind"),
+    [
+        ("closed", "mlflow"),
+        ("silent", "wandb"),
+        pytest.param("closed", "wandb", marks=pytest.mark.release),
+        pytest.param("silent", "mlflow", marks=pytest.mark.release),
+    ],
+    indirect=["address"],
+)
 def test_server_that_cannot_be_reached_does_not_change_how_training_ends(tmp_path, address, kind):
     server = [f"tracking.mlflow.uri={address}"] if kind == "mlflow" else []
     environment = {"WANDB_BASE_URL": address, "WANDB_API_KEY": 40 * "a"}
@@ -195,7 +204,7 @@ def test_server_that_cannot_be_reached_does_not_change_how_training_ends(tmp_pat
     assert f"`atrium sync {folder.path} --to {kind}` delivers it" in output
 
 
-def test_wrong_uri_is_said_once_and_the_run_is_delivered_elsewhere_later(
+def test_wrong_uri_is_reported_once_and_the_run_can_be_delivered_elsewhere(
     recorded, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr(delivery, "LINGER_S", 0.0)
@@ -272,7 +281,7 @@ def test_wandb_online_without_a_key_says_what_to_do(recorded, tmp_path, capsys):
     assert "offline" in said
 
 
-def test_tensorboard_reads_each_step_once_however_often_it_is_brought(recorded, tmp_path):
+def test_tensorboard_reads_each_step_once_after_repeated_deliveries(recorded, tmp_path):
     event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     folder = recorded()
     arguments = ["sync", folder.path.name, "--to", "tensorboard", "--runs-dir", str(tmp_path / "runs")]

@@ -1,4 +1,4 @@
-"""What is no regular file, or too large, stops no reader of run folders."""
+"""What is no regular file, or too large, stops no reader of run directories."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _endless(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [_pipe, _zeros, _endless])
-def test_a_run_folder_of_odd_files_is_listed_and_read_at_once(tmp_path, make, capsys):
+def test_run_directory_of_pipes_and_devices_is_listed_and_read_without_blocking(tmp_path, make, capsys):
     folder = RunFolder.create(tmp_path, "tried", "grpo", 0)
     folder.status_file.unlink()
     for file in (folder.status_file, folder.config_file, folder.metrics_file, folder.evaluations_file):
@@ -49,7 +49,7 @@ def test_a_log_that_is_no_file_stops_nobody_who_writes_into_it(tmp_path, make):
     assert (tmp_path / "whole.txt").read_text().endswith("  a line with ?\n")
 
 
-def test_odd_files_are_named_in_words(tmp_path):
+def test_files_that_are_not_regular_are_described_in_the_error(tmp_path):
     _pipe(tmp_path / "status.json")
     assert read_object(tmp_path / "status.json") == (
         {},

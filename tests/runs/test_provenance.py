@@ -138,7 +138,7 @@ def test_all_of_tracking_loads_without_torch():
 
 
 @needs_git
-def test_changes_of_what_a_command_writes_itself_do_not_count(checkout):
+def test_changes_of_files_that_a_command_writes_are_ignored(checkout):
     (checkout / "written").mkdir()
     (checkout / "written" / "result.json").write_text("{}")
     assert code_version(checkout, {})["is_dirty"]

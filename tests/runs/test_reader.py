@@ -34,7 +34,7 @@ def test_metrics_come_back_exactly_with_gaps_as_nan(folder):
     assert set(table.columns) == {"a/x", "b/y", "c/z"}
 
 
-def test_a_half_written_last_line_costs_only_itself(folder, record):
+def test_incomplete_last_line_loses_only_itself(folder, record):
     record(folder).close()
     with folder.metrics_file.open("ab") as file:
         file.write(b'{"step":7,"rollout/rew')
@@ -45,7 +45,7 @@ def test_a_half_written_last_line_costs_only_itself(folder, record):
     assert read_overview(folder).problems == ("config.json is missing",)
 
 
-def test_records_out_of_order_repeated_or_without_a_step_are_put_right(folder):
+def test_records_out_of_order_repeated_or_without_a_step_are_sorted_and_merged(folder):
     folder.metrics_file.write_text(
         '{"step":2,"x":1}\n{"step":1,"x":2}\n{"step":2,"x":3}\n{"x":4}\n{"step":"3"}\nno\n'
     )
@@ -92,7 +92,7 @@ def test_the_best_is_the_earliest_of_the_highest(folder, record, samples, result
         '{"step":1.5,"benchmark":"b","results":{}}',
     ],
 )
-def test_evaluations_of_another_form_are_passed_over(folder, content):
+def test_evaluations_of_another_form_are_skipped(folder, content):
     folder.evaluations_file.write_text(content + "\n")
     assert read_evaluations(folder) == {}
 
@@ -116,7 +116,7 @@ def test_results_of_wrong_types_are_not_shown_as_numbers(folder):
     assert scores_of([point]).best is point
 
 
-def test_a_finished_run_is_read_from_its_summary_and_a_damaged_summary_is_made_up_for(folder, record):
+def test_scores_of_a_finished_run_come_from_its_summary_or_if_damaged_from_evaluations(folder, record):
     record(folder).end(RunState.FINISHED)
     from_summary = read_overview(folder).scores
     folder.summary_file.write_text('{"evaluations": {"test": {"first": 5}}}')
@@ -163,7 +163,7 @@ def test_no_damage_to_any_file_stops_a_reader(folder, record, name, content):
         assert overview.state is RunState.FINISHED
 
 
-def test_a_folder_of_a_newer_format_is_shown_with_what_is_known(folder, record):
+def test_run_directory_of_a_newer_format_is_shown_with_its_known_content(folder, record):
     folder.write_config({"seed": 3})
     record(folder).end(RunState.FINISHED)
     status = json.loads(folder.status_file.read_text())

@@ -53,7 +53,7 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("text", SECRETS)
-def test_what_looks_like_a_secret_is_removed_from_a_diff(text):
+def test_text_that_looks_like_a_secret_is_removed_from_a_diff(text):
     redacted = redact(f"+before\n+{text}\n+after", {})
     assert REDACTED in redacted
     assert redacted.startswith("+before\n")
@@ -77,11 +77,11 @@ def test_ordinary_lines_of_this_field_stay(text):
     assert redact(text, {}) == text
 
 
-def test_secrets_of_the_environment_are_those_that_are_called_so_and_no_plain_words():
+def test_variables_with_secret_names_are_secrets_unless_their_values_are_plain_words():
     assert set(secrets_of(ENVIRONMENT)) == {"HF_TOKEN", "WANDB_API_KEY", "DB_PASSWORD", "PGPASSWORD"}
 
 
-def test_values_of_secret_variables_are_removed_wherever_they_stand():
+def test_values_of_secret_variables_are_removed_anywhere_in_a_text():
     text = "x=opensesame-42 y=tr0ub4dor&3/more 0123456789abcdef0123456789abcdef01234567"
     assert redact(text, ENVIRONMENT) == f"x={REDACTED} y={REDACTED}/more {REDACTED}"
 

@@ -45,7 +45,7 @@ def without_times(name, data):
     return re.sub(rb'"time":[0-9.]+', b"", data) if name.endswith(".jsonl") else data
 
 
-def test_a_new_folder_is_named_by_time_algorithm_seed_and_four_digits(tmp_path):
+def test_new_run_directory_is_named_by_time_algorithm_seed_and_four_digits(tmp_path):
     folder = RunFolder.create(tmp_path, "quickstart", "atr", 7)
     assert folder.path.parent == tmp_path / "quickstart"
     assert re.fullmatch(r"\d{8}-\d{6}-atr-s7-[0-9a-f]{4}", folder.path.name)
@@ -53,22 +53,24 @@ def test_a_new_folder_is_named_by_time_algorithm_seed_and_four_digits(tmp_path):
     assert read_overview(folder).state is RunState.STARTING
 
 
-def test_many_runs_started_at_once_get_folders_of_their_own(tmp_path):
+def test_runs_started_at_once_get_separate_directories(tmp_path):
     assert len({RunFolder.create(tmp_path, "quickstart", "atr", 0).path for _ in range(50)}) == 50
 
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
-def test_names_that_are_no_plain_folder_names_are_refused_and_make_nothing(tmp_path, name):
+def test_names_that_are_not_plain_folder_names_are_refused_and_create_nothing(tmp_path, name):
     runs = tmp_path / "runs"
     for experiment, algorithm in ((name, "atr"), ("quickstart", name)):
-        with pytest.raises(ConfigError, match="must be a folder's name"):
+        with pytest.raises(ConfigError, match="must start with a letter or digit"):
             RunFolder.create(runs, experiment, algorithm, 0)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["sweeps", "Sweeps", "reports", "mlflow.db"])
-def test_experiments_cannot_have_names_under_which_no_command_finds_runs(tmp_path, name):
-    with pytest.raises(ConfigError, match=f"experiment_name={name}: .*use any name except sweeps") as error:
+def test_reserved_experiment_names_are_refused(tmp_path, name):
+    with pytest.raises(
+        ConfigError, match=f"experiment_name={name} is reserved .*use any name except sweeps"
+    ) as error:
         RunFolder.create(tmp_path / "runs", name, "atr", 0)
     assert "\n" not in str(error.value)
     assert list(tmp_path.iterdir()) == []
@@ -80,28 +82,28 @@ def test_benchmarks_cannot_be_written_elsewhere(folder, name):
         folder.evaluation_path(name, 1)
 
 
-def test_a_runs_folder_that_cannot_be_made_is_one_clear_line(tmp_path):
+def test_runs_dir_that_cannot_be_created_is_one_line(tmp_path):
     (tmp_path / "runs").write_text("a file")
-    with pytest.raises(RunFolderError, match=r"cannot make a run folder in .*runs_dir") as error:
+    with pytest.raises(RunFolderError, match=r"cannot make a run directory in .*runs_dir") as error:
         RunFolder.create(tmp_path / "runs", "quickstart", "atr", 0)
     assert "\n" not in str(error.value)
 
 
-def test_opening_what_is_no_run_folder_says_so(tmp_path, folder):
-    with pytest.raises(RunFolderError, match="no run folder at"):
+def test_opening_a_folder_that_is_not_a_run_directory_is_refused(tmp_path, folder):
+    with pytest.raises(RunFolderError, match="no run directory at"):
         RunFolder.open(tmp_path / "absent")
-    with pytest.raises(RunFolderError, match="not a run folder"):
+    with pytest.raises(RunFolderError, match="not a run directory"):
         RunFolder.open(tmp_path)
     assert RunFolder.open(str(folder.path)).path == folder.path
 
 
-def test_a_configuration_is_recorded_as_it_is(folder):
+def test_configuration_is_recorded_unchanged(folder):
     config = {"seed": 0, "optimizer": {"learning_rate": 3e-4, "schedule": None}}
     folder.write_config(config)
     assert json.loads(folder.config_file.read_text()) == config
 
 
-def test_a_configuration_that_holds_a_secret_of_the_environment_is_refused(folder, monkeypatch):
+def test_configuration_with_a_secret_of_the_environment_is_refused(folder, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "correct-horse-battery")
     config = {"tracking": {"mirrors": [{"uri": "https://me:correct-horse-battery@host"}]}}
     with pytest.raises(
@@ -146,7 +148,7 @@ def test_truncation_leaves_what_a_run_to_that_step_would_have_left(tmp_path, rec
         assert before[name].startswith(after[name])  # not rewritten with other times or digits
 
 
-def test_truncation_sets_aside_all_that_it_takes(folder, record):
+def test_truncation_moves_all_removed_records_to_set_aside(folder, record):
     record(folder).end(RunState.FINISHED)
     for step in (3, 6):
         folder.checkpoint_path(step).mkdir(parents=True)
@@ -171,7 +173,7 @@ def test_truncation_rewinds_the_status_and_drops_the_summary(folder, record):
     assert not folder.evaluation_path("validation", 6).exists()
 
 
-def test_truncating_to_before_the_start_drops_what_was_recorded_before_training_too(folder, record):
+def test_truncating_to_step_minus_1_also_removes_records_from_before_training(folder, record):
     record(folder).close()
     folder.truncate_after(-1)
     assert folder.metrics_file.read_bytes() == folder.evaluations_file.read_bytes() == b""
@@ -187,7 +189,7 @@ def test_truncating_twice_or_beyond_the_end_changes_nothing_more(folder, record)
     assert content(folder) == before
 
 
-def test_a_folder_of_a_newer_format_is_neither_locked_nor_cut(folder, record):
+def test_run_directory_of_a_newer_format_is_neither_locked_nor_truncated(folder, record):
     record(folder).close()
     status = json.loads(folder.status_file.read_text())
     folder.status_file.write_text(json.dumps({**status, "format_version": FORMAT_VERSION + 1}))

@@ -36,7 +36,7 @@ def test_metrics_are_on_disk_as_soon_as_they_are_logged(tracker):
     assert list(line) == ["step", "time", "rollout/reward", "objective/loss"]
 
 
-def test_the_ratios_of_a_step_are_a_line_of_their_own_and_go_with_the_step(tracker):
+def test_ratios_of_a_step_are_a_separate_line_and_are_truncated_with_the_step(tracker):
     histogram = RatioHistogram(edges=(0.5, 1.0, 1.5), positive=(1, 2), negative=(3, 0), zero=(0, 4))
     for step in (1, 2):
         tracker.step(step, {})
@@ -59,10 +59,10 @@ def test_a_step_is_recorded_once_and_in_order_after_a_resume_too(tracker):
     tracker.step(1, {})
     tracker.step(3, {})
     for step in (3, 2):
-        with pytest.raises(ValueError, match="is not after step 3"):
+        with pytest.raises(ValueError, match="must be greater than 3"):
             tracker.step(step, {})
     resumed = RunFolderWriter(tracker.folder)
-    with pytest.raises(ValueError, match="is not after step 3"):
+    with pytest.raises(ValueError, match="must be greater than 3"):
         resumed.step(3, {})
     resumed.close()
 
@@ -74,7 +74,7 @@ def test_rollouts_are_recorded_at_the_first_step_and_at_every_tenth(tracker, gro
 
 
 @pytest.mark.parametrize("every", [None, 0])
-def test_no_rate_records_no_rollouts(folder, groups, every):
+def test_rollouts_every_none_records_no_rollouts(folder, groups, every):
     tracker = RunFolderWriter(folder, rollouts_every_num_steps=every)
     for step in range(20):
         tracker.rollouts(step, groups(), {})
@@ -82,7 +82,7 @@ def test_no_rate_records_no_rollouts(folder, groups, every):
     assert not folder.rollouts_dir.exists()
 
 
-def test_the_size_cap_holds_and_what_remains_spans_the_run(folder, groups):
+def test_size_limit_holds_and_remaining_rollouts_span_the_run(folder, groups):
     def total():
         return sum(path.stat().st_size for _, path in steps_in(folder.rollouts_dir))
 
@@ -103,7 +103,7 @@ def test_the_size_cap_holds_and_what_remains_spans_the_run(folder, groups):
     assert max(gaps) <= 40
 
 
-def test_rollouts_of_one_step_that_exceed_the_cap_are_left_out_and_told_once(folder, groups):
+def test_rollouts_of_one_step_above_the_limit_are_left_out_and_reported_once(folder, groups):
     told = []
     settings = {"rollouts_every_num_steps": 1, "rollouts_max_mb": 1e-6}
     tracker = RunFolderWriter(folder, told.append, **settings)
@@ -178,7 +178,7 @@ def test_a_resumed_run_leaves_the_record_of_an_undisturbed_one(tmp_path, record)
     assert read_overview(resumed).state is RunState.FINISHED
 
 
-def test_a_full_disk_stops_no_step_is_told_once_and_made_up_for(
+def test_full_disk_stops_no_step_is_reported_once_and_lines_are_written_later(
     folder, groups, samples, results, no_room_beyond
 ):
     told = []
@@ -252,7 +252,7 @@ def test_ending_and_closing_twice_is_harmless(tracker):
     tracker.close()
 
 
-def test_a_tracker_that_is_closed_writes_nothing_by_itself_any_more(folder):
+def test_closed_writer_writes_nothing_more(folder):
     before = set(threading.enumerate())
     tracker = RunFolderWriter(folder)
     [beating] = set(threading.enumerate()) - before

@@ -90,7 +90,7 @@ def test_impossible_process_numbers_are_dead(here, pid):
 
 
 @pytest.mark.parametrize("state", [RunState.FINISHED, RunState.INTERRUPTED, RunState.FAILED])
-def test_a_run_that_ended_stays_what_it_said(here, state):
+def test_state_of_an_ended_run_is_as_recorded(here, state):
     assert concluded_state(replace(here, state=state, pid=0)) is state
 
 
@@ -205,7 +205,7 @@ def test_a_run_whose_folder_was_copied_is_not_taken_for_running(tmp_path, folder
     assert read_overview(copy).state is RunState.KILLED
 
 
-def test_a_process_on_another_host_is_lost_when_it_stops_writing_as_it_promised(path, here):
+def test_run_on_another_host_is_lost_after_its_status_updates_stop(path, here):
     clock = Clock(10_000.0)
     beating = replace(here, host="elsewhere", pid=1, beat_s=15.0, updated=clock.now)
     clock.now += 180.0

@@ -29,8 +29,8 @@ def train(display, clock, metrics, results, num_steps=80, step_s=0.5):
     for _ in range(90):
         clock.now += 0.1
         display.advance(10, "loss 0.5")
-    display.evaluation(BenchmarkResult(step=0, benchmark="test", samples=(), results=results(0.22)))
     display.begin(step=0, num_steps=num_steps, title="atr, kl3 0.0231, seed 0")
+    display.evaluation(BenchmarkResult(step=0, benchmark="test", samples=(), results=results(0.22)))
     for step in range(1, num_steps + 1):
         clock.now += step_s
         display.phase("sampling", 64)
@@ -45,13 +45,22 @@ def train(display, clock, metrics, results, num_steps=80, step_s=0.5):
     display.end(RunState.FINISHED)
 
 
+@pytest.mark.parametrize(("step", "place"), [(0, ""), (40, " at step 40")])
+def test_evaluation_outside_of_training_is_logged_with_the_step_of_its_checkpoint_only(results, step, place):
+    lines = []
+    LogDisplay(lines.append).evaluation(
+        BenchmarkResult(step=step, benchmark="test", samples=(), results=results(0.22))
+    )
+    assert lines == [f"evaluation{place}: test  Mean@8 22.0 % [12.0, 32.0]  Pass@8 42.0 %"]
+
+
 def test_a_log_has_a_line_per_quarter_of_set_up_and_about_twenty_of_training(metrics, results):
     lines, clock = [], Clock()
     train(LogDisplay(lines.append, clock), clock, metrics, results)
     assert lines[0] == "warm-up 230/900  loss 0.5  2 s"
     assert lines[3] == "warm-up 900/900  loss 0.5  9 s"
-    assert lines[4] == "evaluation at step 0: test  Mean@8 22.0 % [12.0, 32.0]  Pass@8 42.0 %"
-    assert lines[5] == "atr, kl3 0.0231, seed 0: 80 steps"
+    assert lines[4] == "atr, kl3 0.0231, seed 0: 80 steps"
+    assert lines[5] == "evaluation at step 0: test  Mean@8 22.0 % [12.0, 32.0]  Pass@8 42.0 %"
     steps = [line for line in lines if line.startswith("step ")]
     assert len(steps) == 21
     assert steps[0].startswith("step  1/80  reward  0.409  entropy 0.246  length  13.3  clipped high  0.1 %")

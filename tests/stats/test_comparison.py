@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
 
 from atrium.stats.comparison import TwoArms, verdict
 from atrium.stats.simultaneous import SINGLE, Family
@@ -41,7 +40,7 @@ def test_no_difference_is_not_distinguishable_and_says_what_its_interval_exclude
     judged = verdict(comparison, **NAMES)
     assert judged.kind == "not_distinguishable"
     low, high = comparison.difference.another_exam.interval
-    assert judged.words.startswith("not distinguishable; differences larger than ")
+    assert judged.words.startswith("not distinguishable; if no run diverges, differences larger than ")
     said = float(judged.words.split("larger than ")[1].split(" point")[0])
     assert max(-low, high) <= said / 100 < max(-low, high) + 0.001
 
@@ -74,8 +73,8 @@ def test_two_seeds_are_never_called_better_or_worse():
 
 
 def test_a_verdict_that_other_runs_may_change_gives_an_estimate_and_no_sentence():
-    early = unfinished("preliminary", 0.031, ["study/atr-1 still runs"])
-    assert early.words == "preliminary: study/atr-1 still runs; estimated difference +3.1 points"
+    early = unfinished("preliminary", 0.031, ["study/atr-1 is still running"])
+    assert early.words == "preliminary: study/atr-1 is still running; estimated difference +3.1 points"
     planned = before_plan(-0.02, 3, 5)
     assert planned.label == "3 of 5 planned seeds"
     assert planned.words == "3 of 5 planned seeds: no verdict yet; estimated difference −2.0 points"
@@ -102,19 +101,17 @@ def test_arms_without_any_difference_are_judged_by_what_one_more_problem_could_s
     arm = [np.full((3, 10), 0.5)]
     judged = verdict(TwoArms(arm, arm).compared(), **NAMES)
     assert judged.kind == "not_distinguishable"
-    beyond = "differences larger than 29.7 points are ruled out where no run diverges"
+    beyond = "if no run diverges, differences larger than 29.7 points are ruled out"
     assert judged.words == f"not distinguishable; {beyond}"
     single = verdict(TwoArms([np.full((3, 1), 0.5)], [np.full((3, 1), 0.7)]).compared(), **NAMES)
     assert single.kind == "not_estimable"
 
 
-def test_pairing_shrinks_the_standard_error_by_the_root_of_one_minus_rho():
+def test_pairing_shrinks_the_standard_error():
     comparison = TwoArms(*arms(5, 300, 0.02)).compared()
     paired = comparison.difference.another_exam.standard_error
     alone = [arm.another_exam.standard_error for arm in (comparison.baseline, comparison.candidate)]
-    shrunk = (1 - comparison.rho_another_exam) ** 0.5 * (alone[0] ** 2 + alone[1] ** 2) ** 0.5
-    assert_allclose(paired, shrunk)
-    assert comparison.rho_another_exam > 0.5
+    assert paired**2 < 0.5 * (alone[0] ** 2 + alone[1] ** 2)
 
 
 def test_what_few_seeds_cannot_support_appears_with_enough_of_them():
@@ -133,7 +130,7 @@ def test_what_few_seeds_cannot_support_appears_with_enough_of_them():
 def test_arms_of_different_shapes_or_values_are_refused():
     with pytest.raises(ValueError, match="same benchmarks"):
         TwoArms([np.zeros((2, 3))], [np.zeros((2, 4))]).compared()
-    with pytest.raises(ValueError, match="shares"):
+    with pytest.raises(ValueError, match="between 0 and 1"):
         TwoArms([np.full((2, 3), 2.0)], [np.zeros((2, 3))]).compared()
 
 

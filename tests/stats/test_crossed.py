@@ -126,9 +126,9 @@ def test_intervals_cover_no_difference_where_clustering_by_problem_covers_little
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed_share", [1.0, DRIFT_SHARE, 20.0])
-@pytest.mark.parametrize("num_problems", [30, 100, 500])
-@pytest.mark.parametrize("num_seeds", [3, 5, 10])
+@pytest.mark.parametrize("seed_share", [1.0, 20.0, pytest.param(DRIFT_SHARE, marks=pytest.mark.release)])
+@pytest.mark.parametrize("num_problems", [30, 500, pytest.param(100, marks=pytest.mark.release)])
+@pytest.mark.parametrize("num_seeds", [3, 10, pytest.param(5, marks=pytest.mark.release)])
 def test_intervals_cover_no_difference_for_all_numbers_of_seeds_and_problems(
     num_seeds, num_problems, seed_share
 ):

@@ -16,7 +16,7 @@ def test_intervals_are_those_of_clopper_and_pearson(count, num):
 
 
 def test_a_share_of_nothing_is_refused():
-    with pytest.raises(ValueError, match="0 of 0"):
+    with pytest.raises(ValueError, match="count=0 and num=0"):
         exact_interval(0, 0)
 
 

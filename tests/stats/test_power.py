@@ -116,7 +116,7 @@ def test_the_design_of_a_table_has_about_the_table_s_own_standard_error():
 
 
 def test_one_seed_and_no_effect_are_refused():
-    with pytest.raises(ValueError, match="one seed"):
+    with pytest.raises(ValueError, match="at least 2"):
         standard_error(COMPONENTS, 1)
     with pytest.raises(ValueError, match="effect must not be 0"):
         num_seeds_needed(COMPONENTS, 0.0)

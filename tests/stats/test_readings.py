@@ -39,9 +39,8 @@ def test_a_kind_holds_where_all_readings_give_it(intervals, kind):
 def test_an_exclusion_is_the_weaker_one_of_both_readings():
     found = _under_readings(AROUND, Interval(-0.3, 0.05))
     assert found.excluded == 0.3
-    assert found.words.startswith(
-        "not distinguishable; differences larger than 30 points are ruled out, whether"
-    )
+    assert found.words.startswith("not distinguishable; whether the runs that diverged (")
+    assert found.words.endswith("as always wrong, differences larger than 30 points are ruled out")
     assert _under_readings(AROUND, Interval(-1.0, 0.05)).excluded is None
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 from scipy import stats
 
 from atrium.stats.robust import (
-    _mean_ranks,
     bootstrap_interval,
     interquartile_mean,
     permutation_p_value,
@@ -69,11 +68,3 @@ def test_seeds_drawn_in_pairs_see_that_their_arms_move_together():
     assert_allclose(bootstrap_interval(arms, gap, seed=0, paired=True), (0.01, 0.01))
     low, high = bootstrap_interval(arms, gap, seed=0)
     assert high - low > 0.1
-
-
-def test_ranks_are_those_of_scipy_with_and_without_ties():
-    generator = np.random.default_rng(0)
-    for shape in ((7, 3), (5, 12, 2), (1, 1)):
-        for num_values in (3, 1000):
-            value = generator.integers(0, num_values, size=shape) / num_values
-            assert_array_equal(_mean_ranks(value), stats.rankdata(value, axis=-2))

@@ -9,7 +9,8 @@ import pytest
 
 from atrium.base.errors import Pruned
 from atrium.base.records import BenchmarkResult
-from atrium.sweep.files import validated_definition
+from atrium.config.messages import validate
+from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.pruning import RunWatch
 from atrium.sweep.results import FINISHED, PRUNED, SeedResult
 from atrium.sweep.setup import prepare
@@ -100,7 +101,7 @@ def define(tmp_path):
             "runs_dir": str(tmp_path / "runs"),
             **changes,
         }
-        return validated_definition(data, source="test.yaml")
+        return validate(SweepDefinition, data, "test.yaml")
 
     return make
 

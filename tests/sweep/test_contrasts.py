@@ -104,9 +104,9 @@ def test_predictions_stand_beside_results_and_failed_ones_are_named(reported):
     assert kinds["area", "clip_again - clip"] == "not_seen"
     assert rows["area", "wide - clip"]["difference"] == pytest.approx(0.125, abs=0.005)
     assert rows["half", "narrow - clip"]["difference_by_seed"][0] < 1.0, "restricted to the horizon"
-    assert "area: of 2 predicted contrasts 1 as predicted, 1 contradicted (narrow - clip)" in said
-    assert "where nothing differs, 0 of 3 intervals leave out 0; expected are 0.2" in said
-    assert "as committed in c0ffee before the first run" in said
+    assert "area: of 2 predicted contrasts, 1 as predicted, 1 contradicted (narrow - clip)" in said
+    assert "null contrasts: 0 of 3 intervals exclude 0; 0.2 are expected" in said
+    assert "committed in c0ffee before the first run" in said
     assert "best on validation" not in said, "a control ranks nothing"
     assert not (folder / "winner.yaml").exists()
 
@@ -175,7 +175,7 @@ def test_a_verdict_says_where_predictions_were_not_committed_before_the_first_ru
 def test_contrasts_without_all_their_seeds_have_no_result(reported):
     content, said, _ = reported(num_steps=3)
     assert {row["kind"] for row in content["contrasts"]["rows"]} == {"missing"}
-    assert "area: of 2 predicted contrasts 2 without a result" in said
+    assert "area: of 2 predicted contrasts, 2 without a result" in said
 
 
 def test_what_was_committed_when_a_sweep_began_is_what_counts(study, tmp_path):
@@ -186,7 +186,7 @@ def test_what_was_committed_when_a_sweep_began_is_what_counts(study, tmp_path):
     recorded = json.loads((tmp_path / "runs" / "sweeps" / "small" / "sweep.json").read_text())
     assert recorded["predictions_commit"] is None
     changed = read_definition(study(CONTRASTS[:1]), runs_dir=str(tmp_path / "runs"))
-    with pytest.raises(ConfigError, match="began with another contrasts"):
+    with pytest.raises(ConfigError, match="contrasts must keep the value that sweep"):
         prepare(storage, changed)
 
 
@@ -214,19 +214,23 @@ def test_only_a_commit_of_the_very_predictions_counts(study, tmp_path):
 @pytest.mark.parametrize(
     ("contrasts", "changes", "said"),
     [
-        ([CONTRASTS[0] | {"candidate": "wid"}], {}, "wid is no arm of the sweep; did you mean wide?"),
-        ([CONTRASTS[0] | {"predicted": {"are": WIDER["area"]}}], {}, "are is no outcome of the sweep"),
+        ([CONTRASTS[0] | {"candidate": "wid"}], {}, "unknown arm wid; did you mean wide?"),
+        ([CONTRASTS[0] | {"predicted": {"are": WIDER["area"]}}], {}, "unknown outcome are"),
         ([CONTRASTS[0] | {"predicted": {"area": {"sign": "up"}}}], {}, "sign"),
-        (CONTRASTS, {"contrasts": CONTRASTS}, "contrasts stand in a file of their own"),
+        (CONTRASTS, {"contrasts": CONTRASTS}, "contrasts must be in a separate file"),
         (CONTRASTS, {"predictions": "gone.yaml"}, "gone.yaml"),
         (CONTRASTS, {"outcomes": {"area": {"kind": "area", "metric": "m"}}}, "until"),
         (
             CONTRASTS,
             {"families": FAMILIES | {"y": "aera"}},
-            "aera is no outcome of the sweep; did you mean area?",
+            "unknown outcome aera; did you mean area?",
         ),
-        (CONTRASTS, {"families": FAMILIES | {"baseline": "on"}}, "on is no family"),
-        (CONTRASTS, {"families": FAMILIES | {"x": "divergence.delta"}}, "clip gives it no number"),
+        (CONTRASTS, {"families": FAMILIES | {"baseline": "on"}}, "unknown family on"),
+        (
+            CONTRASTS,
+            {"families": FAMILIES | {"x": "divergence.delta"}},
+            "a number in each arm, but clip has no such number",
+        ),
     ],
 )
 def test_definitions_that_cannot_be_judged_are_refused(study, contrasts, changes, said):

@@ -14,9 +14,9 @@ def test_a_line_of_a_journal_that_is_no_operation_is_named(tmp_path, line):
     storage = SweepStorage(url)
     journal = tmp_path / "journal.log"
     journal.write_bytes(line.encode(errors="surrogateescape") + b"\n" + journal.read_bytes() + b"{}\n")
-    with pytest.raises(SweepError, match="holds no operation") as found, storage.explained():
+    with pytest.raises(SweepError, match="is not an operation of Optuna") as found, storage.explained():
         storage.optuna.get_all_studies()
-    with pytest.raises(SweepError, match="holds no operation"):
+    with pytest.raises(SweepError, match="is not an operation of Optuna"):
         SweepStorage(url)
     assert "\n" not in str(found.value)
 
@@ -26,5 +26,5 @@ def test_a_folder_of_runs_may_have_a_question_mark_in_its_name(tmp_path):
     storage = SweepStorage(storage_url("journal", folder))
     assert storage.path == folder / "journal.log"
     assert storage.path.is_file()
-    with pytest.raises(ConfigError, match="use journal"):
+    with pytest.raises(ConfigError, match="use storage=journal"):
         storage_url("sqlite", folder)

@@ -70,15 +70,17 @@ def test_the_ratios_of_a_run_are_summed_over_steps_with_different_edges(tmp_path
 def test_a_derived_setting_says_which_run_it_cannot_be_measured_on(tmp_path):
     folder = RunFolder.create(tmp_path, "matched", "grpo", 0)
     derived = DerivedConfig(function="budget_for_dropped", of=0.2, run=str(folder.path))
-    with pytest.raises(ConfigError, match=r"divergence\.delta: .*holds no distribution of ratios"):
+    with pytest.raises(ConfigError, match=r"divergence\.delta .*has no distribution of ratios"):
         derive("divergence.delta", derived, {})
     missing = DerivedConfig(function="budget_for_dropped", of=0.2, run=str(tmp_path / "nowhere"))
-    with pytest.raises(ConfigError, match=r"divergence\.delta: ratios cannot be read"):
+    with pytest.raises(
+        ConfigError, match=r"divergence\.delta cannot be derived: the ratios of .* cannot be read"
+    ):
         derive("divergence.delta", missing, {})
 
 
 def test_a_dropped_share_needs_a_run_and_nothing_else_takes_one():
-    with pytest.raises(ValueError, match="needs run"):
+    with pytest.raises(ValueError, match="requires run"):
         DerivedConfig(function="budget_for_dropped", of=0.2)
-    with pytest.raises(ValueError, match="needs run"):
+    with pytest.raises(ValueError, match="requires run"):
         DerivedConfig(function="budget_for_upper", of=1.2, run="runs/x")

@@ -11,6 +11,7 @@ from tests.run_records import evaluated_sample, sum_problem
 
 from atrium.assemble.sweeping import execute, read_result
 from atrium.base.records import BenchmarkResult
+from atrium.config.compose import compose
 from atrium.evaluation.results import summarize
 from atrium.runs.find import list_runs
 from atrium.runs.reader import read_overview
@@ -18,7 +19,6 @@ from atrium.runs.run_folder import RunFolder
 from atrium.runs.run_folder_writer import RunFolderWriter
 from atrium.runs.status import RunState, read_status
 from atrium.sweep.definition import PrunerConfig
-from atrium.sweep.plan import trial_config
 from atrium.sweep.pruning import RunWatch
 from atrium.sweep.runner import TrialRun
 from atrium.train.update.optimizer import PolicyOptimizer
@@ -40,8 +40,9 @@ def runs_dir(tmp_path_factory):
 
 
 def trial_run(runs_dir, seed, *, trial=0, run=None, begun=None, lines=OVERRIDES):
+    place = ("experiment_name=small", f"runs_dir={runs_dir}", f"seed={seed}")
     return TrialRun(
-        config=trial_config(lines, name="small", runs_dir=str(runs_dir), seed=seed),
+        config=compose([*lines, *place, "tracking.progress=off"]),
         overrides=(*lines, f"seed={seed}"),
         label={
             "sweep": "small",
@@ -107,7 +108,7 @@ def test_a_pruned_run_is_marked_so_and_stays_so(runs_dir):
     watch = RunWatch(NEVER, on_step=quiet, report=lambda step, results: step == 2)
     result = execute(trial_run(runs_dir, 0, trial=1), watch)
     assert (result.state, result.step) == ("pruned", 2)
-    assert result.reason == "its validation curve fell behind at step 2"
+    assert result.reason == "the validation curve is among the worst at step 2"
     folder = RunFolder(runs_dir / result.run)
     assert read_overview(folder).state == "pruned"
     assert read_status(folder.status_file).error == result.reason

@@ -33,7 +33,8 @@ def finished(tmp_path_factory):
     """The folder of a finished sweep with a tuned baseline, and what was printed about it."""
     from tests.sweep.conftest import new_worker
 
-    from atrium.sweep.files import validated_definition
+    from atrium.config.messages import validate
+    from atrium.sweep.definition import SweepDefinition
     from atrium.sweep.setup import prepare
     from atrium.sweep.storage import SweepStorage, storage_url
 
@@ -52,7 +53,7 @@ def finished(tmp_path_factory):
         "final": {"seeds": [70, 71, 72, 73, 74]},
         "runs_dir": str(runs_dir),
     }
-    definition = validated_definition(data, source="test")
+    definition = validate(SweepDefinition, data, "test")
     storage = SweepStorage(storage_url("journal", runs_dir / "sweeps" / "small"))
     prepare(storage, definition)
     worker = new_worker(storage, definition, ScriptedRuns(by_delta))
@@ -89,7 +90,7 @@ def test_a_report_names_the_best_and_what_may_be_concluded(written):
     folder, content, said = written
     assert content["best"]["settings"] == {"divergence.delta": 0.02}
     assert content["state"]["state"] == "finished"
-    assert "its own number flatters it" in said
+    assert "the score is biased upward" in said
     assert "with 5 fresh seeds, the winner (delta=0.02) against the baseline (tuned with as many" in said
     assert content["verdict"]["contrasts"][0]["kind"] == "better"
     assert {"curve.png", "curve.svg", "ranking.svg"} <= {path.name for path in folder.iterdir()}
@@ -141,7 +142,8 @@ def run_scripted(tmp_path):
     def run(**changes):
         from tests.sweep.conftest import new_worker
 
-        from atrium.sweep.files import validated_definition
+        from atrium.config.messages import validate
+        from atrium.sweep.definition import SweepDefinition
         from atrium.sweep.setup import prepare
         from atrium.sweep.storage import SweepStorage, storage_url
 
@@ -158,7 +160,7 @@ def run_scripted(tmp_path):
             "pruner": {"collapse_steps": None},
             **changes,
         }
-        definition = validated_definition(data, source="test")
+        definition = validate(SweepDefinition, data, "test")
         storage = SweepStorage(storage_url("journal", tmp_path / "runs" / "sweeps" / "two"))
         prepare(storage, definition)
         new_worker(storage, definition, ScriptedRuns(by_delta)).work()
@@ -174,7 +176,7 @@ def test_importances_find_the_parameter_that_matters(run_scripted):
     content, folder = run_scripted(sampler={"kind": "random"}, trials=12)
     assert content["importances"]["divergence.delta"] > 0.9
     assert content["verdict"] is None
-    assert any("decide nothing" in sentence for sentence in content["sentences"])
+    assert any("it gives no verdict" in sentence for sentence in content["sentences"])
     assert not (folder / "curve.csv").exists()
 
 
@@ -198,6 +200,8 @@ def test_settings_that_all_score_alike_have_no_best_one(finished):
         for trial in studies.trials(Stage.SEARCH)[:2]
     ]
     said = best_sentence(ranking[0], ranking)
-    assert said.startswith("all 2 settings score alike on validation, Mean@2 0.0 % (on each of 2 seeds)")
+    assert said.startswith(
+        "all 2 settings have the same score on validation, Mean@2 0.0 % (on each of 2 seeds)"
+    )
     ranking[1] = replace(ranking[1], mean_at_k=Score(value=-0.1))
     assert best_sentence(ranking[0], ranking).startswith("best on validation: delta=0.002 at Mean@2 0.0 %")

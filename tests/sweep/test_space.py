@@ -83,7 +83,10 @@ def test_a_budget_that_does_not_exist_is_said_in_one_line(define):
         variables={"upper": {"low": 0.5, "high": 1.6}},
         derived={"divergence.delta": {"function": "budget_for_upper", "of": "upper"}},
     )
-    with pytest.raises(ConfigError, match=r"divergence.delta: budget_for_upper of 0.5: an upper bound"):
+    with pytest.raises(
+        ConfigError,
+        match=r"divergence.delta cannot be derived as budget_for_upper of 0.5: upper must be at least 1",
+    ):
         settings_of(space, {"upper": 0.5})
 
 

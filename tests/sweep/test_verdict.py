@@ -11,7 +11,8 @@ from tests.sweep.conftest import ScriptedRuns, new_worker
 
 from atrium.assemble.sweep_report import report
 from atrium.base.errors import ConfigError
-from atrium.sweep.files import validated_definition
+from atrium.config.messages import validate
+from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.setup import prepare
 from atrium.sweep.storage import SweepStorage, storage_url
 
@@ -62,7 +63,7 @@ def reported(tmp_path):
             "final": {"seeds": SEEDS, "settings": settings},
             "runs_dir": str(runs_dir),
         }
-        definition = validated_definition(data, source="test")
+        definition = validate(SweepDefinition, data, "test")
         storage = SweepStorage(storage_url("journal", runs_dir / "sweeps" / "small"))
         prepare(storage, definition)
         new_worker(storage, definition, execute).work()
@@ -129,7 +130,7 @@ def test_a_policy_that_can_answer_nothing_any_more_is_always_wrong(reported):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"state": "pruned", "reason": "it collapsed"}, "(it collapsed)"),
+        ({"state": "pruned", "reason": "collapsed"}, "(collapsed)"),
         ({"test": {"arithmetic-test": {"step": 0, "mean_at_k": 0.1, "problem_means": [0.1] * 24}}}, ""),
     ],
 )
@@ -148,7 +149,7 @@ def test_a_seed_that_failed_for_another_reason_is_left_out_by_name(reported):
     content = reported(FinalRuns(seeds=(72,), change=fail))
     said = " ".join(content["sentences"])
     assert (
-        "left out: seed 72 of every arm, since that of the baseline (baseline) failed: the disk is full"
+        "left out: seed 72 of every arm, because the baseline (baseline) failed on it: the disk is full"
         in said
     )
     assert content["verdict"]["seeds"] == [70, 71, 73, 74]
@@ -164,7 +165,7 @@ def test_all_settings_meet_the_baseline_where_all_are_planned_contrasts(reported
     assert len(content["verdict"]["arms"]) == 4
     said = " ".join(content["sentences"])
     assert "delta=0.3 against the baseline" in said
-    assert "intervals hold together over 3 candidates" in said
+    assert "intervals hold simultaneously over 3 candidates" in said
 
 
 class SourcedRuns(FinalRuns):

@@ -78,7 +78,7 @@ def test_a_trial_on_which_workers_die_without_progress_is_given_up(sweep, define
             sweep(definition, runs)
     [trial] = sweep(definition, runs).trials(Stage.SEARCH)
     assert trial.state is TrialState.FAIL
-    assert trial.reason == "2 workers died on it without any progress"
+    assert trial.reason == "2 workers died on this trial without any progress"
 
 
 def test_stopping_is_clean_and_the_same_sweep_goes_on(journal, define):
@@ -107,7 +107,7 @@ def test_a_worse_trial_is_pruned_between_its_seeds(sweep, define):
     assert runs.calls == [(0, 0), (0, 1), (1, 0)]
     assert (
         studies.trials(Stage.SEARCH)[1].reason
-        == "worse than trial 0 problem by problem, 1 of 2 seeds left out"
+        == "worse than trial 0 in a test over problems, 1 of 2 seeds not run"
     )
 
 
@@ -133,7 +133,7 @@ def test_a_curve_that_falls_behind_stops_within_the_first_seed(sweep, define, cu
     pruned = [trial for trial in trials if trial.state is TrialState.PRUNED]
     assert pruned
     for trial in pruned:
-        assert "its validation curve fell behind at step" in trial.reason
+        assert "validation curve is among the worst at step" in trial.reason
         assert list(trial.results) == [0]
         assert trial.results[0].step < 4
 
@@ -143,11 +143,11 @@ def test_a_curve_that_falls_behind_stops_within_the_first_seed(sweep, define, cu
     [
         (
             {"objective/entropy": 1e-9, "rollout/completion_length": 20.0},
-            "it collapsed: entropy gone, steps 1 to 2: a completion has 2.00e-08 nats",
+            "collapsed: entropy gone, steps 1 to 2: a completion has 2.00e-08 nats",
         ),
         (
             {"rollout/no_signal_frac": 1.0},
-            "it collapsed: no signal, steps 1 to 2: in 100.0 % of the groups all rewards were equal",
+            "collapsed: no signal, steps 1 to 2: in 100.0 % of the groups all rewards were equal",
         ),
         ({"rollout/reward": float("nan")}, "divergence, step 1: rollout/reward is not a finite number"),
     ],
@@ -251,7 +251,7 @@ def test_a_winner_that_is_the_baseline_is_not_compared_with_itself(sweep, define
 
 def test_a_sweep_that_began_with_other_settings_is_refused(journal, define):
     prepare(journal, define())
-    with pytest.raises(ConfigError, match="began with another seeds"):
+    with pytest.raises(ConfigError, match="seeds must keep the value that sweep"):
         prepare(journal, define(seeds=[0, 1, 2]))
 
 

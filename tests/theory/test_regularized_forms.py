@@ -24,5 +24,5 @@ def test_a_form_of_another_divergence_does_not_have_the_gradient(monkeypatch):
 
 
 def test_a_method_without_a_kl_is_refused():
-    with pytest.raises(ValueError, match="grpo has 0 KL penalties"):
+    with pytest.raises(ValueError, match="grpo must have exactly one KL penalty, got 0"):
         form_gradients([read_preset("grpo").method])

@@ -21,7 +21,7 @@ STEPS = {
 def test_tokens_of_rows_without_a_trace_or_a_number_are_left_out():
     tokens = tokens_of(STEPS)
     assert tokens.ratio_N.tolist() == [1.5, 1.0, 1.0, 1.0, 1.0]
-    assert tokens.cut_N.tolist() == [1, 0, 0, 0, -1]
+    assert tokens.clipped_N.tolist() == [1, 0, 0, 0, -1]
     assert tokens.position_N.tolist() == [1, 2, 1, 2, 2]
     np.testing.assert_allclose(tokens.moved_N[0], 0.5 * np.exp(-0.5) if 1.5 * np.exp(-0.5) < 1 else 0.0)
     assert tokens_of({1: [{**ROW, "ratio": None}]}) is None

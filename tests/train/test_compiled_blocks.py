@@ -51,17 +51,31 @@ def test_compiled_blocks_give_the_values_and_gradients_of_plain_ones_at_any_leng
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 1
 
 
+def test_equal_blocks_share_one_compiled_graph_however_many_there_are(make):
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    model = build_random_policy({**LLAMA, "num_hidden_layers": 10}, tokenizer=build_tokenizer(), seed=0).model
+    compiled = make.forward(model, compiled=CompiledBlocks(model, "eager"))
+    rows = make.rows(make.groups(rewards=((1, 0), (0, 1))))
+    plain, expected = gradients(model, make.forward(model), rows)
+    found, compiled_gradients = gradients(model, compiled, rows)
+    assert torch.equal(found, plain)
+    assert all(map(torch.equal, compiled_gradients, expected))
+    # Beyond eight graphs of a function, torch gives up compiling it.
+    assert 1 <= torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 4
+
+
 def test_blocks_are_plain_outside_updates():
     model = model_of()
     blocks = CompiledBlocks(model)
     layer = model.model.layers[0]
-    assert layer._compiled_call_impl is None
+    plain = layer.forward
     with blocks.used():
-        assert layer._compiled_call_impl is not None
-    assert layer._compiled_call_impl is None
+        assert layer.forward != plain
+    assert layer.forward == plain
 
 
 def test_a_machine_without_a_compiler_is_told_what_to_install(monkeypatch):
-    monkeypatch.setattr("atrium.train.update.compiled_blocks.shutil.which", lambda name: None)
+    monkeypatch.setattr("atrium.base.compilers.shutil.which", lambda name: None)
     with pytest.raises(ConfigError, match=r"C\+\+ compiler"):
         CompiledBlocks(model_of())

@@ -121,7 +121,7 @@ def test_a_model_that_changes_its_logits_behind_the_head_is_refused(make):
         tokenizer=build_tokenizer(),
         seed=0,
     )
-    with pytest.raises(ConfigError, match="changes its logits after the LM head"):
+    with pytest.raises(ConfigError, match="changes logits after the LM head"):
         check_model(make.forward(scaled.model), 16)
     for model in (make.tiny_policy().model, make.exact_model()):
         check_model(make.forward(model), 16)

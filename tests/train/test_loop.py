@@ -464,7 +464,7 @@ def test_reward_that_is_no_number_for_each_names_its_place(scene, given):
         return given
 
     with pytest.raises(
-        PluginError, match=r"test_loop.py, line \d+, in .*wrong_reward: expected .* for each of the 6 "
+        PluginError, match=r"test_loop.py, line \d+, in .*wrong_reward: .* for each of the 6 completions"
     ):
         scene(num_steps=1, reward=wrong_reward).play()
 

@@ -230,7 +230,7 @@ def test_a_model_that_sees_later_tokens_cannot_be_trained():
     forward = forward_of("llama")
     for layer in forward.model.model.layers:
         layer.self_attn.is_causal = False
-    with pytest.raises(ConfigError, match="it is not causal and cannot be trained"):
+    with pytest.raises(ConfigError, match="so it cannot be trained"):
         check_model(forward, LONGEST)
 
 

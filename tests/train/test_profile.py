@@ -27,6 +27,10 @@ def test_the_chosen_step_is_traced_and_its_operations_are_named(tmp_path):
     names = [event.get("name") for event in trace["traceEvents"]]
     assert names.count("aten::mm") == 20
     assert "aten::mm" in (tmp_path / "profile" / "step-000002.txt").read_text()
+    found = json.loads((tmp_path / "profile" / "step-000002.operations.json").read_text())
+    _, seconds, _ = found["operations"][0]
+    assert 0.0 < seconds <= found["seconds"]
+    assert ["aten::mm", 20] in [[name, calls] for name, _, calls in found["operations"]]
     assert "ui.perfetto.dev" in messages[0]
     assert any("aten::mm" in message for message in messages[1:])
 

@@ -6,8 +6,14 @@ import pytest
 import torch
 from torch import nn
 
+from atrium.base.errors import ConfigError, MissingDependencyError
 from atrium.train.update import token_logprobs as module
-from atrium.train.update.token_logprobs import selected_logprobs, tempered_logits, token_logprobs
+from atrium.train.update.token_logprobs import (
+    check_triton,
+    selected_logprobs,
+    tempered_logits,
+    token_logprobs,
+)
 
 
 def _case(num_tokens=13, width=5, vocabulary=11):
@@ -58,6 +64,16 @@ def test_chunks_compute_in_the_dtype_of_autocast_and_sum_in_single_precision(mon
     assert half.dtype == torch.float32
     assert 0.0 < (half - exact).abs().max() < 0.1
     assert head.weight.grad.dtype == torch.float32
+
+
+def test_entropies_under_autocast_are_those_of_the_rounded_logits_in_single_precision():
+    head, state_MD, token_M = _case(num_tokens=40, width=16, vocabulary=50)
+    head, state_MD = head.float(), state_MD.detach().float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        _, found_M = token_logprobs(head, state_MD, token_M, temperature=1.0, entropy="value")
+        logits_MV = head(state_MD).float()
+    _, expected_M = selected_logprobs(logits_MV, token_M, entropy="value")
+    assert (found_M - expected_M).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize(("chunk", "num_products"), [(13, 3), (4, 4 * 4)])
@@ -129,3 +145,14 @@ def test_float32_logits_are_products_of_rounded_numbers_that_are_not_rounded_the
         assert (own_MD - gradient_MD).norm() < 0.02 * gradient_MD.norm()
         errors.append(float((found - exact).detach().abs().max()))
     assert errors[0] < 1e-5 < 1e-3 < errors[1]
+
+
+def test_kernels_without_triton_or_a_gpu_are_refused(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: name)
+    with pytest.raises(ConfigError, match=r"compute\.device=cpu; use compute\.head_kernel=torch"):
+        check_triton("cpu")
+    check_triton("cuda")
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match="requires triton"):
+        check_triton("cuda")

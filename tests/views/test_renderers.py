@@ -54,7 +54,7 @@ def document(name="atr"):
     return Document(
         key="test",
         title=f"{name} against grpo",
-        alerts=(Sentence("one seed", "warning"),),
+        alerts=(Sentence("one seed", "warning", detail="arms with one seed are not judged"),),
         answer=(Sentence(f"{name} is better than grpo", "better"),),
         sections=(section,),
         notes=(Sentence("left out: a run", "warning"), Sentence("how to read it", "muted")),
@@ -111,6 +111,7 @@ def test_a_terminal_leaves_out_words_in_tables_and_explanations_of_terms():
     said = printed(document())
     assert "verdict" not in said
     assert "note: left out: a run" in said
+    assert said.index("one seed\n") < said.index("note: arms with one seed are not judged")
     assert "how to read it" not in said
     assert "how to read it" in markdown(document())
 
@@ -124,6 +125,13 @@ def test_hostile_text_is_text_in_every_medium():
     assert "<script>" not in markdown(given).partition("```")[0]
     assert r"\&\$\_*\textbackslash{}" in latex(given)
     assert all(line.startswith("% ") for line in latex(given).partition("\\begin")[0].splitlines())
+
+
+def test_an_alert_unfolds_on_a_page_and_is_explained_in_every_file():
+    page = html(document(), lambda _: "")
+    assert "<details><summary>one seed</summary>arms with one seed are not judged</details>" in page
+    assert "- one seed\n  - arms with one seed are not judged\n" in markdown(document())
+    assert "% one seed\n% arms with one seed are not judged\n" in latex(document())
 
 
 def test_tables_become_markdown_and_latex():

@@ -25,7 +25,7 @@ PACKAGE = PLATFORM / "atrium" / "engines"
 METHODS = {
     ("v1/engine/llm_engine.py", "LLMEngine"): {
         "from_engine_args": {"engine_args"},
-        "add_request": {"request_id", "prompt", "params"},
+        "add_request": {"request_id", "prompt", "params", "lora_request"},
         "abort_request": {"request_ids"},
         "step": set(),
         "has_unfinished_requests": set(),
@@ -59,6 +59,7 @@ FIELDS = {
     ("config/scheduler.py", "SchedulerConfig"): {"max_num_batched_tokens", "max_num_seqs"},
     ("config/model.py", "ModelConfig"): {"max_model_len", "head_dtype"},
     ("sampling_params.py", "RequestOutputKind"): {"FINAL_ONLY"},
+    ("lora/request.py", "LoRARequest"): {"lora_name", "lora_int_id", "lora_path"},
 }
 SENDING_FIELDS = {
     (f"{TRANSFER}/nccl_common.py", "NCCLWeightTransferInitInfo"): {

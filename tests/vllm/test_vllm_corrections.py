@@ -23,10 +23,11 @@ def _one_vllm():
     """The first run's vLLM and grader, which serve all others: one architecture, one place, other weights."""
     start, kept = vllm_engine.start_vllm, []
 
-    def start_once(model, settings, place, cache_dir):
+    def start_once(model, settings, place, cache_dir, base):
+        assert base is None
         asked = model_config(model), engine_arguments(settings, place), batching(settings, place)
         if not kept:
-            kept.append((start(model, settings, place, cache_dir), asked))
+            kept.append((start(model, settings, place, cache_dir, base), asked))
         engine, answered = kept[0]
         assert asked == answered
         engine.engine_core.shutdown = lambda: None
@@ -42,29 +43,28 @@ def _one_vllm():
         engine.engine_core.shutdown()
 
 
+CORRECTION = "algorithm.correction={{kind: {}}}"
+TRUNCATED = CORRECTION.format("truncated_importance, cap: 2.0")
+MASKED = "masked_importance, lower: 0.5, upper: {}"
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("algorithm.correction={kind: truncated_importance, cap: 2.0}",),
-        ("algorithm.correction={kind: masked_importance, lower: 0.5, upper: 5.0}",),
-        ("algorithm.correction={kind: masked_importance, lower: 0.5, upper: 2.0, level: sequence_mean}",),
-        ("algorithm.correction={kind: sequence_rejection, estimator: k3, bound: 0.01}",),
+        (TRUNCATED,),
         ("algorithm=dppo_binary_tv",),
-        ("algorithm=minirl",),
-        (
-            "compute.behavior_logprobs=recompute",
-            "algorithm.correction={kind: truncated_importance, cap: 2.0}",
+        ("compute.behavior_logprobs=recompute", TRUNCATED),
+        *(
+            pytest.param((setting,), marks=pytest.mark.release)
+            for setting in (
+                "algorithm=minirl",
+                CORRECTION.format(MASKED.format(5.0)),
+                CORRECTION.format(MASKED.format("2.0, level: sequence_mean")),
+                CORRECTION.format("sequence_rejection, estimator: k3, bound: 0.01"),
+            )
         ),
     ],
-    ids=[
-        "tis",
-        "icepop",
-        "mis over sequences",
-        "sequence rejection",
-        "rollout anchor",
-        "both anchors",
-        "recomputed behavior and tis",
-    ],
+    ids=" ".join,
 )
 def test_corrections_and_anchors_take_the_engines_log_probabilities(tmp_path, overrides):
     steps, _ = train(tmp_path, "num_steps=2", *overrides)

@@ -20,7 +20,8 @@ from atrium.base.errors import EngineError
 from atrium.engines.engine import GenerationRequest, SamplingParams
 from atrium.engines.vllm_engine import VllmEngine
 from atrium.engines.vllm_start import Place, model_folder
-from atrium.models.settings import TinySettings
+from atrium.models.lora import add_lora
+from atrium.models.settings import LoraSettings, TinySettings
 from atrium.models.tiny import build_tiny_policy
 from atrium.train.measure.mismatch import check_mismatch
 
@@ -156,20 +157,41 @@ def test_an_engine_says_which_code_runs_the_model_and_how_much_its_cache_holds(e
     assert described["max_num_batched_tokens"] == 8192
 
 
-@pytest.mark.parametrize(("asked", "found"), [("model", "bfloat16"), ("float32", "float32")])
-def test_the_head_is_as_precise_as_it_is_asked_to_be(policy, asked, found):
-    engine = VllmEngine(
+def bfloat16_engine(policy, head_dtype="model", **changes):
+    return VllmEngine(
         model=policy.model,
         tokenizer=policy.tokenizer,
         stop_token_ids=policy.stop_token_ids,
-        settings=vllm_settings(),
-        place=Place(device=DEVICE, dtype="bfloat16", context_length=128, head_dtype=asked),
+        settings=vllm_settings(**changes),
+        place=Place(device=DEVICE, dtype="bfloat16", context_length=128, head_dtype=head_dtype),
         cache_dir=CACHE,
     )
+
+
+def gap_of(policy, engine):
+    """The mean gap of eight completions."""
+    (generation,) = engine.generate([request(*range(8))], SamplingParams(max_new_tokens=30))
+    return mean_gap(policy.model, generation.completions)
+
+
+@pytest.mark.parametrize(("asked", "found"), [("model", "bfloat16"), ("float32", "float32")])
+def test_the_head_is_as_precise_as_it_is_asked_to_be(policy, asked, found):
+    engine = bfloat16_engine(policy, head_dtype=asked)
     try:
         assert engine.facts.described["head_dtype"] == found
-        (generation,) = engine.generate([request(*range(8))], SamplingParams(max_new_tokens=30))
-        assert mean_gap(policy.model, generation.completions) < 0.1
+        assert gap_of(policy, engine) < 0.1
+    finally:
+        engine.close()
+
+
+def test_an_fp8_cache_keeps_the_log_probabilities_close_or_is_refused(policy):
+    if DEVICE == "cpu" and torch.backends.cpu.get_cpu_capability() != "AVX512":
+        with pytest.raises(EngineError, match="vLLM failed"):
+            bfloat16_engine(policy, kv_cache_dtype="fp8")
+        return
+    engine = bfloat16_engine(policy, kv_cache_dtype="fp8")
+    try:
+        assert 0 < gap_of(policy, engine) < 0.1
     finally:
         engine.close()
 
@@ -260,7 +282,7 @@ def guess_tokens():
         assert mean_gap(policy.model, together.completions) < 1e-5
         assert together.completions[3].token_ids.tolist() == alone.completions[0].token_ids.tolist()
         for cut in (SamplingParams(max_new_tokens=4, top_p=0.9), SamplingParams(max_new_tokens=4, top_k=5)):
-            with pytest.raises(EngineError, match="does not support speculation"):
+            with pytest.raises(EngineError, match=r"cannot be combined with rollout\.num_speculative_tokens"):
                 engine.generate(requests, cut)
     finally:
         engine.close()
@@ -290,14 +312,7 @@ def test_vllm_names_its_two_pools_of_memory_as_the_engine_wakes_them():
 def test_weights_that_are_rounded_on_their_way_are_those_that_vllm_rounds_itself(policy):
     weights = build_tiny_policy(TinySettings(head_dim=32), seed=1).model.state_dict()
     rounded = {name: weight.to(torch.bfloat16) for name, weight in weights.items()}
-    engine = VllmEngine(
-        model=policy.model,
-        tokenizer=policy.tokenizer,
-        stop_token_ids=policy.stop_token_ids,
-        settings=vllm_settings(),
-        place=Place(device=DEVICE, dtype="bfloat16", context_length=128),
-        cache_dir=CACHE,
-    )
+    engine = bfloat16_engine(policy)
     found = []
     for version, given in enumerate((weights, rounded), 1):
         engine.update_weights(given, version)
@@ -305,3 +320,26 @@ def test_weights_that_are_rounded_on_their_way_are_those_that_vllm_rounds_itself
         found.append([(one.token_ids.tolist(), one.logprobs.tolist()) for one in generation.completions])
     engine.close()
     assert found[0] == found[1]
+
+
+def test_adapters_that_vllm_applies_itself_follow_each_update():
+    policy = build_tiny_policy(TinySettings(head_dim=32), seed=0)
+    add_lora(policy.model, LoraSettings(rank=4, alpha=8.0), seed=0)
+    engine = build(policy, adapters="separate")
+    generator = torch.Generator().manual_seed(0)
+    try:
+        for version in (1, 2, 3):
+            for parameter in policy.model.parameters():
+                if parameter.requires_grad:
+                    values = 0.3 * torch.randn(parameter.shape, generator=generator)
+                    parameter.data = values.to(parameter.device)
+            engine.update_weights(policy.weights(), version)
+            [found] = engine.generate([request(1, 2, 3)], SamplingParams(max_new_tokens=12, temperature=1.0))
+            for completion in found.completions:
+                token_ids = torch.tensor([*PROMPT, *completion.token_ids], device=policy.model.device)[None]
+                with torch.no_grad():
+                    logits = policy.model(token_ids).logits[0, len(PROMPT) - 1 : -1]
+                own = logits.log_softmax(-1).gather(1, token_ids[0, len(PROMPT) :, None])[:, 0]
+                assert np.abs(own.cpu().numpy() - completion.logprobs).max() < 1e-4
+    finally:
+        engine.close()

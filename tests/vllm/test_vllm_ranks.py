@@ -105,5 +105,5 @@ def test_ranks_that_share_a_vllm_hold_half_of_it_and_are_kept_in_step(tmp_path):
     assert first["part"] == [32, 2, 1]  # of 64 rows of the vocabulary, 4 query heads, 2 key-value heads
     assert max(first["gaps"]) < 1e-5
     assert first["tokens"][0] != first["tokens"][1]
-    assert "requests were appended" in first["appended"]
+    assert "requests cannot be appended" in first["appended"]
     assert "are out of step" in first["afterwards"]

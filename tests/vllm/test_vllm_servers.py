@@ -117,10 +117,12 @@ def test_run_on_a_server_at_an_address_equals_the_run_inside(tmp_path, monkeypat
     monkeypatch.setenv(TOKEN, "secret")
     line = (*LAGGED, "rollout.placement=server", f"rollout.servers=[{at_address[0]}]")
     run = train(tmp_path, *line)
-    with pytest.raises(EngineError, match=r"num_hidden_layers=2, the policy has 1; serve the policy's"):
+    with pytest.raises(
+        EngineError, match=r"num_hidden_layers=2, expected 1; start the server with the policy's"
+    ):
         train(tmp_path, *line, "model.num_layers=1")
     monkeypatch.setenv(TOKEN, "wrong")
-    with pytest.raises(EngineError, match=r"the server refuses the token; set ATRIUM_TOKEN"):
+    with pytest.raises(EngineError, match=r"the server rejects the token; set ATRIUM_TOKEN"):
         train(tmp_path, *line)
     same_run(run, inside)
 

@@ -1,1 +1,1 @@
-"""The composition root: the one package in which configuration meets implementations."""
+"""Construction of runs: the only package that builds implementations from the configuration."""

@@ -11,10 +11,10 @@ from atrium.runs.method_settings import method_of, use_of
 
 
 def alike_notes(configs: Mapping[str, Mapping[str, object]]) -> list[str]:
-    """A line for each class of arms, by name, that differ in their methods alone and have the same gradients.
+    """Return one line per group of arms that differ only in their methods and have identical gradients.
 
-    Arms that are used for several updates per batch are left out: their policies move apart, and those with
-    equal windows are known to be one method. Torch is loaded only where arms are left to compare.
+    `configs` maps the names of arms to their configurations. Arms with several updates per batch are left
+    out, because their policies diverge. Torch is loaded only if at least two methods remain to compare.
     """
     groups: dict[str, dict[str, Mapping[str, object]]] = defaultdict(dict)
     for name, config in configs.items():

@@ -27,12 +27,12 @@ from atrium.train.collect import RolloutCollector
 
 @dataclass(frozen=True)
 class StoredReward:
-    """The stored reward of a completion; for a sampled one, the reward given by `sampled`."""
+    """A reward function that returns stored rewards, and for other completions the reward from `sampled`."""
 
     sampled: RewardFunction
 
     def __call__(self, group: GradedGroup) -> list[float | None]:
-        """Return the stored reward of each stored completion, and the sampled reward of the others."""
+        """Return one reward per completion: the stored reward if there is one, else that of `sampled`."""
         pairs = zip(group.completions, self.sampled(group), strict=True)
         return [reward if one.stored_reward is None else one.stored_reward for one, reward in pairs]
 
@@ -40,9 +40,10 @@ class StoredReward:
 def read_bank(
     config: RunConfig, problems: Sequence[Problem], log: Callable[[str], None]
 ) -> list[StoredCompletion] | None:
-    """Return the stored completions of a run with a bank, before a model is loaded; else None.
+    """Return the stored completions that a run trains on; None if it samples with another engine.
 
-    Raises `DataError` or `RunFolderError` for a source that is missing, damaged or has other problems.
+    The model need not be loaded yet. Raises `DataError` or `RunFolderError` if the source is missing or
+    damaged, or if its completions are for other problems.
     """
     rollout = config.rollout
     if not isinstance(rollout, BankSettings):
@@ -52,8 +53,9 @@ def read_bank(
     num_unrewarded = sum(one.reward is None for one in stored)
     if rollout.rewards == "stored" and num_unrewarded:
         raise DataError(
-            f"rollout.rewards=stored: {num_unrewarded} of {len(stored)} completions in {rollout.source} have "
-            "no reward; give the column reward, or choose rollout.rewards=regrade"
+            f"{num_unrewarded} of {len(stored)} completions in {rollout.source} have no reward, but "
+            "rollout.rewards=stored requires one; add the column reward, or choose "
+            "rollout.rewards=regrade"
         )
     num_covered = len({one.problem.problem_id for one in stored})
     log(
@@ -70,10 +72,11 @@ def collected_from_bank(
     policy: Policy,
     problems: Sequence[Problem],
 ) -> RolloutCollector:
-    """Return the collector with stored completions in its groups, restricted to `problems` that have them.
+    """Return a copy of the collector whose groups contain stored completions.
 
-    Other completions are sampled by its engine. Raises `DataError` for completions that are not in the
-    policy's tokens, too long or too few.
+    Problems without stored completions are left out. The collector's engine samples the completions that are
+    missing in a group. Raises `DataError` if completions contain tokens unknown to the policy, are too long,
+    or are too few.
     """
     rollout = config.rollout
     assert isinstance(rollout, BankSettings), "only a bank has stored completions"
@@ -114,24 +117,26 @@ def _bank_engine(
 
 
 def _source(source: str, runs_dir: str) -> Path:
-    """Return a file or folder of Parquet files, or else the rollouts of the run of that name."""
+    """Return `source` as a path to Parquet data, or else the rollouts folder of the run with that name."""
     path = Path(source)
     if path.is_file() or (path.is_dir() and any(path.glob("*.parquet"))):
         return path
     try:
         rollouts = find_run(runs_dir, source, last=WITH_ROLLOUTS).rollouts_dir
     except RunFolderError as error:
-        raise RunFolderError(f"rollout.source={source} is not a Parquet file, and {error}") from error
+        raise RunFolderError(
+            f"rollout.source={source} is neither a Parquet file nor a run: {error}"
+        ) from error
     if not rollouts.is_dir():
         raise DataError(
-            f"rollout.source={source}: that run recorded no rollouts; use one with "
+            f"rollout.source={source}: the run recorded no rollouts; choose a run with "
             "tracking.rollouts_every_num_steps greater than 0"
         )
     return rollouts
 
 
 def _digest(files: Sequence[Path]) -> str:
-    """Return the first digits of a hash over the files' bytes, for the log."""
+    """Return the first 12 hex digits of the SHA-256 of the files' contents."""
     digest = hashlib.sha256()
     for path in files:
         digest.update(read_plain(path, MAX_LINES_BYTES))

@@ -1,6 +1,7 @@
-"""From a command line to a run or evaluation: new, resumed, branched or repeated, here or in a job.
+"""The start of a run or evaluation from the command line, in this process or as a SLURM job.
 
-Everything is checked before torch is loaded.
+A run is new, resumed, branched from a step of another run, or repeated from a stored configuration. All
+settings are checked before torch is loaded.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from atrium.base.loading import loading
 from atrium.base.plain_files import read_plain
 from atrium.base.processes import END_SIGNALS, stopped_at_once
 from atrium.base.recorded import read_object
-from atrium.config.compose import compose, compose_notes, from_json, leaves_engine_open
+from atrium.config.compose import compose, compose_notes, from_json
 from atrium.config.dates import dated
 from atrium.config.earlier import placement_note
 from atrium.config.evaluation import EvaluationSettings
@@ -38,7 +39,11 @@ from atrium.runs.run_folder import RunFolder
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """The start of a run: another run (resumed, rewound, or branched), or a stored configuration."""
+    """The run or stored configuration that a run starts from; all fields are None for a new run.
+
+    `run` is resumed, rewound to `from_step`, or branched at `branch_step`. `file` is the configuration to
+    repeat.
+    """
 
     run: str | None = None
     branch_step: int | None = None
@@ -49,24 +54,32 @@ class Origin:
     def named(cls, run: str | None, from_step: int | None, file: str | None) -> Origin:
         """Return the origin given by `--resume`, `--from-step` and `--from-config`.
 
-        Raises `ConfigError` if they clash.
+        Raises `ConfigError` for contradictory flags.
         """
         if from_step is not None and run is None:
-            raise ConfigError(f"--from-step {from_step} rewinds a run; use it with --resume RUN")
+            raise ConfigError(
+                f"--from-step {from_step} rewinds a run, so it requires --resume; add --resume RUN"
+            )
         run, branch_step = (None, None) if run is None else split_step(run)
         if branch_step is not None and from_step is not None:
-            raise ConfigError(f"--from-step {from_step}: resume={run}@{branch_step} already names a step")
+            raise ConfigError(
+                f"--from-step {from_step} cannot be combined with resume={run}@{branch_step}, which "
+                "already names a step; remove one of them"
+            )
         return cls(run=run, branch_step=branch_step, from_step=from_step, file=file)
 
     @property
     def arguments(self) -> list[str]:
-        """Return the arguments of `atrium train` for the same start, after a run was rewound to its step."""
+        """The flags of `atrium train` for this origin: `--resume RUN`, `--from-config FILE`, or none."""
         flags = {"--resume": self.run, "--from-config": self.file}
         return [word for flag, value in flags.items() if value is not None for word in (flag, value)]
 
 
 def begin(origin: Origin, overrides: Sequence[str], *, prints_job: bool = False) -> None:
-    """Check one run; then train it here, submit it as a SLURM job, or print the job script."""
+    """Check a run and start it: in this process, in several processes, or as a SLURM job.
+
+    With `prints_job`, only print the script of the SLURM job.
+    """
     stored: RunConfig | None = None
     if origin.run is not None:
         stored, config = _continued(origin.run, origin.branch_step, overrides)
@@ -86,6 +99,11 @@ def begin(origin: Origin, overrides: Sequence[str], *, prints_job: bool = False)
         config, arguments = _branch(config, origin.branch_step, overrides)
     for note in notes:
         _print_note(note, config.resume)
+    _train(config, overrides, arguments)
+
+
+def _train(config: RunConfig, overrides: Sequence[str], arguments: Sequence[str]) -> None:
+    """Print the plan of a run and start it; `arguments` are those of `atrium train` for a SLURM job."""
     _print_plan(config)
     if is_started_here(config):
         train_here(config, overrides)
@@ -99,8 +117,8 @@ def _go_back(config: RunConfig, step: int) -> None:
     assert config.resume is not None
     if config.branch is not None and step < config.branch.step:
         raise ConfigError(
-            f"--from-step {step}: the run started from step {config.branch.step} of {config.branch.run}; "
-            f"choose a step from {config.branch.step} on"
+            f"--from-step must be at least {config.branch.step}, since the run started from that step of "
+            f"{config.branch.run}, got {step}; choose a later step"
         )
     if os.environ.get("RANK", "0") != "0":
         return  # the first of the processes that torchrun started rewinds for all
@@ -112,22 +130,11 @@ def _new(overrides: Sequence[str]) -> RunConfig:
     config = compose(overrides)
     if config.resume is not None:
         raise ConfigError(
-            f"resume={config.resume} cannot be combined like a setting; use --resume {config.resume}"
+            f"resume={config.resume} cannot be set like other settings; use --resume {config.resume}"
         )
-    return _split(config, overrides)
+    from atrium.assemble.choosing import with_split
 
-
-def _split(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
-    """The settings, with the GPU's memory split by prediction where `rollout=auto` leaves that open."""
-    from atrium.assemble.checks import device_bytes, gpu_of
-    from atrium.assemble.choosing import fastest_split
-    from atrium.assemble.memory import known_shape
-
-    shape = known_shape(config)
-    if config.compute.device == "cpu" or shape is None or not leaves_engine_open(overrides):
-        return config
-    num_bytes = device_bytes(config)
-    return config if num_bytes is None else fastest_split(config, shape, gpu_of(config), num_bytes)
+    return with_split(config, overrides)
 
 
 def print_notes(config: RunConfig, overrides: Sequence[str]) -> None:
@@ -137,26 +144,29 @@ def print_notes(config: RunConfig, overrides: Sequence[str]) -> None:
 
 
 def _repeated(file: str, overrides: Sequence[str]) -> RunConfig:
-    """Return the stored configuration of a run, for a new run that repeats it."""
+    """Return the configuration stored in `file`, for a new run that repeats the stored run."""
     if overrides:
-        raise ConfigError(f"{shown(overrides[0])}: a repeated run keeps its settings; remove the overrides")
+        raise ConfigError(
+            f"{shown(overrides[0])} cannot be used, since a repeated run keeps its settings; remove the "
+            "overrides"
+        )
     config = _read_stored(Path(file), f"--from-config {file}").model_copy(update={"resume": None})
     if config.branch is not None:
         raise ConfigError(
-            f"--from-config {file}: that run started from a step of another; use --resume "
-            f"{config.branch.run}@{config.branch.step} with its settings"
+            f"--from-config {file}: a run that started from a step of another run cannot be repeated; "
+            f"use --resume {config.branch.run}@{config.branch.step} with its settings"
         )
     return config
 
 
 def _continued(run: str, step: int | None, overrides: Sequence[str]) -> tuple[RunConfig, RunConfig]:
-    """Return the stored configuration of a run, and the one that resumes it."""
+    """Return a run's stored configuration, and the configuration that resumes it or branches from `step`."""
     runs_dir = compose([line for line in overrides if line.startswith("runs_dir=")]).runs_dir
     try:
         folder = find_run(runs_dir, run, last=TRAINED)
     except RunFolderError as error:
-        raise RunFolderError(f"resume={run}: {error}") from error
-    if not is_rank():  # whose launcher has asked
+        raise RunFolderError(f"resume={run} cannot be continued: {error}") from error
+    if not is_rank():  # the launcher of a rank has already recorded the changes
         for line in plugins.note_changes(folder.provenance_file):
             folder.append_log(line)
     stored = _read_stored(folder.config_file, f"resume={run}")
@@ -166,7 +176,11 @@ def _continued(run: str, step: int | None, overrides: Sequence[str]) -> tuple[Ru
 
 
 def _notes(origin: Origin, stored: RunConfig | None, config: RunConfig, step: int) -> list[str]:
-    """Return the differences between a run and the recorded one that it starts from, one line each."""
+    """Return up to two notes on a resumed or repeated run.
+
+    One says that the recorded `rollout.placement` no longer exists. The other says that a changed `num_steps`
+    moves the end of the learning-rate schedule.
+    """
     file = Path(origin.file) if origin.file is not None else None
     if config.resume is not None:
         file = RunFolder(Path(config.resume)).config_file
@@ -176,7 +190,7 @@ def _notes(origin: Origin, stored: RunConfig | None, config: RunConfig, step: in
 
 
 def _branch(config: RunConfig, step: int, overrides: Sequence[str]) -> tuple[RunConfig, list[str]]:
-    """Return the configuration that continues the new run of `--resume RUN@STEP`, and the arguments."""
+    """Create the new run of `--resume RUN@STEP`; return its configuration, and arguments that resume it."""
     assert config.resume is not None
     begun = begin_branch(config, RunFolder.open(config.resume), step, overrides)
     assert begun.resume is not None
@@ -189,17 +203,25 @@ def _read_stored(file: Path, wanted: str) -> RunConfig:
         return from_json(read_plain(file).decode())
     except ConfigError as error:
         is_imported = read_object(file)[0].get("kind") == IMPORTED
-        reason = "another program trained this run, whose settings are not known" if is_imported else error
-        raise RunFolderError(f"{wanted}: {reason}") from error
+        reason = (
+            "another program trained this run, so its settings are unknown; choose another run"
+            if is_imported
+            else error
+        )
+        raise RunFolderError(f"{wanted}: the stored settings cannot be used: {reason}") from error
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise RunFolderError(
-            f"{wanted}: {file.name} cannot be read ({reason}); `atrium runs` lists the existing runs"
+            f"{wanted}: {file.name} cannot be read ({reason}); choose another run (`atrium runs` lists "
+            "the existing runs)"
         ) from error
 
 
 def _named(jobs: Sequence[tuple[Sequence[str], RunConfig]]) -> dict[str, dict[str, object]]:
-    """The configurations of the first seed, by the overrides that not all jobs share."""
+    """Return the configurations of the jobs with the first job's seed, by name.
+
+    A job's name consists of its overrides other than the seed that not all jobs share.
+    """
     shared = set.intersection(*(set(lines) for lines, _ in jobs))
     first = [(lines, config) for lines, config in jobs if config.seed == jobs[0][1].seed]
     return {
@@ -211,12 +233,14 @@ def _named(jobs: Sequence[tuple[Sequence[str], RunConfig]]) -> dict[str, dict[st
 
 
 def begin_many(overrides: Sequence[str]) -> int:
-    """Train every job of a multirun, one after the other; return the highest exit code of failed ones.
+    """Train the jobs of a multirun one after the other; return the highest exit code, 0 if none failed.
 
-    An unexpected exception is raised after the last job.
+    With SLURM, all jobs are submitted together. An unexpected exception is raised after the last job.
     """
+    from atrium.assemble.choosing import with_split
+
     began = time.time()
-    jobs = [(lines, _split(dated(config, began), lines)) for lines, config in compose_all(overrides)]
+    jobs = [(lines, with_split(dated(config, began), lines)) for lines, config in compose_all(overrides)]
     for _, config in jobs:
         check_run(config)
     sys.stdout.writelines(f"note: {line}\n" for line in alike_notes(_named(jobs)))
@@ -227,15 +251,11 @@ def begin_many(overrides: Sequence[str]) -> int:
     defects: list[Exception] = []
     for number, (lines, config) in enumerate(jobs, start=1):
         sys.stdout.write(f"run {number} of {len(jobs)}: {' '.join(lines)}\n")
-        # The command that a run records: this job alone.
+        # The run records sys.argv as its command, which must start this job only.
         sys.argv = ["atrium", "train", *_with_date(lines, config), *plugins.flags()]
         try:
             print_notes(config, lines)
-            _print_plan(config)
-            if is_started_here(config):
-                train_here(config, lines)
-            else:
-                start(config, lines, lines)
+            _train(config, lines, lines)
         except Interrupted:
             raise
         except AtriumError as error:
@@ -258,7 +278,10 @@ def _with_date(lines: Sequence[str], config: RunConfig) -> list[str]:
 
 
 def check_run(config: RunConfig, from_step: int | None = None) -> int:
-    """Check the machine and checkpoint of a run; return the step that it resumes from."""
+    """Check the machine and the checkpoint of a run; return the step from which it resumes, 0 if it is new.
+
+    The step is `from_step` if given, otherwise that of the newest checkpoint.
+    """
     # Imported late: it needs numpy, and most mistakes have been found without it.
     from atrium.assemble.checks import check_checkpoint_model, check_machine, step_to_go_on_from
 
@@ -269,7 +292,7 @@ def check_run(config: RunConfig, from_step: int | None = None) -> int:
 
 
 def train_here(config: RunConfig, overrides: Sequence[str]) -> None:
-    """Train in this process; `overrides` are recorded."""
+    """Train in this process, and record `overrides` in the run directory."""
     if config.rollout.placement == "server":
         check_node(config)
     with stopped_at_once(_stopped, END_SIGNALS) as stop_if_asked:
@@ -287,7 +310,7 @@ def train_here(config: RunConfig, overrides: Sequence[str]) -> None:
 
 
 def begin_evaluation(settings: EvaluationSettings, overrides: Sequence[str], resume: Path | None) -> Path:
-    """Check an evaluation and run it, or resume the one in `resume`; return its folder."""
+    """Check an evaluation and run it, or resume the evaluation in `resume`; return its run directory."""
     from atrium.assemble.checks import check_before_run
 
     check_before_run(settings.config)
@@ -303,7 +326,11 @@ def begin_evaluation(settings: EvaluationSettings, overrides: Sequence[str], res
 
 
 def _print_plan(config: RunConfig) -> None:
-    """Print the expected time of a run: measured in its own steps if there are any, else predicted."""
+    """Print the remaining time of a resumed run, or the predicted memory and time of a new run on a GPU.
+
+    The remaining time is computed from the recorded times of steps; if there are none, the prediction is
+    printed. Ranks print nothing.
+    """
     if is_rank():
         return
     from atrium.assemble.checks import device_bytes, gpu_of
@@ -325,7 +352,7 @@ def _print_plan(config: RunConfig) -> None:
 
 
 def _print_note(note: str, folder: Path | str | None) -> None:
-    """Print a note, and add it to the log of the resumed run."""
+    """Print a note, and add it to the log of the run in `folder` if it is given."""
     sys.stdout.write(f"note: {note}\n")
     if folder is not None:
         RunFolder(Path(folder)).append_log(f"note: {note}")
@@ -336,7 +363,7 @@ def _stopped(number: int) -> Interrupted:
 
 
 def set_threads(config: RunConfig) -> None:
-    """Set the environment's thread count, passive waiting and vLLM's variables, and report them."""
+    """Set the environment variables of OpenMP and the engine, and print the settings of the computation."""
     compute = config.compute
     os.environ["OMP_NUM_THREADS"] = str(compute.num_threads)
     policy = os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -352,7 +379,7 @@ def set_threads(config: RunConfig) -> None:
 
 
 def _prepare_engine(config: RunConfig) -> None:
-    """Report the chosen engine, and set the environment that it reads."""
+    """Print the engine and the reason for its choice, and set the environment variables that it reads."""
     rollout = config.rollout
     if config.model.kind != "tiny" and not rollout.reads_stored:
         engine, reason = engine_choice(config.model.kind, config.compute.device, this_machine())

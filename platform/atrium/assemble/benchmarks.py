@@ -1,4 +1,4 @@
-"""From the group `benchmark` to named problem sets, for training and `atrium evaluate`. No torch."""
+"""Loading of the benchmarks in the configuration, for training and `atrium evaluate`, without torch."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from atrium.grading.verifiers import Verifier
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedBenchmark:
-    """Test problems, the comparison of their answers, and their origin.
+    """The test problems of a benchmark, their origin, and how answers are graded.
 
-    `verifier` None stands for the run's own grader. `published` is the first day on which the problems were
-    public (YYYY-MM-DD), if known. `require_stop` counts a truncated answer as wrong.
+    If `verifier` is None, the run's own grader is used. `require_stop` counts a truncated answer as wrong.
+    `published` is the first day on which the problems were public (YYYY-MM-DD), None if unknown.
     """
 
     dataset: Dataset
@@ -44,7 +44,7 @@ class LoadedBenchmark:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """The problems."""
+        """The problems of the dataset."""
         return self.dataset.problems
 
 
@@ -55,10 +55,10 @@ def load_benchmarks(
     verifier: Verifier,
     loading: Loading,
 ) -> tuple[LoadedBenchmark, ...]:
-    """Load the benchmarks of the group, in order; `dataset` is read only for its own test problems.
+    """Load the configured benchmark, or all members of a suite in order.
 
-    Raises `DataError` if data are missing or do not match their declaration, `ConfigError` if the dataset has
-    no test problems.
+    `dataset` is loaded only if the benchmark is its held-out part. Raises `DataError` if data are missing or
+    do not match their declaration, and `ConfigError` if the dataset holds out no test problems.
     """
     if isinstance(benchmark, ArithmeticBenchmarkConfig | HeldOutBenchmarkConfig):
         return (_held_out(benchmark, dataset, verifier=verifier, loading=loading),)
@@ -67,12 +67,12 @@ def load_benchmarks(
 
 
 def is_held_out(benchmark: BenchmarkConfig) -> bool:
-    """Return whether the benchmark is the test problems of the dataset that a run trains on."""
+    """Return whether the benchmark consists of the test problems that the training dataset holds out."""
     return isinstance(benchmark, ArithmeticBenchmarkConfig | HeldOutBenchmarkConfig)
 
 
 def own_benchmark(part: Dataset, dataset: DatasetConfig, origin: Origin) -> LoadedBenchmark:
-    """Return the problems that a dataset itself holds out, as a benchmark."""
+    """Return the problems in `part`, which `dataset` holds out, as a benchmark for the run's own grader."""
     require_stop = isinstance(dataset, ArithmeticDatasetConfig) or dataset.require_stop
     return LoadedBenchmark(dataset=part, verifier=None, require_stop=require_stop, origin=origin)
 
@@ -87,8 +87,8 @@ def _held_out(
     splits, origin = load_dataset(dataset, verifier=verifier, loading=loading)
     if splits.test is None:
         raise ConfigError(
-            f"benchmark.kind={benchmark.kind}: the dataset holds out no test problems; set dataset.num_test, "
-            "or choose a published benchmark"
+            f"benchmark.kind={benchmark.kind} requires test problems, but the dataset holds out none; "
+            "set dataset.num_test, or choose a published benchmark"
         )
     return own_benchmark(splits.test, dataset, origin)
 

@@ -1,4 +1,7 @@
-"""`atrium train --resume RUN@STEP`: a new run from a step of another, with settings that may differ."""
+"""`atrium train --resume RUN@STEP`: a new run that starts from a checkpoint of another run.
+
+The new run may have different settings.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +19,31 @@ from atrium.train.checkpoint.checkpoint_files import check_files
 
 
 def split_step(run: str) -> tuple[str, int | None]:
-    """Return RUN and STEP of RUN@STEP; an existing path may contain an @."""
+    """Split RUN@STEP into the run and the step.
+
+    The step is None for RUN alone, and for an existing path that contains an @. Raises `ConfigError` if the
+    part after the @ is not a step.
+    """
     name, at, step = run.rpartition("@")
     if not at or Path(run).exists():
         return run, None
     if not (name and step.isascii() and step.isdigit() and int(step)):
         raise ConfigError(
-            f"resume={run}: expected RUN@STEP with a step of at least 1 that has a checkpoint, or RUN alone"
+            f"resume={run}: expected RUN, or RUN@STEP with the step of a checkpoint, at least 1"
         )
     return name, int(step)
 
 
 def branch_config(stored: RunConfig, parent: RunFolder, step: int, overrides: Sequence[str]) -> RunConfig:
-    """Return the new run's configuration; nothing is written.
+    """Return the configuration of a new run that branches from `step` of `parent`, without writing anything.
 
-    Raises `ConfigError` for a step without a checkpoint, and `CheckpointError` for a damaged one.
+    Raises `ConfigError` if the parent has no checkpoint of the step, or if torchrun started this process.
+    Raises `CheckpointError` if the checkpoint is damaged.
     """
     if is_rank():
         raise ConfigError(
-            f"resume={parent.name}@{step}: each of torchrun's processes would start a run; use one "
-            "process, which starts compute.num_processes=N by itself"
+            f"resume={parent.name}@{step} must be started by a single process, but torchrun started "
+            "several; run the command without torchrun, which then starts compute.num_processes=N itself"
         )
     steps = parent.checkpoint_steps()
     if step not in steps:
@@ -50,7 +58,10 @@ def branch_config(stored: RunConfig, parent: RunFolder, step: int, overrides: Se
 
 
 def begin_branch(config: RunConfig, parent: RunFolder, step: int, overrides: Sequence[str]) -> RunConfig:
-    """Create the new run's folder; return the configuration that continues it."""
+    """Create the new run directory with the parent's records up to `step`.
+
+    Returns the new run's configuration, in which `resume` is that folder.
+    """
     folder = RunFolder.create(config.runs_dir, config.experiment_name, config.algorithm.name, config.seed)
     folder.write_overrides(overrides)
     copy_until(parent, step, folder)

@@ -1,7 +1,7 @@
-"""Fitting updates into memory where settings are `auto`: tokens per micro-batch, and recomputation.
+"""Values for the memory settings of updates that are `auto`: micro-batch size and activation recomputation.
 
-The value found is stored in the run's config.json, which a resumed run reuses, and in the cache of the runs
-folder for other runs of the same shape on the same kind of device.
+Both values are stored in the run's config.json, which a resumed run reuses. The tokens per micro-batch are
+also cached in the runs directory for other runs of the same shape on the same kind of device.
 """
 
 from __future__ import annotations
@@ -31,28 +31,27 @@ _CACHE = "micro_batch_tokens.json"
 
 
 def tune_micro_batches(run: Run, updater: PolicyUpdater, *, longest: int) -> PolicyUpdater:
-    """Return the updater with `auto` settings decided and recorded.
+    """Return the updater with values for its `auto` settings, and record the values.
 
-    Predicted memory decides whether activations are recomputed; trials decide how many tokens a micro-batch
-    has. `longest` is the length of the longest prompt with the longest completion, in tokens. Raises
-    `MemoryExhaustedError` if one such row does not fit.
+    Activations are recomputed if a memory prediction requires it; the number of tokens per micro-batch is
+    found by trial. `longest` is the number of tokens of the longest possible row (prompt and completion).
+    Raises `MemoryExhaustedError` if one such row does not fit.
     """
     compute = run.config.compute
     if "auto" not in (compute.recompute_activations, compute.micro_batch_tokens):
         return updater
     if compute.recompute_activations == "auto":
         updater = _fitting_blocks(run, updater, longest)
-    if compute.micro_batch_tokens == "auto":
+    tokens = compute.micro_batch_tokens
+    if tokens == "auto":
         updater = _fitting_micro_batches(run, updater, longest)
-        compute = compute.model_copy(update={"micro_batch_tokens": updater.settings.micro_batch_tokens})
-    if run.ranks.is_first:
-        settled = compute.model_copy(update={"recompute_activations": updater.forward.recomputes})
-        run.folder.write_config(run.config.model_copy(update={"compute": settled}).as_record())
+        tokens = updater.settings.micro_batch_tokens
+    run.with_compute(recompute_activations=updater.forward.recomputes, micro_batch_tokens=tokens)
     return updater
 
 
 def _fitting_blocks(run: Run, updater: PolicyUpdater, longest: int) -> PolicyUpdater:
-    """Return the updater, with activations recomputed if an update is predicted not to fit otherwise."""
+    """Return an updater that recomputes activations if an update is predicted not to fit without that."""
     config, is_needed = run.config, None
     if run.ranks.is_first and _may_recompute(config, updater):
         is_needed = needs_recomputation(
@@ -68,18 +67,22 @@ def _fitting_blocks(run: Run, updater: PolicyUpdater, longest: int) -> PolicyUpd
 
 
 def _gpu_bytes(device: str) -> int | None:
-    """Return the memory of the GPU that a run uses, or None if it runs on a CPU."""
+    """Return the memory of the GPU `device` in bytes, or None for the CPU."""
     return None if device == "cpu" else int(torch.cuda.get_device_properties(device).total_memory)
 
 
 def _may_recompute(config: RunConfig, updater: PolicyUpdater) -> bool:
-    """Return whether activations that are now stored could be recomputed."""
+    """Return whether the settings and the model allow a switch from stored to recomputed activations."""
     is_open = config.compute.recompute_activations == "auto" and not updater.forward.recomputes
     return is_open and bool(decoder_blocks(updater.forward.model))
 
 
 def _fitting_micro_batches(run: Run, updater: PolicyUpdater, longest: int) -> PolicyUpdater:
-    """Return the updater with the largest fitting micro-batches, storing activations if a row then fits."""
+    """Return the updater with the largest micro-batches that fit into memory.
+
+    Activations are recomputed, if the settings allow it, only when a single row does not fit otherwise.
+    Raises `MemoryExhaustedError` if it does not fit then either.
+    """
     found = _kept_or_found(run, updater, longest)
     if found is None and _may_recompute(run.config, updater):
         updater = replace(updater, forward=updater.forward.recomputing())
@@ -89,16 +92,16 @@ def _fitting_micro_batches(run: Run, updater: PolicyUpdater, longest: int) -> Po
     if found is None:
         again = "" if updater.forward.recomputes else "set compute.recompute_activations=true, "
         raise MemoryExhaustedError(
-            f"out of memory while finding compute.micro_batch_tokens: a single row of {longest} tokens "
-            f"does not fit; {again}lower rollout.max_new_tokens, choose optimizer=adamw_8bit, a smaller "
-            "model, or a device with more memory (`atrium memory` with the same settings shows what uses "
-            "how much)"
+            f"out of memory while finding compute.micro_batch_tokens, since a single row of {longest} "
+            f"tokens does not fit; {again}lower rollout.max_new_tokens, choose optimizer=adamw_8bit, a "
+            "smaller model, or a device with more memory (`atrium memory` with the same settings shows "
+            "the memory of each part)"
         )
     return replace(updater, settings=replace(updater.settings, micro_batch_tokens=found))
 
 
 def _kept_or_found(run: Run, updater: PolicyUpdater, longest: int) -> int | None:
-    """Return the tokens found for such a run before, or found now; None if no row fits."""
+    """Return the cached tokens per micro-batch, or find them by trial; None if one row does not fit."""
     path = run.folder.cache_dir / _CACHE
     key, cache = _key(run.config, updater, longest), _read_cache(path)
     if (found := cache.get(key)) is not None:
@@ -128,7 +131,7 @@ def _found(config: RunConfig, updater: PolicyUpdater, longest: int) -> int | Non
 
 
 def _key(config: RunConfig, updater: PolicyUpdater, longest: int) -> str:
-    """Return a hash of everything that determines memory."""
+    """Return the cache key of a run: a hash of everything that affects the memory of updates."""
     compute = config.compute
     device = compute.device
     memory = torch.cuda.get_device_properties(device) if device == "cuda" else None
@@ -143,11 +146,11 @@ def _key(config: RunConfig, updater: PolicyUpdater, longest: int) -> str:
         "parts": [config.divergence.kind, config.algorithm.reference.kind],
         "longest": longest,
         "torch": torch.__version__,
-        "tried": "with gradients",  # earlier versions tried without, and found too large values
+        "tried": "with gradients",  # invalidates too large values of versions that tried without gradients
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def _read_cache(path: Path) -> dict[str, int]:
-    cache, _ = read_object(path)  # none yet, or it is searched again
+    cache, _ = read_object(path)  # empty if the file is missing or damaged
     return {key: value for key, value in cache.items() if isinstance(value, int)}

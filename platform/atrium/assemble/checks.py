@@ -1,18 +1,17 @@
-"""Checks before a run loads anything heavy: the machine, its memory, and the stored checkpoint.
+"""Checks of the machine, its memory, and the stored checkpoint, before a run loads the model.
 
-A language model's training must fit into the machine's memory at all. `atrium memory`'s plan gives the
-minimum that a step needs: the trained state, the engine, and an update on one short row with activations
-recomputed. A run that passes may still not fit; a refused one cannot.
+The memory check compares the machine's memory with the minimum that a training step needs: the trained
+state, the engine, and an update on one short row with recomputed activations. A run that passes the check may
+still run out of memory; a run that fails it cannot fit.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 
 import psutil
@@ -26,13 +25,15 @@ from atrium.base.errors import (
     RunFolderError,
     install_command,
 )
-from atrium.base.plain_files import read_plain
+from atrium.base.recorded import read_object
+from atrium.base.rows import read_rows
 from atrium.config.compute import ComputeConfig
 from atrium.config.machine import torch_has_cuda
 from atrium.config.schema import RunConfig
-from atrium.config.tasks import ProblemSetConfig, SuiteBenchmarkConfig
+from atrium.config.tasks import ProblemsDatasetConfig, ProblemSetConfig, SuiteBenchmarkConfig
 from atrium.data.prompts import PromptTemplate
-from atrium.data.sources import is_local
+from atrium.data.sources import is_local, locate_files
+from atrium.data.splits import check_sizes
 from atrium.models.settings import HubModelSettings
 from atrium.models.shape import read_shape
 from atrium.runs import provenance
@@ -57,7 +58,7 @@ _COMPARED = (
 
 
 def check_machine(config: RunConfig) -> None:
-    """Raise an error that explains why this machine cannot train with `config`."""
+    """Raise an `AtriumError` with the reason if this machine cannot train with `config`."""
     check_before_run(config)
     check_optimizer(config.optimizer.kind)
     check_offload(config.compute)
@@ -65,10 +66,14 @@ def check_machine(config: RunConfig) -> None:
 
 
 def check_before_run(config: RunConfig) -> None:
-    """Raise `RunFolderError` or `ConfigError` if the run could not start or could not be recorded."""
+    """Check the device, the runs directory, the prompt template, the data, the model, and the engine.
+
+    Raises `ConfigError` for unusable settings, and `RunFolderError` if the runs directory is not writable or
+    the disk is almost full.
+    """
     if config.compute.device == "cuda" and config.compute.slurm is None and not torch_has_cuda():
         raise ConfigError(
-            "compute.device=cuda: the installed torch is a build without CUDA; "
+            "compute.device=cuda requires a CUDA build of torch, but the installed build has no CUDA; "
             "use cpu, or install a CUDA build"
         )
     if config.resume is None:
@@ -82,20 +87,21 @@ def check_before_run(config: RunConfig) -> None:
 
 
 def check_optimizer(kind: str) -> None:
-    """Raise `MissingDependencyError` if the package of an optimizer is not installed."""
+    """Raise `MissingDependencyError` if the optimizer `kind` needs a package that is not installed."""
     module, package = _OPTIMIZER_PACKAGES.get(kind, ("", ""))
     if module and importlib.util.find_spec(module) is None:
         raise MissingDependencyError(
-            f"optimizer.kind={kind} needs {package}, which is not installed; run "
+            f"optimizer.kind={kind} requires {package}, which is not installed; run "
             f"{install_command('optimizers')}, or choose optimizer=adamw"
         )
 
 
 def check_offload(compute: ComputeConfig) -> None:
-    """Raise `ConfigError` if there is no GPU to offload from."""
+    """Raise `ConfigError` if `compute.offload` is set for a run on the CPU."""
     if compute.offload and compute.device == "cpu":
         raise ConfigError(
-            "compute.offload=true moves state from a GPU to main memory, but compute.device=cpu; use false"
+            "compute.offload=true requires a GPU, since it moves state to main memory, but "
+            "compute.device=cpu; use compute.offload=false"
         )
 
 
@@ -109,12 +115,13 @@ def _check_runs_dir(folder: Path) -> None:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise RunFolderError(
-            f"runs_dir={folder}: cannot write there ({reason}); choose a folder of yours with runs_dir=PATH"
+            f"runs_dir={folder} is not writable ({reason}); choose another folder with runs_dir=PATH"
         ) from error
     if free_mb < MIN_FREE_MB:
         raise RunFolderError(
-            f"runs_dir={folder}: {free_mb} MB are free, but a run needs at least {MIN_FREE_MB}; free disk "
-            "space (`atrium clean` lists what runs can spare) or choose another disk with runs_dir=PATH"
+            f"runs_dir={folder}: a run needs at least {MIN_FREE_MB} MB, but only {free_mb} MB are free; "
+            "free disk space (`atrium clean` lists deletable files) or choose another disk with "
+            "runs_dir=PATH"
         )
 
 
@@ -130,7 +137,7 @@ def _check_prompt(template: PromptTemplate, *, thinking: bool) -> None:
 
 
 def _check_problem_sources(config: RunConfig) -> None:
-    """Check that a source that looks like a path exists; anything else counts as a Hub id."""
+    """Raise `ConfigError` if a problem source that looks like a path does not exist; others are Hub ids."""
     sections: dict[str, object] = {"dataset": config.dataset, "benchmark": config.benchmark}
     if isinstance(config.benchmark, SuiteBenchmarkConfig):
         sections |= {f"benchmark.members.{name}": member for name, member in config.benchmark.members.items()}
@@ -142,24 +149,37 @@ def _check_problem_sources(config: RunConfig) -> None:
                 f"{key}.source={section.source}: there is no such file or folder; use a path, or a "
                 "Hub id such as openai/gsm8k"
             )
+    if isinstance(wanted := config.dataset, ProblemsDatasetConfig) and is_local(wanted.source):
+        _check_num_rows(wanted)
+
+
+def _check_num_rows(wanted: ProblemsDatasetConfig) -> None:
+    """Raise `DataError` if a local dataset has fewer rows than the run needs problems."""
+    sizes = wanted.num_train, wanted.num_validation, wanted.num_test
+    located = locate_files(wanted.source, wanted.files, revision=None, cache_dir=Path(), log=lambda _: None)
+    rows = (row for path in located.paths for row in read_rows(path))
+    check_sizes(wanted.name, sum(1 for _ in islice(rows, sum(size or 1 for size in sizes))), *sizes)
 
 
 def _check_model_source(source: str) -> None:
-    """Check that a path is a folder with a model; anything else counts as a Hub id."""
+    """Raise `ConfigError` if a source that looks like a path is not a model folder; others are Hub ids."""
     path = Path(source).expanduser()
     looks_like_path = source.startswith((".", "/", "~")) or path.exists() or source.count("/") > 1
     if looks_like_path and not (path / "config.json").is_file():
         raise ConfigError(
-            f"model.source={source}: there is no model folder (it must contain config.json); use a folder "
-            "that transformers can load, or a Hub id such as Qwen/Qwen3-0.6B"
+            f"model.source={source}: there is no model folder with a config.json; use a folder that "
+            "transformers can load, or a Hub id such as Qwen/Qwen3-0.6B"
         )
 
 
 def device_bytes(config: RunConfig) -> int | None:
-    """Return the memory that one process may use, a GPU's or a share of the machine's; None if unknown."""
+    """Return the memory in bytes for one process: that of a GPU, or on a CPU an equal share of main memory.
+
+    If the GPUs differ, the result is the smallest memory. None if it is unknown, as for a SLURM job.
+    """
     compute = config.compute
     if compute.slurm is not None:
-        return None  # another machine runs it
+        return None  # the job runs on another machine
     if compute.device == "cpu":
         limit_mb = provenance.memory_limit_mb()
         total = int(psutil.virtual_memory().total)
@@ -169,14 +189,14 @@ def device_bytes(config: RunConfig) -> int | None:
 
 
 def gpu_of(config: RunConfig) -> str:
-    """Return the name of the GPU that a run uses; empty without a GPU or if another machine runs it."""
+    """Return the name of this machine's first GPU; empty if the run uses the CPU or is a SLURM job."""
     if config.compute.device == "cpu" or config.compute.slurm is not None:
         return ""
     return next((gpu["name"] for gpu in provenance.gpus()), "")
 
 
 def check_fit(config: RunConfig, num_bytes: int | None) -> None:
-    """Raise `ConfigError` if a step of `config` does not fit into the `num_bytes` of a process.
+    """Raise `ConfigError` if a minimal training step does not fit into `num_bytes`, a process's memory.
 
     Raises `RunFolderError` if the disk is too small for the checkpoints. A model of unknown shape is checked
     when it is loaded.
@@ -187,10 +207,10 @@ def check_fit(config: RunConfig, num_bytes: int | None) -> None:
 
 
 def check_checkpoint_model(config: RunConfig, from_step: int | None = None) -> None:
-    """Raise `CheckpointError` if the checkpoint to resume from has another model's shape.
+    """Raise `CheckpointError` if the model in the checkpoint to resume from has another shape.
 
-    That is the newest one, or that of `from_step`. Values missing in both the settings and the checkpoint are
-    not compared; loading compares every tensor.
+    The checkpoint is the newest one, or the one of `from_step`. Nothing is compared if either shape is
+    unknown; loading compares every tensor later.
     """
     if config.resume is None:
         return
@@ -199,23 +219,21 @@ def check_checkpoint_model(config: RunConfig, from_step: int | None = None) -> N
     if not steps:
         return
     path = run.checkpoint_path(steps[-1])
-    try:
-        stored = json.loads(read_plain(path / "policy" / "config.json"))
-    except (OSError, ValueError):
-        return  # loading the checkpoint reports the problem
-    found, expected = read_shape(stored if isinstance(stored, Mapping) else None), known_shape(config)
+    stored, _ = read_object(path / "policy" / "config.json")  # loading the checkpoint reports a damaged file
+    found, expected = read_shape(stored), known_shape(config)
     for name in _COMPARED if found and expected else ():
         if (has := getattr(found, name)) != (wanted := getattr(expected, name)):
             raise CheckpointError(
-                f"checkpoint {path} is of another model: its {name} is {has}, and the run's model has "
-                f"{wanted}; restore the run's own checkpoints, or start a new run"
+                f"checkpoint {path} belongs to another model, whose {name} is {has} instead of {wanted}; "
+                "restore the run's own checkpoints, or start a new run"
             )
 
 
 def step_to_go_on_from(config: RunConfig, from_step: int | None = None) -> int:
-    """Return the step of the checkpoint that a resumed run continues from, 0 for its start.
+    """Return the step that a resumed run continues from; 0 for a new run or one without a checkpoint.
 
-    That is the newest one, or that of `from_step`. Raises `ConfigError` if the run would end before it.
+    The step is `from_step` if given, otherwise that of the newest checkpoint. Raises `ConfigError` if
+    `num_steps` is smaller than the step.
     """
     if config.resume is None:
         return 0
@@ -224,10 +242,10 @@ def step_to_go_on_from(config: RunConfig, from_step: int | None = None) -> int:
     step = max(steps, default=0) if from_step is None else from_step
     if config.num_steps < step:
         earlier = [one for one in (0, *steps) if one <= config.num_steps]
-        back = f"; or rewind with --from-step {earlier[-1]}" if from_step is None else ""
+        back = f", or rewind with --from-step {earlier[-1]}" if from_step is None else ""
         raise ConfigError(
-            f"num_steps={config.num_steps} must be at least {step}, the step that {run.path.name} resumes "
-            f"from{back}"
+            f"num_steps must be at least {step}, the step from which {run.path.name} resumes, got "
+            f"{config.num_steps}; raise num_steps{back}"
         )
     return step
 
@@ -235,15 +253,18 @@ def step_to_go_on_from(config: RunConfig, from_step: int | None = None) -> int:
 def go_back(run: str, step: int) -> Path | None:
     """Rewind a run to the checkpoint of `step`; return the folder with the later records.
 
-    Step 0 is the start, which needs no checkpoint. Raises `ConfigError` for a step without a checkpoint and
-    `CheckpointError` for a damaged one; nothing is changed then.
+    Step 0 is the run's start and needs no checkpoint. The result is None if there were no later records.
+    Raises `ConfigError` if the step has no checkpoint and `CheckpointError` if the checkpoint is damaged,
+    before anything is changed.
     """
     folder = RunFolder.open(run)
     with folder.lock():
         steps = folder.checkpoint_steps()
         if step not in (0, *steps):
             allowed = ", ".join(map(str, (0, *steps)))
-            raise ConfigError(f"--from-step {step}: {folder.name} has no such checkpoint; use {allowed}")
+            raise ConfigError(
+                f"--from-step {step}: {folder.name} has no checkpoint of step {step}; use one of {allowed}"
+            )
         if step:
             check_files(folder.checkpoint_path(step))
         return folder.truncate_after(step or -1)

@@ -1,33 +1,59 @@
-"""The memory split of `rollout=auto` on one GPU: of those that fit, the one with the shortest predicted step.
+"""The choice of the memory split between vLLM and the trainer for `rollout=auto` on a single GPU.
 
-What is chosen stands in the run's record like a typed setting. Never torch.
+A split consists of vLLM's share of the memory and its sleep level. The chosen split has the shortest
+predicted training step of all splits that fit. It is recorded like a setting on the command line. This module
+does not import torch.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Sequence
 
-from atrium.assemble.duration import planned_run
 from atrium.assemble.fitting import changed
-from atrium.assemble.memory import PROMPT_TOKENS, USABLE_FRAC, planned_memory, settled
+from atrium.assemble.memory import PROMPT_TOKENS, USABLE_FRAC, known_shape, planned_memory, settled
 from atrium.base.errors import ConfigError
+from atrium.config.compose import leaves_engine_open
 from atrium.config.schema import RunConfig
 from atrium.engines.settings import VllmSettings
 from atrium.models.shape import ModelShape
 from atrium.planning.devices import find_gpu
+from atrium.planning.duration import planned_run
 from atrium.planning.memory import peak_by_phase
 
 _WORTH_IT = 0.98
-"""A split replaces another one if its step takes at most this share of the time."""
+"""A split replaces the best one so far if its training step takes less than this fraction of the time."""
+
+
+def with_split(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
+    """Return the configuration with the fastest predicted split of this GPU's memory under `rollout=auto`.
+
+    It is returned unchanged if `rollout.engine` is not `auto`, on a CPU, and for a model of unknown shape.
+    """
+    from atrium.assemble.checks import device_bytes, gpu_of
+
+    shape = known_shape(config)
+    if config.compute.device == "cpu" or shape is None:
+        return config
+    return with_split_of(config, overrides, shape, gpu_of(config), device_bytes(config))
+
+
+def with_split_of(
+    config: RunConfig, overrides: Sequence[str], shape: ModelShape, gpu_name: str, num_bytes: int | None
+) -> RunConfig:
+    """Return the configuration that `with_split` returns on a machine with this GPU of `num_bytes`."""
+    if num_bytes is None or not leaves_engine_open(overrides):
+        return config
+    return fastest_split(config, shape, gpu_name, num_bytes)
 
 
 def fastest_split(config: RunConfig, shape: ModelShape, gpu_name: str, num_bytes: int) -> RunConfig:
-    """The configuration with vLLM's share of the GPU and its sleep level chosen by prediction.
+    """Return the configuration with the GPU share and sleep level of vLLM that are predicted to be fastest.
 
-    As it was for another engine, several processes or servers, and where no choice fits. On a GPU whose speed
-    is not known, splits are compared as on an H100. `max_num_seqs` stays, since a full cache bounds what is
-    live, and the precision of the cache stays, since it changes what is sampled.
+    It is returned unchanged for other engines, several processes or servers, and if no split fits. A GPU of
+    unknown speed is treated as an H100. `max_num_seqs` is not changed, since a full cache limits the number
+    of active rows anyway; the precision of the cache is not changed, since it affects the samples.
     """
     rollout, compute = config.rollout, config.compute
     is_inside = compute.device == "cuda" and compute.world_size == 1 and rollout.placement == "inside"
@@ -46,7 +72,10 @@ def fastest_split(config: RunConfig, shape: ModelShape, gpu_name: str, num_bytes
 
 
 def _largest_share(config: RunConfig, shape: ModelShape, num_bytes: int, *, recomputes: bool) -> float:
-    """The largest share of the GPU for vLLM, in hundredths, beside which every phase fits; else 0.01."""
+    """Return vLLM's largest share of GPU memory (a multiple of 0.01) with which all phases fit.
+
+    `recomputes` says whether updates recompute activations. The result is 0.01 if no larger share fits.
+    """
     run = changed(config, compute={"recompute_activations": recomputes})
 
     def fits(percent: int) -> bool:
@@ -58,20 +87,14 @@ def _largest_share(config: RunConfig, shape: ModelShape, num_bytes: int, *, reco
     return (bisect_left(range(2, 91), True, key=lambda percent: not fits(percent)) + 1) / 100
 
 
-def _fits(config: RunConfig, shape: ModelShape, num_bytes: int) -> bool:
-    try:
-        found = settled(config, shape, PROMPT_TOKENS, num_bytes)
-    except ConfigError:  # the share does not hold the model and one completion
-        return False
-    items = planned_memory(found, shape, device_bytes=num_bytes)
-    return max(peak_by_phase(items).values()) <= USABLE_FRAC * num_bytes
-
-
 def _step_s(config: RunConfig, shape: ModelShape, gpu_name: str, num_bytes: int) -> float:
-    """Predicted seconds of a step, infinite where the configuration does not fit."""
-    if not _fits(config, shape, num_bytes):
+    """Return the predicted seconds of a step; infinite if the configuration does not fit."""
+    try:
+        run = settled(config, shape, PROMPT_TOKENS, num_bytes)
+    except ConfigError:  # the model and one completion do not fit into the engine's share
         return math.inf
-    planned = planned_run(
-        settled(config, shape, PROMPT_TOKENS, num_bytes), shape, gpu_name, PROMPT_TOKENS, num_bytes
-    )
-    return math.inf if planned is None else planned.step_s
+    items = planned_memory(run, shape, device_bytes=num_bytes)
+    planned = planned_run(run, shape, gpu_name, PROMPT_TOKENS, num_bytes)
+    if planned is None or max(peak_by_phase(items).values()) > USABLE_FRAC * num_bytes:
+        return math.inf
+    return planned.step_s

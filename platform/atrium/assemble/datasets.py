@@ -1,4 +1,4 @@
-"""From the group `dataset` to disjoint parts for training, validation and test. No torch."""
+"""Loading of the configured dataset as disjoint training, validation and test problems, without torch."""
 
 from __future__ import annotations
 
@@ -29,9 +29,11 @@ def load_dataset(
     loading: Loading,
     benchmarks: Mapping[str, Sequence[Problem]] | None = None,
 ) -> tuple[Splits, Origin]:
-    """Load the dataset's parts and their origin, without problems that are in one of `benchmarks`.
+    """Load the dataset; return its training, validation and test problems, and their origin.
 
-    Raises `DataError` if the data are missing, do not match their declaration, or are too few.
+    Problems that also occur in `benchmarks` (problems by benchmark name) are dropped. Generated datasets are
+    not compared with `benchmarks`. Raises `DataError` if the data are missing, do not match their
+    declaration, or are too few.
     """
     if isinstance(dataset, ArithmeticDatasetConfig):
         splits = arithmetic_splits(dataset)
@@ -58,7 +60,10 @@ def load_dataset(
             warnings=(*origin.warnings, *warnings),
         )
     if not problems:
-        raise DataError(f"dataset '{dataset.name}': every problem is also in a benchmark of this run")
+        raise DataError(
+            f"dataset '{dataset.name}': every problem is also in a benchmark of this run, so no training "
+            "problem remains; choose another dataset or benchmark"
+        )
     splits = split_problems(
         dataset.name,
         problems,
@@ -71,9 +76,9 @@ def load_dataset(
 
 
 def _require_readable(splits: Splits, verifier: Verifier, loading: Loading) -> None:
-    """Raise `DataError` if the grader does not accept the built-in task's own answers.
+    """Raise `DataError` if the grader does not accept the reference answers of the built-in task.
 
-    A resumed run is not checked again.
+    The check is skipped if `loading` already lists the dataset's unreadable references, as in a resumed run.
     """
     if "dataset" in loading.unreadable:
         return
@@ -84,9 +89,9 @@ def _require_readable(splits: Splits, verifier: Verifier, loading: Loading) -> N
         is_shipped = type(verifier).__module__.startswith("atrium.")
         remedy = "set grader=math" if is_shipped else "correct the plugin, or set grader=math"
         raise DataError(
-            f"grader.kind={verifier.kind} does not fit dataset=arithmetic: for {len(check.unreadable)} of "
-            f"{len(problems)} problems the reference answer does not count as correct, such as "
-            f"{problem.answer!r} ({reason}); {remedy}"
+            f"grader.kind={verifier.kind} rejects the reference answers of {len(check.unreadable)} of "
+            f"{len(problems)} problems of dataset=arithmetic, such as {problem.answer!r} ({reason}); "
+            f"{remedy}"
         )
 
 
@@ -98,5 +103,5 @@ def _overlap_text(name: str, overlaps: Sequence[Overlap]) -> str:
 
 
 def arithmetic_settings(dataset: DatasetConfig) -> ArithmeticSettings:
-    """Return the built-in task's settings, or their defaults if a run trains on something else."""
+    """Return `dataset` if it is the built-in arithmetic task, otherwise that task's default settings."""
     return dataset if isinstance(dataset, ArithmeticDatasetConfig) else ArithmeticSettings()

@@ -1,9 +1,8 @@
-"""The disk space of a run's checkpoints, checked before anything is loaded. Never torch."""
+"""The check of the disk space for a run's checkpoints, before the model is loaded; without torch."""
 
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 from atrium.assemble.memory import trainer_demand
 from atrium.base.errors import RunFolderError
@@ -17,22 +16,23 @@ _GB = 1e9
 def check_disk(config: RunConfig, shape: ModelShape) -> None:
     """Raise `RunFolderError` if the disk of `runs_dir` is too small for the run's checkpoints.
 
-    Counted are the newest ones, the best one, and the one being written; for a resumed run, which already has
-    the others, only the last.
+    A new run needs space for the newest checkpoints, the best one, and the one being written. A resumed run,
+    which already has the others, needs space only for the one being written.
     """
     one = _checkpoint_bytes(config, shape)
     num = 1 if config.resume is not None else _most_at_once(config)
-    folder = Path(config.runs_dir)
-    free = shutil.disk_usage(folder).free
+    free = shutil.disk_usage(config.runs_dir).free
     if free >= num * one:
         return
     settings = config.checkpoint
-    fewer = " or checkpoint.keep_last=1 checkpoint.keep_best=false" if num > 2 else ""
+    fewer = ", or set checkpoint.keep_last=1 checkpoint.keep_best=false" if num > 2 else ""
+    kept = f"checkpoint.keep_last={settings.keep_last} checkpoint.keep_best={str(settings.keep_best).lower()}"
+    single = "the checkpoint that is being written"
+    several = f"{num} checkpoints of {one / _GB:.1f} GB each: {kept}, and {single}"
     raise RunFolderError(
-        f"runs_dir={folder}: {free / _GB:.1f} GB are free, and checkpoints take {num * one / _GB:.1f} GB: "
-        f"{num} of {one / _GB:.1f} GB at once (checkpoint.keep_last={settings.keep_last}, the best one and "
-        "the one being written); free disk space (`atrium clean` lists what runs can spare), choose "
-        f"another disk with runs_dir=PATH{fewer}"
+        f"runs_dir={config.runs_dir}: the run needs {num * one / _GB:.1f} GB for checkpoints "
+        f"({several if num > 1 else single}), but only {free / _GB:.1f} GB are free; free disk space "
+        f"(`atrium clean` lists deletable files), or choose another disk with runs_dir=PATH{fewer}"
     )
 
 
@@ -42,7 +42,10 @@ def _checkpoint_bytes(config: RunConfig, shape: ModelShape) -> int:
 
 
 def _most_at_once(config: RunConfig) -> int:
-    """Return the number of checkpoints kept and being written, or all that the run will write."""
+    """Return the largest number of checkpoints on disk at once: those kept, and the one being written.
+
+    It is at most the number of checkpoints that the run writes.
+    """
     settings, every = config.checkpoint, config.evaluation.every_num_steps
     num_saved = -(-config.num_steps // settings.every_num_steps)
     if settings.keep_best and every is not None:

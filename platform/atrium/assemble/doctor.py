@@ -1,7 +1,7 @@
-"""A report on this machine: what is installed, and what is missing for which purpose.
+"""`atrium doctor`: a report on this machine's hardware, and on installed and missing software.
 
-It must work on a broken installation, so everything beyond the standard library is imported when needed, and
-a check that fails is a finding.
+The report must work on a broken installation. Packages are therefore imported only where they are needed, and
+an exception in a check is reported as a finding.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import platform
 import re
 import shutil
 import sys
-import sysconfig
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import atrium
+from atrium.base.compilers import compiler, missing_compilers
 from atrium.base.errors import MissingDependencyError
 from atrium.base.loading import installed_version
 
@@ -28,7 +28,7 @@ MIN_PYTHON, BELOW_PYTHON = (3, 11), (3, 14)
 MIN_MEMORY_MB, MIN_FREE_MB = 2000, 500
 _DISTRIBUTION = "atrium-rl"
 PLATFORM = "train"
-"""The extra that the command line needs."""
+"""The name of the extra (optional dependencies) that training requires."""
 _EXTRAS = {
     "gpu": "rollouts by vLLM on an NVIDIA GPU",
     "cluster": "runs as SLURM jobs",
@@ -38,6 +38,7 @@ _EXTRAS = {
     "tasks": "generated tasks of reasoning-gym (dataset=reasoning_gym)",
     "tensorboard": "the TensorBoard mirror",
     "trackio": "the Trackio mirror",
+    "kernels": "Triton's interpreter, which runs its kernels on a CPU",
     "dev": "tests, linting and types (`make test`, `make check`)",
 }
 _PROGRAMS = {
@@ -48,7 +49,10 @@ _PROGRAMS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The result of a check: `ok`, `note` (works, but something optional is missing), or `missing`."""
+    """The result of a check of `subject`.
+
+    `level` is `ok`, `note` (something optional is missing), or `missing` (something required is missing).
+    """
 
     level: str
     subject: str
@@ -56,7 +60,7 @@ class Finding:
 
 
 def examine(runs_dir: Path) -> Iterator[Finding]:
-    """Yield all findings about this machine."""
+    """Run every check in `CHECKS`, and yield the findings about this machine and the runs directory."""
     for check in CHECKS:
         try:
             yield from check(runs_dir)
@@ -65,7 +69,10 @@ def examine(runs_dir: Path) -> Iterator[Finding]:
 
 
 def requirements() -> dict[str, list[str]]:
-    """Return the requirements of the base (under an empty name) and each extra, from pyproject.toml."""
+    """Return the requirements, such as `torch>=2.6`, of each extra, and of the base installation under "".
+
+    They are read from pyproject.toml in a checkout, else from the metadata of the installed package.
+    """
     checkout = Path(atrium.__file__).resolve().parents[2] / "pyproject.toml"
     if checkout.is_file():
         project = tomllib.loads(checkout.read_text(encoding="utf-8"))["project"]
@@ -84,7 +91,7 @@ def requirement_name(requirement: str) -> str:
 
 
 def unmet(requirement: str) -> str | None:
-    """Return why an installed package does not meet a requirement, or None if it does."""
+    """Return the reason why a requirement is not met, or None if it is met."""
     name = requirement_name(requirement)
     version = installed_version(name)
     if version is None:
@@ -92,7 +99,7 @@ def unmet(requirement: str) -> str | None:
     try:
         from packaging.requirements import Requirement
     except ImportError:
-        return None  # installed with the base packages, so others are found missing
+        return None  # packaging is a base package, so a broken installation is reported anyway
     wanted = Requirement(requirement)
     if not wanted.specifier.contains(version, prereleases=True):
         return f"{wanted.name} {version} is installed, expected {wanted.specifier}"
@@ -100,7 +107,7 @@ def unmet(requirement: str) -> str | None:
 
 
 def missing_packages() -> list[str]:
-    """Return the unmet requirements for training: those of the base and of the extra `train`."""
+    """Return a reason for each unmet requirement of the base installation or of the extra `train`."""
     known = requirements()
     return [reason for requirement in known[""] + known[PLATFORM] if (reason := unmet(requirement))]
 
@@ -164,7 +171,7 @@ def _gpu(runs_dir: Path) -> Iterator[Finding]:
 
 
 def _cuda() -> Iterator[Finding]:
-    """Yield whether the driver is new enough for the CUDA that torch was built with."""
+    """Check that the driver supports the CUDA version that torch was built with."""
     from atrium.runs.provenance import driver_cuda
 
     driver, built = driver_cuda(), torch_cuda()
@@ -179,7 +186,10 @@ def _cuda() -> Iterator[Finding]:
 
 
 def torch_cuda() -> tuple[int, int] | None:
-    """Return the CUDA version of the installed torch, without importing it; None for none."""
+    """Return the CUDA version of the installed torch, without importing torch.
+
+    None if torch is not installed or was built without CUDA.
+    """
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return None
@@ -193,21 +203,16 @@ def _dotted(version: tuple[int, int]) -> str:
 
 
 def _compiler() -> Iterator[Finding]:
-    """Yield whether Triton can build kernels, for vLLM's start and for compute.compile."""
-    compiler = next((path for name in ("gcc", "clang", "cc") if (path := shutil.which(name))), None)
-    headers = Path(sysconfig.get_path("include")) / "Python.h"
-    lacking = [] if compiler else ["a C compiler (gcc)"]
-    if not headers.is_file():
-        lacking.append(f"{headers} (on Debian: apt-get install python3-dev)")
-    if lacking:
+    """Check for the C compiler and Python headers with which vLLM and compute.compile build kernels."""
+    if lacking := missing_compilers("cuda"):
         text = f"vLLM and compute.compile build kernels, which needs {' and '.join(lacking)}"
         yield Finding(level="note", subject="compiler", text=text)
         return
-    yield Finding(level="ok", subject="compiler", text=f"{compiler}, and Python's headers")
+    yield Finding(level="ok", subject="compiler", text=f"{compiler('cuda')}, and Python's headers")
 
 
 def _vllm() -> Iterator[Finding]:
-    """Yield whether vLLM will sample rollouts, which is automatic on a machine with a GPU."""
+    """Check that vLLM, the default engine on a machine with a GPU, is installed and usable."""
     from atrium.engines.vllm_environment import check_vllm
 
     try:
@@ -234,7 +239,7 @@ def _memory(runs_dir: Path) -> Iterator[Finding]:
     yield Finding(level="ok" if is_enough else "note", subject="memory", text=text)
 
 
-def _runs_folder(runs_dir: Path) -> Iterator[Finding]:
+def _runs_directory(runs_dir: Path) -> Iterator[Finding]:
     place = runs_dir.absolute()
     while not place.exists():
         place = place.parent
@@ -243,13 +248,13 @@ def _runs_folder(runs_dir: Path) -> Iterator[Finding]:
             pass
     except OSError as error:
         text = f"{place} cannot be written: {error.strerror}; choose another with runs_dir="
-        yield Finding(level="missing", subject="runs folder", text=text)
+        yield Finding(level="missing", subject="runs directory", text=text)
         return
     free = shutil.disk_usage(place).free // 2**20
     text = f"{runs_dir} is writable, {free} MB free"
     if free < MIN_FREE_MB:
         text += f"; a run needs about {MIN_FREE_MB} MB, `atrium clean` lists what can be deleted"
-    yield Finding(level="ok" if free >= MIN_FREE_MB else "note", subject="runs folder", text=text)
+    yield Finding(level="ok" if free >= MIN_FREE_MB else "note", subject="runs directory", text=text)
 
 
 def _threads(runs_dir: Path) -> Iterator[Finding]:
@@ -268,7 +273,7 @@ CHECKS: tuple[Callable[[Path], Iterator[Finding]], ...] = (
     _processor,
     _gpu,
     _memory,
-    _runs_folder,
+    _runs_directory,
     _threads,
     _programs,
     _extras,

@@ -18,7 +18,8 @@ _NUM_TOKENS = 4
 def try_reward(config: RunConfig, problem: Problem) -> None:
     """Call the reward with groups of right, wrong, missing and truncated answers to the problem.
 
-    Raises `PluginError` for an invalid return value; exceptions of the reward propagate.
+    Raises `PluginError` for invalid rewards, and for rewards that differ between two calls with the same
+    group. Exceptions of the reward propagate.
     """
     right = Verdict(kind=VerdictKind.CORRECT, reason="a dry run", extracted=problem.answer)
     wrong = Verdict(kind=VerdictKind.INCORRECT, reason="a dry run", extracted="")
@@ -36,16 +37,16 @@ def try_reward(config: RunConfig, problem: Problem) -> None:
         )
         if checked_rewards(config.reward, group) != checked_rewards(config.reward, group):
             raise PluginError(
-                f"the reward {type(config.reward).__name__} returned different rewards for the same group, "
-                "so a resumed run would not repeat; key its random draws by group.seed, group.step and "
-                "the problem"
+                f"the reward {type(config.reward).__name__} returned different rewards for the same "
+                "group, so a resumed run would not be reproducible; derive its random numbers from "
+                "group.seed, group.step and the problem"
             )
 
 
 def try_grader(config: RunConfig, problem: Problem) -> None:
-    """Raise `ConfigError` if the grader finds no answer in the warmed-up built-in model's solution.
+    """Raise `ConfigError` if the grader finds no answer in a solution in the format of the built-in model.
 
-    `problem` is from the built-in task, on which that model is warmed up.
+    `problem` is from the built-in task. Other models are not checked.
     """
     model = config.model
     if not isinstance(model, TinyModelSettings) or model.warmup.num_steps == 0:
@@ -61,12 +62,12 @@ def try_grader(config: RunConfig, problem: Problem) -> None:
     else:
         return
     raise ConfigError(
-        f"{cause}: the grader finds no answer in the built-in model's output, such as {written!r}; {remedy}"
+        f"{cause}: the grader finds no answer in the built-in model's output {written!r}; {remedy}"
     )
 
 
 def _completion(config: RunConfig, place: int, verdict: Verdict) -> Completion:
-    """Return a completion of a few tokens; every second one is truncated."""
+    """Return a synthetic completion with the verdict's answer; it is truncated if `place` is odd."""
     num = min(_NUM_TOKENS + place, config.rollout.max_new_tokens)
     text = "" if verdict.extracted is None else config.grader.write(verdict.extracted)
     return Completion(

@@ -1,4 +1,4 @@
-"""Construction of engines from settings, and checks of their requirements before a model is loaded."""
+"""Construction of engines from settings, and the check that model and engine fit into memory."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from atrium.engines.vllm_start import Place
 from atrium.models.lora import has_lora, plain_copy
 from atrium.models.policy import Policy
 from atrium.models.settings import HubModelSettings
+from atrium.models.skeletons import on_device
 
 # Measured: at most 6e-6 between float32 engines, 0.014 on average in bfloat16.
 _EXACT_MISMATCH, _ROUNDED_MISMATCH = 1e-3, 0.1
@@ -29,22 +30,23 @@ _EXACT_MISMATCH, _ROUNDED_MISMATCH = 1e-3, 0.1
 def build_engine(
     settings: EngineSettings, config: RunConfig, policy: Policy, *, shares_model: bool = True
 ) -> Engine:
-    """Build the engine that `settings`, those of `config.rollout`, declare, with the policy's weights.
+    """Build the engine for `settings` (`config.rollout`), with the policy's weights.
 
-    With `shares_model` it samples from the policy's own module if it can. For stored completions this is the
-    engine that samples the rest. A user's engine needs one more function here.
+    With `shares_model`, the engine samples from the policy's own module if possible, otherwise from a copy.
+    In a run on stored completions, the engine samples only the completions that are not stored. To add an
+    engine, register a function for the class of its settings.
     """
-    raise NotImplementedError(f"no engine is registered for {type(settings).__name__}")
+    raise NotImplementedError(f"the engine settings {type(settings).__name__} have no engine; register one")
 
 
 @build_engine.register
 def _decoder(
     settings: DecoderSettings, config: RunConfig, policy: Policy, *, shares_model: bool = True
 ) -> Engine:
-    # Adapters would be multiplied at every token, so the engine decodes a copy with merged weights.
+    # Unmerged adapters cost extra matrix products at every token, so the engine uses a merged copy.
     model = policy.model
     if has_lora(model) or not shares_model:
-        model = plain_copy(model).to(config.compute.device)
+        model = on_device(plain_copy(model), config.compute.device)
     return TransformersEngine(
         model=model,
         tokenizer=policy.tokenizer,
@@ -69,7 +71,7 @@ def _vllm(settings: VllmSettings, config: RunConfig, policy: Policy, *, shares_m
 
 
 def vllm_place(config: RunConfig, context_length: int) -> Place:
-    """Return the device, number format and context of vLLM, in this process or as a server."""
+    """Return the device, number formats and context length for vLLM, in this process or in a server."""
     compute = config.compute
     return Place(
         device=compute.device,
@@ -80,7 +82,10 @@ def vllm_place(config: RunConfig, context_length: int) -> Place:
 
 
 def mismatch_bound(config: RunConfig) -> float | None:
-    """Return the mean difference of engine and trainer, in nats, that ends a run; None for no limit."""
+    """Return the limit on the mean difference of the engine's and trainer's log-probabilities, in nats.
+
+    A larger difference ends the run. None means no limit.
+    """
     bound = config.rollout.max_mismatch
     if bound != "auto":
         return bound
@@ -92,12 +97,12 @@ def mismatch_bound(config: RunConfig) -> float | None:
 def check_model(config: RunConfig, *, trains: bool = True) -> None:
     """Raise `ConfigError` if the engine, or this machine's memory, cannot hold the model of `config`.
 
-    Raises `RunFolderError` if the disk is too small for a run's checkpoints. At most the source's config.json
-    is read: the settings were checked before anything was loaded.
+    With `trains`, raises `RunFolderError` if the disk is too small for the run's checkpoints. Of the model,
+    only config.json is read. The tiny model is not checked.
     """
     if isinstance(config.model, HubModelSettings):
         shape = exact_shape(config)
-        # All the memory of the GPU, or of the machine.
+        # The total memory, not the free memory.
         is_cuda = config.compute.device == "cuda"
         num_bytes = torch.cuda.mem_get_info()[1] if is_cuda else psutil.virtual_memory().total
         check_memory(config, shape, int(num_bytes), trains=trains)

@@ -1,7 +1,7 @@
-"""`run_evaluation`: evaluates a policy on benchmarks, into its own folder that can be resumed.
+"""Evaluation of a policy on benchmarks outside of training, with its own run directory (`atrium evaluate`).
 
-It uses the same evaluator, graders and engines as training. Problems are recorded as they are finished, so an
-interrupted evaluation continues where it stopped.
+The evaluator, graders and engines are those of training. Each finished problem is recorded, so an interrupted
+evaluation can be resumed.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from atrium.config.tasks import ArithmeticBenchmarkConfig
 from atrium.data.prompts import PromptEncoder
 from atrium.document.formatting import number, share
 from atrium.engines.engine import Engine
-from atrium.evaluation.collection import Progress, Watch
-from atrium.evaluation.evaluator import Benchmark, Draws, Evaluation, evaluate
+from atrium.evaluation.collection import Watch
+from atrium.evaluation.evaluator import Benchmark, Draws, evaluate
 from atrium.evaluation.results import summarize_all
 from atrium.grading.grader import Grader
 from atrium.models.context import Context
@@ -55,9 +55,10 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._+=-]+")
 def run_evaluation(
     settings: EvaluationSettings, overrides: Sequence[str] = (), *, resume: Path | None = None
 ) -> Path:
-    """Evaluate as configured, or resume the evaluation in `resume`; return its folder.
+    """Evaluate as configured, or resume the evaluation in `resume`; return its run directory.
 
-    The folder records how it ended: completed, by `Interrupted` (Ctrl-C or SIGTERM), or by an error.
+    `status.json` records the outcome: finished, interrupted, or failed with an error. Raises `Interrupted`
+    after Ctrl-C, SIGTERM or SIGHUP.
     """
     settings = replace(settings, config=dated(settings.config, start_of(resume)))
     config = settings.config
@@ -90,7 +91,10 @@ def run_evaluation(
 
 
 def evaluation_label(settings: EvaluationSettings) -> str:
-    """Return the label of an evaluation's folder: the model's name, or the run's name and step."""
+    """Return the label for the name of an evaluation's run directory, at most 60 characters.
+
+    The label is the model's name, or for a checkpoint the last part of the run's name and the step.
+    """
     model, checkpoint = settings.config.model, settings.checkpoint
     if checkpoint is not None:
         name = f"{checkpoint.run.rpartition('-')[2]}-step{checkpoint.step}"
@@ -100,7 +104,7 @@ def evaluation_label(settings: EvaluationSettings) -> str:
 
 
 def _check_prompts(config: RunConfig, loaded: Sequence[LoadedBenchmark]) -> None:
-    """Raise `ConfigError` for a prompt that the model cannot process, before its weights are loaded."""
+    """Raise `ConfigError` before the weights are loaded if the model cannot process a prompt."""
     encode, context = encoder_before_loading(config, loaded[0].problems[0])
     for one in loaded if context.length else ():
         fitted_benchmark(evaluated_benchmark(one, config), context, encode, lambda line: None)
@@ -108,7 +112,7 @@ def _check_prompts(config: RunConfig, loaded: Sequence[LoadedBenchmark]) -> None
 
 @contextmanager
 def _stopped_at_once(run: Run) -> Iterator[None]:
-    """End the evaluation at once on SIGTERM and SIGHUP, as on Ctrl-C: finished problems are recorded."""
+    """Raise `Interrupted` at once on Ctrl-C, SIGTERM or SIGHUP; finished problems are already recorded."""
 
     def stop(number: int) -> None:
         raise KeyboardInterrupt
@@ -118,13 +122,13 @@ def _stopped_at_once(run: Run) -> Iterator[None]:
             yield
         except KeyboardInterrupt as interrupt:
             resume = f"atrium evaluate --resume {name_to_type(run.folder)}"
-            said = f"stopped; every finished problem is recorded, `{resume}` continues"
+            said = f"stopped; finished problems are recorded; resume with `{resume}`"
             raise Interrupted(said) from interrupt
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Parts:
-    """The parts that all benchmarks of an evaluation share."""
+    """The objects that an evaluation uses for all its benchmarks."""
 
     settings: EvaluationSettings
     run: Run
@@ -134,8 +138,8 @@ class _Parts:
 
 def _evaluate_all(
     settings: EvaluationSettings, run: Run, loaded: Sequence[LoadedBenchmark]
-) -> list[Evaluation]:
-    """Evaluate every benchmark and record each when it is finished."""
+) -> list[BenchmarkResult]:
+    """Load the policy and the engine, then evaluate and record the benchmarks one after the other."""
     config = settings.config
     own = build_grader(config.grader, config.model)
     run.closing.callback(own.close)
@@ -173,8 +177,8 @@ def _engine(run: Run, policy: Policy) -> Engine:
     return build_placed_engine(run, policy)
 
 
-def _evaluate_one(parts: _Parts, loaded: LoadedBenchmark, grader: Grader, count: _Count) -> Evaluation:
-    """Evaluate and record one benchmark; results of an earlier process are read, not sampled again."""
+def _evaluate_one(parts: _Parts, loaded: LoadedBenchmark, grader: Grader, count: _Count) -> BenchmarkResult:
+    """Evaluate and record one benchmark; problems finished before an interruption are not sampled again."""
     settings, run = parts.settings, parts.run
     benchmark = fitted_benchmark(
         evaluated_benchmark(loaded, settings.config), parts.policy.context, parts.draws.encode, run.log
@@ -192,30 +196,27 @@ def _evaluate_one(parts: _Parts, loaded: LoadedBenchmark, grader: Grader, count:
 
     started = time.monotonic()
 
-    def show(progress: Progress) -> None:
-        """Show a sample with the running mean and the speed of this process."""
-        speed = number(progress.num_tokens / max(time.monotonic() - started, 1e-9))
-        run.listener.advance(1, f"{share(progress.mean)} correct so far  {speed} tokens/s")
+    def show(num_tokens: int, mean: float | None) -> None:
+        """Advance the progress bar by one sample, with the mean score and the sampling speed so far."""
+        speed = number(num_tokens / max(time.monotonic() - started, 1e-9))
+        run.listener.advance(1, f"{share(mean)} correct so far  {speed} tokens/s")
 
     def keep(samples: Sequence[EvaluatedSample]) -> None:
         stored.append(samples)
         count.add(len(samples) // num_samples)
 
     watch = Watch(on_progress=show, on_finished=keep, finished=finished)
-    outcome = evaluate(benchmark, parts.draws, grader, watch)
-    results = {**outcome.results, "settings": _described(parts, benchmark, loaded.published)}
-    run.listener.evaluation(
-        BenchmarkResult(
-            step=settings.step, benchmark=benchmark.name, samples=outcome.samples, results=results
-        )
-    )
+    outcome = evaluate(benchmark, parts.draws, grader, watch, step=settings.step)
+    described = _described(parts, benchmark, loaded.published)
+    outcome = replace(outcome, results={**outcome.results, "settings": described})
+    run.listener.evaluation(outcome)
     run.listener.sync()
     stored.remove()
-    return replace(outcome, results=results)
+    return outcome
 
 
 class _Count:
-    """Reports the number of finished problems."""
+    """A counter of finished problems over all benchmarks, which reports to `listener`."""
 
     def __init__(self, listener: Listener, num_problems: int) -> None:
         self._listener = listener
@@ -223,13 +224,13 @@ class _Count:
         self._num_finished = 0
 
     def add(self, num: int) -> None:
-        """Add `num` finished problems."""
+        """Add `num` finished problems, and report the new total to the listener."""
         self._num_finished += num
         self._listener.progress(step=self._num_finished, num_steps=self._num_problems)
 
 
 def _described(parts: _Parts, benchmark: Benchmark, published: str | None) -> dict[str, object]:
-    """Describe how the answers were sampled, which is needed to interpret a score."""
+    """Return the settings of prompting, sampling and grading that are stored with a benchmark's results."""
     config, sampling = parts.settings.config, benchmark.sampling.model_dump()
     del sampling["ignore_stop"]  # only speed benchmarks set it
     return {
@@ -251,7 +252,7 @@ def _described(parts: _Parts, benchmark: Benchmark, published: str | None) -> di
 def _record_provenance(
     run: Run, loaded: Sequence[LoadedBenchmark], policy: Policy, encode: PromptEncoder
 ) -> None:
-    """Record the evaluation's origin; a resumed one must have the same model, data and prompts."""
+    """Record the model, data and prompts; raise `DataError` if those of a resumed evaluation have changed."""
     config = run.config
     is_loaded = isinstance(config.model, HubModelSettings) and config.model.weights == "pretrained"
     data = DataProvenance(
@@ -268,7 +269,7 @@ def _record_provenance(
 
 
 def load_evaluated_policy(config: RunConfig, cache_dir: Path, listener: Listener) -> Policy:
-    """Load the policy, on the host if the engine holds its own weights."""
+    """Load the policy into main memory if the engine has its own copy of the weights, else to the device."""
     device = "cpu" if config.rollout.is_apart else config.compute.device
     policy = build_policy(config, cache_dir, listener, trains=False, device=device)
     copy_out_of_mmap(policy.model)
@@ -278,10 +279,10 @@ def load_evaluated_policy(config: RunConfig, cache_dir: Path, listener: Listener
 def fitted_benchmark(
     benchmark: Benchmark, context: Context, encode: PromptEncoder, log: Callable[[str], None]
 ) -> Benchmark:
-    """Limit a benchmark's answers to the model's context, and log it if that shortens them.
+    """Return the benchmark with answers that fit the model's context; log the new limit if it is lowered.
 
-    Raises `ConfigError` for a prompt without room for an answer, and if the rotary embedding sets the
-    context.
+    Raises `ConfigError` if a prompt leaves no space for an answer. If the rotary embedding limits the context
+    (`context.reason`), a lowered limit is an error too.
     """
     wanted, length = benchmark.sampling.max_new_tokens, context.length
     last = max(benchmark.problems, key=lambda problem: len(encode(problem)))
@@ -291,13 +292,13 @@ def fitted_benchmark(
     )
     if room < 1:
         raise ConfigError(
-            f"{prompt}, but the model's context has {length}, so it cannot be answered; remove the "
-            "problem, or choose another model or benchmark"
+            f"{prompt}, but the model's context has only {length} tokens; remove the problem, or choose "
+            "another model or benchmark"
         )
     if wanted > room and context.reason:
         raise ConfigError(
-            f"{prompt}, which with evaluation.max_new_tokens={wanted} exceed the model's context of {length} "
-            f"tokens{context.reason}; lower evaluation.max_new_tokens to at most {room}"
+            f"{prompt}, so evaluation.max_new_tokens must be at most {room} to fit the model's context "
+            f"of {length} tokens{context.reason}, got {wanted}; lower it"
         )
     if wanted > room:
         log(

@@ -1,4 +1,4 @@
-"""The policy and settings of `atrium evaluate`: a run's checkpoint, or a model."""
+"""The choice of the policy for `atrium evaluate` (a run's checkpoint, or a model) and of the settings."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from atrium.runs.run_folder import RunFolder
 def new_evaluation(
     overrides: Sequence[str], *, run: str | None, best: bool, step: int | None, runs_dir: str
 ) -> EvaluationSettings:
-    """Return the settings for evaluating a run's checkpoint, or the model that the overrides name.
+    """Return the settings to evaluate a checkpoint of `run`, or the model named in the overrides.
 
-    `best` and `step` choose a checkpoint, by default the last one. A `runs_dir` among the overrides takes
-    precedence over the argument. Raises `ConfigError` if there is nothing to evaluate.
+    `best` and `step` choose the checkpoint, by default the last one. A `runs_dir` among the overrides takes
+    precedence over the argument. Raises `ConfigError` if neither a run nor a model is named.
     """
     typed_dir = [line for line in overrides if line.startswith("runs_dir=")]
     if run is not None:
@@ -47,12 +47,14 @@ def new_evaluation(
         rest = [line for line in overrides if line != "model=hub" and not line.startswith("model.source=")]
         return _of_run(found[0], rest, best=best, step=found[1] if step is None else step)
     if best or step is not None:
-        raise ConfigError("--best and --step choose among a run's checkpoints; name the run with --run")
+        raise ConfigError(
+            "--best and --step require --run, since they choose among the checkpoints of a run; add --run RUN"
+        )
     typed = {line.partition("=")[0] for line in overrides}
     if not any(key.partition(".")[0] in ("model", "experiment", "debug", "recipe") for key in typed):
         raise ConfigError(
-            "there is nothing to evaluate; give --run RUN (`last` is the latest), or model=NAME, such as "
-            "model=hub model.source=FOLDER; model=tiny is the built-in model, untrained"
+            "atrium evaluate requires a model; give --run RUN (`last` is the latest run), or model=NAME, "
+            "such as model=hub model.source=FOLDER, or model=tiny for the untrained built-in model"
         )
     if isinstance(model, HubModelSettings):
         return _as_trained(settings, Path(model.source).expanduser(), typed)
@@ -60,7 +62,11 @@ def new_evaluation(
 
 
 def _as_trained(settings: EvaluationSettings, policy: Path, typed: Set[str]) -> EvaluationSettings:
-    """Return the settings with untyped ones taken from an exported policy; print differences."""
+    """Return the settings with values recorded in the exported `policy`, except those in `typed`.
+
+    `typed` contains the keys given on the command line. If such a setting differs from its value in training,
+    a note is printed.
+    """
     data = settings.config.model_dump(mode="json")
     for key, value in read_origin(policy).items():
         section, _, name = key.partition(".")
@@ -82,7 +88,7 @@ def _of_run(
     try:
         trained = from_json(read_plain(folder.config_file).decode(), trains=False)
     except ConfigError as error:
-        raise RunFolderError(f"--run {folder.name}: {error}") from error
+        raise RunFolderError(f"--run {folder.name} cannot be evaluated: {error}") from error
     typed_dir = [line for line in overrides if line.startswith("runs_dir=")]
     place = compose(typed_dir).runs_dir if typed_dir else str(folder.path.parent.parent)
     trained = trained.model_copy(update={"runs_dir": place})
@@ -91,18 +97,21 @@ def _of_run(
 
 
 def interrupted_evaluation(wanted: str, runs_dir: str) -> tuple[EvaluationSettings, Path]:
-    """Return the stored settings of an evaluation to resume, and its folder."""
+    """Return settings and run directory of the evaluation to resume; `wanted` is its name or path."""
     folder = find_run(runs_dir, wanted, last=EVALUATED)
     if not folder.config_file.is_file():
         raise RunFolderError(
-            f"{folder.path} has no config.json, so its settings are not known; start a new evaluation"
+            f"{folder.path} has no config.json, so its settings are unknown; start a new evaluation"
         )
     plugins.note_changes(folder.provenance_file)
     return stored_evaluation(read_plain(folder.config_file).decode(), folder.path), folder.path
 
 
 def _place_in_run(path: Path) -> tuple[RunFolder, int | None] | None:
-    """Return the run, and the step if given, of a path to a run or into its checkpoints."""
+    """Return the run and the step of a path to a checkpoint; the step is None for a path to a run.
+
+    The result is None for all other paths.
+    """
     if not path.is_dir():
         return None
     for place in (path, path.parent):

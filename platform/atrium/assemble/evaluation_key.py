@@ -1,7 +1,7 @@
-"""Cache keys of the evaluation before training: hashes of everything that its samples depend on.
+"""Cache keys of the evaluation before training: hashes of everything that affects its samples.
 
-Settings are part of the key unless excluded: a setting that is declared later enters it until it is listed
-here as one that cannot change an answer or a verdict.
+Every setting is part of the key unless it is listed here as one that cannot change an answer or a grade. A
+new setting is therefore part of the key by default.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _FORMAT_VERSION = 2
 
-# The weights, the tokenizer and the tokens of every prompt are hashed separately.
+# These settings only determine weights, tokenizer and prompts, whose contents are hashed separately.
 _HASHED_THEMSELVES = {
     *TinySettings.model_fields,
     *("kind", "source", "revision", "weights", "architecture", "seed", "warmup", "lora", "prompt"),
@@ -44,7 +44,7 @@ _CODE = ("grading", "models", "engines", "evaluation")
 
 
 def policy_key(config: RunConfig, policy: Policy, weights: str) -> str:
-    """Return a hash of everything but the benchmark: the policy, the engine, and the software.
+    """Return a hash of everything that affects samples except the benchmark: policy, engine, and software.
 
     `weights` is the `weights_digest` of the policy.
     """
@@ -68,7 +68,10 @@ def policy_key(config: RunConfig, policy: Policy, weights: str) -> str:
 def evaluation_key(
     policy: str, benchmark: Benchmark, verifier: Verifier, encode: PromptEncoder, seed: int
 ) -> str:
-    """Return the key, 20 hex digits, of one benchmark answered by the policy with hash `policy`."""
+    """Return the cache key (20 hex digits) of an evaluation on one benchmark.
+
+    `policy` is the `policy_key`, and `seed` the random seed of sampling.
+    """
     problems = [
         [one.problem_id, one.question, one.answer, dict(one.judged_by), encode(one).tolist()]
         for one in benchmark.problems
@@ -87,14 +90,14 @@ def evaluation_key(
 
 
 def _versions(engine: EngineSettings) -> list[str]:
-    """Return the versions of the libraries that compute and decode answers."""
+    """Return the versions of the installed libraries that sample and decode answers."""
     versions = {name: installed_version(name) for name in (*_PACKAGES, *engine.packages)}
     return [f"{name} {version}" for name, version in versions.items() if version is not None]
 
 
 @cache
 def _code_digest() -> str:
-    """Return a hash of Atrium's own code for sampling, decoding and grading, which a checkout may change."""
+    """Return a hash of Atrium's code for sampling, decoding and grading, since a checkout may be edited."""
     root = Path(atrium.__file__).parent
     digest = hashlib.sha256()
     for file in sorted(file for package in _CODE for file in (root / package).rglob("*.py")):

@@ -1,17 +1,18 @@
 """The evaluations of a training run, on one or several ranks, and the evaluation before training.
 
-With several ranks the problems are distributed, each engine answers its share, and rank 0 combines the
-results. Of the ranks that share an engine, one grades its answers. A sample's seed depends only on its
-problem and index, so the distribution changes at most the last bits of batched computations.
+With several ranks, the problems are distributed, each engine answers its share, and rank 0 combines the
+results. If ranks share an engine, one of them grades the engine's answers. A sample's random seed depends
+only on its problem and index, so the distribution changes at most the last bits of batched computations.
 
-The evaluation before training is made once for all runs that start from one policy. Its samples are cached
-under a hash of everything that they depend on (`evaluation_key`). A cached evaluation is summarized and
-recorded as if it had just been sampled. The runs of a sweep share it, and so do all seeds: it is a single
-draw, so the variation of a gain between seeds says nothing about its noise.
+Runs that start from the same policy share one evaluation before training. Its samples are cached under a hash
+of everything that affects them (`evaluation_key`). A cached evaluation is summarized and recorded like a new
+one. Runs with different seeds share it too, so the variation of gains between seeds does not include its
+sampling noise.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +23,7 @@ from atrium.base.atomic import explained
 from atrium.base.errors import RunFolderError
 from atrium.base.records import BenchmarkResult, EvaluatedSample
 from atrium.evaluation.collection import Watch
-from atrium.evaluation.evaluator import Benchmark, Draws, Evaluation, evaluate, sample_only
+from atrium.evaluation.evaluator import Benchmark, Draws, evaluate, sample_only
 from atrium.grading.grader import Grader
 from atrium.grading.verifiers import Verifier
 from atrium.runs.evaluation_parts import EvaluationParts, Finished
@@ -31,7 +32,7 @@ from atrium.train.ranks.ranks import Ranks
 
 
 class JudgedBenchmark(NamedTuple):
-    """A benchmark, the grader of its answers, and that grader's settings."""
+    """A benchmark, the grader of its answers, and the grader's settings."""
 
     benchmark: Benchmark
     grader: Grader
@@ -40,13 +41,13 @@ class JudgedBenchmark(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationPlan:
-    """The evaluations of a run: validation problems regularly, test problems before and after training.
+    """The evaluations of a run: on validation problems at intervals, and on test problems at the end.
 
-    The best checkpoint is chosen on validation problems, so test results are not biased by that choice.
-    Problems are distributed over the run's ranks, each of which receives the outcome. Before training all
-    seeds share their draws; afterwards these are also keyed by the run's seed, so that sampling noise is
-    independent between seeds. Samples from before training are cached by the benchmark and by `key`, which is
-    the `policy_key`.
+    With `evaluation.tests_before`, test problems are also evaluated before training. The best checkpoint is
+    chosen on validation problems, so test results are not biased by that choice. Problems are distributed
+    over the run's ranks, and every rank receives the score. Before training, the samples are the same for all
+    seeds and are cached by the benchmark and by `key`, the `policy_key`. Later samples also depend on the
+    run's seed, so their noise is independent between seeds.
     """
 
     run: Run
@@ -56,33 +57,32 @@ class EvaluationPlan:
     key: str
 
     def __call__(self, step: int, *, final: bool) -> float | None:
-        """Evaluate and record; return Mean@K on the validation problems."""
+        """Evaluate the policy at `step` and record the results; return Mean@K on the validation problems.
+
+        Test problems are evaluated only if `final` is true.
+        """
         value = self._evaluate(self.validation, step)
-        if final:
+        if final and (step > 0 or self.run.config.evaluation.tests_before):
             for test in self.tests:
                 self._evaluate(test, step)
         return value
 
     def _evaluate(self, judged: JudgedBenchmark, step: int) -> float:
-        """Evaluate and record; return Mean@K, on every rank."""
+        """Evaluate one benchmark and record the results; return Mean@K on every rank."""
         run = self.run
         if step == 0:
             outcome = self._before_training(judged)
         else:
-            outcome = evaluated_together(judged.benchmark, self.draws, judged.grader, run.ranks)
+            outcome = evaluated_together(judged.benchmark, self.draws, judged.grader, run.ranks, step=step)
         if outcome is not None:
-            run.listener.evaluation(
-                BenchmarkResult(
-                    step=step,
-                    benchmark=judged.benchmark.name,
-                    samples=outcome.samples,
-                    results=outcome.results,
-                )
-            )
+            run.listener.evaluation(outcome)
         return float(run.ranks.from_first(None if outcome is None else outcome.results["mean_at_k"]))
 
-    def _before_training(self, judged: JudgedBenchmark) -> Evaluation | None:
-        """Return the outcome on the rank that records it: cached, or computed and cached."""
+    def _before_training(self, judged: JudgedBenchmark) -> BenchmarkResult | None:
+        """Return the evaluation before training on rank 0 and None on other ranks.
+
+        It is read from the cache, or computed and cached.
+        """
         benchmark, grader, verifier = judged
         draws, ranks = replace(self.draws, run_seed=None), self.run.ranks
         name = evaluation_key(self.key, benchmark, verifier, draws.encode, draws.seed)
@@ -98,7 +98,7 @@ class EvaluationPlan:
 
 
 def _recalled(path: Path, benchmark: Benchmark) -> Finished:
-    """Return the cached samples; none if there are none or the file is damaged."""
+    """Return the cached samples; empty if the file is missing or damaged. A damaged file is deleted."""
     if not path.is_file():
         return {}
     try:
@@ -108,15 +108,17 @@ def _recalled(path: Path, benchmark: Benchmark) -> Finished:
         return {}
 
 
-def evaluated_together(benchmark: Benchmark, draws: Draws, grader: Grader, ranks: Ranks) -> Evaluation | None:
-    """Evaluate the whole benchmark on all ranks together; the result on rank 0, None on the others.
+def evaluated_together(
+    benchmark: Benchmark, draws: Draws, grader: Grader, ranks: Ranks, *, step: int = 0
+) -> BenchmarkResult | None:
+    """Evaluate a benchmark, divided over all ranks; return the result on rank 0 and None on other ranks.
 
-    Ranks that share an engine must send it the same requests, and one of them grades.
+    Ranks that share an engine send the same requests to it, and one of these ranks grades the answers.
     """
     if ranks.is_alone:
-        return evaluate(benchmark, draws, grader)
+        return evaluate(benchmark, draws, grader, step=step)
     share = ranks.share(benchmark.problems)
-    samples: tuple[EvaluatedSample, ...] = ()
+    samples: Sequence[EvaluatedSample] = ()
     if share and ranks.leads_engine:
         samples = evaluate(replace(benchmark, problems=tuple(share)), draws, grader).samples
     elif share:
@@ -128,4 +130,4 @@ def evaluated_together(benchmark: Benchmark, draws: Draws, grader: Grader, ranks
     finished: dict[str, list[EvaluatedSample]] = {name: [] for name in problems}
     for record in (record for records in found for record in records):
         finished[record["problem"]].append(sample_of(record, problems[record["problem"]]))
-    return evaluate(benchmark, draws, grader, Watch(finished=finished))
+    return evaluate(benchmark, draws, grader, Watch(finished=finished), step=step)

@@ -19,16 +19,20 @@ _WEIGHTS = ("*.safetensors", "*.bin")
 
 
 def export_policy(folder: RunFolder, step: int, target: Path, *, adapter: bool, force: bool) -> list[str]:
-    """Copy a checkpoint's policy, or its adapters alone, to a transformers folder with a model card.
+    """Write a checkpoint's policy, or with `adapter` only its adapters, and a model card to `target`.
 
-    Returns lines of code that sample from it as in training. `force` replaces an earlier export there.
+    Returns lines of Python that sample from the exported policy as in training. `force` replaces an earlier
+    export in `target`. Raises `CheckpointError` for an incomplete checkpoint or missing adapters, and
+    `RunFolderError` for an unsuitable `target`.
     """
     source = folder.checkpoint_path(step) / POLICY_FOLDER
     check_policy(source)
     if adapter:
         source /= _ADAPTER_FOLDER
         if not source.is_dir():
-            raise CheckpointError(f"{folder.name} trained no adapters (model.lora=null); remove --adapter")
+            raise CheckpointError(
+                f"{folder.name} has no adapters, since it was trained with model.lora=null; remove --adapter"
+            )
     config, _ = read_object(folder.config_file)
     _copy(source, target, force=force)
     write_origin(target, config, run=folder.name, step=step)
@@ -37,17 +41,22 @@ def export_policy(folder: RunFolder, step: int, target: Path, *, adapter: bool, 
 
 
 def chosen_step(folder: RunFolder, *, best: bool, step: int | None) -> int:
-    """Return the step of the chosen checkpoint, by default the latest; `CheckpointError` if there is none."""
+    """Return the step of the chosen checkpoint, by default the latest.
+
+    Raises `CheckpointError` if the run has no such checkpoint.
+    """
     steps = folder.checkpoint_steps()
     if not steps:
-        raise CheckpointError(f"{folder.name} has no checkpoint; checkpoint.every_num_steps writes them")
-    available = f"it has checkpoints at steps {', '.join(map(str, steps))}"
+        raise CheckpointError(
+            f"{folder.name} has no checkpoint; choose a run with checkpoint.every_num_steps set"
+        )
+    available = f"available: {', '.join(map(str, steps))}"
     if best:
         chosen = folder.best_checkpoint_step()
         if chosen is None or chosen not in steps:
             raise CheckpointError(
-                f"{folder.name} has no best checkpoint (which needs checkpoint.keep_best and an evaluation "
-                f"on validation problems); {available}"
+                f"{folder.name} has no best checkpoint, since that requires checkpoint.keep_best and an "
+                f"evaluation on validation problems; choose --step N ({available})"
             )
         return chosen
     if step is None:
@@ -55,27 +64,34 @@ def chosen_step(folder: RunFolder, *, best: bool, step: int | None) -> int:
     if step not in steps:
         nearest = min(steps, key=lambda other: abs(other - step))
         raise CheckpointError(
-            f"{folder.name} has no checkpoint at step {step}; the nearest is --step {nearest}; {available}"
+            f"{folder.name} has no checkpoint at step {step}; choose another step, such as --step "
+            f"{nearest} ({available})"
         )
     return step
 
 
 def check_policy(source: Path) -> None:
-    """Raise `CheckpointError` unless a checkpoint's folder holds a complete, unchanged policy."""
+    """Raise `CheckpointError` unless the folder `source` contains a complete policy.
+
+    If the folder is part of a checkpoint, the files must also be unchanged.
+    """
     has_weights = any(any(source.glob(pattern)) for pattern in _WEIGHTS)
     if not (source / "config.json").is_file() or not has_weights:
         raise CheckpointError(
-            f"{source} is not a complete policy (config.json and weights); choose another checkpoint with "
-            "--step N"
+            f"{source} is not a complete policy, since config.json or the weights are missing; choose "
+            "another checkpoint with --step N"
         )
-    if any((source.parent / name).exists() for name in (STATE, DIGESTS)):  # else it is a policy alone
+    if any((source.parent / name).exists() for name in (STATE, DIGESTS)):  # otherwise not in a checkpoint
         check_files(source.parent, below=f"{POLICY_FOLDER}/")
 
 
 def _copy(source: Path, target: Path, *, force: bool) -> None:
-    """Copy the folder next to its target first, so that the target is either complete or unchanged."""
+    """Copy a folder without its adapters to `target`.
+
+    The copy is written next to `target` and then renamed, so that `target` is never incomplete.
+    """
     if target.resolve() == source.resolve() or source.resolve() in target.resolve().parents:
-        raise RunFolderError(f"{target} is inside the checkpoint itself; choose another folder with --to")
+        raise RunFolderError(f"{target} must not be inside the checkpoint; choose another folder with --to")
     if target.exists() or target.is_symlink():
         _check_replaceable(target, force=force)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -92,9 +108,9 @@ def _copy(source: Path, target: Path, *, force: bool) -> None:
 
 
 def _check_replaceable(target: Path, *, force: bool) -> None:
-    """Allow only an empty folder or an earlier export to be replaced."""
+    """Raise `RunFolderError` unless `target` is an empty folder or, with `force`, an earlier export."""
     if target.is_symlink() or not target.is_dir():
-        raise RunFolderError(f"{target} exists and is not a folder; choose another with --to")
+        raise RunFolderError(f"{target} exists and is not a folder; choose another folder with --to")
     entries = list(target.iterdir())
     if not entries:
         return
@@ -103,7 +119,8 @@ def _check_replaceable(target: Path, *, force: bool) -> None:
     )
     if not is_export or not any(any(target.glob(pattern)) for pattern in _WEIGHTS):
         raise RunFolderError(
-            f"{target} exists and is not an exported policy, so it is not replaced; choose another with --to"
+            f"{target} exists and is not an exported policy, so it cannot be replaced; choose another "
+            "folder with --to"
         )
     if not force:
-        raise RunFolderError(f"{target} exists; replace it with --force, or choose another with --to")
+        raise RunFolderError(f"{target} exists; replace it with --force, or choose another folder with --to")

@@ -1,4 +1,4 @@
-"""Settings that would make a run fit into memory, found by planning with each of them."""
+"""A search for settings with which a run fits into memory, using the predicted memory of each candidate."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from atrium.models.settings import HubModelSettings, LoraSettings
 from atrium.planning.memory import peak_by_phase
 
 Plan = Callable[[RunConfig], tuple[MemoryItem, ...]]
-"""A configuration's memory plan, with everything else fixed; `ConfigError` if it could not run."""
+"""A function that plans the memory of a configuration; raises `ConfigError` if the run could not start."""
 _Option = tuple[str, RunConfig]
-"""A setting as typed, and the configuration with it."""
+"""A setting as typed on the command line, and the configuration with this setting."""
 _Change = Callable[[RunConfig], Iterator[_Option]]
-"""Alternative values of a setting, the cheapest first."""
+"""A function that yields alternative values of one setting, the cheapest first."""
 
 
 def changed(config: RunConfig, **sections: Mapping[str, object]) -> RunConfig:
-    """Return the configuration with some settings of some sections changed."""
+    """Return a copy of the configuration with the given values in the given sections, not validated."""
     return config.model_copy(
         update={name: getattr(config, name).model_copy(update=values) for name, values in sections.items()}
     )
 
 
 def _with(config: RunConfig, section: str, name: str, value: object) -> _Option:
-    """Return one setting as typed, and the configuration with it."""
+    """Return a setting as typed on the command line, and the configuration with this setting."""
     return f"{section}.{name}={override_text(value)}", changed(config, **{section: {name: value}})
 
 
 def fitting_changes(config: RunConfig, plan: Plan, num_bytes: float) -> tuple[str, ...] | None:
-    """Return a few settings, the cheapest first, with which every phase fits into memory.
+    """Return a few settings, the cheapest first, with which every phase fits into `num_bytes`.
 
-    Empty if the configuration fits unchanged, None if no known change makes it fit.
+    The result is empty if the configuration already fits, and None if no known change makes it fit.
     """
     taken, excess = _apply(config, _CHANGES, plan, num_bytes)
     if excess > 0:
         return None
-    for change in list(taken):  # an earlier one may be unnecessary after a later one
+    for change in list(taken):  # an earlier change may be unnecessary after a later one
         others = [other for other in taken if other is not change]
         found, excess = _apply(config, others, plan, num_bytes)
         if excess == 0:
@@ -52,13 +52,16 @@ def fitting_changes(config: RunConfig, plan: Plan, num_bytes: float) -> tuple[st
 def _apply(
     config: RunConfig, changes: Sequence[_Change], plan: Plan, num_bytes: float
 ) -> tuple[dict[_Change, str], float]:
-    """Choose values change by change until the plan fits; return them and the remaining excess, in bytes."""
+    """Apply the changes one after the other until the plan fits.
+
+    Returns each used change with its setting as typed, and the remaining excess in bytes.
+    """
 
     def excess(run: RunConfig) -> float:
-        """Return the bytes above the limit, summed over all phases."""
+        """Return the bytes above the limit, summed over all phases; infinite if the run could not start."""
         try:
             peaks = peak_by_phase(plan(run)).values()
-        except ConfigError:  # such as a share that does not hold one completion
+        except ConfigError:  # for example, an engine's share of memory is too small for one completion
             return math.inf
         return sum(max(0.0, peak - num_bytes) for peak in peaks)
 
@@ -161,7 +164,7 @@ _CHANGES: tuple[_Change, ...] = (
     _adapt,
     _spread,
 )
-"""Changes in order of cost: memory of caches, then time, then precision, then the trained parameters."""
+"""Changes in order of cost: smaller caches, slower steps, lower precision, fewer trained parameters."""
 
 
 def _halves(largest: int, *, least: int) -> Iterator[int]:

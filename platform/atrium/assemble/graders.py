@@ -1,6 +1,6 @@
-"""The graders of a run: its own, and one for each other verifier of a benchmark.
+"""The graders of a run: the run's own grader, and one for each different verifier of a benchmark.
 
-No torch, so that the first worker starts while torch is being loaded.
+This module does not import torch, so that the first worker starts while torch is being loaded.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from atrium.models.settings import ModelSettings
 
 
 def build_grader(verifier: Verifier, model: ModelSettings) -> GraderPool:
-    """Build the pool of graders; its first worker starts at once, the others when they are needed."""
+    """Build the pool of grading workers; the first worker starts at once, the others when needed."""
     pool = GraderPool(verifier, thinking=model.thinking)
     pool.prepare()
     return pool
 
 
 def grader_version(verifier: Verifier) -> str:
-    """Return the kind of verifier that judged the answers, and the versions of its rules."""
+    """Return the kind of the verifier, and the versions of the grading rules and of math-verify."""
     return f"{verifier.kind}, grader {GRADER_VERSION}, math-verify {metadata.version('math-verify')}"
 
 
 class BenchmarkGraders:
-    """The grader of each benchmark: the run's own, or one for each other verifier."""
+    """The graders of all benchmarks: the run's own grader, and one for each different verifier."""
 
     def __init__(self, verifier: Verifier, model: ModelSettings, own: Grader) -> None:
         self._model = model
@@ -34,7 +34,7 @@ class BenchmarkGraders:
         self._graders: list[tuple[Verifier, Grader]] = [(verifier, own)]
 
     def of(self, verifier: Verifier | None) -> Grader:
-        """Return the grader of a benchmark with this verifier; None stands for the run's own."""
+        """Return the grader for `verifier`, which is built on first use; None means the run's own grader."""
         if verifier is None:
             return self.own
         for known, grader in self._graders:

@@ -1,7 +1,7 @@
-"""Starting the processes that share a run: checks, run folder, and launcher.
+"""The start of a run's processes: checks, run directory, and launcher.
 
-A single process needs no launcher. Several on a node are started by torchrun's agent in this process, which
-then only watches; a SLURM job starts this command again on its nodes.
+A run with one process needs no launcher. With several processes per node, this process runs torchrun's agent,
+which starts and monitors them. A SLURM job runs the same command on each of its nodes.
 """
 
 from __future__ import annotations
@@ -28,40 +28,38 @@ from atrium.views.live.log_display import StandardOutput
 
 
 def is_rank(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether torchrun started this process, which then takes part in a run and starts no other."""
+    """Return whether torchrun started this process as a rank of a run; a rank starts no other processes."""
     return "RANK" in environment and "WORLD_SIZE" in environment
 
 
-def is_job() -> bool:
-    """Return whether this is a SLURM job of Atrium's, which submits no other."""
-    return RUN_FILE_VARIABLE in os.environ
-
-
 def is_started_here(config: RunConfig) -> bool:
-    """Return whether this process trains itself: it is a rank, or the run's only process."""
+    """Return whether this process trains, as a rank or as the run's only process."""
     compute = config.compute
     return is_rank() or not (compute.is_launched or compute.slurm is not None)
 
 
 def start(config: RunConfig, overrides: Sequence[str], arguments: Sequence[str]) -> None:
-    """Start the processes of the run, here or as a SLURM job with the same arguments.
+    """Start the processes of a run on this node, or submit a SLURM job with `arguments`; wait for the end.
 
-    Raises the error that the run ended with.
+    If the run fails, its error is raised.
     """
-    if config.compute.slurm is not None and not is_job():
+    if config.compute.slurm is not None and RUN_FILE_VARIABLE not in os.environ:
         submit([(config, arguments)])
     else:
         launch(config, overrides)
 
 
 def submit(jobs: Sequence[tuple[RunConfig, Sequence[str]]]) -> None:
-    """Submit SLURM jobs, each a configuration and the arguments of `atrium train`, and follow them."""
+    """Submit SLURM jobs and wait for their end; a job is a configuration and arguments of `atrium train`.
+
+    Raises `ConfigError` if the jobs need different resources, and the error of a failed job.
+    """
     config = jobs[0][0]
     settings = _job_settings(config)
     if any(_job_settings(other) != settings for other, _ in jobs):
         raise ConfigError(
-            "--multirun submits one array of jobs with equal resources; use equal values of "
-            "compute.slurm, compute.num_processes, compute.num_nodes and the placement of engines"
+            "--multirun requires equal resources for all jobs; use equal values of compute.slurm, "
+            "compute.num_processes, compute.num_nodes and the placement of engines"
         )
     cache_dir = Path(config.runs_dir) / ".cache"
     submission = Submission([arguments for _, arguments in jobs], settings, cache_dir, StandardOutput())
@@ -69,9 +67,11 @@ def submit(jobs: Sequence[tuple[RunConfig, Sequence[str]]]) -> None:
 
 
 def print_script(config: RunConfig) -> None:
-    """Print the sbatch script of the run."""
+    """Print the sbatch script of the run; raise `ConfigError` if the run is not a SLURM job."""
     if config.compute.slurm is None:
-        raise ConfigError("--print-script shows a SLURM job; use it with compute=slurm")
+        raise ConfigError(
+            "--print-script prints a SLURM job, so it requires compute=slurm; add compute=slurm"
+        )
     settings = _job_settings(config)
     sys.stdout.write(job_script(settings, (Path(config.runs_dir) / ".cache" / "slurm").absolute()))
 
@@ -94,7 +94,7 @@ def _job_settings(config: RunConfig) -> JobSettings:
 
 
 def check_node(config: RunConfig) -> None:
-    """Raise `ConfigError` if this machine cannot hold its share of the processes."""
+    """Raise `ConfigError` if this machine has too few GPUs for its processes, or GPUs of different models."""
     compute = config.compute
     if compute.device != "cuda":
         return
@@ -103,25 +103,26 @@ def check_node(config: RunConfig) -> None:
     if num_gpus > len(visible):
         servers = " and their servers" if num_gpus > compute.num_processes else ""
         raise ConfigError(
-            f"compute.num_processes={compute.num_processes}: this machine has {len(visible)} GPUs, but "
-            f"they{servers} need {num_gpus}; use at most {len(visible)} together"
+            f"compute.num_processes={compute.num_processes}: the processes{servers} require {num_gpus} "
+            f"GPUs, but this machine has {len(visible)}; lower compute.num_processes, or use a machine "
+            "with more GPUs"
         )
     kinds = sorted(set(gpu_models(visible[: compute.num_processes])))
     if compute.num_processes > 1 and len(kinds) > 1:
         raise ConfigError(
-            f"compute.num_processes={compute.num_processes} divides work evenly among {', '.join(kinds)}; "
-            "choose GPUs of one kind with CUDA_VISIBLE_DEVICES"
+            f"compute.num_processes={compute.num_processes} divides work evenly among "
+            f"{', '.join(kinds)}, but all GPUs must be of one kind; choose GPUs with CUDA_VISIBLE_DEVICES"
         )
 
 
 def launch(config: RunConfig, overrides: Sequence[str]) -> None:
-    """Run this node's part of a launched run to its end; raises the error that ended it."""
+    """Start this node's ranks and wait for their end; raise the error of a failed rank."""
     check_node(config)
     compute = config.compute
     os.environ.setdefault("OMP_NUM_THREADS", str(compute.num_threads))
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if compute.num_nodes == 1 and sys.platform == "linux":
-        # Otherwise both listen on an address of the host that the network can reach.
+        # Without this, gloo and NCCL listen on an address that other machines on the network can reach.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
     rendezvous = os.environ.get(RENDEZVOUS_VARIABLE, compute.rendezvous)
@@ -145,7 +146,7 @@ def launch(config: RunConfig, overrides: Sequence[str]) -> None:
 
 
 def begun_run(config: RunConfig, overrides: Sequence[str]) -> RunFolder:
-    """Return the folder of a new or resumed run, with the configuration that ranks read from it."""
+    """Create a run directory or open that of the resumed run, and write config.json for the ranks."""
     from atrium.assemble.prepared import check_start
     from atrium.assemble.run import begin_folder, start_of, training_request
 
@@ -154,7 +155,7 @@ def begun_run(config: RunConfig, overrides: Sequence[str]) -> RunFolder:
         check_start(config)
     request = training_request(config)
     folder = begin_folder(request, overrides)
-    with folder.lock():  # a run that another process trains is left alone
+    with folder.lock():  # fails if another process trains this run
         folder.write_config(request.record)
     return folder
 

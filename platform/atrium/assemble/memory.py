@@ -1,4 +1,4 @@
-"""From a configuration to its memory plan, and checks of the plan. Never torch."""
+"""The memory plan of a configuration, and checks of the plan; without torch."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from atrium.base.errors import ConfigError
 from atrium.base.records import MemoryItem, Phase
 from atrium.config.scale import known_architecture
 from atrium.config.schema import RunConfig
-from atrium.engines.declaration import EngineDemand
+from atrium.engines.declaration import EngineDemand, EngineSettings
+from atrium.engines.settings import VllmSettings
 from atrium.models.settings import LoraSettings, TinyModelSettings
 from atrium.models.shape import ModelShape, chosen_maps, read_shape
 from atrium.planning.document import FittedPlan
 from atrium.planning.memory import TrainerDemand, peak_by_phase, plan_memory
 
 USABLE_FRAC = 0.9
-"""Share of memory used for planning; libraries and fragmentation take the rest."""
+"""Fraction of memory that a plan may use; the rest is for libraries and fragmentation."""
 PROMPT_TOKENS = 256
-"""Assumed length of a prompt in tokens, if it is not given; only the data show the actual one."""
+"""Assumed prompt length in tokens, since the actual length is known only after the data are loaded."""
 
 _ROW_TOKENS = 64
 _GB = 1e9
@@ -42,10 +43,11 @@ def planned_memory(
     device_bytes: int | None = None,
     trains: bool = True,
 ) -> tuple[MemoryItem, ...]:
-    """Plan the memory of each part of the run on one process's device, for prompts of this length.
+    """Return the memory that each part of the run needs on the device of one process.
 
-    `device_bytes` is the device's memory, for engines that take a share of it. Raises `ConfigError` for
-    adapters of maps that the model does not have.
+    Prompts have `num_prompt_tokens` tokens. `device_bytes` is the device's memory, for engines that reserve a
+    share of it. `trains` is false for an evaluation. Raises `ConfigError` if `model.lora` names linear layers
+    that the model does not have.
     """
     rollout, compute = config.rollout, config.compute
     allowed = shape.context_length or num_prompt_tokens + rollout.max_new_tokens
@@ -76,16 +78,16 @@ def planned_memory(
 
 
 def reads_rounded_weights(config: RunConfig) -> bool:
-    """Return whether servers receive weights in bfloat16, to which they would round them themselves."""
+    """Return whether servers receive weights in bfloat16, the number format that they compute in."""
     compute = config.compute
     return config.rollout.has_own_weights and compute.dtype == "bfloat16" and compute.head_dtype == "model"
 
 
 def _num_on_device(config: RunConfig, trains: bool) -> int:
-    """Return the number of server processes on this process's device: on a CPU all of them.
+    """Return the number of server processes that share the device of a trainer process.
 
-    On GPUs it is the number on the GPU that most of them share: of the trainer's GPUs, or in an evaluation,
-    which needs no GPU of its own, of all.
+    On a CPU, this is an equal share of all server processes. On GPUs, it is the largest number on one of the
+    trainer's GPUs, or in an evaluation on any GPU. Servers that the run does not start count as 0.
     """
     rollout, compute = config.rollout, config.compute
     if rollout.servers:
@@ -99,7 +101,10 @@ def _num_on_device(config: RunConfig, trains: bool) -> int:
 
 
 def trainer_demand(config: RunConfig, shape: ModelShape, *, batch_tokens: int, trains: bool) -> TrainerDemand:
-    """Return the quantities that determine the trainer's memory, for batches of `batch_tokens`."""
+    """Return the quantities that determine the trainer's memory, for batches of `batch_tokens`.
+
+    `trains` is false for an evaluation, which needs no adapters, reference or optimizer.
+    """
     compute, lora = config.compute, config.model.lora
     adapters = [] if lora is None or not trains else _adapter_sizes(shape, lora)
     reference = config.algorithm.reference.kind
@@ -116,20 +121,26 @@ def trainer_demand(config: RunConfig, shape: ModelShape, *, batch_tokens: int, t
         keeps_states=config.divergence.kind in _STATE_DIVERGENCES,
         optimizer=config.optimizer.kind,
         num_ranks=compute.world_size,
+        num_shards=compute.num_shards,
         offload=compute.offload,
         num_adapter_parameters=sum(adapters),
         num_adapter_tensors=len(adapters),
         adapter_width=0 if lora is None else lora.rank * len(adapters) // 2,
         recomputes=compute.recompute_activations is True,
+        keeps_gradients=compute.gradient_exchange == "minibatch",
         num_kept=config.rollout.lag if config.rollout.overlaps else 0,
         trains=trains,
         held_dtype=compute.dtype,
         hands_over=not trains and config.rollout.is_apart and compute.device == "cuda",
+        head_kernel=compute.head_kernel,
     )
 
 
 def _adapter_sizes(shape: ModelShape, lora: LoraSettings) -> list[int]:
-    """Return the parameters of each adapter's A and B; raises `ConfigError` for unknown maps."""
+    """Return the numbers of parameters of the matrices A and B of all adapters.
+
+    Raises `ConfigError` if `lora.target_modules` names unknown linear layers.
+    """
     chosen = chosen_maps({name for name, *_ in shape.linear_maps}, lora.target_modules)
     return [lora.rank * width for name, *widths in shape.linear_maps if name in chosen for width in widths]
 
@@ -141,10 +152,10 @@ def needs_recomputation(
     num_prompt_tokens: int = PROMPT_TOKENS,
     device_bytes: int | None = None,
 ) -> bool:
-    """Return whether activations are recomputed: as set, or with auto if an update would not fit otherwise.
+    """Return whether updates recompute activations; with `auto`, only if an update does not fit otherwise.
 
-    The plan uses a micro-batch of the given size, or of one row if the size is found by trying or may shrink.
-    Unknown memory counts as sufficient.
+    An update is planned with the configured micro-batch size, or with one row if the size is found by trial
+    or may shrink. If `device_bytes` and the memory limit are unknown, updates count as fitting.
     """
     compute = config.compute
     if compute.recompute_activations != "auto":
@@ -162,10 +173,11 @@ def needs_recomputation(
 
 
 def settled(config: RunConfig, shape: ModelShape, num_tokens: int, num_bytes: int | None) -> RunConfig:
-    """A configuration without `auto`: recomputation and micro-batches as they are predicted to fit.
+    """Return the configuration with predicted values instead of `auto` for recomputation and micro-batches.
 
-    On one GPU a run finds its micro-batches by trying; several processes take them from here. Raises
-    `ConfigError` where the engine cannot hold the model.
+    Prompts have `num_tokens` tokens and the device has `num_bytes` of memory, None if unknown. A run with one
+    process finds its micro-batch size by trial; several processes use the predicted size. Raises
+    `ConfigError` if the engine cannot hold the model.
     """
     compute, of_gpu = config.compute, num_bytes if config.compute.device == "cuda" else None
     config.rollout.check_model(shape, compute.device)
@@ -186,9 +198,9 @@ def settled(config: RunConfig, shape: ModelShape, num_tokens: int, num_bytes: in
 def judge(
     config: RunConfig, shape: ModelShape, num_tokens: int, num_bytes: int | None
 ) -> tuple[RunConfig, FittedPlan]:
-    """Return a configuration without `auto`, and its plan for prompts of `num_tokens` on such a device.
+    """Return the configuration from `settled`, and its memory plan with changes that would make it fit.
 
-    Raises `ConfigError` if the engine cannot hold the model.
+    Arguments and errors are those of `settled`.
     """
     of_gpu = num_bytes if config.compute.device == "cuda" else None
     room = math.inf if num_bytes is None else USABLE_FRAC * num_bytes
@@ -206,7 +218,7 @@ def judge(
 
 
 def plan_record(run: RunConfig, plan: FittedPlan) -> dict[str, object]:
-    """Return a plan as the content of `--json`, in bytes; `run` is the configuration from `judge`."""
+    """Return a plan for the output of `--json`, in bytes; `run` is the configuration from `judge`."""
     return {
         "items": [
             {
@@ -226,7 +238,7 @@ def plan_record(run: RunConfig, plan: FittedPlan) -> dict[str, object]:
 
 
 def plan_notes(run: RunConfig) -> list[str]:
-    """Return notes on a plan's scope and omissions."""
+    """Return notes on the assumptions of a memory plan; `run` is the configuration from `judge`."""
     share = f"in each of {run.compute.world_size} processes " if run.compute.world_size > 1 else ""
     again = ["updates recompute activations (compute.recompute_activations)"]
     return [
@@ -234,11 +246,23 @@ def plan_notes(run: RunConfig) -> list[str]:
         f"{run.compute.micro_batch_tokens} tokens; libraries and fragmentation need more, so leave a tenth "
         "free",
         *(again if run.compute.recompute_activations else []),
+        *(_split_notes(run.rollout) if run.compute.device == "cuda" else []),
     ]
 
 
+def _split_notes(rollout: EngineSettings) -> list[str]:
+    """Return a note on vLLM's share of a GPU on which the trainer runs too."""
+    if not isinstance(rollout, VllmSettings) or rollout.placement == "server":
+        return []
+    sleeps = f", and releases it during updates (sleep_level={rollout.sleep_level})" if rollout.sleeps else ""
+    return [f"vLLM uses {rollout.gpu_memory_fraction:.0%} of the GPU (rollout.gpu_memory_fraction){sleeps}"]
+
+
 def _room_bytes(config: RunConfig, device_bytes: int | None) -> float | None:
-    """Return the memory available for planning, or None if it is unknown."""
+    """Return the bytes that a plan may use: a fraction of the device's memory or of the configured limit.
+
+    None if both are unknown.
+    """
     limit_mb = config.compute.memory_limit_mb
     sizes = [] if device_bytes is None else [device_bytes]
     sizes += [] if limit_mb is None else [limit_mb << 20]
@@ -252,10 +276,10 @@ def _is_passing(item: MemoryItem) -> bool:
 def check_memory(
     config: RunConfig, shape: ModelShape, device_bytes: int | None, *, trains: bool = True
 ) -> None:
-    """Raise `ConfigError` if the engine cannot hold such a model, or `device_bytes` are too few.
+    """Raise `ConfigError` if the engine cannot hold the model, or a minimal step exceeds `device_bytes`.
 
-    The requirement is a minimum: the trained state, the engine, and an update on one short row with
-    activations recomputed. A run that passes may still not fit; a refused one cannot.
+    A minimal step has the trained state, the engine, and an update on one short row with recomputed
+    activations. A run that passes may still not fit; a run that fails cannot fit.
     """
     rollout, compute = config.rollout, config.compute
     rollout.check_model(shape, compute.device)
@@ -280,7 +304,10 @@ def check_memory(
 
 
 def _check_peaks(config: RunConfig, least: Plan, usable: Plan, device_bytes: int) -> None:
-    """Raise `ConfigError` if a phase of the minimal plan does not fit, with changes that make it fit."""
+    """Raise `ConfigError` with remedies if a phase of the plan `least` needs more than `device_bytes`.
+
+    Remedies are settings with which the plan `usable` fits.
+    """
     items = least(config)
     peaks = peak_by_phase(items)
     phase = max(peaks, key=lambda each: peaks[each])
@@ -292,9 +319,9 @@ def _check_peaks(config: RunConfig, least: Plan, usable: Plan, device_bytes: int
     less = " ".join(found) if found else "a smaller model" + (" or a GPU" if is_cpu else "")
     raise ConfigError(
         f"{_model_name(config)}: {phase} needs at least {_gb(peaks[phase])} of "
-        f"{'main memory' if is_cpu else 'GPU memory'} in a process ("
+        f"{'main memory' if is_cpu else 'GPU memory'} per process ("
         + ", ".join(f"{item.name} {_gb(item.num_bytes)}" for item in held[:3])
-        + f"), but there are {_gb(device_bytes)}; to fit: {less}"
+        + f"), but only {_gb(device_bytes)} are available; use {less}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The model card of an exported policy, and Python lines that prompt it as in training."""
+"""The model card of an exported policy, with Python lines that prompt the policy as in training."""
 
 from __future__ import annotations
 
@@ -30,17 +30,20 @@ _MADE_UP = (
     "# The run has no recorded samples, so the question is invented. If the data have a system turn or "
     "earlier turns, add them."
 )
-_FIX_DATE = (  # transformers accepts no replacement for its strftime_now
+_FIX_DATE = (  # transformers has no parameter that replaces strftime_now in chat templates
     "transformers.utils.chat_template_utils.datetime = type('Day', (datetime.datetime,), "
     "{{'now': classmethod(lambda cls, tz=None: cls({year}, {month}, {day}))}})"
 )
 
 
 def example_of(folder: RunFolder) -> Problem | None:
-    """Return the first recorded problem of the run, with its earlier turns; None without samples."""
+    """Return the first problem with a readable recorded sample; None if the run has no such sample.
+
+    The problem contains earlier turns of the conversation, but no reference answer.
+    """
     sampled = (*folder.rollouts_dir.glob("*.parquet"), *folder.evaluations_dir.glob("*/*.parquet"))
     for path in sorted(sampled, key=lambda path: (path.parent != folder.rollouts_dir, path)):
-        with suppress(RunFolderError):  # a damaged file of samples does not affect the policy
+        with suppress(RunFolderError):  # a damaged file of samples must not prevent the export
             for row in read_samples(path, ["question", "turns"])[:1]:
                 turns = tuple((role, text) for role, text in json.loads(row.get("turns") or "[]"))
                 return Problem(problem_id="example", question=row["question"], answer="", turns=turns)
@@ -48,7 +51,7 @@ def example_of(folder: RunFolder) -> Problem | None:
 
 
 def write_card(target: Path, folder: RunFolder, config: Mapping[str, object], step: int) -> None:
-    """Write the model card of the policy in `target`, including its prompt if that is plain text."""
+    """Write the model card of the policy in `target`; also write a plain-text prompt template to a file."""
     template = _template(config)
     if template is not None and not template.use_chat_template:
         (target / PROMPT_FILE).write_text(plain_prompt(_QUESTION, template), encoding="utf-8")
@@ -57,10 +60,10 @@ def write_card(target: Path, folder: RunFolder, config: Mapping[str, object], st
 
 
 def usage_lines(config: Mapping[str, object], policy: Path, place: str, example: Problem | None) -> list[str]:
-    """Return Python lines that load the exported `policy` from `place` and sample the `example`.
+    """Return Python lines that load the exported `policy` from `place` and sample an answer to `example`.
 
-    Without an example they contain a question of the task's form, and a comment on what the data may add.
-    Without a recorded prompt there are only the lines that load the policy.
+    If `example` is None, the lines contain an invented question. If the configuration has no readable prompt
+    template, the lines only load the policy.
     """
     lines = [
         f"from transformers import AutoModelForCausalLM, AutoTokenizer; place = {place!r}",
@@ -86,7 +89,7 @@ def usage_lines(config: Mapping[str, object], policy: Path, place: str, example:
         f"temperature={setting(config, 'rollout.temperature')}, "
         f"max_new_tokens={setting(config, 'rollout.max_new_tokens')}{stop})[0, prompt.shape[1]:])"
     )
-    if template.stop and is_built_in:  # transformers cannot search for strings in the built-in vocabulary
+    if template.stop and is_built_in:  # transformers' stop_strings do not work with the built-in vocabulary
         lines[0] += "; import re"
         text = f"re.split({'|'.join(f'(?<={re.escape(one)})' for one in template.stop)!r}, {text})[0]"
     is_chain = setting(config, "dataset.kind") == "arithmetic"
@@ -112,7 +115,7 @@ def _template(config: Mapping[str, object]) -> PromptTemplate | None:
 
 
 def _prompt(config: Mapping[str, object], template: PromptTemplate, policy: Path, example: Problem) -> str:
-    """Return the call, still open, that encodes the example as in training."""
+    """Return the Python call, without its closing parenthesis, that encodes the example as in training."""
     if not template.use_chat_template:
         read = f'pathlib.Path(place, "{PROMPT_FILE}").read_text(encoding="utf-8")'
         return f"tokenizer.encode({read}.replace({_QUESTION!r}, {example.question!r})"
@@ -124,7 +127,7 @@ def _prompt(config: Mapping[str, object], template: PromptTemplate, policy: Path
 
 
 def _day(config: Mapping[str, object], policy: Path, reads: str) -> date | None:
-    """Return the date that the chat template saw in training, if the policy's template contains `reads`."""
+    """Return the date used in training's prompts; None unless the chat template contains `reads`."""
     day = setting(config, "model.date")
     files = [policy / name for name in ("chat_template.jinja", "tokenizer_config.json")]
     text = "".join(read_plain(path).decode("utf-8", "replace") for path in files if path.is_file())
@@ -160,7 +163,7 @@ def _card_lines(target: Path, folder: RunFolder, config: Mapping[str, object], s
 
 
 def _score_lines(folder: RunFolder, step: int) -> Iterator[str]:
-    """Yield a table of the evaluations before training and at the step."""
+    """Yield the lines of a Markdown table of the scores at step 0 and at `step`."""
     found = {name: {one.step: one for one in points} for name, points in read_evaluations(folder).items()}
     if not any(step in points for points in found.values()):
         yield f"Step {step} was not evaluated."

@@ -1,21 +1,19 @@
-"""The choice between packed and padded rows, if `compute.packing` is auto: made once per run.
+"""The choice between packed and padded rows if `compute.packing` is `auto`.
 
-The decision is stored in the run's config.json, which a resumed or repeated run reuses. It is also kept in
-the cache of the runs folder, so that all runs of a sweep or comparison compute in the same way.
+The choice is stored in the run's config.json, which a resumed or repeated run reuses. It is also cached in
+the runs directory, so that all runs of a sweep or comparison make the same choice.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 import transformers
 
 import atrium
-from atrium.assemble.fitting import changed
 from atrium.assemble.run import Run
 from atrium.base.atomic import write_text
 from atrium.base.errors import ConfigError
@@ -28,10 +26,11 @@ _CACHE = "packing.json"
 
 
 def settle_packing(run: Run, forward: PolicyForward, *, longest_prompt: int, longest: int) -> Run:
-    """Decide and record `compute.packing`, after a check of the model's own states.
+    """Return the run with `compute.packing` decided and recorded, after a check of the model's outputs.
 
-    `longest_prompt` and `longest` are the lengths of its longest prompt and row. Raises `ConfigError` for a
-    model that cannot be trained, or not on packed tokens if they are required.
+    `longest_prompt` and `longest` are the lengths of the longest prompt and row in tokens. Raises
+    `ConfigError` for a model that cannot be trained, and for one that cannot be trained on packed rows if
+    the settings or an earlier run require packing.
     """
     config, ranks = run.config, run.ranks
     check_model(forward, longest)
@@ -42,23 +41,21 @@ def settle_packing(run: Run, forward: PolicyForward, *, longest_prompt: int, lon
     finding = PackingFinding(earlier) if earlier else find_packing(forward, longest)
     if finding.fault and (wanted is True or earlier == ""):
         raise ConfigError(
-            f"compute.packing={override_text(wanted)}: {finding.fault}"
-            + ("; an earlier run of this model packs its rows" if earlier == "" else "")
+            f"compute.packing={override_text(wanted)} cannot be used, since {finding.fault}"
+            + ("; an earlier run of this model packed its rows" if earlier == "" else "")
             + "; use compute.packing=false"
         )
     if wanted is True:
         return run
-    if finding.fault and config.compute.compile:
+    if finding.fault and config.compute.compile is True:
         raise ConfigError(
             f"compute.compile=true requires packed updates, but {finding.fault}; use compute.compile=false"
         )
-    settled = changed(config, compute={"packing": finding.fault is None})
     run.log(_words(finding, config.rollout.group_size, longest_prompt, longest))
     if ranks.is_first:
-        run.folder.write_config(settled.as_record())
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps({**_read(path), key: finding.fault or ""}, indent=1) + "\n")
-    return replace(run, config=settled)
+    return run.with_compute(packing=finding.fault is None)
 
 
 def _words(finding: PackingFinding, group_size: int, longest_prompt: int, longest: int) -> str:
@@ -76,7 +73,7 @@ def _words(finding: PackingFinding, group_size: int, longest_prompt: int, longes
 
 
 def _key(forward: PolicyForward) -> str:
-    """Return a hash of everything that determines the decision."""
+    """Return the cache key of the choice: a hash of everything that affects it."""
     facts = [
         forward.text_config.to_dict(),
         str(forward.dtype),

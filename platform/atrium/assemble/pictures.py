@@ -1,4 +1,4 @@
-"""The figures that a run and an evaluation write to their folder's `figures/`."""
+"""The figures of runs and evaluations, saved in the subfolder `figures/` of the run directory."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from atrium.views.figures.sheet import save
 
 
 def draw_run(folder: RunFolder) -> None:
-    """Draw a run's curves. Raises `RunFolderError` if files cannot be read or written."""
+    """Draw a run's training curves. Raises `RunFolderError` if a file cannot be read or written."""
     with explained("draw the figures of", folder.path):
         save(run_pictures(folder), folder.figures_dir, folder.cache_dir, ("png",))
 
 
 def draw_evaluation(folder: RunFolder) -> None:
-    """Draw the latest scores of each benchmark against k. Raises `RunFolderError` as `draw_run` does."""
+    """Draw the latest scores of each benchmark against k.
+
+    Raises `RunFolderError` if a file cannot be read or written.
+    """
     with explained("draw the figures of", folder.path):
         save(evaluation_pictures(folder), folder.figures_dir, folder.cache_dir)

@@ -1,4 +1,4 @@
-"""From configuration to policies, engines and the updater that trains them."""
+"""Construction of the policy, the reference model, and the updater from the configuration."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from atrium.assemble.datasets import arithmetic_settings
 from atrium.assemble.engines import check_model
@@ -19,12 +20,13 @@ from atrium.models.lora import (
     ADAPTER_FOLDER,
     add_lora,
     has_lora,
-    merged_weights,
     plain_copy,
+    plain_parameters,
     read_adapter,
 )
 from atrium.models.policy import Policy, build_random_policy, load_policy
 from atrium.models.settings import HubModelSettings, TinyModelSettings
+from atrium.models.shards import local_tensor
 from atrium.models.tiny import build_tokenizer
 from atrium.models.warmup import warmed_up_policy
 from atrium.planning.devices import peak_flops
@@ -34,6 +36,7 @@ from atrium.train.guard.out_of_memory import memory_explained
 from atrium.train.ranks.ranks import SINGLE, UNSHARDED, Ranks, Shards
 from atrium.train.update.compiled_blocks import CompiledBlocks
 from atrium.train.update.divergence_meter import DivergenceMeter, meter_of
+from atrium.train.update.flash_attention import use_flash_attention_3
 from atrium.train.update.forward import PolicyForward
 from atrium.train.update.half_stream import keep_stream_half
 from atrium.train.update.optimizer import PolicyOptimizer
@@ -41,10 +44,10 @@ from atrium.train.update.reference import MovingReference, UnadaptedForward
 from atrium.train.update.update import UpdateSettings
 from atrium.train.update.updater import PolicyUpdater
 
-if TYPE_CHECKING:  # a run on one process loads nothing of torch.distributed
+if TYPE_CHECKING:  # a run with one process does not import torch.distributed
     from atrium.train.ranks.sharding import ShardedModel
 
-# Products of adapters differ in their last bits between machines.
+# Tolerance: products of adapter matrices differ in their last bits between machines.
 _SAME_BASE = 1e-4
 
 
@@ -57,10 +60,10 @@ def build_policy(
     trains: bool = True,
     device: str | None = None,
 ) -> Policy:
-    """Build the policy that training begins with: warmed up, or loaded.
+    """Build the initial policy: the warmed-up tiny model, a random model, or a loaded model.
 
-    Without `trains` it is only sampled from, so loaded weights have the number format of the computation.
-    `device` is its location, by default the device of the computation.
+    If `trains` is false, the policy is only sampled from and is loaded in the number format of the
+    computation. `device` defaults to `compute.device`.
     """
     device = device or config.compute.device
     policy = _build_policy(config, cache_dir, listener, trains=trains, device=device)
@@ -68,7 +71,7 @@ def build_policy(
         source = config.model.source if isinstance(config.model, HubModelSettings) else None
         add_lora(policy.model, config.model.lora, seed=config.model_seed, source=source)
     if trains and config.optimizer.kind == "adamw_bf16":
-        for parameter in policy.model.parameters():  # buffers, such as frequencies, stay unchanged
+        for parameter in policy.model.parameters():  # not buffers, such as rotary frequencies
             parameter.data = parameter.data.to(torch.bfloat16)
     return policy
 
@@ -101,30 +104,38 @@ def _build_policy(
 
 
 def restore_weights(policy: Policy, folder: Path) -> None:
-    """Load the weights of a checkpoint's transformers folder into the policy.
+    """Load the weights of a checkpoint, stored in transformers format in `folder`, into the policy.
 
-    A policy with adapters loads only those, over its current base; raises `CheckpointError` if they were
-    trained with another base.
+    If the policy has adapters, only the adapters are loaded. Raises `CheckpointError` if they were trained
+    with another base model.
     """
     saved = load_policy(folder, dtype=torch.float32, device=policy.model.device)
     if not has_lora(policy.model):
         policy.model.load_state_dict(saved.model.state_dict())
         return
     read_adapter(policy.model, folder / ADAPTER_FOLDER)
-    stored = saved.model.state_dict()
-    for name, weight in merged_weights(policy.model).items():
-        if not torch.allclose(weight, stored[name], rtol=_SAME_BASE, atol=_SAME_BASE):
+    check_base(policy.model, saved.model.state_dict(), folder)
+
+
+def check_base(model: PreTrainedModel, stored: Mapping[str, Tensor], folder: Path) -> None:
+    """Raise `CheckpointError` if the model's merged weights differ from the merged weights in `stored`.
+
+    `folder` is the checkpoint's folder, for the error.
+    """
+    for name, weight in plain_parameters(model).items():
+        pair = local_tensor(weight), local_tensor(stored[name])
+        if not torch.allclose(*pair, rtol=_SAME_BASE, atol=_SAME_BASE):
             raise CheckpointError(
-                f"the adapters in {folder} were trained with another model than the current model.source "
-                f"({name} differs); set model.revision to the commit that was used"
+                f"the adapters in {folder} were trained with another model than model.source ({name} "
+                "differs); set model.revision to the commit that they were trained with"
             )
 
 
 def copy_out_of_mmap(model: nn.Module) -> None:
-    """Move every parameter into newly allocated memory.
+    """Copy every parameter into newly allocated memory.
 
-    Loaded parameters may be views of a memory-mapped file, whose alignment affects the choice of kernels and
-    therefore the last bits of sums; a resumed run would then differ from an uninterrupted one.
+    Loaded parameters may be views of a memory-mapped file. The file's alignment affects the choice of kernels
+    and therefore the last bits of sums, so a resumed run would differ from an uninterrupted one.
     """
     with torch.no_grad():
         for parameter in model.parameters():
@@ -132,9 +143,10 @@ def copy_out_of_mmap(model: nn.Module) -> None:
 
 
 def build_reference(config: RunConfig, policy: Policy) -> MovingReference | None:
-    """Copy the current policy, if the objective has a reference that needs a copy.
+    """Copy the current policy as the reference; return None if no copy is needed.
 
-    For a policy with adapters, a frozen reference is the policy without them.
+    No copy is needed without a reference, and for a frozen reference of a policy with adapters, which is the
+    policy without its adapters.
     """
     reference = config.algorithm.reference
     if reference.kind == "none" or _is_base_reference(config, policy):
@@ -156,9 +168,10 @@ def build_updater(
     ranks: Ranks = SINGLE,
     shards: Shards = UNSHARDED,
 ) -> PolicyUpdater:
-    """Build objective, forward passes and optimizer; an empty state starts a new optimizer.
+    """Build the updater: objective, forward passes and optimizer.
 
-    With several `ranks`, the models are already sharded.
+    An empty `optimizer_state` starts a new optimizer. With several `ranks`, the models are already sharded
+    and `shards` describes them.
     """
     settings, compute = config.optimizer, config.compute
     objective = Objective(config.method)
@@ -167,7 +180,7 @@ def build_updater(
         policy.model,
         settings,
         num_steps=config.num_steps,
-        offload=compute.offload and ranks.is_alone,  # shards of several ranks are already there
+        offload=compute.offload and ranks.is_alone,  # shards of several ranks are already offloaded
     )
     optimizer.load_state(optimizer_state)
     return PolicyUpdater(
@@ -192,10 +205,11 @@ def build_updater(
 
 
 def _behavior_logprobs(config: RunConfig) -> Literal["engine", "recompute"]:
-    """Return whose log-probabilities are the behavior policy's.
+    """Return the source of the behavior policy's log-probabilities: the engine, or a pass of the trainer.
 
-    `auto` uses the engine's if the trainer's are the same, unless a part of the method compares the two, and
-    if a completion has no single weights that sampled it: stored, or sampled continuously.
+    With `auto`, the trainer recomputes them unless (a) computation is in float32 and no part of the method
+    compares engine and trainer, or (b) no single version of the weights sampled a completion, as for stored
+    rollouts and continuous sampling.
     """
     if config.compute.behavior_logprobs != "auto":
         return config.compute.behavior_logprobs
@@ -208,12 +222,12 @@ def _reference_forward(
     config: RunConfig, policy: Policy, reference: MovingReference | None, shards: Shards
 ) -> PolicyForward | None:
     if _is_base_reference(config, policy):
-        return build_forward(config, policy.model, kind=UnadaptedForward)
+        return build_forward(config, policy.model, kind=UnadaptedForward, sharded=shards.policy)
     return None if reference is None else build_forward(config, reference.model, sharded=shards.reference)
 
 
 def _peak_flops(device: str, dtype: str, num_devices: int) -> float | None:
-    """Return the operations per second of all devices of a run together, or None if unknown."""
+    """Return the peak floating-point operations per second of `num_devices` devices, or None if unknown."""
     peak = peak_flops(torch.cuda.get_device_name(), dtype) if device == "cuda" else None
     return None if peak is None else peak * num_devices
 
@@ -225,8 +239,14 @@ def build_forward(
     kind: type[PolicyForward] = PolicyForward,
     sharded: ShardedModel | None = None,
 ) -> PolicyForward:
-    """Build the forward pass of training, packed unless `compute.packing` is false."""
-    is_half = config.compute.dtype == "bfloat16" and sharded is None  # shards are gathered in that dtype
+    """Build the forward pass of training, packed unless `compute.packing` is false.
+
+    `meter` measures the divergence, `kind` is the class of the pass, and `sharded` is the sharded model of a
+    run with several ranks.
+    """
+    if config.compute.flash_attention == 3:
+        use_flash_attention_3()
+    is_half = config.compute.dtype == "bfloat16" and sharded is None  # shards are gathered in bfloat16
     if is_half and config.compute.residual_dtype == "model":
         keep_stream_half(model)
     return kind(
@@ -238,5 +258,6 @@ def build_forward(
         packing=config.compute.packing is not False,
         recomputes=config.compute.recompute_activations is True,
         float32_logits=config.compute.head_dtype == "float32",
-        compiled=CompiledBlocks(model) if config.compute.compile else None,
+        head_kernel=config.compute.head_kernel,
+        compiled=CompiledBlocks(model) if config.compute.compile is True else None,
     )

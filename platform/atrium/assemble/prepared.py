@@ -1,6 +1,6 @@
-"""Checks before a run folder is created: the data, the tokenizer, and the length of prompts.
+"""Checks of the data, the tokenizer, and the length of prompts, before a run directory is created.
 
-An error in any of them ends the command and leaves no run behind.
+If a check fails, the command ends with an error and no run directory is created.
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ from atrium.views.live.terminal_display import displays
 
 @dataclass(frozen=True, kw_only=True)
 class RunData:
-    """The checked data of a run; `lines` are for its log."""
+    """The checked data of a run.
+
+    `stored` holds the completions of a run on stored rollouts, None for other runs. `lines` are messages for
+    the run's log.
+    """
 
     task: Task
     stored: list[StoredCompletion] | None
@@ -48,9 +52,9 @@ class RunData:
 
 
 def prepare(config: RunConfig, ranks: Ranks = SINGLE) -> RunData:
-    """Load and check the data and the tokenizer; rank 0 does so before the others.
+    """Load and check the data and the tokenizer, on rank 0 before the other ranks.
 
-    Raises `DataError`, `ConfigError` or `CheckpointError` for unusable input.
+    Raises `DataError`, `ConfigError` or `CheckpointError` if a check fails.
     """
     lines: list[str] = []
     with explained_by(ranks), ranks.first_alone("loading the data"):
@@ -70,7 +74,10 @@ def prepare(config: RunConfig, ranks: Ranks = SINGLE) -> RunData:
 def loading_for(
     config: RunConfig, resume: Path | str | None, log: Log, *, is_shown: bool = True
 ) -> Iterator[Loading]:
-    """Yield the context for loading problems; a resumed run reuses its initial check of references."""
+    """Yield the context for loading problems, with a progress bar if `is_shown`.
+
+    A resumed run does not check reference answers again, but reuses the recorded result.
+    """
     provenance = None if resume is None else RunFolder(Path(resume)).provenance_file
     shown = displays(config.tracking.progress, lambda line: None) if is_shown else ()
     listener = Listeners(shown)
@@ -86,7 +93,10 @@ def loading_for(
 
 
 def check_start(config: RunConfig) -> None:
-    """Check the requirements of runs with these settings once per process, for all seeds."""
+    """Load and check a run's data and tokenizer.
+
+    Runs that differ only in the seed are checked once per process. Raises the errors of `prepare`.
+    """
     _check_once(to_json(config.model_copy(update={"seed": 0, "resume": None})))
 
 
@@ -96,9 +106,9 @@ def _check_once(settings: str) -> None:
 
 
 def encoder_before_loading(config: RunConfig, problem: Problem) -> tuple[PromptEncoder, Context]:
-    """Return the prompts and context of the model, without its weights; `problem` is rendered as a check.
+    """Return the model's prompt encoder and context length, without loading its weights.
 
-    Raises `ConfigError` for an unsuitable chat template.
+    The prompt of `problem` is rendered as a check. Raises `ConfigError` for an unsuitable chat template.
     """
     model = config.model
     if isinstance(model, TinyModelSettings):

@@ -1,11 +1,10 @@
-"""Problems of a problem set, each reference answer graded against itself in another form.
+"""Loading of problem sets, with a check that the grader can read each reference answer.
 
-No torch: training and test problems are known and checked before anything heavy is loaded.
+This module does not import torch, so that problems are checked before torch and the model are loaded.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,7 @@ from pathlib import Path
 from atrium.assemble.references import Loading, check_references
 from atrium.base.errors import DataError
 from atrium.base.nested import mapping_at
-from atrium.base.plain_files import read_plain
+from atrium.base.recorded import read_object
 from atrium.base.records import Problem
 from atrium.config.tasks import ProblemSetConfig
 from atrium.data.problem_sets import ProblemSet, read_problem_set
@@ -25,13 +24,13 @@ _MAX_LISTED = 5
 
 
 def recorded_unreadable(provenance: Path) -> dict[str, tuple[str, ...]]:
-    """Return the ids of unreadable references by problem set, from `provenance.json`; empty without one."""
-    try:
-        record = json.loads(read_plain(provenance))
-        origins = record.get("origins", record)
-        sets = {"dataset": origins.get("dataset"), **mapping_at(origins, "benchmarks")}
-    except (OSError, ValueError, AttributeError):
-        return {}
+    """Return the recorded ids of problems with unreadable references, by problem set.
+
+    `provenance` is the path of `provenance.json`. The result is empty if the file is missing or damaged.
+    """
+    record, _ = read_object(provenance)
+    origins = mapping_at(record, "origins") or record
+    sets = {"dataset": origins.get("dataset"), **mapping_at(origins, "benchmarks")}
     found = {name: one.get("unreadable") for name, one in sets.items() if isinstance(one, dict)}
     return {name: tuple(map(str, ids)) for name, ids in found.items() if isinstance(ids, list)}
 
@@ -39,10 +38,12 @@ def recorded_unreadable(provenance: Path) -> dict[str, tuple[str, ...]]:
 def load_problem_set(
     settings: ProblemSetConfig, *, verifier: Verifier, loading: Loading, record_name: str
 ) -> ProblemSet:
-    """Load the problems of the settings' files, without ungradable references if so configured.
+    """Load a problem set and check that the grader can read its reference answers.
 
-    Every warning is also logged. `record_name` is the set's name in the run's record. Raises `DataError` if
-    the data are missing or do not match their declaration.
+    `settings.unreadable` determines whether problems with unreadable answers are dropped or kept, or whether
+    they raise `DataError`. Warnings are recorded in the set's origin and logged. `record_name` is the set's
+    name in the run's provenance. Also raises `DataError` if the data are missing or do not match their
+    declaration.
     """
     loading.listener.phase(f"reading {settings.name}")
     loaded = read_problem_set(
@@ -55,7 +56,9 @@ def load_problem_set(
         try:
             verifier.of_problem(problem.judged_by)
         except DataError as error:
-            raise DataError(f"{settings.name}: {problem.problem_id}: {error}") from error
+            raise DataError(
+                f"{settings.name}: problem {problem.problem_id} cannot be used: {error}"
+            ) from error
     checked = _checked(loaded, settings, verifier, loading, loading.unreadable.get(record_name))
     for warning in checked.origin.warnings:
         loading.log(f"{settings.name}: {warning}")
@@ -69,18 +72,24 @@ def _checked(
     loading: Loading,
     recorded: Sequence[str] | None,
 ) -> ProblemSet:
-    """Return the set after the check of its references, or with the results of an earlier check."""
+    """Return the problem set without dropped problems, and with the result of the check in its origin.
+
+    `recorded` holds the ids of problems that an earlier check found unreadable; None means a new check.
+    """
     unreadable, what, num_unchecked = _found(loaded, settings.name, verifier, loading, recorded)
     if unreadable and settings.unreadable == "error":
-        raise DataError(f"'{settings.name}': {what}; set unreadable=drop or keep to continue")
+        raise DataError(
+            f"'{settings.name}': {what}; choose a grader that can read them, or set "
+            f"{settings.section}.unreadable=drop or keep"
+        )
     is_dropping = settings.unreadable == "drop"
     dropped = {problem.problem_id for problem, _ in unreadable} if is_dropping else set()
     kept = tuple(problem for problem in loaded.problems if problem.problem_id not in dropped)
     if not kept:
         raise DataError(
-            f"'{settings.name}': {what}; none is left, so the grader does not fit these data; set grader to "
-            f"one that compares such references (grader=exact for text), {settings.section}.fields.answer to "
-            f"another field, or {settings.section}.unreadable=keep"
+            f"'{settings.name}': {what}, so no problem remains; choose a grader that can read them "
+            f"(grader=exact for text), set {settings.section}.fields.answer to another field, or "
+            f"{settings.section}.unreadable=keep"
         )
     warnings = []
     if num_unchecked:
@@ -109,7 +118,10 @@ def _checked(
 def _found(
     loaded: ProblemSet, name: str, verifier: Verifier, loading: Loading, recorded: Sequence[str] | None
 ) -> tuple[list[tuple[Problem, str]], str, int]:
-    """Return the problems with unreadable references and reasons, a sentence, and the number unchecked."""
+    """Return the problems with unreadable references, a sentence about them, and the number not checked.
+
+    Each problem is paired with the reason, which is empty for results of an earlier check.
+    """
     if recorded is not None:
         unreadable = [(problem, "") for problem in loaded.problems if problem.problem_id in set(recorded)]
         return unreadable, f"{len(unreadable)} references could not be read when this run began", 0

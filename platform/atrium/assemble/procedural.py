@@ -1,7 +1,7 @@
-"""Problems of reasoning-gym: generated in a separate process, in disjoint parts.
+"""Problems of reasoning-gym, generated in a separate process and divided into disjoint parts.
 
-Each part has its own seeds, and no question of one part is in another: a small task may generate the same
-problem from several seeds.
+Each part has its own random seeds. Since a small task may generate the same problem from several seeds,
+repeated questions are dropped, so that no question occurs twice.
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ from atrium.grading.procedural import FIELD, PACKAGE, installed_version
 from atrium.grading.verifiers import Verifier
 
 _Ask = Callable[[dict[str, Any]], dict[str, str]]
-"""Sends the settings of a problem to the generating process, and returns the problem."""
+"""A function that sends the settings of a problem to the generating process and returns the problem."""
 _BOOT = (
     "import sys; sys.path[:] = sys.argv[2].split(sys.argv[1]); "
     "from atrium.grading.procedural import serve; serve()"
 )
 _SEEDS_PER_PART = 10**9  # three parts below 2**32, the limit of numpy's generators
 _MAX_REDRAWS = 200
-"""Number of consecutive seeds with a taken question after which the task counts as exhausted."""
+"""Number of repeated questions in a row after which no new questions are expected from the task."""
 _SHOWN_EVERY = 10
 
 
 def procedural_problems(
     dataset: ReasoningGymDatasetConfig, verifier: Verifier, loading: Loading
 ) -> tuple[Splits, Origin]:
-    """Load the three parts, without problems whose reference the scorer refuses, and their origin.
+    """Return training, validation and test problems, and their origin.
 
-    Raises `DataError` for a task or settings that the package refuses, and if it has too few problems.
+    Problems whose reference answer the task's scorer rejects are dropped. Raises `DataError` if the package
+    rejects the task or its settings, and if the task has too few different problems.
     """
     revision = f"{PACKAGE} {installed_version()}"
     splits = procedural_splits(dataset, loading)
@@ -54,7 +55,7 @@ def procedural_problems(
         recorded = [problem.problem_id for problem, _ in check.unreadable]
         num_unchecked = len(check.unknown)
     if recorded:
-        warnings.append(f"{len(recorded)} problems are dropped, since the scorer refuses their own reference")
+        warnings.append(f"{len(recorded)} problems are dropped, since the scorer rejects their references")
     for warning in warnings:
         loading.log(f"{dataset.name}: {warning}")
     dropped = set(recorded)
@@ -75,15 +76,16 @@ def _without(part: Dataset, dropped: set[str]) -> Dataset:
     kept = tuple(problem for problem in part.problems if problem.problem_id not in dropped)
     if not kept:
         raise DataError(
-            f"{part.name}: the scorer refuses the reference of every problem; choose another task"
+            f"{part.name}: the scorer rejects the reference answer of every problem; choose another task"
         )
     return Dataset(name=part.name, problems=kept)
 
 
 def procedural_splits(dataset: ReasoningGymDatasetConfig, loading: Loading) -> Splits:
-    """Generate the three parts; no question of one part occurs in another.
+    """Generate training, validation and test problems without repeated questions.
 
-    Raises `DataError` for a task or settings that the package refuses, and if it has too few problems.
+    Raises `DataError` if the package rejects the task or its settings, and if the task has too few different
+    problems.
     """
     taken: set[str] = set()
     parts: dict[str, Dataset] = {}
@@ -104,7 +106,10 @@ def procedural_splits(dataset: ReasoningGymDatasetConfig, loading: Loading) -> S
 def _draw(
     dataset: ReasoningGymDatasetConfig, part: str, place: int, num: int, taken: set[str], ask: _Ask
 ) -> Iterator[Problem]:
-    """Yield the problems of one part, and add their questions to `taken`."""
+    """Yield `num` problems of a part whose questions are not in `taken`, and add their questions to it.
+
+    `place` is the index of the part, which determines its range of random seeds.
+    """
     seed = (
         derive_seed(dataset.seed, "reasoning_gym", dataset.task) % _SEEDS_PER_PART + place * _SEEDS_PER_PART
     )
@@ -124,8 +129,9 @@ def _draw(
             num_redrawn += 1
             if num_redrawn > _MAX_REDRAWS:
                 raise DataError(
-                    f"dataset.task={dataset.task}: almost no questions remain after {len(taken)}; lower "
-                    f"num_train, num_validation or num_test (num_{part}={num}), or raise the difficulty"
+                    f"dataset.task={dataset.task} has almost no further questions after {len(taken)}, "
+                    f"but num_{part}={num}; lower num_train, num_validation or num_test, or raise the "
+                    "difficulty"
                 )
             continue
         taken.add(reply["question"])
@@ -139,7 +145,10 @@ def _draw(
 
 
 def _reply(process: subprocess.Popen[str], named: dict[str, Any]) -> dict[str, str]:
-    """Return the problem that the process generates. Raises `DataError` if it refuses or has exited."""
+    """Return the problem that the process generates from the settings `named`.
+
+    Raises `DataError` if the process reports an error or has exited.
+    """
     assert process.stdin is not None
     assert process.stdout is not None
     try:
@@ -149,7 +158,9 @@ def _reply(process: subprocess.Popen[str], named: dict[str, Any]) -> dict[str, s
     except BrokenPipeError:
         line = ""
     if not line:
-        raise DataError(f"dataset.task={named['task']}: the generator of {PACKAGE} crashed")
+        raise DataError(
+            f"dataset.task={named['task']}: the generator of {PACKAGE} crashed; choose another task"
+        )
     reply: dict[str, str] = json.loads(line)
     if "error" in reply:
         raise DataError(reply["error"])
@@ -158,7 +169,10 @@ def _reply(process: subprocess.Popen[str], named: dict[str, Any]) -> dict[str, s
 
 @contextmanager
 def generator() -> Iterator[_Ask]:
-    """Start the generating process, which ends with the block."""
+    """Start the generating process, and yield a function that requests problems from it.
+
+    The process is killed at the end of the `with` statement.
+    """
     with subprocess.Popen(
         [sys.executable, "-c", _BOOT, os.pathsep, os.pathsep.join(sys.path)],
         stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The prompts of a run: encoded for the run's date, checked against the chat template, and hashed."""
+"""Encoding of a run's prompts with the run's date, checks of its chat template, and hashes of prompts."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from atrium.data.prompts import PromptEncoder, prompt_encoder
 from atrium.models.policy import Policy
 
 _MAX_HASHED = 256
-"""Number of problems of a set whose prompts are hashed, from the first on: a large set would take minutes."""
+"""Number of problems at the start of a set whose prompts are hashed; a whole large set would take minutes."""
 
 
 def checked_encoder(
     config: RunConfig, policy: Policy, problem: Problem, log: Callable[[str], None], *, is_resumed: bool
 ) -> PromptEncoder:
-    """Return a function from a problem to its prompt's tokens; the check renders `problem`.
+    """Return a function from a problem to its prompt's tokens, after rendering `problem` as a check.
 
-    Raises `ConfigError` for an unsuitable chat template, and for a prompt setting without effect on it. In a
-    resumed run, which began with it, this is only a warning.
+    Raises `ConfigError` for an unsuitable chat template, and for a prompt setting that has no effect on the
+    template. In a resumed run, the error is logged as a warning instead.
     """
     template, date = config.model.prompt, config.model.date
     try:
@@ -37,16 +37,17 @@ def checked_encoder(
 
 
 def _within(policy: Policy, encode: PromptEncoder) -> PromptEncoder:
-    """Return the encoder, which raises `ConfigError` for a token without an embedding in the model."""
+    """Wrap `encode` so that it raises `ConfigError` for a token without an embedding in the model."""
     size = policy.model.config.get_text_config().vocab_size
 
     def encode_within(problem: Problem) -> TokenIds:
         token_ids = encode(problem)
         if len(token_ids) and (largest := int(token_ids.max())) >= size:
             raise ConfigError(
-                f"the prompt of problem {problem.problem_id!r} has token {largest} "
-                f"({policy.tokenizer.convert_ids_to_tokens(largest)!r}), but the model has {size} tokens; "
-                "load the tokenizer that belongs to the model, or choose a prompt without that token"
+                f"the prompt of problem {problem.problem_id!r} has the token {largest} "
+                f"({policy.tokenizer.convert_ids_to_tokens(largest)!r}), but the vocabulary of the model "
+                f"has only {size} tokens; load the tokenizer of the model, or choose a prompt without "
+                "that token"
             )
         return token_ids
 
@@ -54,7 +55,7 @@ def _within(policy: Policy, encode: PromptEncoder) -> PromptEncoder:
 
 
 def prompt_hashes(sets: Mapping[str, Sequence[Problem]], encode: PromptEncoder) -> dict[str, str]:
-    """Return the SHA-256 (hex) of the prompts' tokens, by the name of the problem set."""
+    """Return the SHA-256 (hex) of the tokens of each set's first prompts, by the name of the set."""
     found = {}
     for name, problems in sets.items():
         digest = hashlib.sha256()

@@ -1,6 +1,6 @@
-"""The processes of one run: how they join, and how the run's parts are distributed.
+"""The ranks (processes) of a run: how they connect, and how they share settings, folder and checkpoint.
 
-On one process everything here returns its input unchanged, and nothing of torch.distributed is loaded.
+A run with one process does not import torch.distributed.
 """
 
 from __future__ import annotations
@@ -28,13 +28,18 @@ from atrium.train.ranks.ranks import Ranks
 
 @contextmanager
 def joined_ranks(config: RunConfig) -> Iterator[Ranks]:
-    """Yield the joined ranks of the run; the other ranks are told how this one ended.
+    """Connect this process to the run's other ranks, and yield the connection.
 
-    Raises `ConfigError` for settings that work with one process only.
+    If the `with` block raises an error, its message is sent to the other ranks. Raises `ConfigError` for
+    settings that do not work with the number of processes.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     _check_engines(config, int(os.environ.get("LOCAL_WORLD_SIZE", str(size))))
     if size == 1:
+        if (num_shards := config.compute.num_shards) is not None:
+            raise ConfigError(
+                f"compute.num_shards={num_shards} has no effect with a single process; use null"
+            )
         yield Ranks()
         return
     check_ranks(config, size)
@@ -60,7 +65,7 @@ def explained_by(ranks: Ranks) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # torch, gloo and NCCL raise many types of error when a rank is lost
-        # Ranks that share vLLM lose each other inside it, and its failures are raised as `EngineError`.
+        # Ranks that share vLLM notice a lost rank inside vLLM, whose failures are raised as `EngineError`.
         lost = error.__cause__ if isinstance(error, EngineError) and error.__cause__ else error
         explained = lost if isinstance(lost, AtriumError) else ranks.explained(lost)
         if explained is lost:
@@ -72,13 +77,16 @@ def _check_engines(config: RunConfig, num_started: int) -> None:
     shared = config.rollout.ranks_per_engine
     if num_started % shared:
         raise ConfigError(
-            f"rollout.tensor_parallel={shared} must divide the number of processes started on this node, "
-            f"{num_started}; start a multiple of {shared}"
+            f"rollout.tensor_parallel must divide the number of processes on this node, {num_started}, "
+            f"got {shared}; start a multiple of {shared}"
         )
 
 
 def fixed_for_ranks(config: RunConfig, ranks: Ranks) -> RunConfig:
-    """Return the settings, with a planned micro-batch size if several ranks cannot find one by trial."""
+    """Return the configuration; with several ranks, a predicted micro-batch size replaces `auto`.
+
+    Only a run with one rank can find the size by trial.
+    """
     if ranks.is_alone or config.compute.micro_batch_tokens != "auto":
         return config
     planned = _planned_tokens(config, ranks.size) if ranks.is_first else None
@@ -86,7 +94,10 @@ def fixed_for_ranks(config: RunConfig, ranks: Ranks) -> RunConfig:
 
 
 def _planned_tokens(config: RunConfig, num_ranks: int) -> int:
-    """Tokens of a rank's micro-batches that are predicted to fit its GPU; on a CPU a rule."""
+    """Return the largest number of tokens per micro-batch that is predicted to fit the GPU of a rank.
+
+    On a CPU or a GPU of unknown memory, return `compute.max_micro_batch_tokens`.
+    """
     run = changed(config, compute={"num_processes": num_ranks, "num_nodes": 1, "slurm": None})
     if config.compute.device == "cpu" or (num_bytes := device_bytes(run)) is None:
         return config.compute.max_micro_batch_tokens
@@ -94,7 +105,7 @@ def _planned_tokens(config: RunConfig, num_ranks: int) -> int:
 
 
 def agreed_folder(folder: RunFolder | None, ranks: Ranks) -> RunFolder:
-    """Return the run folder that rank 0 has opened, on all ranks."""
+    """Return the run directory that rank 0 has opened; `folder` is None on other ranks."""
     path = ranks.from_first(None if folder is None else str(folder.path))
     return folder if folder is not None else RunFolder(Path(path))
 
@@ -102,9 +113,10 @@ def agreed_folder(folder: RunFolder | None, ranks: Ranks) -> RunFolder:
 def restore_and_truncate(
     config: RunConfig, folder: RunFolder, ranks: Ranks, log: Callable[[str], None]
 ) -> Checkpoint | None:
-    """Return the checkpoint that a resumed run continues from, after setting later records aside.
+    """Return a resumed run's newest checkpoint, and move records of later steps to another folder.
 
-    Raises `CheckpointError`, and changes nothing, if the newest one is damaged or missing.
+    The result is None for a new run and for a run without a checkpoint. Raises `CheckpointError` before
+    anything is changed if the newest checkpoint is damaged or missing.
     """
     if config.resume is None:
         return None
@@ -112,8 +124,6 @@ def restore_and_truncate(
     if ranks.is_first:
         checkpoint = latest_checkpoint(folder.checkpoints_dir, with_tensors=ranks.is_alone)
         _check_newest(config, folder, checkpoint)
-        if checkpoint is not None and not checkpoint.is_verified:
-            log(f"{checkpoint.path.name} was written without digests: only sizes and headers were checked")
         if (aside := folder.truncate_after(checkpoint.state.step if checkpoint else -1)) is not None:
             log(f"records after the last checkpoint are kept in {aside}")
         path = None if checkpoint is None else str(checkpoint.path)
@@ -124,7 +134,7 @@ def restore_and_truncate(
 
 
 def _check_newest(config: RunConfig, folder: RunFolder, newest: Checkpoint | None) -> None:
-    """Raise `CheckpointError` if a checkpoint later than `newest` must have existed and is missing."""
+    """Raise `CheckpointError` if the recorded steps show that a checkpoint after `newest` is missing."""
     with explained("read", folder.metrics_file):
         recorded = max(read_metrics(folder).steps.tolist(), default=0)
     step, every = newest.state.step if newest else 0, config.checkpoint.every_num_steps
@@ -133,7 +143,7 @@ def _check_newest(config: RunConfig, folder: RunFolder, newest: Checkpoint | Non
     if recorded > step + num_unsaved:
         has = f"its newest checkpoint is of step {step}" if newest else "it has no checkpoint"
         raise CheckpointError(
-            f"{folder.path} has recorded {recorded} steps and writes a checkpoint every {every}, but "
-            f"{has}: later ones were removed or are not mounted; nothing was changed; restore them, or "
+            f"{folder.path} has {recorded} recorded steps and a checkpoint every {every} steps, but "
+            f"{has}; nothing was changed; restore the later checkpoints, or "
             f"{going_back(folder.path, step)}"
         )

@@ -1,7 +1,8 @@
-"""The check of reference answers: each is graded against itself in another form before training.
+"""The check of reference answers before training: each one, written in another form, must be graded correct.
 
-Results are cached in `references/` of the cache folder. The key consists of the grader, its version and
-settings, and the text of the reference. A check that timed out is inconclusive and not cached.
+Results are cached in the subfolder `references/` of the cache folder. The cache key consists of the grader's
+kind, version and settings, and the text of the reference. A check that times out is inconclusive and not
+cached.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from atrium.runs.listener import Listener
 
 _MAX_WORKED = 500
 _MIN_SHOWN = 20
-"""Number of checks in worker processes from which a progress bar is shown."""
+"""Smallest number of checks in worker processes for which a progress bar is shown."""
 _NO_FORM = ("num_workers", "timeout_s", "memory_limit_mb")
-"""Settings of a grader that do not affect which answers are equal."""
+"""Settings of a grader that are not in the cache key, since they do not affect which answers are equal."""
 
 _Checked = tuple[bool, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loading:
-    """The context for loading problems: the cache folder, and the receivers of progress.
+    """The cache folder for loading problems, and the receivers of log lines and progress.
 
-    `unreadable` holds the ids of problems whose reference could not be read when the run began, by the name
-    of the problem set; such sets are not checked again.
+    `unreadable` holds the recorded results of the check of references in a resumed run: for each checked
+    problem set, the ids of the problems with unreadable references. These sets are not checked again.
     """
 
     cache_dir: Path
@@ -47,7 +48,11 @@ class Loading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceCheck:
-    """Problems whose reference cannot be read, with reasons, and those whose check timed out."""
+    """The result of a check of references.
+
+    `unreadable` holds the problems with unreadable references, each with the reason. `unknown` holds the
+    problems whose check timed out.
+    """
 
     unreadable: tuple[tuple[Problem, str], ...]
     unknown: tuple[Problem, ...]
@@ -56,10 +61,10 @@ class ReferenceCheck:
 def check_references(
     problems: Sequence[Problem], verifier: Verifier, loading: Loading, name: str
 ) -> ReferenceCheck:
-    """Grade each problem's reference, written in another form, against itself.
+    """Check that the grader accepts each problem's reference, written in another form, as an answer.
 
-    Of the references that need a worker process, the first 500 different ones are checked: in a large
-    training set all of them would delay the start of a run too long.
+    Of the references that need a worker process, only the first 500 different ones are checked, so that a
+    large training set does not delay the start of a run too long.
     """
     cache = _Cache(verifier, loading.cache_dir)
     found: dict[str, _Checked | None] = {}
@@ -90,9 +95,9 @@ def check_references(
 
 
 def _key(problem: Problem, own: Verifier, *, is_own: bool) -> str:
-    """Return a key that is equal for problems whose references are checked alike.
+    """Return the cache key of a problem's reference: its text, preceded by a hash of `own` if `is_own`.
 
-    A problem's own verifier is part of it.
+    `own` is the verifier of the problem, and `is_own` says whether it differs from the verifier of the set.
     """
     if not is_own:
         return problem.answer
@@ -103,7 +108,10 @@ def _key(problem: Problem, own: Verifier, *, is_own: bool) -> str:
 def _results(
     worked: dict[str, Future[Verdict]], listener: Listener, name: str
 ) -> Iterator[tuple[str, _Checked | None]]:
-    """Yield the workers' results one by one, with a progress bar if there are many."""
+    """Yield each key of `worked` with its result: whether the reference is readable, and the reason.
+
+    The result is None after a timeout. A progress bar is shown for at least `_MIN_SHOWN` results.
+    """
     is_shown = len(worked) >= _MIN_SHOWN
     if is_shown:
         listener.phase(f"checking references of {name}", len(worked))
@@ -116,7 +124,7 @@ def _results(
 
 
 class _Cache:
-    """Results of earlier checks by the same grader; only for shipped graders, which have a version."""
+    """The cached results of checks by one grader; a plugin's grader has no version and is not cached."""
 
     def __init__(self, verifier: Verifier, cache_dir: Path) -> None:
         self.known: dict[str, _Checked] = {}
@@ -130,7 +138,7 @@ class _Cache:
     def _read(self, path: Path) -> None:
         with contextlib.suppress(OSError):
             for line in read_plain(path, MAX_LINES_BYTES).splitlines():
-                with contextlib.suppress(ValueError, TypeError):  # cut off by a kill: it is checked again
+                with contextlib.suppress(ValueError, TypeError):  # a line cut off by a kill is ignored
                     key, is_readable, reason = json.loads(line)
                     self.known[str(key)] = bool(is_readable), str(reason)
 
@@ -139,7 +147,7 @@ class _Cache:
         found = dict(results)
         lines = [json.dumps([key, *one]) for key, one in found.items() if one is not None]
         if lines and self._path is not None:
-            with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
+            with contextlib.suppress(OSError):  # without a cache, the check is only repeated
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 with append_plain(self._path) as file:
                     file.write("".join(f"{line}\n" for line in lines).encode())

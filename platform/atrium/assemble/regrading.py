@@ -1,7 +1,7 @@
-"""Regrading of stored answers: the grader's current verdicts next to the stored ones.
+"""Regrading of stored answers, to compare the grader's current verdicts with the stored ones.
 
-Nothing stored is changed; files from other programs are read in `stored_answers`. Verdicts depend on the
-answer alone; the recorded treatment of truncated answers is unchanged.
+Stored answers and verdicts are not changed. They may come from files of other programs (`stored_answers`).
+Only the text of an answer is graded; truncated answers are graded like complete ones.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atrium.assemble.graders import grader_version
-from atrium.assemble.stored_answers import StoredAnswer, answers_of_file, is_answer_file
+from atrium.assemble.stored_answers import StoredAnswer, answers_of_file
 from atrium.base import plugins
 from atrium.base.errors import ConfigError
 from atrium.base.nested import mapping_at, setting
 from atrium.base.recorded import read_object
 from atrium.base.records import VerdictKind
+from atrium.base.rows import READERS
 from atrium.config.compose import check_overrides, compose
 from atrium.config.nearest import shown
-from atrium.document.document import Column, Document, Row, Section, Sentence, Table
+from atrium.document.document import Document, Section, Sentence, Table, plain_table
 from atrium.document.formatting import share
 from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import Verifier
@@ -42,17 +43,21 @@ class Regraded:
 
     @property
     def is_correct(self) -> bool:
-        """Whether it counts now."""
+        """Whether the answer is correct by the current verdict."""
         return self.verdict is VerdictKind.CORRECT
 
     @property
     def is_changed(self) -> bool:
-        """Whether the stored verdict was different."""
+        """Whether a stored verdict exists and differs from the current one."""
         return self.stored.was_correct is not None and self.stored.was_correct != self.is_correct
 
 
 def regrade(answers: Sequence[StoredAnswer], verifier: Verifier, *, thinking: bool) -> list[Regraded]:
-    """Grade each answer with the verifier, in order; of several references, any may match."""
+    """Grade the answers again with the verifier; return one result per answer, in the same order.
+
+    An answer with several references is correct if it matches any of them. With `thinking`, only the text
+    after the reasoning (`</think>`) is graded.
+    """
     with GraderPool(verifier, thinking=thinking) as pool:
         futures = [
             [pool.submit(answer.text, gold, answer.judged_by) for gold in (answer.gold, *answer.other_golds)]
@@ -67,7 +72,7 @@ def regrade(answers: Sequence[StoredAnswer], verifier: Verifier, *, thinking: bo
 
 
 def answers_of_rows(rows: Sequence[Mapping[str, object]]) -> list[StoredAnswer]:
-    """Return the answers in an evaluation's rows."""
+    """Return the stored answers in the rows of an evaluation file."""
     return [
         StoredAnswer(
             name=f"{row['problem_id']} #{row['sample_index']}",
@@ -83,7 +88,10 @@ def answers_of_rows(rows: Sequence[Mapping[str, object]]) -> list[StoredAnswer]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegradedSet:
-    """The answers to one benchmark or in one file, the verifier that graded them again, and both graders."""
+    """The regraded answers of one benchmark or file, and the verifier that regraded them.
+
+    `grader` and `was_grader` are the versions of the current and the recorded grader.
+    """
 
     name: str
     answers: Sequence[Regraded]
@@ -93,22 +101,23 @@ class RegradedSet:
 
 
 def regrade_stored(wanted: str, runs_dir: str, overrides: Sequence[str]) -> list[RegradedSet]:
-    """Grade the answers of an evaluation, a run, or a file again.
+    """Grade the stored answers of an evaluation, a run, or a file again.
 
-    The grader is the recorded one, or the one given by `overrides` (`grader=math_tolerance`).
+    The grader is the recorded one, unless `overrides` choose another one (`grader=math_tolerance`). Raises
+    `ConfigError` for overrides other than settings of `grader` and `model.thinking`.
     """
     typed = [override.key_or_group for override in check_overrides(overrides)]
     for key, line in zip(typed, overrides, strict=False):
         if key not in _READ and not key.startswith("grader."):
             raise ConfigError(
-                f"{shown(line)}: has no effect on regrading; only settings of "
-                "grader and model.thinking can be changed"
+                f"{shown(line)} has no effect on regrading; only settings of grader and model.thinking "
+                "can be changed"
             )
     is_chosen = any(key.startswith("grader") for key in typed)
     config: Mapping[str, object] = {}
     was_grader: object = None
     path = Path(wanted).expanduser()
-    if is_answer_file(path):
+    if path.suffix.lower() in READERS:
         answers = {path.name: answers_of_file(path)}
     else:
         folder = find_run(runs_dir, wanted, last=WITH_SAMPLES)
@@ -136,7 +145,7 @@ def regrade_stored(wanted: str, runs_dir: str, overrides: Sequence[str]) -> list
 
 
 def _verifier_of(config: Mapping[str, object], name: str) -> Verifier | None:
-    """Return the grader that judged a benchmark in a record."""
+    """Return the verifier for the benchmark `name` in a recorded configuration; None if none is recorded."""
     benchmark = mapping_at(config, "benchmark")
     members = setting(config, "benchmark.members")
     for member in members.values() if isinstance(members, Mapping) else ():
@@ -153,7 +162,7 @@ def _verifier_of(config: Mapping[str, object], name: str) -> Verifier | None:
 
 
 def regraded_document(found: Sequence[RegradedSet]) -> Document:
-    """Return a document with the scores before and now, and the answers whose verdict changed."""
+    """Return a document with the stored and current scores, and the answers whose verdict changed."""
     sections = [
         Section(
             title=_scores_text(one),
@@ -166,7 +175,7 @@ def regraded_document(found: Sequence[RegradedSet]) -> Document:
 
 
 def regraded_rows(found: Sequence[RegradedSet]) -> tuple[list[dict[str, object]], Sequence[str]]:
-    """Return a row for each answer, and the names of its fields."""
+    """Return one row per answer, with the stored and the current verdict, and the column names."""
     rows: list[dict[str, object]] = [
         {
             "benchmark": one.name,
@@ -197,7 +206,7 @@ def _scores_text(found: RegradedSet) -> str:
 
 
 def _changed_tables(found: RegradedSet) -> list[Table]:
-    """Return a table of the first answers whose verdict changed; none if there are none."""
+    """Return a table of the first answers whose verdict changed; the list is empty without such answers."""
     changed = [one for one in found.answers if one.is_changed]
     rows = [
         (
@@ -211,10 +220,9 @@ def _changed_tables(found: RegradedSet) -> list[Table]:
         for one in changed[:_MAX_LISTED]
     ]
     titles = ("answer", "was", "is", "gold", "extracted", "reason")
-    columns = tuple(Column(title, is_text=True) for title in titles)
     more = len(changed) - len(rows)
-    note = f"and {more} more; --csv FILE writes all" if more else ""
-    return [Table(title="", columns=columns, rows=tuple(map(Row, rows)), note=note)] if rows else []
+    note = f"and {more} more; write all of them with --csv FILE" if more else ""
+    return [plain_table("", titles, rows, note, is_text=True)] if rows else []
 
 
 def _gold(one: Regraded) -> str:
@@ -222,7 +230,7 @@ def _gold(one: Regraded) -> str:
 
 
 def _notes(found: RegradedSet) -> Iterator[str]:
-    """Yield notes on the verdicts: several references, and a grader that finds no answers."""
+    """Yield notes on several references, on a grader that finds no answers, and on the graders' versions."""
     if num_several := sum(bool(one.stored.other_golds) for one in found.answers):
         yield f"{num_several} answers have several references, any of which counts"
     if all(one.verdict is VerdictKind.NO_ANSWER for one in found.answers):
@@ -233,6 +241,7 @@ def _notes(found: RegradedSet) -> Iterator[str]:
         )
         yield (
             f"no answer was found in any of them: the grader {found.verifier.kind} {looked}{choice}; "
-            "elsewhere: grader.answer=last_number, or words such as grader.answer='Answer: {answer}'"
+            "for answers elsewhere, set grader.answer=last_number, or a pattern such as "
+            "grader.answer='Answer: {answer}'"
         )
     yield f"graded by {found.grader}; recorded: {found.was_grader}"

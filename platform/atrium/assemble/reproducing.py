@@ -1,6 +1,6 @@
-"""Reproduction of a paper's claims at one scale: cost, sweeps, verdicts, figures, and the page.
+"""Reproduction of a paper's claims at one scale: cost, sweeps, verdicts, figures, and the results page.
 
-Finished results are kept: sweeps resume where they stopped.
+Finished results are kept, and interrupted sweeps are resumed.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from atrium.views.markdown import markdown
 PAGE = "reproductions.md"
 PLANNED_GPU = "H100"
 CPU_MS_PER_COMPLETION = (5.0, 1.5)
-"""CPU time of the built-in model on one core, in training including updates and in evaluations: rough, not
-measured."""
+"""Rough CPU time per completion of the built-in model on one core, in milliseconds: in training (updates
+included), and in evaluations. The values are not measured."""
 _CACHE = Path("runs/.cache")
 
 
 def plan_lines(claims: Sequence[Claim], scale: Scale, num_workers: int) -> list[str]:
-    """Describe the hours and memory of each sweep, and the power of each claim's design."""
+    """Return lines with the predicted hours and memory of each sweep, and the power of each claim's test."""
     lines = []
     for sweep in _sweeps(claims, scale):
         lines.append(f"sweep {sweep.name}: {sweep.question}")
@@ -63,12 +63,16 @@ def plan_lines(claims: Sequence[Claim], scale: Scale, num_workers: int) -> list[
 def reproduce(
     claims: Sequence[Claim], scale: Scale, out: Path, *, num_workers: int, trains: bool = True
 ) -> int:
-    """Compute claims that need no runs, run the sweeps of the scale, and write the page; 0 when all is done.
+    """Judge the claims of a paper at one scale, and write the results page to the folder `out`; return 0.
 
-    Raises `ConfigError` before anything runs if the scale needs a GPU and there is none.
+    Claims without runs are computed, and the sweeps of the others are run. Without `trains`, no sweeps are
+    run. Raises `ConfigError` before anything is computed if the sweeps need a GPU and none is visible.
     """
     if trains and scale != "laptop" and not visible_gpus():
-        raise ConfigError(f"scale={scale} needs a GPU, but none is visible here; nothing was started")
+        raise ConfigError(
+            f"scale={scale} requires a GPU, but no GPU is visible; choose another scale, or run the "
+            "command on a machine with a GPU"
+        )
     computed = [claim for claim in claims if isinstance(claim.outcome, Computation)]
     _store(out, claims[0].paper, COMPUTED, {claim.name: _computed(claim, out) for claim in computed})
     for sweep in _sweeps(claims, scale) if trains else []:
@@ -84,19 +88,19 @@ def reproduce(
 
 
 def page(out: Path) -> str:
-    """Return the page of all papers, from the results stored below `out`."""
+    """Return the results page of all papers in Markdown, from the results stored in the folder `out`."""
     documents = [paper_document(claims_of(paper), stored_results(paper, out)) for paper in papers()]
     return "\n".join([f"# {PAGE_TITLE}\n", PAGE_INTRODUCTION, *map(markdown, documents)])
 
 
 def _sweeps(claims: Sequence[Claim], scale: Scale) -> list[SweepDefinition]:
-    """Return the sweeps that a scale's designs name, each once."""
+    """Return the different sweeps that test the claims at this scale."""
     found = [sweep_of(claim, scale) for claim in claims if scale in claim.designs]
     return list({sweep.name: sweep for sweep in found}.values())
 
 
 def _cpu_cost(sweep: SweepDefinition, num_workers: int) -> list[str]:
-    config = trial_config(sweep.base, name=sweep.name, runs_dir=sweep.runs_dir, seed=sweep.seeds[0])
+    config = trial_config(sweep, sweep.base)
     num_trained = config.num_steps * config.rollout.num_prompts * config.rollout.group_size
     num_problems = config.dataset.num_test + (config.dataset.num_validation or 0)
     num_answers = 2 * num_problems * config.evaluation.num_samples
@@ -116,7 +120,8 @@ def _computed(claim: Claim, out: Path) -> dict[str, Any]:
     compute = COMPUTATIONS.get(claim.outcome.name)
     if compute is None:
         raise ConfigError(
-            f"claim {claim.title}: outcome.name={claim.outcome.name}: use one of {', '.join(COMPUTATIONS)}"
+            f"claim {claim.title}: unknown outcome.name={claim.outcome.name}; use one of "
+            f"{', '.join(COMPUTATIONS)}"
         )
     found = compute()
     judged = judge_error(claim.expected, 0.0 if found.error is None else found.error)
@@ -127,7 +132,7 @@ def _computed(claim: Claim, out: Path) -> dict[str, Any]:
 
 
 def _drawn(picture: Picture, out: Path, name: str) -> str:
-    """Draw a picture into the folder of reproductions; return the file's name."""
+    """Save a picture as a PNG file in the figures folder below `out`; return the file's name."""
     [path] = save([replace(picture, name=name)], out / FOLDER, _CACHE, ("png",))
     return path.name
 
@@ -147,7 +152,7 @@ def _judged(claim: Claim, scale: Scale, runs: Runs, out: Path) -> dict[str, Any]
 
 
 def _store(out: Path, paper: str, scale: str, results: Mapping[str, Mapping[str, Any]]) -> None:
-    """Add results to the file of a paper and scale, with their provenance."""
+    """Merge `results` (by claim) into the results file of a paper and scale, with software and hardware."""
     if not results:
         return
     path = results_file(paper, scale, out)

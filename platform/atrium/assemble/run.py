@@ -1,6 +1,6 @@
-"""The life of a run: its folder is created or resumed, locked, written, and records how the run ended.
+"""The start and end of a run: creation or reopening of its run directory, lock, and recorded outcome.
 
-Training, evaluations, the runs of a sweep and the ranks of a launch begin and end here.
+All runs use this module: training, evaluations, the runs of a sweep, and each rank of a launched run.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from atrium.assemble.fitting import changed
 from atrium.assemble.pictures import draw_run
 from atrium.assemble.ranks import agreed_folder, explained_by, restore_and_truncate
 from atrium.base import plugins
@@ -23,6 +24,7 @@ from atrium.engines.engine import EngineFacts
 from atrium.launch.rank_logs import rank_log
 from atrium.runs.diagnosis import Notes
 from atrium.runs.document import summary_document
+from atrium.runs.first_lines import FirstLines
 from atrium.runs.listener import Listener, Listeners
 from atrium.runs.mirrors.targets import mirrored
 from atrium.runs.provenance import DataProvenance, collect_provenance
@@ -30,6 +32,7 @@ from atrium.runs.reader import read_facts, read_overview, read_steps
 from atrium.runs.run_folder import RunFolder, log_into
 from atrium.runs.run_folder_writer import RunFolderWriter
 from atrium.runs.status import RunState, RunStatus, StatusWriter, end_by
+from atrium.runs.system_metrics import SystemMetrics
 from atrium.train.checkpoint.checkpoint import Checkpoint
 from atrium.train.ranks.ranks import SINGLE, Ranks
 from atrium.views.live.log_display import LogDisplay
@@ -41,9 +44,9 @@ from atrium.views.terminal import print_document, standard_output
 class RunRequest:
     """A request to open a run.
 
-    A new folder is named after `label` and `seed`; `resume` is the folder to continue instead. `record` is
-    the content of its config.json. `draw` creates the figures of a finished run, `conclude` reports the
-    results, however it ended.
+    A new run directory is named after `label` and `seed`. `resume` is the run to resume, None for a new run.
+    `record` is the content of config.json. `mirrors` names mirrors such as `mlflow`. `draw` creates
+    the figures of a finished run, and `conclude` reports the results of a run, also after an error.
     """
 
     config: RunConfig
@@ -60,8 +63,9 @@ class RunRequest:
 class Run:
     """An open run.
 
-    `checkpoint` is the one that a resumed run continues from. `closing` is closed last, after the end is
-    recorded. Entries of `summary` are added to summary.json.
+    `checkpoint` is the checkpoint to resume from, None for a new run. `closing` is closed last, after the
+    outcome is recorded. Entries of `summary` are added to summary.json. `gauges` are functions, by metric
+    name, whose values are recorded with the system metrics.
     """
 
     config: RunConfig
@@ -71,14 +75,22 @@ class Run:
     closing: ExitStack
     checkpoint: Checkpoint | None
     summary: dict[str, object]
+    gauges: dict[str, Callable[[], float]] = field(default_factory=dict)
 
     @property
     def log(self) -> Callable[[str], None]:
-        """Writes a line for the user."""
+        """A function that writes a line to the display and the run's log."""
         return self.listener.message
 
+    def with_compute(self, **values: object) -> Run:
+        """Return the run with other values of `compute`, and record them in config.json."""
+        config = changed(self.config, compute=values)
+        if self.ranks.is_first:
+            self.folder.write_config(config.as_record())
+        return replace(self, config=config)
+
     def record_provenance(self, data: DataProvenance, **more: object) -> None:
-        """Write the run's provenance; a resumed run's record becomes that of its newest session."""
+        """Write the run's provenance; in a resumed run, it replaces the record of the earlier session."""
         if self.ranks.is_first:
             for plugin in plugins.loaded():
                 self.log(f"plugin {plugin}")
@@ -87,7 +99,7 @@ class Run:
             self.folder.write_provenance(collect_provenance(data, num_threads=num_threads, extra=more))
 
     def record_engine(self, facts: EngineFacts) -> None:
-        """Report the started engine, and add it to the run's provenance."""
+        """Log the facts about the started engine, and add them to the run's provenance."""
         if facts.described and self.ranks.is_first:
             self.log("engine: " + ", ".join(f"{name} {value}" for name, value in facts.described.items()))
             provenance, _ = read_object(self.folder.provenance_file)
@@ -95,7 +107,7 @@ class Run:
 
 
 def start_of(resume: Path | str | None) -> float:
-    """Return when a run began, in seconds since 1970: the resumed one, or now for a new one."""
+    """Return the start time of the run to resume, or for None the current time, in seconds since 1970."""
     status = RunStatus() if resume is None else read_overview(RunFolder(Path(resume))).status
     return status.started or time.time()
 
@@ -115,9 +127,9 @@ def training_request(config: RunConfig) -> RunRequest:
 
 
 def print_summary(folder: RunFolder) -> None:
-    """Print the results of a run; nothing if its folder is missing.
+    """Print the results of a run; print nothing if its run directory is missing.
 
-    Raises `OSError` if a file of the folder exists and cannot be read.
+    Raises `OSError` if a file exists but cannot be read.
     """
     if folder.path.is_dir():
         console = standard_output()
@@ -126,7 +138,7 @@ def print_summary(folder: RunFolder) -> None:
 
 
 def begin_folder(request: RunRequest, overrides: Sequence[str]) -> RunFolder:
-    """Return the folder of a new run, with the typed overrides, or that of the run to resume."""
+    """Create a run directory with the typed overrides, or open the run directory of the resumed run."""
     if request.resume is not None:
         return RunFolder.open(request.resume)
     config = request.config
@@ -143,18 +155,19 @@ def opened(
     ranks: Ranks = SINGLE,
     watchers: Sequence[Listener] = (),
 ) -> Iterator[Run]:
-    """Open a run, from its folder to its summary; the body builds its parts and runs them.
+    """Open a run for the body of the `with` statement, and record the outcome and the summary at its end.
 
-    The folder then says how it ended: `finished`; `interrupted` by `Interrupted` or Ctrl-C; `pruned` by
-    `Pruned`; `failed` by any other error, or by a wait that ends the process. Only rank 0 writes the folder;
-    other ranks have a log. `watchers` receive the run's events after all other listeners and may end it.
+    The recorded outcome is `finished`; `interrupted` after `Interrupted` or Ctrl-C; `pruned` after `Pruned`;
+    or `failed` after any other error or a timeout that ends the process. Only rank 0 writes to the folder;
+    other ranks write a log. `watchers` receive the run's events after all other listeners, and may end the
+    run by raising an error.
     """
     config = request.config
     folder = agreed_folder(begin_folder(request, overrides) if ranks.is_first else None, ranks)
     with ExitStack() as closing:
         if ranks.is_first:
             closing.enter_context(folder.lock())
-        summary: dict[str, object] = {}
+        summary, gauges = dict[str, object](), dict[str, Callable[[], float]]()
         with _end_recorded(folder if ranks.is_first and request.resume is None else None):
             shown = _displays(config, folder, ranks)
             checkpoint = restore_and_truncate(config, folder, ranks, Listeners(shown).message)
@@ -162,7 +175,7 @@ def opened(
                 folder.write_config(request.record)
                 folder.write_method(config.method.as_record(config.use))
                 mirrors = closing.enter_context(mirrored(folder, request.mirrors, Listeners(shown).message))
-                shown = _listeners(request, folder, shown, (mirrors, *watchers), summary)
+                shown = _listeners(request, folder, shown, (mirrors, *watchers), summary, gauges)
         listeners = Listeners(shown)
         run = Run(
             config=config,
@@ -172,6 +185,7 @@ def opened(
             closing=closing,
             checkpoint=checkpoint,
             summary=summary,
+            gauges=gauges,
         )
         try:
             with on_hang(partial(listeners.end, RunState.FAILED)), explained_by(ranks), plugins.explained():
@@ -190,7 +204,10 @@ def opened(
 
 @contextmanager
 def _end_recorded(folder: RunFolder | None) -> Iterator[None]:
-    """Record in a new folder's status how the body failed: no listener is active yet."""
+    """Record an error of the body in the status of a new folder, since no listener records it yet.
+
+    `folder` is None for a resumed run and on ranks other than 0; nothing is recorded then.
+    """
     try:
         yield
     except BaseException as failure:
@@ -213,8 +230,9 @@ def _listeners(
     shown: Sequence[Listener],
     watchers: Sequence[Listener],
     summary: Mapping[str, object],
+    gauges: Mapping[str, Callable[[], float]],
 ) -> tuple[Listener, ...]:
-    """Return the listeners in order: events are recorded before they are shown."""
+    """Return rank 0's listeners in the order of their calls: events are recorded before they are shown."""
     log, tracking = Listeners(shown).message, request.config.tracking
     return (
         RunFolderWriter(
@@ -225,13 +243,19 @@ def _listeners(
             summary=summary,
         ),
         *shown,
+        FirstLines(
+            log,
+            answer_tokens=request.config.evaluation.max_new_tokens,
+            rollout_tokens=request.config.rollout.max_new_tokens,
+        ),
         Notes(log, read_steps(folder), read_facts(folder)),
+        *((SystemMetrics(folder, gauges),) if tracking.system_metrics else ()),
         *watchers,
     )
 
 
 class StopRequests:
-    """Ctrl-C, SIGTERM and a cluster's signals as requests to stop after the current step."""
+    """A flag, set by a signal such as Ctrl-C or SIGTERM, that ends a run after the current step."""
 
     def __init__(self, log: Callable[[str], None]) -> None:
         self._log = log
@@ -242,7 +266,7 @@ class StopRequests:
         return self._is_asked
 
     def ask(self, number: int) -> None:
-        """Handle a signal; raises `KeyboardInterrupt` on a second Ctrl-C."""
+        """Set the flag; `number` is the signal's number. Raises `KeyboardInterrupt` on a second Ctrl-C."""
         if self._is_asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         self._is_asked = True

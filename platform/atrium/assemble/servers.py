@@ -1,4 +1,4 @@
-"""The engine at `rollout.placement`: in this process, or as vLLM servers."""
+"""Construction of the engine that `rollout.placement` selects: in this process, or as vLLM servers."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ _PREFIX, _OWNER = "atrium-", "owner"
 
 
 def build_placed_engine(run: Run, policy: Policy) -> Engine:
-    """Build the engine for this process of the run, with the policy's weights.
+    """Build this rank's engine with the policy's weights, in the process or as servers.
 
-    In the only process of a run it samples from the policy's own module if it can. Servers that are started
-    here print to files in the run folder.
+    In a run with one process, an engine inside the process samples from the policy's own module if possible.
+    Servers that this process starts write their output to files in the run directory.
     """
     if run.config.rollout.placement == "inside":
         return build_engine(run.config.rollout, run.config, policy, shares_model=run.ranks.is_alone)
@@ -60,7 +60,11 @@ def build_placed_engine(run: Run, policy: Policy) -> Engine:
 
 
 def engine_devices(config: RunConfig, ranks: Ranks) -> tuple[tuple[str | None, ...], ...]:
-    """Return the visible GPU of each process of each server that this rank starts; None on a CPU."""
+    """Return the GPUs of the servers that this rank starts: for each server, one GPU for each process.
+
+    On a CPU, every entry is None. The result is empty if `rollout.servers` gives addresses of running
+    servers. Raises `ConfigError` if there are too few GPUs.
+    """
     rollout, gpus = config.rollout, visible_gpus()
     if rollout.servers:
         return ()
@@ -72,15 +76,15 @@ def engine_devices(config: RunConfig, ranks: Ranks) -> tuple[tuple[str | None, .
     if max(chosen) >= len(gpus):
         raise ConfigError(
             f"rollout.num_servers={rollout.num_servers}: the servers would use the GPUs "
-            f"{', '.join(map(str, chosen))}, but there are {len(gpus)}, of which the trainer has the first "
-            f"{first}; name others with rollout.devices, or choose rollout.placement=inside"
+            f"{', '.join(map(str, chosen))}, but there are only {len(gpus)} GPUs, {first} of them for "
+            "the trainer; choose other GPUs with rollout.devices, or rollout.placement=inside"
         )
     own = [gpus[place] for place in chosen[ranks.local_rank * num_own :][:num_own]]
     return tuple(tuple(own[number * num_each :][:num_each]) for number in range(num_servers))
 
 
 def _server_engine(run: Run, policy: Policy) -> ServerEngine:
-    """Start or connect to the servers of this process of the run."""
+    """Build the engine that starts the servers of this rank, or connects to servers at given addresses."""
     config, ranks, rollout = run.config, run.ranks, run.config.rollout
     assert isinstance(rollout, VllmSettings)
     joined, devices = _joined(rollout, ranks), engine_devices(config, ranks)
@@ -112,7 +116,7 @@ def _server_engine(run: Run, policy: Policy) -> ServerEngine:
 
 def _sender(config: RunConfig, policy: Policy, rounded: torch.dtype | None) -> NcclSender:
     rollout: Any = config.rollout
-    # For other machines NCCL has to listen on the network.
+    # NCCL listens on the network only if servers run on other machines.
     if config.compute.num_nodes == 1 and not rollout.sends_weights_afar:
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
     device, timeout_s = policy.model.device, rollout.step_timeout_s
@@ -120,12 +124,12 @@ def _sender(config: RunConfig, policy: Policy, rounded: torch.dtype | None) -> N
 
 
 def _joined(rollout: VllmSettings, ranks: Ranks) -> list[Server]:
-    """Return the servers at given addresses for this process of the run; none if none are given."""
+    """Return this rank's share of the servers in `rollout.servers`; empty if no addresses are given."""
     token = os.environ.get(TOKEN, "")
     if rollout.servers and not token:
         raise ConfigError(
-            f"rollout.servers: {TOKEN} must hold the servers' token in the environment; set it to the value "
-            "that they were started with"
+            f"rollout.servers requires the servers' token in the environment variable {TOKEN}; set "
+            f"{TOKEN} to the token that the servers were started with"
         )
     return [
         Server(name=f"server {url}", client=ServerClient(url, token), process=None)
@@ -140,7 +144,10 @@ def _started(
     folders: tuple[Path, Path],
     devices: tuple[tuple[str | None, ...], ...],
 ) -> list[Server]:
-    """Return the servers of this machine, not started yet."""
+    """Return the servers of this rank, one per entry of `devices`; the pool starts their processes.
+
+    `folders` are the folders for the weights and the sockets.
+    """
     config: RunConfig = run.config
     rollout: Any = config.rollout
     weights, sockets = folders
@@ -169,9 +176,10 @@ def _started(
 
 
 def engine_command(config: RunConfig, host: str, port: int) -> tuple[str, Path | None]:
-    """Return the shell command that starts a server for a run at an address.
+    """Return the shell command that starts a server for a run at `host` and `port`.
 
-    Also return the folder of the model's configuration, if the model has no source of its own.
+    The second result is the folder with the model's configuration that the server needs; None for a
+    pretrained model, which the server loads from its source.
     """
     rollout, model = config.rollout, config.model
     assert isinstance(rollout, VllmSettings)
@@ -184,10 +192,9 @@ def engine_command(config: RunConfig, host: str, port: int) -> tuple[str, Path |
         name = str(Path(name).absolute()) if Path(name).is_dir() else name
         address += [] if model.revision is None else ["--revision", model.revision]
     else:
-        with torch.device("meta"):
-            made = build_random_policy(
-                model.architecture or {}, tokenizer=build_tokenizer(), seed=0, device="meta"
-            )
+        made = build_random_policy(
+            model.architecture or {}, tokenizer=build_tokenizer(), seed=0, device="meta"
+        )
         folder = model_folder(made.model, cache_dir)
         name = str(folder)
     variables = server_environment(rollout, place, cache_dir, config.compute.num_threads)
@@ -198,7 +205,7 @@ def engine_command(config: RunConfig, host: str, port: int) -> tuple[str, Path |
 
 
 def _private_folder(parent: Path) -> Path:
-    """Create a folder that other users cannot read. Folders of killed trainers are deleted."""
+    """Create a folder in `parent` that other users cannot read, and delete folders of killed trainers."""
     with suppress(OSError):  # such as a folder that another run is deleting
         for owner in parent.glob(f"{_PREFIX}*/{_OWNER}"):
             host, _, process = owner.read_text(encoding="utf-8").partition(" ")
@@ -209,7 +216,7 @@ def _private_folder(parent: Path) -> Path:
         (folder / _OWNER).write_text(f"{socket.gethostname()} {identity(os.getpid())}", encoding="utf-8")
     except OSError as error:
         raise ConfigError(
-            f"rollout.weights_dir: cannot create a folder in {parent} ({error.strerror}); name one that "
-            "servers can read"
+            f"rollout.weights_dir: a folder cannot be created in {parent} ({error.strerror}); choose a "
+            "folder that the servers can read"
         ) from error
     return folder

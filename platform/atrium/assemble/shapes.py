@@ -1,4 +1,4 @@
-"""The exact shape of the model in a configuration, from transformers; no weights are loaded."""
+"""The exact shape of a configuration's model, computed by transformers without loading weights."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from atrium.models.shape import ModelShape
 
 
 def exact_shape(config: RunConfig) -> ModelShape:
-    """Return the shape of the built-in model, of the file's own architecture, or of the source's config.json.
+    """Return the model's shape from `model.architecture`, or from the config.json of the model's source.
 
-    Raises as loading the model does.
+    Raises the same errors as loading the model.
     """
     model = config.model
     if isinstance(model, TinyModelSettings):

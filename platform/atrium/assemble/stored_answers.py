@@ -1,4 +1,7 @@
-"""Stored answers in other programs' files: one completion per row, lm-eval samples, lighteval details."""
+"""Stored answers in files of other programs.
+
+Supported layouts are one completion per row, samples of lm-evaluation-harness, and details of lighteval.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from atrium.base.errors import DataError
-from atrium.base.rows import READERS, read_rows
+from atrium.base.nested import mapping_at
+from atrium.base.rows import read_rows
 from atrium.data.fields import UnreadableValueError, answer_text
 from atrium.grading.extraction import extract_answer
 
@@ -21,7 +25,7 @@ _LABELS = ("is_correct", "correct", "expected", "score")
 _COLUMNS = frozenset(
     (
         *(*_FIELDS["gold"], *_FIELDS["text"], *_LABELS, "problem_id", "id"),
-        *("doc", "model_response", "metric", "predictions", "metrics", "example"),
+        *("doc", "model_response", "metric"),
     )
 )
 _read_box = partial(extract_answer, thinking=False)
@@ -29,9 +33,10 @@ _read_box = partial(extract_answer, thinking=False)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredAnswer:
-    """A completion, the reference answer, and the stored verdict, or None if there is none.
+    """A stored completion with its reference answer and the stored verdict.
 
-    With several references any may match; `other_golds` are those after the first.
+    `was_correct` is None if no verdict is stored. `other_golds` are further references; an answer that
+    matches any reference is correct.
     """
 
     name: str
@@ -43,15 +48,10 @@ class StoredAnswer:
     judged_by: Mapping[str, Any] = field(default_factory=dict)
 
 
-def is_answer_file(path: Path) -> bool:
-    """Return whether a path is a file of answers, by its suffix."""
-    return path.suffix.lower() in READERS
-
-
 def answers_of_file(path: Path) -> list[StoredAnswer]:
-    """Read the answers of a file in any of the layouts above.
+    """Read the answers from a file in one of the supported layouts.
 
-    Raises `DataError` if the file cannot be read or a row has no text or reference.
+    Raises `DataError` if the file cannot be read, or if a row has no completion or no reference answer.
     """
     answers: list[StoredAnswer] = []
     seen: set[object] = set()
@@ -59,15 +59,15 @@ def answers_of_file(path: Path) -> list[StoredAnswer]:
         place = f"{path}, row {number}"
         if "resps" in row:
             key = row.get("doc_id", number)
-            # A task with several filters has a line for each of them, with the same completions.
+            # A task with several filters has one line per filter, all with the same completions.
             answers += [] if key in seen else _of_lm_eval(place, number, row)
             seen.add(key)
-        elif isinstance(row.get("model_response"), Mapping) or "predictions" in row:
+        elif isinstance(row.get("model_response"), Mapping):
             answers += _of_lighteval(place, number, row)
         else:
             answers.append(_of_row(place, number, row))
     if not answers:
-        raise DataError(f"{path} contains no completions; give it one row per completion")
+        raise DataError(f"{path} contains no completions; write one row per completion")
     return answers
 
 
@@ -77,8 +77,8 @@ def _of_row(place: str, number: int, row: Mapping[str, Any]) -> StoredAnswer:
         name = next((name for name in names if row.get(name) is not None), None)
         if name is None:
             raise DataError(
-                f"{place}: no field for the {wanted}; expected one of {', '.join(names)}, but it has "
-                f"{', '.join(map(str, row)) or 'none'}"
+                f"{place}: the row has no field for the {wanted}; expected one of {', '.join(names)}, "
+                f"got {', '.join(map(str, row)) or 'no fields'}"
             )
         found[wanted] = row[name]
     label = next((row[name] for name in _LABELS if row.get(name) is not None), None)
@@ -95,17 +95,16 @@ def _of_row(place: str, number: int, row: Mapping[str, Any]) -> StoredAnswer:
 
 
 def _of_lm_eval(place: str, number: int, row: Mapping[str, Any]) -> Iterator[StoredAnswer]:
-    """Yield a problem of lm-evaluation-harness, whose `resps` hold a list of completions per request."""
+    """Yield the answers of a row of lm-evaluation-harness; `resps` is a list of completions per request."""
     texts = [
         text for request in row["resps"] for text in (request if isinstance(request, list) else [request])
     ]
     if not texts or not all(isinstance(text, str) for text in texts):
         raise DataError(
-            f"{place}: resps contain no texts, as for tasks that compare probabilities of choices; only "
-            "completions can be graded again, so use samples of a task that generates text "
-            "(generate_until)"
+            f"{place}: resps contains no texts, so the completions cannot be graded; use the samples of "
+            "a task that generates text (generate_until)"
         )
-    doc = row["doc"] if isinstance(row.get("doc"), Mapping) else {}
+    doc = mapping_at(row, "doc")
     names = row.get("metrics")
     values = [row.get(name) for name in names if isinstance(name, str)] if isinstance(names, list) else []
     label = next(
@@ -116,39 +115,33 @@ def _of_lm_eval(place: str, number: int, row: Mapping[str, Any]) -> Iterator[Sto
 
 
 def _of_lighteval(place: str, number: int, row: Mapping[str, Any]) -> Iterator[StoredAnswer]:
-    """Yield a problem of lighteval, with `doc` and `model_response` (older releases: `predictions`)."""
-    if isinstance(row.get("model_response"), Mapping) and isinstance(row.get("doc"), Mapping):
-        doc, texts = row["doc"], row["model_response"].get("text")
-        given, choices = doc.get("gold_index"), doc.get("choices")
-        places = given if isinstance(given, list) else [given]
-        of = choices if isinstance(choices, list) else []
-        gold: object = [of[at] for at in places if isinstance(at, int) and 0 <= at < len(of)]
-        name, metric = doc.get("id"), row.get("metric")
-    else:
-        gold, texts, name, metric = (
-            row.get("gold"),
-            row["predictions"],
-            row.get("example"),
-            row.get("metrics"),
-        )
+    """Yield the answers of a row of lighteval, in `model_response`."""
+    doc, texts, metric = mapping_at(row, "doc"), row["model_response"].get("text"), row.get("metric")
+    given, choices = doc.get("gold_index"), doc.get("choices")
+    places = given if isinstance(given, list) else [given]
+    of = choices if isinstance(choices, list) else []
+    gold = [of[at] for at in places if isinstance(at, int) and 0 <= at < len(of)]
     texts = [texts] if isinstance(texts, str) else texts
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
         raise DataError(
-            f"{place}: no texts in model_response.text or predictions, as for tasks that compare "
-            "probabilities of choices; only completions can be graded again, so use details of a "
-            "generative task"
+            f"{place}: model_response.text contains no texts, so the completions cannot be graded; use the "
+            "details of a task that generates text"
         )
-    # Of several answers, lighteval's other metrics than avg@n give the best one's score.
+    # For several answers, only the metric avg@n is their mean; other metrics score the best answer.
     scores = metric.items() if isinstance(metric, Mapping) else ()
     values = [value for key, value in scores if len(texts) < 2 or str(key).startswith("avg@n")]
     label = next((value for value in values if isinstance(value, int | float)), None)
-    return _of_samples(place, str(number if name is None else name)[:80], gold, texts, label)
+    name = number if doc.get("id") is None else doc["id"]
+    return _of_samples(place, str(name)[:80], gold, texts, label)
 
 
 def _of_samples(
     place: str, name: str, gold: object, texts: Sequence[str], label: float | None
 ) -> Iterator[StoredAnswer]:
-    """Yield the samples of one problem; a mean over several gives each one's verdict if it is 0 or 1."""
+    """Yield the answers to one problem; `label` is their mean score, or None if it is unknown.
+
+    A mean of 0 or 1 is the verdict on every answer. Any other mean leaves the verdicts unknown.
+    """
     reference, *others = _references(place, gold)
     was_correct = None if label is None or 0 < label < 1 else label > 0
     for index, text in enumerate(texts):
@@ -162,14 +155,14 @@ def _of_samples(
 
 
 def _references(place: str, value: object) -> list[str]:
-    """Return the different reference answers in a field's value, at least one."""
+    """Return the different reference answers in a field's value; raise `DataError` if there are none."""
     try:
         given = value if isinstance(value, list) and value else [value]
         return list(dict.fromkeys(answer_text(one, _read_box) for one in given))
     except UnreadableValueError as error:
         raise DataError(
-            f"{place}: the reference cannot be read: {error}; it must be in target (lm-eval), in "
-            "doc.choices at doc.gold_index or gold (lighteval), or in answer (one completion per row)"
+            f"{place}: the reference answer cannot be read, since {error}; expected it in target "
+            "(lm-eval), in doc.choices at doc.gold_index (lighteval), or in answer (one completion per row)"
         ) from error
 
 

@@ -1,6 +1,6 @@
-"""The state of a sweep for a person: a live table in a terminal, elsewhere one line per finished trial.
+"""The progress display of a sweep: a live table in a terminal, otherwise one line per finished trial.
 
-It is drawn from the sweep's `state.json` alone.
+Its only input is the content of the sweep's `state.json`.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 _STYLES = {"complete": "green", "pruned": "magenta", "failed": "red", "running": "cyan", "waiting": "dim"}
 _MAX_ROWS = 30
 _QUIET_S = 30.0
-"""Seconds without output after which a line reports progress, if there is no live table."""
+"""Seconds without output after which `Lines` prints a progress line."""
+_MIN_RUNS = 3
+"""Amount of new work, in runs, from which the time left is estimated."""
 
 
 class SweepDisplay(Protocol):
-    """Shows a snapshot of a sweep."""
+    """A display of a sweep's state."""
 
     def update(self, state: Mapping[str, Any]) -> None:
-        """Show a newer snapshot."""
-        ...
+        """Show a new state, the content of `state.json`."""
 
     def message(self, text: str) -> None:
         """Print a line that stays on the screen."""
-        ...
 
 
 @contextmanager
 def sweep_display() -> Iterator[SweepDisplay]:
-    """Return the display for this process's standard output."""
+    """Yield a display on standard output: a live table in a terminal, otherwise lines."""
     if not sys.stdout.isatty():
         yield Lines()
         return
@@ -50,28 +50,37 @@ def sweep_display() -> Iterator[SweepDisplay]:
 
 
 class Progress:
-    """The number of finished runs of the sweep, and the estimated time left."""
+    """The progress of a sweep: finished runs, elapsed time, and an estimate of the time left."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._started = clock()
-        self._done_before: int | None = None
+        self._work_before: float | None = None
 
     def words(self, state: Mapping[str, Any]) -> str:
-        """Return text such as `7 of 20 runs, 1:12, about 2:14 left`; unplanned trials are not counted."""
+        """Return text such as `7 of 20 runs, 1:12, about 2:14 left`.
+
+        The estimate counts finished steps of current runs, and is left out until this process has seen the
+        work of three runs. Trials that are not planned yet are not counted; the text says so with `at least`
+        and `for these`.
+        """
         trials = state["trials"]
         done, known = sum(map(_num_done, trials)), sum(trial["num_seeds"] for trial in trials)
         is_all = sum(stage["num_trials"] or len(trials) + 1 for stage in state["stages"]) <= len(trials)
-        if self._done_before is None:
-            self._done_before = done
-        elapsed_s, num_new = self._clock() - self._started, done - self._done_before
-        left = f", about {duration(elapsed_s / num_new * (known - done))} left" if num_new else ""
-        left += "" if is_all or not left else " for these"
-        return f"{done} of {'' if is_all else 'at least '}{known} runs, {duration(elapsed_s)}{left}"
+        current = (one["step"] / one["num_steps"] for one in state["workers"] if one["trial"] is not None)
+        work = done + sum(current)
+        if self._work_before is None:
+            self._work_before = work
+        elapsed_s, new = self._clock() - self._started, work - self._work_before
+        text = f"{done} of {'' if is_all else 'at least '}{known} runs, {duration(elapsed_s)}"
+        if new < _MIN_RUNS:
+            return text
+        left = duration(elapsed_s / new * (known - work))
+        return f"{text}, about {left} left{'' if is_all else ' for these'}"
 
 
 def _num_done(trial: Mapping[str, Any]) -> int:
-    """Return the number of runs of a trial that need nothing more; all runs if it was pruned."""
+    """Return the number of a trial's runs that are done; all runs count if the trial has ended."""
     if trial["state"] not in ("waiting", "running"):
         return int(trial["num_seeds"])
     return sum(seed["state"] in ("finished", "diverged") for seed in trial["seeds"])
@@ -90,7 +99,7 @@ class _LiveTable:
 
 
 class Lines:
-    """One line for each finished trial, and a progress line if a trial takes long."""
+    """A display that prints a line per finished trial, and a progress line after 30 seconds of silence."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -99,7 +108,7 @@ class Lines:
         self._progress = Progress(clock)
 
     def update(self, state: Mapping[str, Any]) -> None:
-        """Print new events."""
+        """Print the trials that have ended since the last call, or a progress line if one is due."""
         progress = self._progress.words(state)
         for trial in state["trials"]:
             key = (trial["stage"], trial["number"])
@@ -121,14 +130,17 @@ class Lines:
             self.message(f"{progress}; {running}" if running else progress)
 
     def message(self, text: str) -> None:
-        """Print a line."""
+        """Print a line at once."""
         self._said = self._clock()
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
 
 
 def live_view(state: Mapping[str, Any], progress: str = "") -> RenderableType:
-    """Return the whole sweep on one screen: the stages' counts, then its trials, running ones first."""
+    """Return a view of a sweep for one screen: the progress of the stages, then a table of trials.
+
+    If the table would be too long, running trials come first and the last ones are left out.
+    """
     from rich import box
     from rich.console import Group
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""The report of a sweep: its files, its figures, and the document in the terminal."""
+"""A sweep's report: files and figures in the sweep's folder, and a summary in the terminal."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from atrium.sweep.claims import Claims, this_worker
 from atrium.sweep.document import sweep_document
 from atrium.sweep.figures import sweep_pictures
 from atrium.sweep.report_files import write_report
-from atrium.sweep.setup import join, known_storage, open_studies, report_folder
-from atrium.sweep.snapshot import snapshot, write_state
+from atrium.sweep.setup import join, known_storage, open_studies
+from atrium.sweep.snapshot import snapshot, sweep_folder, write_state
 from atrium.sweep.storage import SweepStorage
 from atrium.views.figures.sheet import save
 from atrium.views.terminal import print_document, standard_output, tell
 
 
 def report(runs_dir: str, name: str, url: str | None = None) -> None:
-    """Write a sweep's report, and print it."""
+    """Write the report of a sweep to its folder, and print it.
+
+    `url` is the address of the sweep's storage; None means the one in the environment or the sweep's folder.
+    """
     storage = SweepStorage(known_storage(runs_dir, name, url))
     definition, created = join(storage, name, runs_dir)
-    folder = report_folder(runs_dir, name)
+    folder = sweep_folder(runs_dir, name) / "report"
     with storage.explained():
         studies = open_studies(storage, definition)
         state = snapshot(studies, Claims(storage, name, this_worker()), created)

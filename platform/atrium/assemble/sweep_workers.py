@@ -1,8 +1,7 @@
-"""Running a sweep on this machine: worker processes, a live table, and a clean end in all cases.
+"""Execution of a sweep on this machine, with worker processes and a progress display.
 
-Workers are separate processes that import torch once and train one run after the other. A killed worker is
-replaced; its trial is taken over. The first Ctrl-C stops all workers after their step, a second one ends them
-at once.
+A worker imports torch once and trains one run after the other. A killed worker is replaced, and its trial is
+resumed. The first Ctrl-C stops all workers after their current step; the second one kills them.
 """
 
 from __future__ import annotations
@@ -27,11 +26,12 @@ from atrium.base.processes import END_SIGNALS, stop_requests
 from atrium.base.recorded import read_object
 from atrium.config.compute import check_alone
 from atrium.config.machine import num_usable_cores, visible_gpus
+from atrium.config.messages import validate
 from atrium.launch.rank_logs import last_words
 from atrium.planning.devices import find_gpu
 from atrium.runs.provenance import commit_of, gpus
 from atrium.sweep.definition import SweepDefinition
-from atrium.sweep.files import find_definition, read_definition, tiny, validated_definition
+from atrium.sweep.files import find_definition, read_definition, tiny
 from atrium.sweep.plan import Stage, plan_stage, trial_config
 from atrium.sweep.setup import PARENT_VARIABLE, STORAGE_VARIABLE, prepare
 from atrium.sweep.snapshot import STATE_FILE, sweep_folder
@@ -42,11 +42,14 @@ _MAX_RESTARTS = 100
 
 
 def sweep_definition(wanted: str, options: Mapping[str, str], overrides: Sequence[str]) -> SweepDefinition:
-    """Return the definition in a file, with the command line's changes."""
+    """Return the definition of the sweep `wanted`, with the options and overrides of the command line.
+
+    Raises `ConfigError` for invalid options.
+    """
     definition = read_definition(find_definition(wanted))
     budget = options.get("budget", "full")
     if budget not in ("full", "tiny"):
-        raise ConfigError(f"budget={budget}: expected full or tiny")
+        raise ConfigError(f"budget must be full or tiny, got {budget}")
     if budget == "tiny":
         definition = tiny(definition)
     changes: dict[str, object] = {"base": [*definition.base, *overrides]}
@@ -60,13 +63,12 @@ def sweep_definition(wanted: str, options: Mapping[str, str], overrides: Sequenc
         changes["trials"] = _integers(options["trials"], "trials")[0]
     if "seeds" in options:
         changes["seeds"] = _integers(options["seeds"], "seeds")
-    return validated_definition(
-        {**definition.model_dump(mode="json"), **changes}, source=f"sweep {definition.name}"
-    )
+    data = {**definition.model_dump(mode="json"), **changes}
+    return validate(SweepDefinition, data, f"sweep {definition.name}")
 
 
 def predictions_commit(wanted: str, definition: SweepDefinition) -> str | None:
-    """Return the commit that contains the predictions of a sweep's file, None if there is none."""
+    """Return the commit with the predictions of the sweep `wanted`; None without predictions or a commit."""
     if definition.predictions is None:
         return None
     return commit_of(find_definition(wanted).parent / definition.predictions)
@@ -75,21 +77,23 @@ def predictions_commit(wanted: str, definition: SweepDefinition) -> str | None:
 def run_sweep(
     definition: SweepDefinition, storage: str | None, num_workers: int, predicted_at: str | None = None
 ) -> None:
-    """Run a sweep to its end with workers of this machine, and report on it."""
+    """Run a sweep to its end with workers on this machine, and write its report.
+
+    `storage` is `journal`, `sqlite` or the address of a database; None means `journal`. `predicted_at` is the
+    commit that contains the sweep's predictions, if any. Raises `Interrupted` after Ctrl-C, and `SweepError`
+    if a worker failed.
+    """
     from atrium.assemble.checks import check_machine
     from atrium.assemble.sweep_report import report
 
-    config = trial_config(
-        definition.base, name=definition.name, runs_dir=definition.runs_dir, seed=definition.seeds[0]
-    )
-    check_alone(config.compute, "a sweep's worker is one process; use more GPUs with workers=N")
+    config = trial_config(definition, definition.base)
+    check_alone(config.compute, "a sweep's worker is one process (use workers=N for more GPUs)")
     check_machine(config)
     folder = sweep_folder(definition.runs_dir, definition.name)
     opened = SweepStorage(storage_url(storage, folder))
     sys.stdout.write(f"sweep {definition.name}: {definition.question}\n")
-    if (
-        found := [gpu["name"] for gpu in gpus() if find_gpu(gpu["name"])]
-    ) and config.compute.device == "cuda":
+    found = [gpu["name"] for gpu in gpus() if find_gpu(gpu["name"])]
+    if found and config.compute.device == "cuda":
         sys.stdout.write("\n".join(outlook(definition, found[0], num_workers)) + "\n")
     sys.stdout.writelines(f"note: {line}\n" for line in _alike(definition))
     sys.stdout.flush()
@@ -103,20 +107,17 @@ def run_sweep(
 
 
 def _alike(definition: SweepDefinition) -> list[str]:
-    """Warnings about planned settings that cannot differ."""
+    """Return warnings about planned trials whose methods have identical gradients."""
     if not definition.sampler.is_planned:
         return []
-    name, runs_dir, seed = definition.name, definition.runs_dir, definition.seeds[0]
-    planned = {
-        trial.name: trial_config(trial.overrides, name=name, runs_dir=runs_dir, seed=seed)
-        for trial in plan_stage(definition, Stage.SEARCH)
-    }
-    return alike_notes({label: config.model_dump(mode="json") for label, config in planned.items()})
+    trials = plan_stage(definition, Stage.SEARCH)
+    configs = {one.name: trial_config(definition, one.overrides).model_dump(mode="json") for one in trials}
+    return alike_notes(configs)
 
 
 @dataclass
 class _Worker:
-    """A worker process, and its predecessors that died."""
+    """A worker of a sweep; its process is replaced if it is killed."""
 
     number: int
     definition: SweepDefinition
@@ -147,7 +148,7 @@ class _Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for this process, which passes it on
+                start_new_session=True,  # only the parent receives Ctrl-C; it then signals the workers
             )
         self.num_starts += 1
 
@@ -160,12 +161,15 @@ class _Worker:
             self.process.send_signal(number)
 
     def last_words(self) -> str:
-        """Return the cause of its death, if its log contains it."""
+        """Return the error at the end of the worker's log."""
         return last_words(self.log) or "it printed nothing"
 
 
 def _supervise(name: str, workers: Sequence[_Worker], folder: Path) -> None:
-    """Start the workers and show the sweep's state until all have ended."""
+    """Start the workers, and show the sweep's state until all workers have exited.
+
+    Raises `Interrupted` after a stop signal, and `SweepError` if a worker failed.
+    """
     asked: list[int] = []
     with stop_requests(asked.append, [signal.SIGINT, *END_SIGNALS]), sweep_display() as display:
         try:
@@ -187,10 +191,10 @@ def _supervise(name: str, workers: Sequence[_Worker], folder: Path) -> None:
                 worker.send(signal.SIGKILL)
     codes = [worker.exit_code for worker in workers]
     if asked:
-        raise Interrupted(f"sweep {name} stopped; the same command resumes it")
+        raise Interrupted(f"sweep {name} stopped; run the same command to resume it")
     if any(codes):
         failed = [worker for worker in workers if worker.exit_code]
-        raise SweepError(f"sweep {name}: {failed[0].last_words()} (see {failed[0].log})")
+        raise SweepError(f"sweep {name}: a worker failed: {failed[0].last_words()}; see {failed[0].log}")
 
 
 def _pass_on(workers: Sequence[_Worker], display: SweepDisplay, *, at_once: bool) -> None:
@@ -201,7 +205,7 @@ def _pass_on(workers: Sequence[_Worker], display: SweepDisplay, *, at_once: bool
 
 
 def _replace_killed(workers: Sequence[_Worker], display: SweepDisplay) -> None:
-    """Replace workers that a signal ended (the kernel's out-of-memory killer, an operator)."""
+    """Restart workers that were killed by a signal, for example from the kernel's out-of-memory killer."""
     for worker in workers:
         code = worker.exit_code
         if code is not None and code < 0 and worker.num_starts <= _MAX_RESTARTS:
@@ -210,7 +214,10 @@ def _replace_killed(workers: Sequence[_Worker], display: SweepDisplay) -> None:
 
 
 def _one_gpu(index: int) -> dict[str, str]:
-    """Return the environment that assigns a worker one visible GPU, round-robin; empty without any."""
+    """Return the environment variable that assigns one visible GPU to a worker, round-robin.
+
+    The result is empty if there are no GPUs.
+    """
     devices = visible_gpus()
     return {"CUDA_VISIBLE_DEVICES": devices[index % len(devices)]} if devices else {}
 
@@ -218,5 +225,7 @@ def _one_gpu(index: int) -> dict[str, str]:
 def _integers(text: str, name: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdecimal() for part in parts):
-        raise ConfigError(f"{name}={text}: expected whole numbers, such as {name}=0,1,2")
+        raise ConfigError(
+            f"{name} must be a list of whole numbers, got {text}; for example, use {name}=0,1,2"
+        )
     return [int(part) for part in parts]

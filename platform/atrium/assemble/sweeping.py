@@ -1,7 +1,7 @@
-"""A sweep's runs in this process: started or resumed, watched, and read from their folders.
+"""Execution of a sweep's runs in this process, and reading of their results from the run directories.
 
-A worker imports torch once and trains one run after the other. A run depends on its configuration only, so it
-is bitwise identical to one in its own process.
+A worker imports torch once and trains one run after the other. A run depends only on its configuration, so it
+is bitwise identical to the same run in a process of its own.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from atrium.assemble.choosing import with_split
 from atrium.assemble.graders import build_grader
 from atrium.assemble.prepared import check_start
 from atrium.assemble.run import begin_folder, training_request
@@ -40,11 +42,18 @@ LABEL_FILE = "sweep.json"
 
 
 def execute(run: TrialRun, watch: RunWatch) -> SeedResult:
-    """Train one run of a trial to its end, and read its results."""
+    """Train a run of a trial to its end, or resume it, and return its result.
+
+    A run that has already finished is not trained again.
+    """
+    run = replace(run, config=with_split(run.config, run.overrides))
     folder = _begun(run) or _new(run)
     run.on_begun(folder.name)
     state, reason = FINISHED, None
-    if known_status(folder.status_file).state not in (RunState.FINISHED, RunState.PRUNED):
+    status = known_status(folder.status_file)
+    if status.state == RunState.PRUNED:
+        state, reason = PRUNED, status.error or "pruned"
+    elif status.state != RunState.FINISHED:
         config = run.config.model_copy(update={"resume": str(folder.path)})
         try:
             with build_grader(config.grader, config.model) as grader:
@@ -53,15 +62,16 @@ def execute(run: TrialRun, watch: RunWatch) -> SeedResult:
             state, reason = PRUNED, str(decision)
         except (TrainingDivergedError, PolicyDivergedError) as error:
             state, reason = DIVERGED, f"it diverged: {error}"
-    elif known_status(folder.status_file).state == RunState.PRUNED:
-        state, reason = PRUNED, known_status(folder.status_file).error or "pruned"
     return read_result(folder, run.config.seed, state=state, reason=reason)
 
 
 def read_result(
     folder: RunFolder, seed: int, *, state: str = FINISHED, reason: str | None = None
 ) -> SeedResult:
-    """Read a run's result from its folder; `reason` is given if it ended before its last step."""
+    """Read a run's result from its run directory.
+
+    `state` is finished, pruned or diverged; `reason` explains why a run ended before its last step.
+    """
     evaluations = read_evaluations(folder)
     curves = [points for name, points in evaluations.items() if name.endswith(VALIDATION_SUFFIX)]
     validation = curves[0] if curves else ()
@@ -93,14 +103,14 @@ def read_result(
 
 
 def _test_result(folder: RunFolder, point: EvaluationPoint) -> dict[str, Any]:
-    """Return an evaluation with the mean of each problem and, if problems have clusters, their numbers."""
+    """Return a record with an evaluation's scores, the mean score of each problem, and any clusters."""
     table = outcome_table([read_answers(folder, point.benchmark, point.step)])
     clusters = {} if table.cluster_P is None else {"clusters": table.cluster_P.tolist()}
     return {**point.as_record(), "problem_means": table.mean_at_k()[0].tolist(), **clusters}
 
 
 def _fall(folder: RunFolder, tests: Mapping[str, Sequence[EvaluationPoint]]) -> str | None:
-    """Return why a run's test scores count as a collapse, None if they do not."""
+    """Return a sentence if a run's test scores fell below their initial values (a collapse), else None."""
     pairs = [(points[0], points[-1]) for points in tests.values() if points[0].step == 0 < points[-1].step]
     before, after = ([problem_means(folder, pair[side]) for pair in pairs] for side in (0, 1))
     if not fell_below_start(before, after):
@@ -110,13 +120,13 @@ def _fall(folder: RunFolder, tests: Mapping[str, Sequence[EvaluationPoint]]) -> 
 
 
 def problem_means(folder: RunFolder, point: EvaluationPoint) -> tuple[float, ...]:
-    """Return the share correct of each problem in an evaluation, in the benchmark's order."""
+    """Return the fraction of correct answers for each problem of an evaluation, in the benchmark's order."""
     answers = read_answers(folder, point.benchmark, point.step)
     return tuple(correct / answers.num_samples for correct in answers.num_correct.values())
 
 
 def _begun(run: TrialRun) -> RunFolder | None:
-    """Return the folder that an earlier worker created for this run, if it still exists."""
+    """Return the run directory that an earlier worker created for this run; None if there is none."""
     runs_dir = Path(run.config.runs_dir)
     if run.run is not None:
         folder = RunFolder(runs_dir / run.run)
@@ -142,9 +152,9 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def work(url: str, name: str, runs_dir: str | None, parent: int | None, log: Callable[[str], None]) -> None:
-    """Join a sweep as a worker of this process until nothing is left to do.
+    """Run trials of a sweep as a worker in this process until no work is left.
 
-    Ctrl-C and SIGTERM stop it after the current step, with a checkpoint; it then raises `Interrupted`.
+    On Ctrl-C and SIGTERM, the worker writes a checkpoint after the current step and raises `Interrupted`.
     """
     storage = SweepStorage(url)
     check_plugins(storage, name)

@@ -1,11 +1,11 @@
-"""From configuration to the task: problems and their splits, prompts, graders, benchmarks."""
+"""The task of a run: its training, validation and test problems, and checks of their prompts."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from atrium.assemble.benchmarks import LoadedBenchmark, is_held_out, load_benchmarks, own_benchmark
 from atrium.assemble.datasets import load_dataset
@@ -13,7 +13,8 @@ from atrium.assemble.graders import grader_version
 from atrium.assemble.prompts import prompt_hashes
 from atrium.assemble.references import Loading
 from atrium.base.errors import DataError
-from atrium.base.plain_files import read_plain
+from atrium.base.nested import mapping_at
+from atrium.base.recorded import read_object
 from atrium.base.records import Problem
 from atrium.config.schema import RunConfig
 from atrium.data.problem_sets import Origin
@@ -27,14 +28,20 @@ from atrium.models.context import Context
 from atrium.runs.provenance import DataProvenance
 
 _TRAINING_SET = "the training set"
+_RECORDED = {
+    "data": ("", "the data"),
+    "prompts": ("the prompts of ", "chat template, tokenizer and transformers"),
+    "model": ("the files of model.source: ", "its files or the commit in model.revision"),
+}
+"""Recorded hashes by kind: how an error begins, and what to restore if they differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """The problems of a run, and their prompts.
+    """The problems of a run and the template of their prompts.
 
-    The best checkpoint is chosen on `validation`; results are reported on `benchmarks`. `max_new_tokens` is
-    the length limit of a completion.
+    The best checkpoint is chosen on `validation`, and results are reported on `benchmarks`. `origin` is the
+    source of the training and validation problems. `max_new_tokens` is the maximum length of a completion.
     """
 
     train: Dataset
@@ -47,10 +54,10 @@ class Task:
     def fitting_problems(
         self, encode: PromptEncoder, context: Context, log: Callable[[str], None]
     ) -> tuple[Problem, ...]:
-        """Return the training problems whose prompts leave room for a completion; log the number of others.
+        """Return the training problems whose prompts leave space for a completion within the context.
 
-        Raises `DataError` if none is left, and, if the rotary embedding sets the context, for any without
-        room.
+        The number of omitted problems is logged. Raises `DataError` if no problem is left. If the rotary
+        embedding limits the context, a single problem without space is an error too.
         """
         problems = self.train.problems
         fits = _fits(problems, encode, context.length - self.max_new_tokens)
@@ -71,7 +78,7 @@ class Task:
 
     @property
     def origins(self) -> dict[str, object]:
-        """Return the sources of all problems, and the fate of their rows, for the record."""
+        """The sources of all problems and the numbers of dropped problems, for the run's provenance."""
         return {
             "dataset": self.origin.as_record(),
             "benchmarks": {benchmark.name: benchmark.origin.as_record() for benchmark in self.benchmarks},
@@ -79,22 +86,25 @@ class Task:
 
 
 def require_room(benchmark: Benchmark, encode: PromptEncoder, context: Context) -> Benchmark:
-    """Return the benchmark; `DataError` names the first problem without room for an answer."""
+    """Return the benchmark unchanged; raise `DataError` if a prompt leaves no space for an answer."""
     wanted = benchmark.sampling.max_new_tokens
     fits = _fits(benchmark.problems, encode, context.length - wanted)
     for problem in benchmark.problems:
         if not fits(problem):
             raise DataError(
                 f"benchmark {benchmark.name!r}: the prompt of problem {problem.problem_id!r} has "
-                f"{len(encode(problem))} tokens, which with evaluation.max_new_tokens={wanted} do not fit "
-                f"into the context of {context.length} tokens{context.reason}; lower "
-                "evaluation.max_new_tokens, or remove it"
+                f"{len(encode(problem))} tokens, so evaluation.max_new_tokens={wanted} does not fit the "
+                f"context of {context.length} tokens{context.reason}; lower evaluation.max_new_tokens, "
+                "or remove the problem"
             )
     return benchmark
 
 
 def _fits(problems: Sequence[Problem], encode: PromptEncoder, room: int) -> Callable[[Problem], bool]:
-    """Return a test for prompts of at most `room` tokens; only long texts are encoded for it."""
+    """Return a function that tells whether a problem's prompt has at most `room` tokens.
+
+    Short prompts are recognized by their number of bytes, without being encoded.
+    """
     shortest = min(problems, key=lambda problem: len(problem.asked))
     # A token is at least a byte, so no prompt is longer than this one and its own text together.
     num_safe_bytes = room - len(encode(shortest))
@@ -102,7 +112,7 @@ def _fits(problems: Sequence[Problem], encode: PromptEncoder, room: int) -> Call
 
 
 def build_task(config: RunConfig, loading: Loading) -> Task:
-    """Build the configured task, with its problems fetched and checked."""
+    """Load and check the configured dataset and benchmarks, and return them as a task."""
     benchmarks: tuple[LoadedBenchmark, ...] = ()
     if not is_held_out(config.benchmark):
         benchmarks = load_benchmarks(
@@ -132,7 +142,7 @@ def build_task(config: RunConfig, loading: Loading) -> Task:
 def data_provenance(
     config: RunConfig, task: Task, encode: PromptEncoder, model_source: Mapping[str, str] | None
 ) -> DataProvenance:
-    """Return the names and digests that identify the data, prompts, grader and model of a run."""
+    """Return the versions and hashes that identify a run's problems, prompts, grader and model."""
     judged = (task.validation, *task.benchmarks)
     sets = {_TRAINING_SET: task.train.problems, **{one.name: one.problems for one in judged}}
     return DataProvenance(
@@ -147,56 +157,52 @@ def data_provenance(
 
 
 def require_same_data(recorded: Path, data: DataProvenance) -> list[str]:
-    """Raise `DataError` if problems, prompts or model differ from those in `provenance.json`.
+    """Raise `DataError` if a resumed run's problems, prompts or model differ from its recorded ones.
 
-    A resumed run must use the same data: a file may have been edited, or an unpinned repository updated.
-    Returns lines on missing entries in an older run's record.
+    They differ, for example, after a file was edited or an unpinned repository was updated. `recorded` is the
+    path of `provenance.json`. Returns lines for the log on entries that an older record lacks.
     """
-    try:
-        before = json.loads(read_plain(recorded))["data"]
-        hashes = {_TRAINING_SET: before["dataset_content_hash"], **before["benchmark_content_hashes"]}
-        prompts, source = before.get("prompt_hashes") or {}, before.get("model_source") or {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        before, hashes, prompts, source = {}, {}, {}, {}  # from before this was recorded, or cut off
+    before, now = mapping_at(read_object(recorded)[0], "data"), asdict(data)
     _require_same_generator(before.get("dataset_revision"), data.dataset_revision)
-    now = {_TRAINING_SET: data.dataset_content_hash, **(data.benchmark_content_hashes or {})}
-    comparisons = (
-        ("", hashes, now, "the data"),
-        ("the prompts of ", prompts, data.prompt_hashes, "chat template, tokenizer and transformers"),
-        ("of model.source: the ", source, data.model_source, "its files, or the commit in model.revision,"),
-    )
-    for what, old, new, cause in comparisons:
-        new = new or {}
-        is_other = bool(old and new) and not old.keys() & new.keys()  # a commit, and now a folder's files
-        if changed := [name for name, one in new.items() if is_other or old.get(name, one) != one]:
+    hashes = {
+        "data": (_problem_hashes(before), _problem_hashes(now)),
+        "prompts": (mapping_at(before, "prompt_hashes"), mapping_at(now, "prompt_hashes")),
+        "model": (mapping_at(before, "model_source"), mapping_at(now, "model_source")),
+    }
+    missing = []
+    for kind, (old, new) in hashes.items():
+        what, cause = _RECORDED[kind]
+        # No common name: for example, a commit was recorded, and now the source is a folder's files.
+        is_other = bool(old and new) and not old.keys() & new.keys()
+        if changed := [name for name, one in new.items() if is_other or old.get(name) not in (None, one)]:
             raise DataError(
-                f"{what}{', '.join(changed)} changed since this run began; restore {cause}, or start a new "
-                "run"
+                f"{what}{', '.join(changed)} changed since the run began; restore {cause} or start a new run"
             )
-    missing = [
-        name
-        for name, old, new in (("prompts", prompts, data.prompt_hashes), ("model", source, data.model_source))
-        if new and not old
-    ]
-    return (
-        [f"this run did not record its {' and '.join(missing)}; they are recorded from now on"]
-        if missing
-        else []
-    )
+        if new and not old:
+            missing.append(kind)
+    if not missing:
+        return []
+    return [f"this run did not record its {' and '.join(missing)}; they are recorded from now on"]
+
+
+def _problem_hashes(data: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return the hash of each problem set in a record of `DataProvenance`, by the name of the set."""
+    training = data.get("dataset_content_hash")
+    return {_TRAINING_SET: training, **mapping_at(data, "benchmark_content_hashes")}
 
 
 def _require_same_generator(before: str | None, now: str | None) -> None:
-    """Raise `DataError` if another version of a package generates the problems than when the run began."""
+    """Raise `DataError` if the version of the package that generates the problems has changed."""
     package = f"{PACKAGE} "
     if before and now and before != now and before.startswith(package) and now.startswith(package):
         raise DataError(
-            f"this run began with {before}, but {now} is installed, whose problems and scores may differ; "
-            f"pip install {before.replace(' ', '==')}"
+            f"the run began with {before}, but {now} is installed, whose problems and scores may differ; "
+            f"run `pip install {before.replace(' ', '==')}`"
         )
 
 
 def evaluated_benchmark(loaded: LoadedBenchmark, config: RunConfig) -> Benchmark:
-    """Return a benchmark with the sampling settings of its answers."""
+    """Combine a loaded benchmark with the run's evaluation settings: samples, sampling parameters, Pass@k."""
     evaluation = config.evaluation
     return Benchmark(
         name=loaded.name,

@@ -1,4 +1,4 @@
-"""`run_training`: from a configuration to the parts of a run, which the training loop then uses."""
+"""Construction of a training run's parts from its configuration, and the start of the training loop."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from atrium.assemble.bank import collected_from_bank
 from atrium.assemble.budget import tune_micro_batches
+from atrium.assemble.compilation import settle_compilation
 from atrium.assemble.engines import mismatch_bound
 from atrium.assemble.evaluation_key import policy_key
 from atrium.assemble.evaluation_plan import EvaluationPlan, JudgedBenchmark
@@ -29,7 +30,13 @@ from atrium.assemble.prompts import checked_encoder
 from atrium.assemble.ranks import fixed_for_ranks, joined_ranks
 from atrium.assemble.run import Run, StopRequests, opened, start_of, training_request
 from atrium.assemble.servers import build_placed_engine
-from atrium.assemble.spreading import checkpoint_store, rank_report, read_sharded, shard_models
+from atrium.assemble.spreading import (
+    checkpoint_store,
+    rank_report,
+    read_sharded,
+    shard_models,
+    taken_weights,
+)
 from atrium.assemble.task import (
     Task,
     data_provenance,
@@ -38,13 +45,14 @@ from atrium.assemble.task import (
     require_same_data,
 )
 from atrium.base.errors import Interrupted
+from atrium.base.metrics import ENGINE_QUEUE
 from atrium.base.processes import stop_requests, stopped_at_once
 from atrium.base.records import Problem
 from atrium.config.dates import dated
 from atrium.config.schema import RunConfig
 from atrium.data.problems import ProblemStream
 from atrium.data.prompts import PromptEncoder
-from atrium.engines.engine import Engine, SamplingParams
+from atrium.engines.engine import Engine, ReportsQueue, SamplingParams
 from atrium.engines.server.engine import ServerEngine
 from atrium.engines.stored_rollouts import StoredCompletion
 from atrium.evaluation.evaluator import Draws
@@ -72,11 +80,11 @@ def run_training(
     overrides: Sequence[str] = (),
     watcher: Listener | None = None,
 ) -> Path:
-    """Train as configured, or resume the run in `config.resume`; return the run's folder.
+    """Train as configured, or resume the run in `config.resume`; return the run directory.
 
-    The folder records how the run ended: at its last step, by `Interrupted` (Ctrl-C or SIGTERM, after a
-    checkpoint), or by an error. `grader` is the run's own and stays open; `overrides` are recorded as typed;
-    `watcher` receives the run's events after all other listeners, and may end it by `Pruned` or
+    The folder records how the run ended. Ctrl-C and SIGTERM write a checkpoint and raise `Interrupted`.
+    `grader` is the run's grader, which the caller closes. `overrides` are recorded as typed. `watcher`
+    receives the run's events after all other listeners, and may end the run by raising `Pruned` or
     `Interrupted`.
     """
     torch.set_num_threads(config.compute.num_threads)
@@ -93,10 +101,10 @@ def run_training(
 
 
 def _train(run: Run, grader: Grader, prepared: RunData) -> None:
-    """Build the parts of the run and run the training loop."""
+    """Build the parts of the run, then run the training loop."""
     should_stop = StopRequests(run.log)
     run.closing.enter_context(stop_requests(should_stop.ask))
-    # Until steps begin, nothing is lost by stopping at once.
+    # Before the first step, a stop request ends the run at once, since no work is lost.
     early = Interrupted("stopped before the first step of this session")
     with stopped_at_once(lambda _: early) as stop_if_asked:
         training, state = _ready(run, grader, prepared, should_stop)
@@ -106,22 +114,22 @@ def _train(run: Run, grader: Grader, prepared: RunData) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """The objects that the parts of a training run are built from, after loading a checkpoint, if any.
+    """The objects from which the parts of a training run are built; a checkpoint has already been loaded.
 
     Attributes
     ----------
     run, task
-        The open run, and its problems.
+        The open run, and the task with its problems.
     policy, encode
         The policy, and a function from a problem to the tokens of its prompt.
     digest
         The `weights_digest` of the policy's initial weights; empty if it is not needed.
     graders
-        Graders of training and of each benchmark.
+        The graders for training and for each benchmark.
     engine, reference
-        The sampling engine, and the reference policy if the method has its own.
+        The sampling engine, and the separate reference model (None if the method needs none).
     shards, optimizer_state
-        How the models are sharded over ranks, and the optimizer's state so far.
+        The sharding of the models over ranks, and the optimizer's state (empty for a new run).
     """
 
     run: Run
@@ -137,19 +145,22 @@ class RunContext:
 
     @property
     def config(self) -> RunConfig:
-        """The run's settings."""
+        """The configuration of the run."""
         return self.run.config
 
     @property
     def servers(self) -> ServerEngine | None:
-        """The engine if it samples while the trainer works, else None."""
+        """The engine if its servers sample while the trainer updates the policy, else None."""
         return self.engine if self.config.rollout.lag and isinstance(self.engine, ServerEngine) else None
 
 
 def _ready(
     run: Run, grader: Grader, prepared: RunData, should_stop: Callable[[], bool]
 ) -> tuple[Training, TrainingState]:
-    """Return the loop with its parts, and the state to resume from, after notifying the listeners."""
+    """Return the parts of the training loop, and its initial state or that of the checkpoint.
+
+    The policy's weights are sent to the engine, and the listeners are notified of the start.
+    """
     config = run.config
     for line in prepared.lines:
         run.log(line)
@@ -170,9 +181,9 @@ def _ready(
 
 
 def _context(run: Run, grader: Grader, task: Task) -> RunContext:
-    """Build the policy, the engine and other objects that the run's parts share.
+    """Build the policy, the engine and other objects that the run's parts share, and load the checkpoint.
 
-    The reference is a copy of the initial policy, before a checkpoint's weights are loaded.
+    The reference is a copy of the initial policy, so it is made before a checkpoint's weights are loaded.
     """
     config, ranks, checkpoint = run.config, run.ranks, run.checkpoint
     policy, digest, encode = _identified(run, task, _first_policy(run))
@@ -182,15 +193,16 @@ def _context(run: Run, grader: Grader, task: Task) -> RunContext:
         run.log(f"note: {note}")
     if config.rollout.continuous:
         run.log("note: rollout.continuous=true is not repeatable: the order of completions depends on timing")
+    weights = taken_weights(policy, ranks)
     reference = build_reference(config, policy)
     if checkpoint is not None and ranks.is_alone:
         restore_weights(policy, checkpoint.policy)
         if reference is not None and checkpoint.reference is not None:
             reference.load(checkpoint.reference)
-    run.listener.phase("starting the engine")
-    engine = build_placed_engine(run, policy)
-    run.closing.callback(engine.close)
-    shards = shard_models(run, policy, reference)
+    # An engine in this process is built before the model is sharded; servers start after sharding.
+    inside = None if config.rollout.placement == "server" else _started_engine(run, policy)
+    shards = shard_models(run, policy, reference, weights)
+    engine = inside or _started_engine(run, policy)
     optimizer_state: Mapping[str, Tensor] = checkpoint.optimizer if checkpoint else {}
     if checkpoint is not None and not ranks.is_alone:
         optimizer_state = read_sharded(checkpoint, policy, reference, ranks)
@@ -208,21 +220,33 @@ def _context(run: Run, grader: Grader, task: Task) -> RunContext:
     )
 
 
+def _started_engine(run: Run, policy: Policy) -> Engine:
+    run.listener.phase("starting the engine")
+    engine = build_placed_engine(run, policy)
+    run.closing.callback(engine.close)
+    if isinstance(engine, ReportsQueue):
+        run.gauges[ENGINE_QUEUE.name] = lambda: engine.num_pending
+    return engine
+
+
 def _first_policy(run: Run) -> Policy:
-    """Build the policy that training began with."""
-    with run.ranks.first_alone("loading the model"):
-        # A policy that will be sharded is loaded into the host's memory first.
-        device = None if run.ranks.is_alone else "cpu"
+    """Build the policy at the start of training, without a checkpoint.
+
+    With several ranks, only rank 0 loads the weights.
+    """
+    ranks = run.ranks
+    with ranks.first_alone("loading the model"):
+        device = None if ranks.is_alone else "cpu" if ranks.is_first else "meta"
         policy = build_policy(run.config, run.folder.cache_dir, run.listener, device=device)
     copy_out_of_mmap(policy.model)
     return policy
 
 
 def _identified(run: Run, task: Task, policy: Policy) -> tuple[Policy, str, PromptEncoder]:
-    """Return the policy, the digest of its initial weights, and its prompts, after recording them.
+    """Record the run's provenance; return the policy, the digest of its initial weights, and its encoder.
 
-    A resumed run compares them with its record. The files next to a resumed policy's weights are those of its
-    checkpoint.
+    In a resumed run, data and model must match the record, and the policy gets the tokenizer and
+    configuration files of its checkpoint. The digest is empty if it is not needed.
     """
     config, first = run.config, run.ranks.is_first
     is_loaded = isinstance(config.model, HubModelSettings) and config.model.weights == "pretrained"
@@ -246,7 +270,10 @@ def _identified(run: Run, task: Task, policy: Policy) -> tuple[Policy, str, Prom
 def _training(
     context: RunContext, stored: Sequence[StoredCompletion] | None, should_stop: Callable[[], bool]
 ) -> Training:
-    """Build the loop's parts; `stored` are the completions of a bank."""
+    """Build the parts of the training loop.
+
+    `stored` holds the stored completions to train on; with None, the run samples its completions.
+    """
     run, config, policy = context.run, context.config, context.policy
     problems = context.task.fitting_problems(context.encode, policy.context, run.log)
     collector = _collector(context, problems)
@@ -283,11 +310,15 @@ def _training(
 
 
 def _updater(context: RunContext, longest: int) -> PolicyUpdater:
-    """Build the policy's updater, with micro-batches that fit; `longest` is the longest prompt in tokens."""
+    """Build the policy's updater, with micro-batches that fit into memory.
+
+    `longest` is the length of the longest prompt in tokens.
+    """
     run, policy, shards = context.run, context.policy, context.shards
     longest_row = min(policy.context_length, longest + run.config.rollout.max_new_tokens)
     forward = build_forward(run.config, policy.model, sharded=shards.policy)
     run = settle_packing(run, forward, longest_prompt=longest, longest=longest_row)
+    run = settle_compilation(run, policy.model)
     config = run.config
     faults = FaultHandling(
         max_skipped=config.optimizer.max_skipped_updates,
@@ -297,14 +328,14 @@ def _updater(context: RunContext, longest: int) -> PolicyUpdater:
     updater = build_updater(
         config, policy, context.reference, context.optimizer_state, faults, run.ranks, shards
     )
-    context.engine.release_memory()  # as in updates
+    context.engine.release_memory()  # trials need the same free memory as updates
     if (limit_mb := config.compute.memory_limit_mb) is not None:
         updater = replace(updater, memory_limit=memory_limit(config.compute.device, limit_mb))
     return tune_micro_batches(run, updater, longest=longest_row)
 
 
 def _evaluation(context: RunContext) -> EvaluationPlan:
-    """Build the evaluation of validation problems and benchmarks, each with its grader."""
+    """Build the evaluations on the validation problems and the benchmarks, each with its grader."""
     run, config, policy = context.run, context.config, context.policy
     validation, *tests = (
         JudgedBenchmark(
@@ -330,7 +361,7 @@ def _evaluation(context: RunContext) -> EvaluationPlan:
 
 
 def _collector(context: RunContext, problems: Sequence[Problem]) -> RolloutCollector:
-    """Build the collector, which turns problems into graded groups."""
+    """Build the collector, which samples and grades groups of completions for `problems`."""
     run, config, rollout = context.run, context.config, context.config.rollout
     has_thread = context.servers is not None and not rollout.continuous
     return RolloutCollector(
@@ -356,7 +387,7 @@ def _collector(context: RunContext, problems: Sequence[Problem]) -> RolloutColle
 
 
 def _profiler(run: Run) -> StepProfiler | None:
-    """Return the profiler of the requested step, or None."""
+    """Return the profiler for `compute.profile_step`, or None if that is not set or this is not rank 0."""
     step = run.config.compute.profile_step
     if step is None or not run.ranks.is_first:
         return None

@@ -1,7 +1,7 @@
-"""Atomic file writes: after a crash a file holds its old or its new content, never a mixture.
+"""Atomic file writes: after a crash a file contains its old or its new content, never a mixture.
 
-A file is written next to its target, flushed to disk and renamed over it; the folder's entry is flushed too.
-Files that grow line by line are written by `json_lines`.
+A temporary file is written next to the target, flushed to disk, and renamed to the target; the folder's entry
+is flushed too. Files that grow line by line are written by `json_lines`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TEMPORARY_PREFIX = ".tmp-"
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path next to `path`; it is renamed to `path` on success and deleted on failure.
 
-    Raises `OSError` where the disk is full or the folder is not writable; `path` is then unchanged.
+    Raises `OSError` if the disk is full or the folder is not writable; `path` is then unchanged.
     """
     temporary = path.with_name(f"{TEMPORARY_PREFIX}{secrets.token_hex(4)}-{path.name}")
     try:
@@ -43,13 +43,16 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Mapping[str, object]) -> None:
-    """Write an object as indented standard JSON; NaN and infinities become text (`"NaN"`)."""
+    """Write an object atomically as indented standard JSON; NaN and infinities become text (`"NaN"`)."""
     text = json.dumps(standard_json(value), indent=2, allow_nan=False)
     write_text(path, text + "\n")
 
 
 def standard_json(value: object) -> object:
-    """Return the value with NaN, infinities, paths and other non-JSON values replaced by text."""
+    """Return the value in standard JSON types: NaN, infinities and paths become text.
+
+    Scalars of numpy and torch become numbers, and tuples lists. Raises `TypeError` for any other type.
+    """
     match value:
         case bool() | int() | str() | None:
             return value
@@ -63,7 +66,7 @@ def standard_json(value: object) -> object:
             return os.fspath(value)
         case _ if hasattr(value, "item"):  # a scalar of numpy or torch, without importing either
             return standard_json(value.item())
-    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
+    raise TypeError(f"a value of type {type(value).__name__} cannot be written as JSON")
 
 
 _NAMES = {math.inf: "Infinity", -math.inf: "-Infinity"}
@@ -83,7 +86,7 @@ def sync_folder(path: Path) -> None:
 
 @contextmanager
 def explained(action: str, path: Path) -> Iterator[None]:
-    """Turn an `OSError` inside the block into a `RunFolderError` that names the failed action."""
+    """Turn an `OSError` in the body into a `RunFolderError` of the form "cannot ACTION PATH: REASON"."""
     try:
         yield
     except OSError as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def install_command(extra: str) -> str:
-    """Return the command, in backticks, that installs an extra: make in a checkout, else the wheel."""
+    """Return the command, in backticks, that installs an optional extra: `make` in a checkout, else `pip`."""
     is_checkout = (Path(__file__).parents[3] / "Makefile").is_file()
     return f"`make install EXTRAS={extra}`" if is_checkout else f"`pip install 'FILE.whl[{extra}]'`"
 
@@ -20,11 +20,11 @@ class AtriumError(Exception):
 
     exit_code = 1
     cause = "error"
-    """The cause that `status.json` records for a run ended by this error."""
+    """The cause that `status.json` records if this error ends a run."""
 
     @property
     def line(self) -> str:
-        """Return the message without line breaks."""
+        """The message on one line."""
         return " ".join(str(self).split())
 
 
@@ -50,14 +50,14 @@ class MissingDependencyError(AtriumError):
 
 
 class RunFolderError(AtriumError):
-    """A run folder is missing, not writable, from an incompatible version, or unsuitable for the request."""
+    """A run directory is missing, not writable, unsuitable for the request, or of an incompatible version."""
 
     exit_code = 2
     cause = "run_folder"
 
 
 class CheckpointError(AtriumError):
-    """A checkpoint is missing, damaged, or belongs to other settings."""
+    """A checkpoint is missing, damaged, or does not fit the settings."""
 
     exit_code = 2
     cause = "checkpoint"
@@ -71,13 +71,13 @@ class DataError(AtriumError):
 
 
 class EngineError(AtriumError):
-    """An engine failed, or generated from other weights or another distribution than the policy's."""
+    """An engine failed, or sampled from other weights or another distribution than the policy's."""
 
     cause = "engine"
 
 
 class GraderError(AtriumError):
-    """The grader itself failed and cannot continue; no answer may be counted as wrong because of it."""
+    """The grader failed and cannot continue; answers without a verdict must not count as wrong."""
 
     cause = "grader"
 
@@ -102,7 +102,7 @@ class TrainingDivergedError(AtriumError):
 
 
 class RankError(AtriumError):
-    """Another process of the run exited, hangs or failed; the message names it and its last activity."""
+    """Another process of the run exited, hangs or failed; the message says which, and its last activity."""
 
     cause = "lost_process"
 
@@ -114,14 +114,14 @@ class MemoryExhaustedError(AtriumError):
 
 
 class SweepError(AtriumError):
-    """A sweep's storage is missing, locked, full or damaged; its runs are unchanged."""
+    """A sweep's storage is missing, locked, full or damaged; the sweep's runs are unchanged."""
 
 
-class Pruned(AtriumError):  # noqa: N818 - it is a decision that was carried out, not an error
-    """The run was stopped early because it can no longer win, or has collapsed."""
+class Pruned(AtriumError):  # noqa: N818 - a decision of a sweep, not an error
+    """A sweep stopped the run early because the run can no longer win or has collapsed."""
 
 
-class Interrupted(AtriumError):  # noqa: N818 - it is a request that was honoured, not an error
+class Interrupted(AtriumError):  # noqa: N818 - a request of the user, not an error
     """The run received Ctrl-C, SIGTERM or SIGHUP and stopped after its last complete step."""
 
     exit_code = 130

@@ -1,8 +1,8 @@
-"""JSON Lines files: writers that append whole lines, and readers that tolerate a truncated end.
+"""JSON Lines files: a writer that appends whole lines, and readers that tolerate a truncated last line.
 
-A writer appends whole lines only and removes a line that a full disk truncated. A reader stops before an
-incomplete last line (still being written, or its writer was killed) and counts lines that do not hold
-objects.
+If the disk becomes full, the writer removes the line that it could not complete. Readers stop before an
+incomplete last line (which is still being written, or whose writer was killed). They count complete lines
+that do not contain a JSON object.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Record = dict[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonLines:
-    """Lines read from a file: the objects in order, the next offset, and the number of unreadable lines."""
+    """The objects read from a file, the byte offset for the next read, and the number of unreadable lines."""
 
     records: tuple[Record, ...]
     next_offset: int
@@ -37,7 +37,7 @@ def encode_line(record: Record) -> bytes:
 
 
 def decode_line(line: bytes) -> Record | None:
-    """Return the object on a line, or None if the line does not hold one."""
+    """Return the JSON object in a line, or None if the line contains no object."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
@@ -46,9 +46,9 @@ def decode_line(line: bytes) -> Record | None:
 
 
 def read_json_lines(path: Path, offset: int = 0) -> JsonLines:
-    """Read the complete lines from byte `offset` on; none if the file is missing.
+    """Read the complete lines from byte `offset` on; the result is empty if the file is missing.
 
-    Raises `OSError` if unreadable.
+    Raises `OSError` if an existing file cannot be read.
     """
     try:
         data = read_plain(path, MAX_LINES_BYTES, offset=offset)
@@ -65,7 +65,10 @@ def read_json_lines(path: Path, offset: int = 0) -> JsonLines:
 
 
 def split_lines(path: Path, wanted: Callable[[Record], bool]) -> tuple[bytes, bytes]:
-    """Return the lines of the wanted objects, and all other lines (unwanted, broken, or incomplete)."""
+    """Return the lines whose object `wanted` accepts, and all other lines, including broken ones.
+
+    Both results are empty if the file is missing.
+    """
     try:
         data = read_plain(path, MAX_LINES_BYTES)
     except FileNotFoundError:
@@ -79,7 +82,10 @@ def split_lines(path: Path, wanted: Callable[[Record], bool]) -> tuple[bytes, by
 
 
 def keep_lines(path: Path, wanted: Callable[[Record], bool]) -> None:
-    """Rewrite the file with the wanted objects only, byte for byte; broken lines are dropped."""
+    """Remove all lines from the file whose object `wanted` does not accept, and broken lines.
+
+    The remaining lines are unchanged, and the file is replaced atomically.
+    """
     kept, cut = split_lines(path, wanted)
     if cut:
         with replacing(path) as temporary:
@@ -87,7 +93,7 @@ def keep_lines(path: Path, wanted: Callable[[Record], bool]) -> None:
 
 
 class JsonLinesWriter:
-    """Appends to one file, after truncating an incomplete last line left by an earlier writer."""
+    """A writer that appends records to one file; an incomplete last line of an earlier writer is removed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -99,12 +105,12 @@ class JsonLinesWriter:
         self._pending: list[bytes] = []
 
     def append(self, record: Record) -> None:
-        """Write pending lines, then the record. On `OSError` the record stays pending, in order."""
+        """Write pending lines, then the record. If `OSError` is raised, unwritten lines stay pending."""
         self._pending.append(encode_line(record))
         self.flush()
 
     def flush(self) -> None:
-        """Write pending lines; raises `OSError` and leaves only complete lines if the disk is full."""
+        """Write pending lines; if the disk is full, remove the incomplete line and raise `OSError`."""
         while self._pending:
             line = self._pending[0]
             try:
@@ -118,21 +124,21 @@ class JsonLinesWriter:
             del self._pending[0]
 
     def sync(self) -> None:
-        """Write pending lines and flush the file to disk."""
+        """Write pending lines, and flush the file to disk."""
         self.flush()
         os.fsync(self._descriptor)
 
     def is_in_place(self) -> bool:
-        """Return whether the open file is still the one at its path, neither removed nor moved."""
+        """Return whether the path still refers to the open file, which was neither removed nor moved."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
-            return True  # the next writer reports the problem
+            return True  # unknown; the next write reports the problem
 
     def close(self) -> None:
-        """Close the file; pending lines are lost. Harmless when called twice."""
+        """Close the file; pending lines are lost. A second call has no effect."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

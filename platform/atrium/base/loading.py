@@ -1,4 +1,4 @@
-"""Libraries: which version is installed, and importing large ones without the garbage collector."""
+"""The installed version of a package, and faster imports of large packages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from importlib import metadata
 
 
 def installed_version(distribution: str) -> str | None:
-    """Return the version of a distribution, or None if it is not installed."""
+    """Return the installed version of a package, or None if it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -19,12 +19,15 @@ def installed_version(distribution: str) -> str | None:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Import with the garbage collector off, then freeze the created objects, which live until exit."""
+    """Turn off the garbage collector for imports in the body, which makes them faster.
+
+    The imported objects live until exit, so later collections skip them (`gc.freeze`).
+    """
     num_modules = len(sys.modules)
     gc.disable()
     try:
         yield
     finally:
-        if len(sys.modules) > num_modules:  # otherwise garbage of an earlier run would be frozen too
+        if len(sys.modules) > num_modules:  # without new modules, only garbage of an earlier run would freeze
             gc.freeze()
         gc.enable()

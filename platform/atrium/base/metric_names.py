@@ -1,4 +1,4 @@
-"""Names that TRL and verl use for training metrics of Atrium, where both mean the same quantity."""
+"""TRL's and verl's names for training metrics of Atrium, for quantities with the same definition."""
 
 from __future__ import annotations
 
@@ -38,20 +38,23 @@ VERL: Mapping[str, Quantity] = {
     "timing_s/gen": metrics.ROLLOUT_S,
 }
 PG_CLIPFRAC = "actor/pg_clipfrac"
-"""verl's share of tokens clipped on either side: the sum of Atrium's `clip_high_frac` and `clip_low_frac`."""
+"""verl's name for the share of clipped tokens, the sum of Atrium's `clip_high_frac` and `clip_low_frac`."""
 CLIP_FRAC = "objective/clip_frac"
-"""The name of that sum in imported curves."""
+"""Atrium's name for the share of clipped tokens in imported curves."""
 CLIP_FRAC_NAMES = {"trl": "clip_ratio/region_mean", "verl": PG_CLIPFRAC}
 _ALL = {
     **{name: quantity.name for name, quantity in (*TRL.items(), *VERL.items())},
     **dict.fromkeys(CLIP_FRAC_NAMES.values(), CLIP_FRAC),
 }
 _BESIDE = ("train/", "train_", "")
-"""Prefixes that trackers put before TRL's names."""
+"""Prefixes of metric names in trackers, which may precede the names of TRL and verl."""
 
 
 def mapped(values: Mapping[str, object]) -> dict[str, float]:
-    """Return the finite numbers of one step under Atrium's names; unknown names are kept."""
+    """Return the finite numbers of one step under Atrium's names; unknown names are kept.
+
+    `step` and `time` are left out.
+    """
     found: dict[str, float] = {}
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -65,10 +68,10 @@ def mapped(values: Mapping[str, object]) -> dict[str, float]:
 
 
 def renamed(values: Mapping[str, float], names: str) -> dict[str, float]:
-    """Return the numbers of one step under TRL's or verl's names; metrics without a counterpart keep theirs.
+    """Return the numbers of one step under the names of a library: `names` is "atrium", "trl" or "verl".
 
-    The share of tokens clipped on either side is added: both have it, whereas Atrium records each side
-    separately.
+    Metrics without a counterpart keep their names. For TRL and verl, the share of clipped tokens is added,
+    since Atrium records only the shares of tokens clipped on each side.
     """
     if names not in CLIP_FRAC_NAMES:
         return dict(values)
@@ -81,6 +84,6 @@ def renamed(values: Mapping[str, float], names: str) -> dict[str, float]:
 
 
 def known_words(names: list[str]) -> str:
-    """Describe how many of the names are Atrium's after mapping."""
+    """Return a clause that says how many of the metric names of another library have a name in Atrium."""
     num = sum(any(name == f"{p}{one}" for p in _BESIDE for one in _ALL) for name in names)
     return f"{num} of {len(names)} metrics map to Atrium's names"

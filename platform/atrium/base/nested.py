@@ -1,4 +1,4 @@
-"""Nested settings addressed by dotted keys, as one flat mapping or one at a time."""
+"""Access to nested settings by dotted keys such as `algorithm.name`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def flattened(settings: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Return nested settings by dotted key, in order; empty sections count as values.
+    """Return nested settings as one mapping by dotted key, in order; an empty section is kept as a value.
 
     >>> flattened({"a": {"b": 1, "c": {"d": None}}, "e": {}})
     {'a.b': 1, 'a.c.d': None, 'e': {}}
@@ -23,7 +23,7 @@ def flattened(settings: Mapping[str, object], prefix: str = "") -> dict[str, obj
 
 
 def flattened_text(settings: Mapping[str, object]) -> dict[str, str]:
-    """Return nested settings by dotted key, each value as JSON without quotes."""
+    """Return nested settings as one mapping by dotted key; values are JSON text, strings without quotes."""
     return {key: _text(value) for key, value in flattened(settings).items()}
 
 
@@ -32,11 +32,11 @@ def _text(value: object) -> str:
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         return json.dumps(value)
-    return repr(value)  # the JSON text, ten times faster; tables flatten thousands of numbers
+    return repr(value)  # same text as json.dumps but ten times faster, for tables with thousands of numbers
 
 
 def setting(config: Mapping[str, object], key: str) -> object:
-    """Return the value at a dotted key such as `algorithm.name`, or None if there is none."""
+    """Return the value at a dotted key such as `algorithm.name`, or None if the key is missing."""
     value: object = config
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -44,7 +44,7 @@ def setting(config: Mapping[str, object], key: str) -> object:
 
 
 def mapping_at(config: Mapping[str, object], key: str) -> Mapping[str, Any]:
-    """Return the mapping at a dotted key; empty if there is none."""
+    """Return the mapping at a dotted key; empty if the key is missing or its value is not a mapping."""
     value = setting(config, key)
     return value if isinstance(value, Mapping) else {}
 

@@ -1,9 +1,8 @@
-"""Plugins: user modules that declare parts, from installed packages and from the command line.
+"""Plugins: user-written Python modules that add parts to Atrium, such as rewards or graders.
 
-A plugin is loaded by `--plugin FILE.py` after any command, or by the entry points (group
-`atrium.base.plugins`) of an installed package. YAML, run folders and checkpoints never name code, so copied
-files are never executed. A plugin is imported before the settings are declared, so that they include its
-classes.
+A plugin is a file (`--plugin FILE.py` after any command), or an installed package with entry points in the
+group `atrium.base.plugins`. Code is never loaded from YAML files, run directories or checkpoints. Plugins are
+imported before the settings classes are declared, so that the settings include the plugins' classes.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ _DIGITS = 12
 class Plugin:
     """A loaded plugin.
 
-    `name` is the name of its file or distribution; `sha256` is the digest of the file, or of the
-    distribution's modules. A file also has `path` and `source`; a distribution has `version`.
+    `name` is the name of the file or installed package, and `sha256` the digest of the file or of the
+    package's modules. Only a file has `path` and `source`, and only a package has `version`.
     """
 
     name: str
@@ -46,7 +45,7 @@ class Plugin:
         return f"{self.name}{f' {self.version}' if self.version else ''} ({self.sha256[:_DIGITS]})"
 
     def as_record(self) -> dict[str, str | None]:
-        """Return the identification that records contain."""
+        """Return the name, version and digest for a run's provenance."""
         return {"name": self.name, "version": self.version, "sha256": self.sha256}
 
 
@@ -55,25 +54,25 @@ _installed_folders: list[str] = []
 
 
 def loaded() -> tuple[Plugin, ...]:
-    """Return the plugins of this process."""
+    """Return the plugins that this process has loaded."""
     return tuple(_loaded.values())
 
 
 def records() -> list[dict[str, str | None]]:
-    """Return the plugins of this process as records contain them."""
+    """Return the names, versions and digests of the loaded plugins for a run's provenance."""
     return [plugin.as_record() for plugin in loaded()]
 
 
 def flags() -> list[str]:
-    """Return the command-line flags that load the same plugins; installed ones load automatically."""
+    """Return the command-line flags that load the same plugins; installed packages load automatically."""
     return [word for plugin in loaded() if plugin.path for word in (FLAG, str(plugin.path))]
 
 
 def load(files: Sequence[str] = ()) -> None:
-    """Import the installed plugins and these files; loaded ones are left as they are.
+    """Import the installed plugins and the given files, except for those that are already loaded.
 
-    Raises `ConfigError` for a file that is missing, lies in a run folder, has the same name as another, or
-    fails, and `RuntimeError` if the settings of this process were already declared.
+    Raises `ConfigError` if a file is missing, is in a run directory, has the name of another plugin, or
+    raises an error. Raises `RuntimeError` if this process has already declared the settings classes.
     """
     for distribution, modules in sorted(_installed().items()):
         if distribution not in _loaded:
@@ -88,11 +87,14 @@ def load(files: Sequence[str] = ()) -> None:
             _run(plugin, f"{FLAG} {file}")
             _loaded[path.name] = plugin
         elif (known.path, known.sha256) != (path, digest):
-            raise ConfigError(f"{FLAG} {file}: another {path.name} is already loaded; rename one of them")
+            raise ConfigError(
+                f"{FLAG} {file}: another plugin with the name {path.name} is already loaded; rename one "
+                "of the files"
+            )
 
 
 def note_changes(provenance_file: Path) -> list[str]:
-    """Print and return how the plugins of this process differ from those of a run; see `changes`."""
+    """Print and return the lines of `changes` for the plugins in a run's provenance file."""
     recorded, _ = read_object(provenance_file)
     lines = changes(recorded.get("plugins"))
     for line in lines:
@@ -101,16 +103,17 @@ def note_changes(provenance_file: Path) -> list[str]:
 
 
 def changes(recorded: object) -> list[str]:
-    """Return how the plugins of this process differ from the recorded ones, one line each.
+    """Return a line for each loaded plugin that `recorded` lacks or lists with another digest.
 
-    Raises `ConfigError` if a recorded plugin is not loaded.
+    `recorded` is the result of `records` in a run's provenance. Raises `ConfigError` if a recorded plugin is
+    not loaded.
     """
     named = {str(one["name"]): one for one in _mappings(recorded)}
     for name, one in named.items():
         if name not in _loaded:
             how = f"{FLAG} {name}" if name.endswith(".py") else "its package, installed"
             raise ConfigError(
-                f"plugin {name} (sha256 {one.get('sha256')}) is in the record but not loaded; load it "
+                f"plugin {name} (sha256 {one.get('sha256')}) is recorded but not loaded; load the plugin "
                 f"again: {how}"
             )
     lines = []
@@ -133,18 +136,18 @@ def _mappings(recorded: object) -> Iterator[Mapping[str, object]]:
 def _checked(file: str) -> Path:
     path = Path(file).expanduser().resolve()
     if path.suffix != ".py" or not path.is_file():
-        raise ConfigError(f"{FLAG} {file}: there is no such Python file")
+        raise ConfigError(f"{FLAG} {file}: there is no such Python file; give the path of a .py file")
     for folder in path.parents:
         if (folder / "status.json").is_file():
             raise ConfigError(
-                f"{FLAG} {file}: lies in the run folder {folder}, whose files are never executed; give the "
-                "original file"
+                f"{FLAG} {file}: files in a run directory ({folder}) cannot be executed; give the original "
+                "file"
             )
     return path
 
 
 def _run(plugin: Plugin, said: str) -> None:
-    """Execute exactly the bytes that were hashed."""
+    """Execute the source from which the plugin's digest was computed, without reading the file again."""
     assert plugin.path is not None
     _check_in_time(plugin.name)
     name = f"atrium_plugin_{plugin.path.stem}"
@@ -159,7 +162,7 @@ def _run(plugin: Plugin, said: str) -> None:
 
 
 def _installed() -> dict[str, list[str]]:
-    """Return the modules that installed distributions name as plugins, by distribution."""
+    """Return the modules that installed packages declare as plugins, by package."""
     from importlib import metadata  # only when a command runs: `atrium --help` works without it
 
     found: dict[str, list[str]] = {}
@@ -191,14 +194,14 @@ def _load_installed(name: str, modules: Sequence[str]) -> Plugin:
 def _check_in_time(name: str) -> None:
     if _SETTINGS in sys.modules:
         raise RuntimeError(
-            f"the plugin {name} is loaded after {_SETTINGS}, which would not know it; call "
+            f"the plugin {name} must be loaded before {_SETTINGS}, which reads the known kinds; call "
             "atrium.base.plugins.load before importing anything that reads settings"
         )
 
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Re-raise an error from a plugin's code as a `PluginError` that names file, line and function."""
+    """Turn an error raised by a plugin's code into a `PluginError` that names file, line and function."""
     try:
         yield
     except AtriumError:
@@ -221,7 +224,7 @@ def _is_plugins(file: str) -> bool:
 
 
 def _failed(said: str, error: BaseException, path: str) -> ConfigError:
-    """Return an error with the cause and the line of the plugin that failed."""
+    """Return the error for a plugin that could not be imported, with the cause and the line."""
     line = error.lineno if isinstance(error, SyntaxError) and error.filename == path else None
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     if line is None and frames:

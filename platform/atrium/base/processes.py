@@ -1,4 +1,4 @@
-"""Processes: liveness checks, stop signals, and a limit on memory."""
+"""Functions for processes: a check that one is running, handlers for stop signals, and a memory limit."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ END_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end any command; SIGHUP means that its terminal was closed."""
 
 STOP_SIGNALS = (signal.SIGINT, *END_SIGNALS, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that stop a run; SLURM sends the last two before a job's time limit."""
+"""Signals that stop a run; SLURM sends SIGUSR1 or SIGUSR2 before a job's time limit."""
 
 CLOCK_TOLERANCE_S = 60.0
-"""Largest difference between two readings of a process's start time if the clock was adjusted in between."""
+"""Tolerance in comparisons of a process's start time, which changes if the clock is adjusted."""
 
 
 def is_alive(pid: int, started: float | None = None) -> bool:
-    """Return whether process `pid` is running and, if `started` is given, started at that time."""
+    """Return whether process `pid` is running; if `started` is given, it must have started at that time.
+
+    `started` is in seconds since 1970.
+    """
     if not 0 < pid < 2**31:
         return False
     try:
@@ -36,9 +39,9 @@ def is_alive(pid: int, started: float | None = None) -> bool:
 
 @contextmanager
 def stop_requests(ask: Callable[[int], None], signals: Sequence[int] = STOP_SIGNALS) -> Iterator[None]:
-    """Call `ask` for each of these signals that arrives while the body runs.
+    """Call `ask(number)` for each of `signals` that arrives while the body runs.
 
-    If SIGHUP is ignored it stays ignored: `nohup` asks for a command to outlive its terminal.
+    An ignored SIGHUP stays ignored, because `nohup` must keep a command running after its terminal closes.
     """
     before = {
         number: signal.signal(number, lambda number, _: ask(number))
@@ -56,11 +59,11 @@ def stop_requests(ask: Callable[[int], None], signals: Sequence[int] = STOP_SIGN
 def stopped_at_once(
     error: Callable[[int], Exception], signals: Sequence[int] = STOP_SIGNALS
 ) -> Iterator[Callable[[], None]]:
-    """Raise `error` as soon as a signal arrives in the body; yields a function that raises it again.
+    """Raise `error(signal)` as soon as one of `signals` arrives in the body.
 
-    An exception raised by a signal handler is lost in a finalizer, and a library may swallow or replace it.
-    Any exception that leaves the body after a signal is therefore replaced, and the body calls the yielded
-    function at safe points.
+    The exception may get lost, because Python ignores it in a finalizer and a library may catch or replace
+    it. Therefore, any exception that leaves the body after a signal is replaced by `error(signal)`. The
+    yielded function also raises it after a signal; the body should call it at suitable points.
     """
     arrived: list[int] = []
 
@@ -82,9 +85,9 @@ def stopped_at_once(
 
 @contextmanager
 def bounded_memory(more_bytes: int) -> Iterator[None]:
-    """Let allocations in the body fail once this process uses `more_bytes` more than on entry.
+    """Let allocations in the body fail if the memory of the process grows by more than `more_bytes`.
 
-    The limit applies to the address space of all threads (Linux; macOS does not enforce it).
+    The limit applies to the address space of the whole process. macOS does not enforce it.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     wanted = psutil.Process().memory_info().vms + more_bytes

@@ -1,4 +1,4 @@
-"""Tolerant readers for recorded JSON: missing values and values of another type become None or empty."""
+"""Tolerant readers for recorded JSON: missing values and values of a wrong type become None or empty."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def read_object(path: Path) -> tuple[Mapping[str, object], str | None]:
-    """Return the object in a JSON file and None, or an empty object and the reason."""
+    """Return the object in a JSON file and None, or an empty object and the reason why it cannot be read."""
     try:
         content = json.loads(read_plain(path))
     except FileNotFoundError:
@@ -31,19 +31,19 @@ def read_object(path: Path) -> tuple[Mapping[str, object], str | None]:
 
 
 def as_integer(value: object) -> int | None:
-    """Return the value if it is a whole number, else None."""
+    """Return the value if it is an `int` and not a `bool`, else None."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def as_number(value: object) -> float | None:
-    """Return the value as a number, including `"NaN"`, `"Infinity"` and `"-Infinity"`, else None."""
+    """Return the value as a float if it is a number, `"NaN"`, `"Infinity"` or `"-Infinity"`, else None."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     return _NOT_FINITE.get(value) if isinstance(value, str) else None
 
 
 def number_or_nan(value: object) -> float:
-    """Return the value as a number, or NaN."""
+    """Return the value as a float as in `as_number`, but NaN instead of None."""
     found = as_number(value)
     return math.nan if found is None else found
 

@@ -1,8 +1,7 @@
 """Frozen records shared by all layers: problems, completions, verdicts and rollouts.
 
-The records have only small derived properties, and this module imports nothing else of Atrium. Token ids are
-int32 arrays and log-probabilities float32 arrays in nats, because a batch of long completions holds tens of
-millions of them.
+This module imports no other module of Atrium. Token ids are int32 arrays, and log-probabilities are float32
+arrays in nats, because a batch of long completions contains tens of millions of them.
 """
 
 from __future__ import annotations
@@ -17,19 +16,20 @@ from numpy.typing import NDArray
 
 TokenIds = NDArray[np.int32]
 Logprobs = NDArray[np.float32]
+Floats = NDArray[np.float64]
 NamedRewards = Mapping[str, tuple[float | None, float]]
-"""The named rewards of a completion: each one's value (None if it abstained) and weight."""
+"""The named rewards of a completion: the value (None if the reward abstained) and the weight of each."""
 OwnTokens = NDArray[np.bool_]
 
 STORED_VERSION = -1
-"""Weight version of completions read from disk, which no weights of this run sampled."""
+"""Weight version of stored completions, which were not sampled by this run."""
 
 REASONING_MARKERS = ("<think>", "</think>")
-"""Markers around a completion's reasoning, which is not graded: start and end."""
+"""Start and end markers of a completion's reasoning, which is not graded."""
 
 
 class VerdictKind(StrEnum):
-    """The grader's finding about one completion."""
+    """The kinds of a grader's verdict on a completion."""
 
     CORRECT = "correct"
     INCORRECT = "incorrect"
@@ -39,14 +39,14 @@ class VerdictKind(StrEnum):
 
 
 class FinishReason(StrEnum):
-    """Reason why generation ended: the model emitted its stop token, or the length limit was reached."""
+    """The reasons why a completion ended: the model sampled a stop token, or the length limit was reached."""
 
     STOP = "stop"
     LENGTH = "length"
 
 
 CLUSTER = "cluster"
-"""Metadata key that names a problem's contest, source, template or paraphrase."""
+"""Metadata key of a problem's cluster: its contest, source or template, which related problems share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +54,9 @@ class Problem:
     """A question with a verifiable answer.
 
     `problem_id` is unique within its dataset and stable between loads. `answer` is the reference answer as
-    text, without a box. `metadata` holds the keys used in breakdowns, such as `level`, `subject` and
-    `cluster`. `turns` are the earlier turns of a conversation, each a role (system, user, assistant) and a
-    text. `verifier` holds JSON values that only the verifier reads.
+    text, without a box. `metadata` contains the keys used in breakdowns, such as `level`, `subject` and
+    `cluster`. `turns` are the earlier turns of a conversation, each with a role (system, user, assistant)
+    and a text. `verifier` contains JSON values for the verifier.
     """
 
     problem_id: str
@@ -68,21 +68,21 @@ class Problem:
 
     @property
     def asked(self) -> str:
-        """The text of the earlier turns and of the question."""
+        """The texts of the earlier turns and the question, joined by line breaks."""
         return "\n".join((*(text for _, text in self.turns), self.question))
 
     @property
     def judged_by(self) -> Mapping[str, Any]:
-        """The metadata and the verifier's own values, which a verifier may use to judge."""
+        """The metadata and the values for the verifier, which a verifier may use to grade an answer."""
         return {**self.metadata, **self.verifier}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The grader's judgment of one completion, and its reason.
+    """The grader's verdict on one completion, the reason, and the extracted answer (None without one).
 
-    A verdict ignores truncation; the reward decides whether a truncated completion counts. `score` is between
-    0 and 1 if the verifier gives partial scores, else None.
+    A verdict ignores truncation; the reward decides whether a truncated completion counts. `score` is a
+    partial score between 0 and 1, or None if the verifier gives no partial scores.
     """
 
     kind: VerdictKind
@@ -92,7 +92,7 @@ class Verdict:
 
     @property
     def is_correct(self) -> bool:
-        """Whether the extracted answer equals the reference answer."""
+        """Whether the verdict is CORRECT."""
         return self.kind is VerdictKind.CORRECT
 
 
@@ -100,17 +100,17 @@ class Verdict:
 class Completion:
     """A completion that an engine sampled for one prompt.
 
-    `token_ids` [T] include the stop token if one was emitted. `logprobs` [T] belong to the distribution that
-    was sampled from (including temperature). `text` is the decoded completion without the stop token.
-    `weight_version` counts the updates of the weights that sampled it.
+    `token_ids` [T] include the stop token if it was sampled. `logprobs` [T] are log-probabilities under the
+    sampling distribution (including temperature). `text` is the decoded completion without the stop token.
+    `weight_version` is the number of weight updates before sampling.
 
-    If the weights changed during the completion, `spans` hold the version, first token and end (exclusive) of
-    each part, in order, and `weight_version` is the oldest version.
+    If the weights changed during sampling, `spans` lists the weight version, first token and end token
+    (exclusive) of each part in order, and `weight_version` is the oldest version.
 
-    `own` [T] is True at tokens that the policy sampled, and None if it sampled all of them. Other tokens,
-    such as a tool's output, are context only: they are not trained on, and their log-probabilities may be
-    anything, including NaN. A stored completion has version `STORED_VERSION`, NaN log-probabilities if none
-    were stored, and its stored reward, if any.
+    `own` [T] is True at tokens that the policy sampled; None means that it sampled all tokens. Other tokens,
+    such as a tool's output, are context only: they are not trained on, and their log-probabilities are
+    undefined and may be NaN. A stored completion has the version `STORED_VERSION`, NaN log-probabilities if
+    none are stored, and `stored_reward` (None if no reward is stored).
     """
 
     token_ids: TokenIds
@@ -124,12 +124,12 @@ class Completion:
 
     @property
     def is_stored(self) -> bool:
-        """Whether it was read from disk rather than sampled by this run."""
+        """Whether the completion was read from stored rollouts instead of being sampled by this run."""
         return self.weight_version == STORED_VERSION
 
     @property
     def num_tokens(self) -> int:
-        """The number of sampled tokens, including the stop token; tokens of others are not counted."""
+        """The number of tokens that the policy sampled, including the stop token."""
         return len(self.token_ids) if self.own is None else int(self.own.sum())
 
 
@@ -137,10 +137,10 @@ class Completion:
 class Rollout:
     """A completion with its verdict and reward. `sample_index` is its position in the group.
 
-    `reward` is None if the reward abstained; groups used for training contain no such rollout. `parts` are
-    the named rewards whose weighted sum it is; empty for a single reward. `behavior_logprobs` [T] are the
-    trainer's log-probabilities under the weights that sampled the completion; None if they were not computed
-    at sampling time.
+    `reward` is None if the reward function abstained; groups used for training contain no such rollout. If
+    the reward is a weighted sum of named rewards, `parts` contains these, otherwise it is empty.
+    `behavior_logprobs` [T] are the trainer's log-probabilities under the weights that sampled the completion;
+    None if they were not computed at sampling time.
     """
 
     sample_index: int
@@ -157,7 +157,7 @@ class RolloutGroup:
 
     Examples
     --------
-    Two answers to one problem, of which one is right:
+    Two answers to one problem, one correct and one incorrect:
 
     >>> def answered(text: str, kind: VerdictKind, place: int) -> Rollout:
     ...     completion = Completion(
@@ -187,16 +187,15 @@ class RolloutGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenTrace:
-    """The objective's inputs and effects at each token of one rollout; lists of T values.
+    """Quantities of the objective at each of the T tokens of one rollout.
 
-    At tokens that the policy did not sample, values are NaN and `clipped` is 0.
-
-    `ratio` is the gate ratio after the step's last update that used the token, `clipped` is +1 where that
-    update clipped its gradient on the high side, -1 on the low side, else 0.
+    `ratio` is the gate ratio in the step's last update that used the token. `clipped` is +1 if this update
+    clipped the token's gradient on the high side, -1 on the low side, and 0 otherwise. At tokens that the
+    policy did not sample, `clipped` is 0 and the other values are NaN.
 
     Examples
     --------
-    A right answer of three tokens; the second is above a window that ends at 1.2, and is clipped:
+    A correct answer of three tokens; the second ratio is above the upper bound 1.2 and is clipped:
 
     >>> trace = TokenTrace(
     ...     advantage=(0.7, 0.7, 0.7), ratio=(1.0, 1.25, 0.98), entropy=(0.1, 1.3, 0.0), clipped=(0, 1, 0)
@@ -213,10 +212,10 @@ class TokenTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatioHistogram:
-    """The distribution of one step's gate ratios over N bins, by the sign of the token's advantage.
+    """A histogram of one step's gate ratios with N bins, separately by the sign of the token's advantage.
 
-    `edges` are the bounds of the bins, N + 1 increasing ratios; the outermost bins include everything beyond
-    them. The other fields count tokens per bin.
+    `edges` are the N + 1 increasing bounds of the bins; smaller and larger ratios count in the first and last
+    bin. The other fields are numbers of tokens per bin.
     """
 
     edges: tuple[float, ...]
@@ -243,16 +242,16 @@ class EvaluatedSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkResult:
-    """An evaluation: one sample per problem and index, and summary numbers by name."""
+    """The result of an evaluation on one benchmark: all samples, and summary values by name."""
 
     step: int
     benchmark: str
     samples: Sequence[EvaluatedSample]
-    results: Mapping[str, object]
+    results: Mapping[str, Any]
 
 
 class Phase(StrEnum):
-    """Phases of a run with different memory use."""
+    """The phases of a run that differ in memory use."""
 
     START = "start"
     SAMPLING = "sampling"
@@ -264,10 +263,10 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Concurrency:
-    """How many completions one engine decodes at once.
+    """The limits on the completions that one engine decodes at once.
 
-    At most `num_rows`, and those that a cache of `cache_tokens` tokens holds. Reading a token of it takes
-    `token_bytes` on each of the engine's `num_devices`.
+    At most `num_rows` completions share a cache of `cache_tokens` tokens. Reading a cached token transfers
+    `token_bytes` bytes on each of the engine's `num_devices` devices.
     """
 
     num_rows: int
@@ -278,7 +277,7 @@ class Concurrency:
 
 @dataclass(frozen=True, slots=True)
 class MemoryItem:
-    """One use of a device's memory: its size in bytes, its phases, and the settings that reduce it."""
+    """A part of a device's memory: its size, the phases in which it exists, and the settings to reduce it."""
 
     name: str
     num_bytes: int

@@ -1,7 +1,7 @@
-"""Rows of data files: JSON Lines, JSON, Parquet and CSV as plain dictionaries, one by one.
+"""A reader of data files (JSON Lines, JSON, Parquet, CSV) that yields rows as plain dictionaries.
 
-Nothing is decided here about what a row means, and nothing is unpickled or executed. Parquet is read in
-batches and only in the requested columns, so that a file of millions of rows needs little memory.
+Rows are not interpreted, and nothing is unpickled or executed. Parquet files are read in batches and only in
+the requested columns, so that a file with millions of rows needs little memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from atrium.base.plain_files import MAX_LINES_BYTES, open_plain, read_plain
 
 Row = Mapping[str, Any]
 Parse = Callable[[str], Any]
-"""Reads a text of JSON; raises `ValueError`."""
+"""A function that parses JSON text; raises `ValueError` for invalid text."""
 
 _BATCH_ROWS = 2048
 _ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # most appear in pairs
@@ -29,11 +29,11 @@ _SEPARATOR = re.compile(r"sep=(.)\s*", re.IGNORECASE)
 _DELIMITERS = (",", ";", "\t", "|")
 _SAMPLE_LINES = 100
 _POINTER = "version https://git-lfs.github.com"
-_MAX_CHARS = 1 << 26  # of one line and one cell; no model could read a larger row
+_MAX_CHARS = 1 << 26  # limit per line and per cell; no model could read a larger row
 
 
 def parse_json(text: str) -> Any:  # noqa: ANN401 - whatever the text holds
-    """Parse JSON text; `ValueError` also for strings with half of a surrogate pair."""
+    """Parse JSON text; raise `ValueError` for invalid text and for unpaired surrogates in strings."""
     value = json.loads(text)
     if _ESCAPED_HALF.search(text):
         json.dumps(value, ensure_ascii=False).encode()
@@ -41,36 +41,39 @@ def parse_json(text: str) -> Any:  # noqa: ANN401 - whatever the text holds
 
 
 def read_rows(path: Path, columns: Collection[str] = (), *, parse: Parse = parse_json) -> Iterator[Row]:
-    """The rows of a file, by its suffix; `parse` reads a text of JSON.
+    """Yield the rows of a file, whose suffix determines its format; `parse` parses JSON text.
 
-    Of Parquet only those of `columns` are read that the file has, or all where it has none of them. Raises
-    `DataError` where the file cannot be read, is damaged, or is of another kind.
+    From a Parquet file, only `columns` are read, or all columns if the file has none of these. Raises
+    `DataError` for an unreadable or damaged file, and for an unknown suffix.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
-        raise DataError(f"{path}: unknown kind of file; expected one of {', '.join(READERS)}")
+        raise DataError(f"{path}: unknown kind of file; the name must end in one of {', '.join(READERS)}")
     try:
         yield from reader(path, columns, parse)
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not UTF-8 text (byte {error.start}); convert it first") from error
+        raise DataError(
+            f"{path} is not UTF-8 text (byte {error.start}); convert the file to UTF-8"
+        ) from error
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+        raise DataError(
+            f"{path} cannot be read ({error.strerror or error}); check the file and its permissions"
+        ) from error
 
 
 def _json_lines(path: Path, columns: Collection[str], parse: Parse) -> Iterator[Row]:
-    del columns
     for number, line in enumerate(_lines(path), start=1):
         if line.strip():
             yield _object(path, f"line {number}", line, parse)
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a text, including their line ends."""
+    """Yield the lines of a text file with their line breaks; raise `DataError` if a line is too long."""
     with open_plain(path) as plain, io.TextIOWrapper(plain, encoding="utf-8-sig", newline="") as file:
         for number in itertools.count(1):
             line = file.readline(_MAX_CHARS)
             if len(line) == _MAX_CHARS:
-                raise DataError(f"{path}: line {number} has more than {_MAX_CHARS:,} characters")
+                raise DataError(f"{path}: line {number} has more than {_MAX_CHARS:,} characters; shorten it")
             if not line:
                 return
             yield line
@@ -87,28 +90,31 @@ def _json(path: Path, columns: Collection[str], parse: Parse) -> Iterator[Row]:
         lists = [value for value in rows.values() if isinstance(value, list)]
         rows = lists[0] if len(lists) == 1 else [rows]
     if not isinstance(rows, list):
-        raise DataError(f"{path}: expected a list of rows")
+        raise DataError(f"{path} must contain a list of rows; write a JSON list of objects")
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
-            raise DataError(f"{path}: entry {number} is not an object with fields")
+            raise DataError(f"{path}: entry {number} is not an object with fields; correct the entry")
         yield row
 
 
 def _object(path: Path, place: str, text: str, parse: Parse) -> Row:
     if text.startswith(_POINTER):
-        raise DataError(f"{path}: is a Git LFS pointer, not the data; fetch it with `git lfs pull`")
+        raise DataError(
+            f"{path} is a Git LFS pointer instead of the data; fetch the data with `git lfs pull`"
+        )
     try:
         row = parse(text.rstrip())
     except (ValueError, RecursionError) as error:
         said = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
-        raise DataError(f"{path}: {place} is not valid JSON ({said}); the file may be incomplete") from error
+        raise DataError(
+            f"{path}: {place} is not valid JSON ({said}); correct it, or restore the file if it is incomplete"
+        ) from error
     if not isinstance(row, dict):
-        raise DataError(f"{path}: {place} is not an object with fields")
+        raise DataError(f"{path}: {place} is not an object with fields; correct the file")
     return row
 
 
 def _csv(path: Path, columns: Collection[str], parse: Parse) -> Iterator[Row]:
-    del columns, parse
     before = csv.field_size_limit(_MAX_CHARS)
     try:
         lines = _lines(path)
@@ -120,27 +126,28 @@ def _csv(path: Path, columns: Collection[str], parse: Parse) -> Iterator[Row]:
         reader = csv.DictReader(itertools.chain(sample, lines), delimiter=delimiter, strict=True)
         names = reader.fieldnames or ()
         if len(set(names)) < len(names):
-            raise DataError(f"{path}: a column name appears twice in the header; rename one of them")
+            raise DataError(f"{path}: the header contains a column name twice; rename one of the columns")
         for row in reader:
             if None in row or None in row.values():
                 num_missing = sum(value is None for value in row.values())
                 num_cells = len(names) - num_missing + len(row.get(None) or ())
                 raise DataError(
-                    f"{path}: line {reader.line_num} has {num_cells} cells, the header has {len(names)} "
-                    f"(separated by {delimiter!r}); put a cell that contains {delimiter!r} in double "
-                    "quotes, or name another separator in the first line, such as sep=;"
+                    f"{path}, line {reader.line_num}: expected {len(names)} cells separated by "
+                    f"{delimiter!r}, as in the header, got {num_cells}; put cells that contain "
+                    f"{delimiter!r} in double quotes, or declare another separator in the first line, "
+                    "such as sep=;"
                 )
             yield row
     except csv.Error as error:
-        raise DataError(f"{path}: is not a CSV file ({error})") from error
+        raise DataError(f"{path} is not a valid CSV file: {error}; correct the file") from error
     finally:
         csv.field_size_limit(before)
 
 
 def _delimiter(path: Path, sample: Sequence[str]) -> str:
-    """Return the separator that gives most of the first records as many cells as the header.
+    """Return the separator with which the largest share of the first records has as many cells as the header.
 
-    Of several, the one with the most cells.
+    Among equal shares, the separator with the most cells is returned. The suffix `.tsv` means a tab.
     """
     if path.suffix.lower() == ".tsv":
         return "\t"
@@ -148,7 +155,10 @@ def _delimiter(path: Path, sample: Sequence[str]) -> str:
 
 
 def _fit(sample: Sequence[str], mark: str) -> tuple[float, int]:
-    """Return the share of records with as many cells as the header (at least two), and their number."""
+    """Return the share of records with as many cells as the header, and the header's number of cells.
+
+    Both are 0 if the header has fewer than two cells with the separator `mark`.
+    """
     widths: list[int] = []
     with contextlib.suppress(csv.Error):  # unclosed quotes, in the last record or due to a wrong separator
         widths.extend(len(cells) for cells in csv.reader(sample, delimiter=mark, strict=True) if cells)
@@ -158,21 +168,22 @@ def _fit(sample: Sequence[str], mark: str) -> tuple[float, int]:
 
 
 def _parquet(path: Path, columns: Collection[str], parse: Parse) -> Iterator[Row]:
-    del parse
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         with open_plain(path) as plain, pq.ParquetFile(plain) as file:
             names = file.schema_arrow.names
-            # If no wanted column exists, any row shows which columns do.
+            # If the file has none of the columns, all are read, so that an error can list them.
             wanted = [name for name in names if name in columns] or names
             for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=wanted):
                 for row in batch.to_pylist():
                     yield row if wanted == names else {**dict.fromkeys(names), **row}
     except pa.ArrowException as error:
         said = " ".join(str(error).split())
-        raise DataError(f"{path}: is not a complete Parquet file ({said[:200]})") from error
+        raise DataError(
+            f"{path} is not a complete Parquet file ({said[:200]}); copy or download the file again"
+        ) from error
 
 
 READERS: dict[str, Callable[[Path, Collection[str], Parse], Iterator[Row]]] = {

@@ -1,8 +1,7 @@
-"""Building blocks of settings: sections, shared ranges, and axes with one class per value.
+"""Base classes and types of settings: sections, common ranges, and axes with one class per value.
 
-A settings class is frozen, strict and closed, so an instance always holds valid settings. The class declares
-the meaning and the range of each setting; messages, help, docs and the code that uses the settings all read
-this one class.
+A settings class is frozen, strict, and forbids unknown keys, so every instance is valid. The class declares
+the meaning and the range of each setting, from which error messages, help and docs are built.
 """
 
 from __future__ import annotations
@@ -12,10 +11,18 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    ValidationInfo,
+    field_validator,
+)
 
 SMALLEST = 1e-30
-"""Smallest magnitude of a setting other than 0; float32, used for most computations, ends at 1e-38."""
+"""Smallest magnitude of a nonzero setting; float32, used in most computations, ends at 1e-38."""
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
 """A count of at least one."""
@@ -26,21 +33,21 @@ Parallel = Annotated[int, Field(ge=1, le=1024)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 """A random seed."""
 Frac = Annotated[float, Field(ge=0.0, le=1.0)]
-"""A share or a probability."""
+"""A fraction or a probability."""
 PositiveFrac = Annotated[float, Field(gt=0.0, le=1.0)]
-"""A share greater than 0."""
+"""A fraction greater than 0."""
 Positive = Annotated[float, Field(gt=0.0, le=1e6)]
 """A quantity greater than 0."""
 Rate = Annotated[float, Field(gt=0.0, le=1e20)]
-"""A learning rate; with an absurd one the policy diverges, which ends a run cleanly."""
+"""A learning rate. Absurd values are allowed; the policy diverges, which ends the run with an error."""
 Exponent = Annotated[float, Field(gt=0.0, le=80.0)]
-"""A bound on an exponent: float32 overflows at exp(88)."""
+"""A bound on an exponent, at most 80, since exp(88) overflows in float32."""
 Wait = Annotated[float, Field(ge=1e-3, le=3 * 86_400.0)]
-"""A timeout in seconds, at most three days: some systems count 2^31 milliseconds, 24.8 days."""
+"""A timeout in seconds, at most three days, since some systems limit timeouts to 2^31 ms (24.8 days)."""
 NonNegative = Annotated[float, Field(ge=0.0, le=1e6)]
 """A quantity of at least 0."""
 Number = Annotated[float, Field(ge=-1e6, le=1e6)]
-"""A quantity of either sign."""
+"""A quantity that may be negative."""
 AboveOne = Annotated[float, Field(gt=1.0, le=1e6)]
 """A ratio greater than 1."""
 Text = Annotated[str, Field(min_length=1)]
@@ -61,8 +68,8 @@ FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_l
 class Section(BaseModel):
     """A validated group of settings. Unknown keys, wrong types, NaN, inf and denormal numbers are errors.
 
-    Every number declares a range, by one of the types above or its own. A value outside it fails here with
-    one line instead of an overflow, hang or crash later.
+    Every numeric setting declares a range. A value outside the range is reported here in one line, instead of
+    causing an overflow, hang or crash later.
     """
 
     model_config = ConfigDict(
@@ -75,24 +82,26 @@ class Section(BaseModel):
 
     @field_validator("*")
     @classmethod
-    def _check_size(cls, value: object) -> object:
+    def _check_size(cls, value: object, info: ValidationInfo) -> object:
         if isinstance(value, float) and 0.0 < abs(value) < SMALLEST:
-            raise ValueError(f"0 if its range includes it, or at least {SMALLEST:g} in absolute value")
+            raise ValueError(
+                f"{info.field_name} must be 0 or at least {SMALLEST:g} in absolute value, got {value:g}"
+            )
         return value
 
 
-class Axis(Section):
-    """A choice with several values: one class per value, identified by `kind`.
+class Choice(Section):
+    """A base class for axes, whose values are classes that are identified by their `kind`.
 
-    `class Reduction(Axis, axis=True)` creates an axis. A subclass that declares the field `kind` as a literal
-    is one of its values and is listed in `Reduction.kinds`. As the type of a field, `Reduction` accepts any
-    of its values. `tag` names the field if it is not `kind`.
+    `class Reduction(Choice, axis=True)` creates the axis `Reduction`. A subclass of `Reduction` that declares
+    the field `kind` as a literal is a value of the axis and is registered in `Reduction.kinds`. A field of
+    type `Reduction` accepts any value of the axis. `tag` is the name of the field if it is not `kind`.
     """
 
-    kinds: ClassVar[dict[str, type[Axis]]] = {}
+    kinds: ClassVar[dict[str, type[Choice]]] = {}
     tag: ClassVar[str] = "kind"
 
-    if TYPE_CHECKING:  # every value declares its own literal
+    if TYPE_CHECKING:  # each value declares `kind` with its own literal type
         kind: str
 
     def __init_subclass__(cls, *, axis: bool = False, tag: str = "kind") -> None:
@@ -102,46 +111,49 @@ class Axis(Section):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: object) -> None:
-        """Register a class with a `kind` on its axis.
+        """Register a class that declares a `kind` with its axis.
 
-        Raises `TypeError` for a class with a missing method, and for a kind that is already declared.
+        Raises `TypeError` if the class lacks an abstract method, or if another class declares the same kind.
         """
         for kind in cls.own_kinds():
             if missing := ", ".join(sorted(cls.__abstractmethods__)):
-                raise TypeError(f"{cls.__qualname__} must define {missing}")
+                raise TypeError(f"the class {cls.__qualname__} must define {missing}")
             known = cls.kinds.setdefault(kind, cls)
             if known is not cls:
-                raise TypeError(f"{kind} is declared by both {known.__qualname__} and {cls.__qualname__}")
+                both = " and ".join(f"{one.__module__}.{one.__qualname__}" for one in (known, cls))
+                raise TypeError(
+                    f"the kind {kind} is declared by both {both}; rename one of them, or load one only"
+                )
 
     @classmethod
     def named(cls, kind: str) -> type[Self]:
-        """Return the class of this axis with this `kind`; `KeyError` if there is none."""
+        """Return the axis's class with the given `kind`; raise `KeyError` for an unknown kind."""
         return cast("type[Self]", cls.kinds[kind])
 
     @classmethod
     def build(cls, kind: str, **settings: object) -> Self:
-        """Create the value of this axis with this `kind`; `KeyError` if there is none."""
+        """Create an instance of the class with the given `kind`; raise `KeyError` for unknown kinds."""
         return cls.named(kind).model_validate({cls.tag: kind, **settings})
 
     @classmethod
     def is_axis(cls) -> bool:
-        """Return whether the class is an axis, and so stands for any of its values."""
+        """Return whether the class is an axis rather than a value of one."""
         return "kinds" in vars(cls)
 
     @classmethod
     def own_kinds(cls) -> tuple[str, ...]:
-        """Return the kinds that the class itself stands for; none for an axis."""
+        """Return the kinds that the class declares; empty for an axis."""
         field = cls.model_fields.get(cls.tag)
         return get_args(field.annotation) if field is not None else ()
 
     @classmethod
-    def values(cls) -> tuple[type[Axis], ...]:
-        """Return the classes of the axis, in the order of their declaration."""
+    def values(cls) -> tuple[type[Choice], ...]:
+        """Return the classes that are values of the axis, in the order of their declaration."""
         return tuple(dict.fromkeys(cls.kinds.values()))
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> Any:  # noqa: ANN401 - a private type of pydantic's
-        """Validate a field typed as an axis as any of its values, and one typed as a value as itself."""
+        """Return a schema that accepts any value for an axis, and only the class itself for a value."""
         if not cls.is_axis() or not cls.kinds:
             return handler(source)
         return handler.generate_schema(Annotated[reduce(or_, cls.values()), Field(discriminator=cls.tag)])

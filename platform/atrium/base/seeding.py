@@ -1,7 +1,7 @@
-"""Random seeds derived from the purpose of each choice rather than from a shared stream.
+"""Random seeds for single random choices, instead of one shared random stream.
 
-A choice is keyed by (seed, purpose, indices), so its outcome does not depend on earlier draws, and a resumed
-run needs no generator state.
+The seed of a choice is derived from the run's seed, the purpose, and indices. The choice therefore does not
+depend on earlier ones, and a resumed run needs no stored generator state.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import hashlib
 
 
 def derive_seed(seed: int, purpose: str, *indices: int | str) -> int:
-    """Return a 63-bit seed for one purpose, stable across processes, platforms and versions.
+    """Return a 63-bit random seed for one choice, the same in all processes and versions, on all platforms.
 
     Parameters
     ----------
     seed
         The run's seed.
     purpose
-        The purpose of the choice, e.g. `"minibatch_order"`; different purposes are independent.
+        The purpose of the choice, e.g. `"minibatch_order"`. Seeds for different purposes are independent.
     indices
-        Indices that distinguish choices of one purpose: step, problem, sample.
+        Indices that distinguish choices with the same purpose, such as the step, problem or sample.
     """
     key = "\x1f".join([str(seed), purpose, *(str(index) for index in indices)])
     digest = hashlib.blake2b(key.encode(), digest_size=8).digest()

@@ -1,4 +1,4 @@
-"""Normalized text, used to recognize the same problem in two files."""
+"""Normalization of text, to recognize the same problem in two files, and to encode it as UTF-8."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import hashlib
 import unicodedata
 
 TEXT_ID = "text-"
-"""Id prefix of problems without an id in their source; their `text_key` follows."""
+"""Prefix of the ids of problems that have no id in their source; the `text_key` of the problem follows."""
 
 
 def text_key(text: str) -> str:
-    r"""Return 16 hex digits, equal for texts that differ only in white space or compatible Unicode.
+    r"""Return a hash (16 hex digits) that is equal for texts that differ only in white space or Unicode form.
 
     >>> text_key("1 + 1 =") == text_key("  1 +\n1 = ") != text_key("1 + 2 =")
     True

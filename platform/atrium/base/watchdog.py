@@ -1,9 +1,9 @@
 """Timeouts for waits that cannot be interrupted, such as a kernel or compilation that hangs in a library.
 
-A thread watches the deadline of the current wait. Python cannot end a call that never returns from C, so an
-expired deadline ends the process. Before that, one line that names the wait goes to the terminal and to every
-handler (`on_hang`), such as the run's record. Child processes of the run end with it, and its last checkpoint
-is unchanged.
+A thread monitors the deadline of the current wait. Python cannot interrupt a call that hangs in C, so the
+process exits when the deadline expires. Before the exit, a line that names the wait is printed and passed to
+every handler (`on_hang`), such as the one that records the run's status. Child processes of the run exit too,
+and the last checkpoint is unchanged.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from contextlib import contextmanager, suppress
 _LOOK_EVERY_S = 0.5
 # Time limit for handlers, which may hang for the same reason as the process.
 _HANDLERS_S = 10.0
-# For the process as a whole, since the whole process ends.
+# Global, because an expired deadline ends the whole process.
 _handlers: list[Callable[[str], None]] = []
 
 
 @contextmanager
 def on_hang(handle: Callable[[str], None]) -> Iterator[None]:
-    """Call `handle` with one line before an expired wait in the body ends the process."""
+    """Call `handle` with a one-line message if a wait in the body times out, before the process exits."""
     _handlers.append(handle)
     try:
         yield
@@ -33,7 +33,7 @@ def on_hang(handle: Callable[[str], None]) -> Iterator[None]:
 
 
 class Watchdog:
-    """A watchdog for one wait at a time; its thread starts with the first wait and ends with `close`."""
+    """A watchdog for one wait at a time. Its thread starts with the first wait and ends after `close`."""
 
     def __init__(self) -> None:
         self._wait: tuple[str, float, float] | None = None
@@ -42,7 +42,7 @@ class Watchdog:
 
     @contextmanager
     def bounded(self, what: str, timeout_s: float) -> Iterator[None]:
-        """Allow the body at most `timeout_s` seconds; `what` names it in the message."""
+        """End the process if the body takes more than `timeout_s` seconds; `what` names the wait."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="engine-watchdog", daemon=True)
             self._thread.start()
@@ -53,7 +53,7 @@ class Watchdog:
             self._wait = None
 
     def close(self) -> None:
-        """End the thread. Harmless when called twice."""
+        """End the watchdog's thread. A second call has no effect."""
         self._closed.set()
 
     def _watch(self) -> None:
@@ -67,7 +67,7 @@ class Watchdog:
 
 
 def _end(message: str) -> None:
-    """End the process with the message."""
+    """Print the message, call all handlers with it, and exit with code 1."""
     sys.stderr.write(f"\nerror: {message}\n")
     sys.stderr.flush()
     threads = [threading.Thread(target=_call, args=(handle, message), daemon=True) for handle in _handlers]
@@ -79,5 +79,5 @@ def _end(message: str) -> None:
 
 
 def _call(handle: Callable[[str], None], message: str) -> None:
-    with suppress(Exception):  # the process ends in any case; the reason has been reported
+    with suppress(Exception):  # the process exits anyway, and the message has been printed
         handle(message)

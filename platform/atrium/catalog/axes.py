@@ -1,4 +1,4 @@
-"""A shipped method in words, and every setting by the key that changes it."""
+"""Descriptions of a shipped method by axis, and its settings by key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from atrium.config.presets import PartFile, Preset
 
 
 def axes(preset: Preset) -> dict[str, str]:
-    """The choice on every axis, and the files outside the objective; empty where it changes nothing."""
+    """Return short descriptions of a method's choices by axis; empty for neutral choices.
+
+    The key `rollouts` lists the method's files outside the objective, and `on policy` compares its gradient
+    with that of REINFORCE while the policy is still the one that sampled.
+    """
     words = preset.method.words()
     if source := preset.references.get("reduction.constant"):
         words["reduction"] = f"{preset.algorithm.reduction.kind} / {source}"
@@ -21,7 +25,7 @@ def axes(preset: Preset) -> dict[str, str]:
 
 
 def settings(preset: Preset) -> dict[str, object]:
-    """Every setting of a method by its key on the command line; defaults of the sections included."""
+    """Return all settings of a method, including defaults, by their keys on the command line."""
     sections: Mapping[str, BaseModel] = {
         "algorithm": preset.algorithm,
         "divergence": preset.divergence,
@@ -37,5 +41,5 @@ def settings(preset: Preset) -> dict[str, object]:
 
 
 def _other_parts(preset: Preset) -> dict[str, PartFile]:
-    """The files outside the objective that a method chooses, such as where completions come from."""
+    """Return the configuration files that a method selects outside the objective, such as its rollouts."""
     return {group: part for group, part in preset.parts.items() if group not in ("divergence", "regularizer")}

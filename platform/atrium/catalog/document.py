@@ -1,7 +1,8 @@
 """The documents of `atrium objectives` and `atrium windows`.
 
-Methods are shown by their choices, or several with every setting side by side; windows at budgets, matched
-budgets, and choices that are the same.
+The document of `atrium objectives` lists methods by their choices, or compares all settings of several
+methods. That of `atrium windows` lists windows at budgets, budgets that match a clip range, and coinciding
+windows.
 """
 
 from __future__ import annotations
@@ -14,17 +15,28 @@ from atrium.catalog.axes import axes
 from atrium.catalog.methods import WINDOW, differs, side_by_side
 from atrium.catalog.windows import PROBABILITIES, Arm, Match, coinciding, families
 from atrium.config.presets import Preset, read_presets
-from atrium.document.document import Cell, Column, Document, Row, Section, Sentence, Table, Value
+from atrium.document.document import (
+    Cell,
+    Column,
+    Document,
+    Row,
+    Section,
+    Sentence,
+    Table,
+    Value,
+    plain_table,
+    table_document,
+)
 from atrium.method.windows import Window
 from atrium.method.words import interval, window_text
 
 _NAMED_BY_VALUE = ("advantage", "ratio", "divergence", "surrogate", "reduction")
-"""Axes whose choice says enough without the axis's name; the law on policy is left out."""
+"""Axes whose choices are shown without the axis's name."""
 _MARK = "≠"
 
 
 def methods_document(presets: Sequence[Preset]) -> Document:
-    """A row for every method: its window, and its choices on the axes that change something."""
+    """Return a table with one row per method: its window, and its choices that are not neutral."""
     rows = []
     for preset in presets:
         chosen = axes(preset)
@@ -40,14 +52,17 @@ def methods_document(presets: Sequence[Preset]) -> Document:
         title="",
         columns=(Column("method"), Column(WINDOW, is_text=True), Column("choices", is_text=True)),
         rows=tuple(rows),
-        note=f"{len(presets)} methods. `atrium objectives ALG [ALG ...]` shows every setting; "
-        "`atrium windows` says which windows coincide; docs/methods.md has papers and deviations.",
+        note=f"{len(presets)} methods. `atrium objectives ALG [ALG ...]` shows all settings, "
+        "`atrium windows` coinciding windows, and docs/methods.md papers and deviations.",
     )
-    return Document(key="methods", title="Methods", sections=(Section(title="Methods", tables=(table,)),))
+    return table_document("methods", "Methods", table)
 
 
 def side_by_side_document(presets: Sequence[Preset], *, only_different: bool) -> Document:
-    """What the methods' files say of them, and every setting of each; those that differ are marked."""
+    """Return a document with the methods' header comments and a table of their settings.
+
+    Settings that differ are marked; with `only_different`, the others are left out.
+    """
     found = side_by_side(presets)
     different = {key for key, values in found.items() if differs(values)}
     table = Table(
@@ -71,7 +86,7 @@ def side_by_side_document(presets: Sequence[Preset], *, only_different: bool) ->
 
 
 def _said_of(preset: Preset) -> tuple[Sentence, ...]:
-    """The header of a method's file, without the ends of lines within a sentence."""
+    """Return the header comment of a method's file, with the lines of each sentence joined."""
     lines = re.sub(r"(?<![.:])\n", " ", preset.file.header).splitlines()
     return tuple(Sentence(line, "muted") for line in lines)
 
@@ -79,7 +94,10 @@ def _said_of(preset: Preset) -> tuple[Sentence, ...]:
 def windows_document(
     arms: Sequence[Arm], matches: Sequence[Match], clip: Window, *, budget: float | None
 ) -> Document:
-    """The windows of the arms, at `budget` or else at their own, beside those that match a clip range."""
+    """Return the document of the arms' windows and of the budgets that match the clip range `clip`.
+
+    `budget` is the budget shared by all arms, or None if each has its own.
+    """
     tables = [_at_budgets(arms, budget), _by_probability(arms), _matched(matches, clip)]
     return Document(
         key="windows",
@@ -95,21 +113,21 @@ def windows_document(
 
 def _at_budgets(arms: Sequence[Arm], budget: float | None) -> Table:
     titles = ("divergence", "budget δ", "l", "u", "1 - l", "u - 1", "-log l", "log u", "D''(1)")
-    note = "equal budgets of divergences with different curvature D''(1) are different trust regions"
+    note = "equal budgets give different trust regions if the divergences differ in curvature D''(1)"
     without = [arm.name for arm in arms if arm.window is None and not arm.config.has_token_windows]
     if without:
         note += f"; no window on the ratio (whole distributions or completions): {', '.join(without)}"
-    where = "their own budgets" if budget is None else f"budget {budget:g}"
-    return Table(
-        title=f"windows at {where}: D(w) ≤ δ is the same as l ≤ w ≤ u",
-        columns=tuple(map(Column, titles)),
-        rows=tuple(Row(_at_budget(arm, arm.window)) for arm in arms if arm.window is not None),
-        note=note,
+    where = "the budgets of their files" if budget is None else f"budget {budget:g}"
+    return plain_table(
+        f"windows at {where}: D(w) ≤ δ is equivalent to l ≤ w ≤ u",
+        titles,
+        [_at_budget(arm, arm.window) for arm in arms if arm.window is not None],
+        note,
     )
 
 
 def _at_budget(arm: Arm, window: Window) -> tuple[Cell, ...]:
-    is_start = arm.config.kind == "balanced_window"  # BAPO widens it, minibatch by minibatch
+    is_start = arm.config.kind == "balanced_window"  # BAPO changes it in each minibatch
     curvature = None if arm.config.of_ratio is None else arm.config.of_ratio.curvature
     is_kink = arm.config.of_ratio is not None and curvature is None
     bounds = (
@@ -133,17 +151,17 @@ def _by_probability(arms: Sequence[Arm]) -> Table:
     for arm in arms:
         if arm.config.has_token_windows:
             found = [arm.config.window_at(q) for q in PROBABILITIES]
-            rows.append(Row((arm.name, *("" if one is None else interval(one, 3) for one in found))))
-    return Table(
-        title="windows that depend on the token's behavior probability q",
-        columns=tuple(map(Column, ("divergence", *(f"q = {q:g}" for q in PROBABILITIES)))),
-        rows=tuple(rows),
+            rows.append((arm.name, *("" if one is None else interval(one, 3) for one in found)))
+    return plain_table(
+        "windows that depend on the token's behavior probability q",
+        ("divergence", *(f"q = {q:g}" for q in PROBABILITIES)),
+        rows,
     )
 
 
 def _matched(matches: Sequence[Match], clip: Window) -> Table:
     lower, upper = clip.lower, clip.upper
-    titles = ("divergence", f"δ for u = {upper:g}", "l then", f"δ for l = {lower:g}", "u then")
+    titles = ("divergence", f"δ for u = {upper:g}", "resulting l", f"δ for l = {lower:g}", "resulting u")
     rows = [
         (
             match.name,
@@ -154,11 +172,7 @@ def _matched(matches: Sequence[Match], clip: Window) -> Table:
         )
         for match in matches
     ]
-    return Table(
-        title=f"budgets that match the clip range [{lower:g}, {upper:g}]",
-        columns=tuple(map(Column, titles)),
-        rows=tuple(map(Row, rows)),
-    )
+    return plain_table(f"budgets that match the clip range [{lower:g}, {upper:g}]", titles, rows)
 
 
 def _same(arms: Sequence[Arm], matches: Sequence[Match], clip: Window) -> list[Sentence]:
@@ -174,5 +188,5 @@ def _same(arms: Sequence[Arm], matches: Sequence[Match], clip: Window) -> list[S
     ]
     for members in families(read_presets()):
         texts = [f"{preset.name} {window_text(preset.divergence)}" for preset in members]
-        found.append(Sentence(f"methods that differ in their window only: {', '.join(texts)}"))
+        found.append(Sentence(f"methods that differ only in their window: {', '.join(texts)}"))
     return found

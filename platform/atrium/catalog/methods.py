@@ -1,4 +1,4 @@
-"""Methods beside each other: every setting of each, and the settings in which they differ."""
+"""Comparison of methods: all settings side by side, and those in which the methods differ."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from atrium.method.method import SECTIONS
 from atrium.method.words import window_text
 
 WINDOW = "window [l, u]"
-"""The name of a method's window among its axes and settings."""
+"""Key of a method's window in its axes and settings."""
 
 
 def described(presets: Sequence[Preset]) -> dict[str, object]:
-    """The content of `--json`: every method, and the settings in which they differ."""
+    """Return the content of `atrium objectives --json`.
+
+    It contains each method's description, and the settings in which the methods differ.
+    """
     methods: dict[str, object] = {}
     for preset in presets:
         window = preset.divergence.window()
@@ -32,7 +35,7 @@ def described(presets: Sequence[Preset]) -> dict[str, object]:
 
 
 def side_by_side(presets: Sequence[Preset]) -> dict[str, list[str]]:
-    """Every setting that any of the methods has, by its key, with each method's value as text."""
+    """Return the values of the methods as text by setting, in the order of `presets`; a dash if not set."""
     columns = [settings(preset) for preset in presets]
     keys = list(dict.fromkeys(key for column in columns for key in column))
     ordered = sorted(keys, key=lambda key: _place(key, keys))
@@ -42,12 +45,12 @@ def side_by_side(presets: Sequence[Preset]) -> dict[str, list[str]]:
 
 
 def differs(values: Sequence[str]) -> bool:
-    """Whether not all values of a row are equal."""
+    """Return whether at least two methods have different values of a setting."""
     return len(set(values)) > 1
 
 
 def _place(key: str, keys: Sequence[str]) -> tuple[int, int]:
-    """Settings of one section stay together where methods have different ones."""
+    """Return a sort key that keeps the settings of one section together."""
     section = key.rpartition(".")[0]
     first = next(index for index, other in enumerate(keys) if other.rpartition(".")[0] == section)
     is_alone = section in SECTIONS

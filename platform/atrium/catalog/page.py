@@ -1,6 +1,6 @@
-"""The page docs/methods.md, generated from the YAML files: every method, divergence and regularizer.
+"""Generator of docs/methods.md from the YAML files of methods, divergences and regularizers.
 
-Papers, equations and deviations are those that a file's header comment names; nothing is added to them.
+Papers, equations and deviations are taken from the header comments of these files.
 """
 
 from __future__ import annotations
@@ -23,75 +23,77 @@ _AS_OF = "As of:"
 _INTRODUCTION = """\
 # Methods
 
-Generated from the files of `conf/` by `make docs`; do not edit. A method is a choice on a few axes, one
-file of `conf/algorithm` each, and adds no code; [architecture.md](architecture.md) says what the axes are,
-and [conf/algorithm/README.md](../conf/algorithm/README.md) which methods are left out and why.
+Generated from the files of `conf/` by `make docs`; do not edit. A method is one file of
+`conf/algorithm`, which makes a choice on each of a few axes and needs no code of its own.
+[architecture.md](architecture.md) describes the axes, and
+[conf/algorithm/README.md](../conf/algorithm/README.md) lists the methods that are left out, with
+reasons.
 
-`atrium objectives ALG ALG` shows methods side by side with every setting, and `atrium windows` which
-windows are the same. The on-policy law says what the gradient is while the policy is still the one that
-sampled, compared with A grad log pi: `exact` is equal, `scaled` equal up to a factor, `expectation` equal
-on average, `differs` something else.
+`atrium objectives ALG ALG` compares all settings of methods, and `atrium windows` lists equal
+windows. The axis "on policy" compares the gradient with A grad log pi while the policy is still the
+one that sampled: `exact` means equal, `scaled` equal up to a factor, `expectation` equal on average,
+and `differs` none of these.
 """
 _SHARED = (
-    ("Group deviation", "over n - 1, plus 1e-6; `algorithm.advantage`", "TRL adds 1e-4"),
-    ("Group of one", "refused where it is the baseline; its advantage is 0", "verl keeps the reward"),
-    ("Statistics of rewards", "float64", "float32, or the input's"),
-    ("Rows without tokens", "count nowhere", "TRL, and verl's geo_mean, count them in means over rows"),
-    ("Nothing to train on", "loss and gradient 0", "verl NaN"),
+    ("Standard deviation in a group", "divisor n - 1, plus 1e-6; `algorithm.advantage`", "TRL adds 1e-4"),
+    ("Group of one row", "advantage 0; an error for group baselines", "verl: the reward is the advantage"),
+    ("Precision of reward statistics", "float64", "float32, or that of the input"),
+    ("Rows without tokens", "excluded from means", "TRL, verl's geo_mean: included in means over rows"),
+    ("Batch without trained tokens", "loss and gradient are 0", "verl: NaN"),
     (
         "Rejected tokens",
-        "stay in the denominators; `algorithm.reduction.counts=kept` takes out those of a correction",
-        "verl takes those that a rollout correction rejects out of the mean",
+        "included in denominators; `algorithm.reduction.counts=kept` excludes those rejected by a correction",
+        "verl excludes those rejected by a rollout correction",
     ),
     (
-        "Log-ratios",
-        "held within +-20 before they are exponentiated; `algorithm.log_ratio_limit`",
-        "verl 20, at most 10 for gspo, none for clip_cov, kl_cov, geo_mean; TRL none, but for vespo",
+        "Log-ratios before exp",
+        "clamped to +-20; see `algorithm.log_ratio_limit`",
+        "verl: +-20, at most 10 for gspo, none for clip_cov, kl_cov and geo_mean; TRL: only for vespo",
     ),
-    ("Clip", "no dual clip unless it is the surrogate", "verl always has one at 3; TRL where delta is set"),
-    ("Value of a KL penalty", "not clamped", "verl's k3, and RPG's but FKL, within +-10"),
+    ("Dual clip", "only if chosen as the surrogate", "verl: always, at 3; TRL: if delta is set"),
+    ("Value of a KL penalty", "not clamped", "clamped to +-10 in verl's k3 and in RPG, except its FKL"),
     (
         "Weight of k3",
-        "none, or by `regularizer.kl.correction`",
+        "none, or set by `regularizer.kl.correction`",
         "TRL multiplies by the loss's ratio, which changes the gradient even at ratio 1",
     ),
-    ("Cut token, score form", "value 0", "RPG's code a constant"),
+    ("Recorded loss of a clipped token in score-function form", "0", "a constant in RPG's code"),
     (
-        "Corrections for the engine",
-        "multiply the policy's term",
-        "verl's losses of dro and kl_cov multiply the penalty too",
+        "Corrections for the engine's log-probabilities",
+        "multiply only the policy's term",
+        "verl's losses dro and kl_cov also multiply the penalty",
     ),
     (
-        "Entropy bonus",
-        "reduced as the loss; `regularizer.entropy.reduction=token_mean` for its mean per token",
-        "verl as the loss, TRL the mean per token: 40 times less under sums over 40 tokens",
+        "Reduction of the entropy bonus",
+        "that of the loss; `regularizer.entropy.reduction=token_mean` averages over tokens",
+        "verl: that of the loss; TRL: mean over tokens, so 1/40 of a sum over 40 tokens",
     ),
     (
         "Sequence ratios",
-        "each token gets its own coefficient, as in GSPO-token",
-        "TRL differentiates the ratio, so all get the row's mean",
+        "each token has its own coefficient, as in GSPO-token",
+        "TRL differentiates the ratio, so all tokens of a row have their mean coefficient",
     ),
-    ("SAPO in float32", "sigmoid(-x)", "verl 1 - sigmoid(x), which cancels near 1"),
+    ("SAPO's gate in float32", "sigmoid(-x)", "verl: 1 - sigmoid(x), with cancellation near 1"),
 )
-"""What all methods share, and what verl, TRL or a paper's authors do instead, as read in their code."""
+"""Numerical choices shared by all methods, and those of verl, TRL or a paper's authors in their code."""
 
 
 _IN_TRAINERS = """\
-[trainers.md](trainers.md) says how. A method *runs* where its trainer provides all inputs; otherwise
-the table names the missing ones. Where a trainer's name has an asterisk, that is read from its documentation:
-none of its code has run beside Atrium's."""
+[trainers.md](trainers.md) describes the setup. A method *runs* in a trainer that provides all of its
+inputs; otherwise the table lists the missing inputs. Entries for trainers with an asterisk follow from
+their documentation and are not tested with their code."""
 
 
 _OVERVIEW = """\
-*As of* is the month of a paper's first arXiv version, and the version or commit of the code that the file
-follows."""
+*As of* is the month of the paper's first arXiv version, and the version or commit of the code that the
+file follows."""
 
 
 def methods_page(presets: Sequence[Preset]) -> str:
-    """The whole page as Markdown."""
+    """Return the content of docs/methods.md."""
     lines = [_INTRODUCTION, "## What all methods share", ""]
-    lines += ["The other trainers are verl 0.9.1 and TRL 1.16.0.", ""]
-    lines += [*_table(("point", "here", "elsewhere"), _SHARED), ""]
+    lines += ["Versions of other trainers: verl 0.9.1 and TRL 1.16.0.", ""]
+    lines += [*_table(("quantity", "Atrium", "others"), _SHARED), ""]
     lines += ["## In other trainers", "", _IN_TRAINERS, "", *_in_trainers(presets), ""]
     lines += [*(f"- {_wish(key)}: {meaning}." for key, meaning in WANTS.items()), ""]
     lines += ["## All methods", "", _OVERVIEW, "", *_overview(presets), ""]
@@ -103,18 +105,18 @@ def methods_page(presets: Sequence[Preset]) -> str:
 
 
 def papers(header: str) -> list[str]:
-    """The arXiv ids that a header names, each once."""
+    """Return the distinct arXiv ids in the header comment of a file, in order."""
     return list(dict.fromkeys(_ARXIV.findall(header)))
 
 
 def places(header: str) -> list[str]:
-    """The equations, tables, algorithms and sections that a header names, each once."""
+    """Return the distinct equations, tables, algorithms, theorems and sections cited in a header."""
     found = _PLACE.findall(" ".join(header.split()))
     return list(dict.fromkeys(place.replace("Eq.", "eq.") for place in found))
 
 
 def deviation(header: str) -> tuple[str, str]:
-    """A header's text before its `Differs:`, and what comes after it (empty where there is none)."""
+    """Return a header's text before and after `Differs:`; the second is empty if nothing differs."""
     lines = (line for line in header.splitlines() if not line.startswith(_AS_OF))
     text = " ".join(" ".join(lines).split())
     before, _, after = text.partition(_DEVIATION)
@@ -122,7 +124,7 @@ def deviation(header: str) -> tuple[str, str]:
 
 
 def as_of(header: str) -> str:
-    """The date, version or commit of the source, from the header's line `As of:`; empty without one."""
+    """Return the source's date, version or commit from the header's line `As of:`; empty without one."""
     lines = (line.removeprefix(_AS_OF) for line in header.splitlines() if line.startswith(_AS_OF))
     return next(lines, "").strip().removesuffix(".")
 
@@ -162,7 +164,7 @@ def _section(preset: Preset) -> list[str]:
     if found := papers(header):
         facts.append(f"- **Paper**: {', '.join(f'arXiv {_link(identifier)}' for identifier in found)}")
     if cited := places(header):
-        facts.append(f"- **Where in the paper**: {', '.join(cited)}")
+        facts.append(f"- **Cited parts**: {', '.join(cited)}")
     if source := as_of(header):
         facts.append(f"- **As of**: {source}")
     own = [f"`{group}={option}`" for group, option in own_overrides(preset.file).items()]
@@ -178,7 +180,7 @@ def _parts(group: str) -> list[str]:
     for name in names(group):
         cells = [f"`{name}`", _linked(" ".join(read_part(group, name).header.split()))]
         rows.append([*cells, window_text(read_divergence(name))] if group == "divergence" else cells)
-    titles = ("file", "what it is", "window [l, u]")
+    titles = ("file", "description", "window [l, u]")
     return _table(titles[: len(rows[0])], rows)
 
 

@@ -1,7 +1,7 @@
-"""The figures of windows as data: D(w) with its budget and the ratios it allows, and the (l, u) plane.
+"""Figures of windows as data: D(w) with its budget and feasible ratios, and the (l, u) plane.
 
-The first generalizes Figure 1 of arXiv 2602.05494 from KL3 to every divergence of the ratio; the second
-shows each of them as a curve that its budget runs along, so that equal windows are the same point.
+The first figure generalizes Figure 1 of arXiv 2602.05494 from KL3 to all divergences of the ratio. In the
+second one, a divergence is a curve parameterized by its budget, and equal windows are the same point.
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ from atrium.method.windows import DIVERGENCES, RatioDivergence, Window, divergen
 
 _CURVE_UPPERS = tuple((1.0 + np.geomspace(1e-4, 12.0, 200)).tolist())
 _HIGHEST = 6.0
-"""The largest upper bound that the plane shows."""
+"""Largest upper bound in the plane."""
 
 
 def window_pictures(arms: Sequence[Arm], clip: Window) -> list[Picture]:
-    """The arms, and the plane of windows; divergences without a window on the ratio are on neither."""
+    """Return a picture with a panel per arm, and one of the (l, u) plane with the arms' windows.
+
+    Arms whose divergence has no window on the ratio are left out. If no arm has a panel, only the plane is
+    returned.
+    """
     panels = {
         arm.name: (arm.config.of_ratio, arm.delta)
         for arm in arms
@@ -33,14 +37,14 @@ def window_pictures(arms: Sequence[Arm], clip: Window) -> list[Picture]:
 
 
 def windows_picture(panels: Mapping[str, tuple[RatioDivergence, float]]) -> Picture:
-    """D(w), the budget and the feasible ratios of every divergence with its budget, by title."""
+    """Return a picture with a panel for each title in `panels`: D(w), the budget and the feasible ratios."""
     windows = [function.window(delta) for function, delta in panels.values()]
     uppers = [window.upper for window in windows if math.isfinite(window.upper)]
     low = max(1e-3, min(window.lower for window in windows) - 0.12)
     high = max([*uppers, 1.2]) + 0.2
     return Picture(
         name="windows",
-        title="Windows of divergences: D(w) ≤ δ is the same as l ≤ w ≤ u",
+        title="Windows of divergences: D(w) ≤ δ is equivalent to l ≤ w ≤ u",
         figures=tuple(
             _panel(title, function, delta, low, high) for title, (function, delta) in panels.items()
         ),
@@ -72,7 +76,7 @@ def _panel(title: str, function: RatioDivergence, delta: float, low: float, high
 
 
 def plane_picture(points: Mapping[str, Window], clip: Window) -> Picture:
-    """The plane of windows by name, whole and around a clip range; budgets run along the curves."""
+    """Return the (l, u) plane with the named windows, in full and enlarged around the clip range `clip`."""
     lows = (max(0.0, 1.0 - 1.7 * (1.0 - clip.lower)), 1.0 - 0.35 * (1.0 - clip.lower))
     highs = (1.0 + 0.45 * (clip.upper - 1.0), 1.0 + 1.4 * (clip.upper - 1.0))
     finite = [window.upper for window in points.values() if math.isfinite(window.upper)]
@@ -83,7 +87,7 @@ def plane_picture(points: Mapping[str, Window], clip: Window) -> Picture:
     marks = (Mark(name=f"l = {clip.lower:g}", x=clip.lower), Mark(name=f"u = {clip.upper:g}", y=clip.upper))
     return Picture(
         name="plane",
-        title="The plane of windows: methods with equal (l, u) are the same",
+        title="Windows in the (l, u) plane: equal points are the same window",
         figures=(
             _plane("all windows", unnamed, (0.0, 1.0), (1.0, top)),
             _plane(around, closer.items(), lows, highs, marks),
@@ -98,7 +102,7 @@ def _plane(
     return Plane(
         key=f"plane/{title}",
         title=title,
-        caption="Curves: a budget runs along.",
+        caption="Each curve is a divergence at all budgets.",
         x=Axis(title="lower bound l", unit="ratio", low=lows[0], high=lows[1]),
         y=Axis(title="upper bound u", unit="ratio", low=highs[0], high=highs[1]),
         points=tuple(Point(name=name, x=window.lower, y=window.upper) for name, window in points),
@@ -122,7 +126,7 @@ def _family(name: str, function: RatioDivergence, place: int) -> Series:
 
 
 def _distinct() -> dict[str, RatioDivergence]:
-    """Divergences by all their names: those that give the same lower bound at equal upper bounds are one."""
+    """Return the distinct divergences; those with equal lower bounds at equal upper bounds share an entry."""
     found: dict[tuple[str, ...], tuple[str, RatioDivergence]] = {}
     for name, function in {**DIVERGENCES, "alpha = 1": divergence("alpha", alpha=1.0)}.items():
         if function.binds_above:

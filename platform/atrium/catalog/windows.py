@@ -1,4 +1,4 @@
-"""What `atrium windows` says, as records: windows at budgets, matched budgets, windows that coincide."""
+"""Computations of `atrium windows`: windows at budgets, matching budgets and coinciding windows."""
 
 from __future__ import annotations
 
@@ -19,26 +19,30 @@ PROBABILITIES = (0.01, 0.1, 0.3, 0.5, 0.9)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """A divergence at a budget. `name` is its file's, with the budget where that was asked for."""
+    """A divergence at a budget; `name` is the name of its file, followed by the budget if one was given."""
 
     name: str
     config: Divergence
 
     @property
     def window(self) -> Window | None:
-        """The window that holds for all tokens, if there is one."""
+        """The window shared by all tokens; None if there is none."""
         return self.config.window()
 
     @property
     def delta(self) -> float | None:
-        """The budget, where the divergence is a function of the ratio."""
+        """The budget of a divergence of the ratio; None for other divergences."""
         config = self.config
         return config.delta if isinstance(config, BudgetDivergence | AlphaDivergence) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """The budgets of one divergence that share a bound with a clip range, and the other bound then."""
+    """The budgets at which a divergence shares a bound with a clip range, and the resulting other bound.
+
+    At `budget_at_upper` the window is [`lower`, u], at `budget_at_lower` it is [l, `upper`], where [l, u] is
+    the clip range. `budget_at_upper` and `lower` are None for a divergence without an upper bound.
+    """
 
     name: str
     budget_at_upper: float | None
@@ -48,12 +52,12 @@ class Match:
 
 
 def shipped_arms() -> list[Arm]:
-    """Every file of `conf/divergence` at its own budget."""
+    """Return an arm for each file of `conf/divergence`, at its own budget."""
     return [Arm(name=name, config=read_divergence(name)) for name in names("divergence")]
 
 
 def arms_at(budget: float) -> list[Arm]:
-    """Every kind of divergence that has a budget, at this one."""
+    """Return an arm for each kind of divergence that has a budget, at `budget`."""
     chosen: dict[str, Arm] = {}
     for arm in shipped_arms():
         config = _at_budget(arm.config, arm.name, budget)
@@ -63,7 +67,11 @@ def arms_at(budget: float) -> list[Arm]:
 
 
 def named_arms(specs: Sequence[str], budget: float | None) -> list[Arm]:
-    """The arms that `NAME` or `NAME=BUDGET[,BUDGET...]` describe; `budget` is for those without their own."""
+    """Return the arms for `NAME` or `NAME=BUDGET[,BUDGET...]`; the default of BUDGET is `budget`.
+
+    If both are missing, the file's own budget is used. Raises `ConfigError` for an unknown name, an invalid
+    budget, or a budget for a divergence without one.
+    """
     found = []
     for spec in specs:
         source, has_budgets, texts = spec.partition("=")
@@ -73,7 +81,8 @@ def named_arms(specs: Sequence[str], budget: float | None) -> list[Arm]:
             config = shipped if value is None else _at_budget(shipped, name, value)
             if config is None:
                 raise ConfigError(
-                    f"{spec}: divergence {name} has no budget; use its name alone, or one of "
+                    f"{spec}: divergence {name} has no budget, so none can be given; give only its name, or "
+                    "choose one of "
                     f"{', '.join(arm.name for arm in shipped_arms() if arm.config.with_budget(1.0))}"
                 )
             found.append(Arm(name=name if value is None else f"{name} {value:g}", config=config))
@@ -81,24 +90,26 @@ def named_arms(specs: Sequence[str], budget: float | None) -> list[Arm]:
 
 
 def parse_budget(text: str, where: str) -> float:
-    """A budget from what was typed. Raises `ConfigError` for what is no number above 0."""
+    """Parse a budget; raise `ConfigError`, prefixed with `where`, unless it is a finite number above 0."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not 0.0 < value < math.inf:
-        raise ConfigError(f"{where}: {text or 'nothing'} is not a budget; use a number above 0, such as 0.02")
+        raise ConfigError(
+            f"{where}: the budget must be a number greater than 0, such as 0.02, got {text or 'nothing'}"
+        )
     return value
 
 
 def _at_budget(config: Divergence, name: str, budget: float) -> Divergence | None:
-    """The divergence at another budget; None where it has none."""
+    """Return the divergence at another budget; None if it has no budget."""
     changed = config.with_budget(budget)
     return None if changed is None else divergence_from(changed, f"divergence={name} at budget {budget}")
 
 
 def matches(clip: Window) -> list[Match]:
-    """Per divergence that is a function of the ratio: the budgets that share a bound with the clip range."""
+    """Return the matching budgets of each divergence of the ratio for the clip range `clip`."""
     found: dict[str, Match] = {}
     for config in (arm.config for arm in shipped_arms()):
         if (function := config.of_ratio) is not None and config.kind not in found:
@@ -115,7 +126,7 @@ def matches(clip: Window) -> list[Match]:
 
 
 def coinciding(named: Iterable[tuple[str, Window | None]]) -> list[list[str]]:
-    """The names whose windows are the same, where two or more are (arXiv 2602.05494, Theorem 4.2)."""
+    """Return the groups of at least two names with the same window (arXiv 2602.05494, Theorem 4.2)."""
     classes: dict[tuple[str, str], list[str]] = {}
     for name, window in named:
         if window is not None:
@@ -124,7 +135,7 @@ def coinciding(named: Iterable[tuple[str, Window | None]]) -> list[list[str]]:
 
 
 def families(presets: Sequence[Preset]) -> list[list[Preset]]:
-    """Methods that are equal but for their windows, where two or more are; each a list of points (l, u)."""
+    """Return the groups of at least two methods that differ only in a constant window."""
     found: dict[str, list[Preset]] = {}
     for preset in presets:
         if preset.divergence.fixed_window() is not None:
@@ -135,7 +146,7 @@ def families(presets: Sequence[Preset]) -> list[list[Preset]]:
 
 
 def described(arms: Sequence[Arm]) -> list[dict[str, object]]:
-    """The arms as `--json` gives them."""
+    """Return the arms as JSON values, the output of `atrium windows --json`."""
     return [
         {
             "name": arm.name,

@@ -1,1 +1,1 @@
-"""What papers claim, as files, and what data say of it: definitions, tables of outcomes, words."""
+"""Claims of papers: definitions in files, evidence from runs or tables, and verdicts."""

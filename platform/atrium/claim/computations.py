@@ -1,4 +1,4 @@
-"""What claims about formulas are held to: each computation gives its largest error and its figure."""
+"""Computations that check claims about formulas; each returns its largest error and a figure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _FORMS = [f"rpg_{way}{kl}" for kl in ("fkl", "rkl", "ufkl", "urkl") for way in (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computed:
-    """The largest error of a computation, None where nothing was claimed; its words; a figure or none."""
+    """Result of a computation; `error` is the largest error, None without an expected bound."""
 
     error: float | None
     words: str
@@ -47,7 +47,7 @@ class Computed:
 
 
 def gradient_of_the_clip() -> Computed:
-    """Theorem 4.1: each method's token gradient against that of the general surrogate and of PPO's clip."""
+    """Check Theorem 4.1 of ATR: compare token gradients with the general surrogate and with PPO's clip."""
     found = _theory("gradients")
     errors = [max(one.general_error, one.window_error or 0.0) for one in found.equivalences]
     num_tokens = found.equivalences[0].num_tokens
@@ -59,7 +59,7 @@ def gradient_of_the_clip() -> Computed:
 
 
 def window_of_kl3() -> Computed:
-    """Theorem 4.2: l and u as Atrium finds them against Lambert's W; infinite where not wider above."""
+    """Check Theorem 4.2 of ATR: errors of l and u by Lambert's W, infinite unless u - 1 > 1 - l."""
     deltas = np.geomspace(1e-4, 1.0, 200)
     errors = []
     for delta in deltas:
@@ -70,13 +70,13 @@ def window_of_kl3() -> Computed:
     windows = [MethodWindow.of(read_preset(name).method) for name in METHODS]
     return Computed(
         error=float(max(errors)),
-        words=f"{len(deltas)} budgets from {deltas[0]:g} to {deltas[-1]:g}, all wider above",
+        words=f"{len(deltas)} budgets from {deltas[0]:g} to {deltas[-1]:g}, all windows wider above 1",
         figure=window_picture(windows),
     )
 
 
 def constraint_of_kl3() -> Computed:
-    """Figure 1: the share of ratios at which KL3 <= delta and l <= w <= u disagree."""
+    """Compute the share of ratios at which KL3 <= delta and l <= w <= u disagree (Figure 1 of ATR)."""
     ratios = np.linspace(0.3, 2.5, 22_001)
     wrong = [
         (_KL3.value(float(ratio)) <= delta) != (window.lower <= ratio <= window.upper)
@@ -92,50 +92,52 @@ def constraint_of_kl3() -> Computed:
 
 
 def mass_moved_by_updates() -> Computed:
-    """Beside Theorem 5.1: the probability that moves into likely completions, by method."""
+    """Compute the probability that each method moves to likely completions (cf. Theorem 5.1 of ATR)."""
     found = _theory("updates")
     moved = [f"{one.name} {_mean(one.final_mass_S, 100.0, 2)}" for one in found.courses[_TRUE]]
-    words = (
-        f"points of probability moved into completions above {found.bin_edges[-2]:.0%}: {', '.join(moved)}"
-    )
+    words = f"points of probability moved to completions above {found.bin_edges[-2]:.0%}: {', '.join(moved)}"
     drawn = moved_mass_picture(found.courses, found.bin_edges)
     return Computed(error=None, words=f"{_BATCHES}; {words}", figure=drawn)
 
 
 def entropy_moved_by_updates() -> Computed:
-    """Beside Theorem 5.2: the change of entropy, by method."""
+    """Compute each method's change of entropy in several updates on one batch (cf. Theorem 5.2 of ATR)."""
     found = _theory("updates")
     moved = [f"{one.name} {_mean(one.final_entropy_S, 1.0, 4)}" for one in found.courses[_TRUE]]
-    words = f"nats per completion: {', '.join(moved)}"
+    words = f"change of entropy, nats per completion: {', '.join(moved)}"
     return Computed(error=None, words=f"{_BATCHES}; {words}", figure=entropy_picture(found.courses))
 
 
 def optimum_from_any_start() -> Computed:
-    """GVPO, Theorem 1: how far from pi' exp(R / beta) / Z minimising its loss ends, by start."""
+    """Check Theorem 1 of GVPO: distance of the minimizer from pi' exp(R / beta) / Z, for several starts."""
     found = regression_findings()
     return Computed(
         error=max(found.start_errors),
-        words=f"{len(found.start_errors)} random starts of a tabular policy; in probability",
+        words=f"{len(found.start_errors)} random starts of a tabular policy; error in probability",
         figure=regression_picture(found),
     )
 
 
 def optimum_under_any_sampler() -> Computed:
-    """GVPO, Theorem 2: the same by sampler, beside an objective whose optimum moves."""
+    """Check Theorem 2 of GVPO: distance of the minimizer from pi' exp(R / beta) / Z, for several samplers.
+
+    pi' is the loss's anchor. The distance for importance-weighted reward with a KL penalty is also reported.
+    """
     found = regression_findings()
     ours = [one.max_difference for one in found.optima if one.objective == "GVPO"]
     theirs = max(one.max_difference for one in found.optima if one.objective != "GVPO")
     return Computed(
         error=max(ours),
-        words=f"{len(ours)} samplers; the optimum of weighted reward with a KL moves by up to {theirs:.2g}",
+        words=f"{len(ours)} samplers; up to {theirs:.2g} for importance-weighted reward with a KL penalty",
         figure=regression_picture(found),
     )
 
 
 def optima_of_preferences() -> Computed:
-    """DPO and GVPO on data that cover two of three answers, or all: the errors of the optima they find.
+    """Compare the optima of DPO and GVPO on data that cover two of three answers, or all.
 
-    The error is the largest with full coverage, or the largest difference between the methods without it.
+    The error is the largest distance from the optimum with full coverage, or the largest difference between
+    the methods without it.
     """
     found = preference_optima()
     apart = [abs(dpo - gvpo) for dpo, gvpo in zip(found.dpo_on_two, found.gvpo_on_two, strict=True)]
@@ -143,39 +145,39 @@ def optima_of_preferences() -> Computed:
     missed = ", ".join(f"{error:.3f}" for error in found.gvpo_on_two)
     return Computed(
         error=max(*found.dpo_on_three, *found.gvpo_on_three, *apart),
-        words=f"on data with two of three answers both methods miss the optimum by {missed} where the third "
-        f"has {masses} at first; on data with all three both find it",
+        words=f"with two of three answers in the data, both methods miss the optimum by {missed} for initial "
+        f"probabilities of the third answer of {masses}; with all three, both find it",
         figure=None,
     )
 
 
 def optimum_after_steps() -> Computed:
-    """GVPO, Theorem 3: the distance after n steps from pi' exp(n R / beta) / Z, the largest over n."""
+    """Check Theorem 3 of GVPO: largest distance from pi' exp(n R / beta) / Z after n steps, over n."""
     found = regression_findings()
     distances = ", ".join(f"{kl:.3f}" for kl in found.steps.kl)
     return Computed(
         error=max(found.steps.max_difference),
-        words=f"{len(found.steps.kl)} steps, whose KL from the first policy grows as {distances} nats",
+        words=f"{len(found.steps.kl)} steps; KL from the first policy: {distances} nats",
         figure=regression_picture(found),
     )
 
 
 def gradient_of_forms() -> Computed:
-    """RPG: each form's gradient against the derivative of E[R] - beta KL, for one decision."""
+    """Compare the gradients of RPG's forms with that of E[R] - beta KL, for completions of one token."""
     methods = [read_preset(f"{form}_unclipped").method for form in _FORMS]
     found = form_gradients(methods)
     variances = ", ".join(f"{one.name.removesuffix('_unclipped')} {one.variance:.4f}" for one in found)
     return Computed(
         error=max(one.error for one in found),
-        words=f"{len(found)} forms, beta {FORM_BETA:g}; variance of one sample's gradient: {variances}",
+        words=f"{len(found)} forms, beta {FORM_BETA:g}; variance of a single-sample gradient: {variances}",
         figure=None,
     )
 
 
 def correction_of_the_kl() -> Computed:
-    """Compute the error of the gradient of importance-weighted k3, relative to the KL's, over sequences.
+    """Check RPG's KL correction: relative error of the gradient of importance-weighted k3, over sequences.
 
-    RPG, arXiv 2505.17508.
+    Source: arXiv 2505.17508.
     """
     found = _theory("bias", ("grpo_kl", "grpo_kl_corrected"))
     exact = [one.sequence_error for one in found.biases if one.name == "w k3"]
@@ -183,7 +185,7 @@ def correction_of_the_kl() -> Computed:
     by_token = max(one.token_error for one in found.biases if one.name == "w k3")
     return Computed(
         error=max(exact),
-        words=f"without the weight up to {without:.0%}; with it but summed over tokens up to {by_token:.0%}",
+        words=f"errors up to {without:.0%} without the weight, up to {by_token:.0%} with sums over tokens",
         figure=bias_picture(found.biases, found.faithfulness),
     )
 
@@ -193,7 +195,7 @@ def _theory(part: str, methods: Sequence[str] = METHODS) -> Findings:
 
 
 def _mean(values: Sequence[float], scale: float, digits: int) -> str:
-    """The mean with its 95 % t interval over batches, such as `-1.91 [-2.80, -1.02]`."""
+    """Format the mean with its 95 % t interval over batches, such as `-1.91 [-2.80, -1.02]`."""
     mean = mean_over_seeds([scale * value for value in values])
     low, high = mean.interval() or (mean.value, mean.value)
     return f"{mean.value:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
@@ -215,4 +217,4 @@ COMPUTATIONS: Mapping[str, Callable[[], Computed]] = {
         correction_of_the_kl,
     )
 }
-"""By the name that claims give them."""
+"""Computations by the name that claims use."""

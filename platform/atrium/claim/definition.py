@@ -1,7 +1,7 @@
-"""What a claim is: the typed content of a file in `conf/claim/<paper>/`.
+"""Claims: the typed content of files in `conf/claim/<paper>/`.
 
-A claim names two arms, an outcome and the sign or size that is expected, with its source, and for each scale
-the sweep that would show it, with the power that this design has. A claim about formulas names a computation.
+A claim about runs consists of two arms, an outcome, the expected sign or size with its source, and for each
+scale a design: the sweep that tests the claim, and its power. A claim about formulas names a computation.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from atrium.base.section import Axis, Count, Positive, Section, Text
+from atrium.base.section import Choice, Count, Positive, Section, Text
 from atrium.runs.curve_outcomes import CurveOutcome
 from atrium.stats.power import POWER, power
 
@@ -20,44 +20,44 @@ SCALES: tuple[Scale, ...] = ("laptop", "day", "paper")
 MeasureName = Literal["mean", "pass"]
 
 
-class Outcome(Axis, axis=True):
-    """What a claim is about."""
+class Outcome(Choice, axis=True):
+    """The quantity that a claim states: a score, an outcome of a training curve, or a computed error."""
 
     @property
     def words(self) -> str:
-        """The outcome as a page names it."""
+        """The outcome's name in documents."""
         raise NotImplementedError
 
 
 class ScoreOutcome(Outcome):
-    """A score on held-out problems after the last step, in [0, 1]; several benchmarks count equally."""
+    """A score on held-out problems after the last step, in [0, 1], averaged over benchmarks."""
 
     kind: Literal["score"]
     measure: MeasureName
     """`mean` for Mean@K over all K samples of the design, `pass` for Pass@k."""
     k: Count
-    """The k of Pass@k; of Mean@K the K that the paper has, which changes noise and no expectation."""
+    """The k of Pass@k, or the paper's K of Mean@K, which affects noise but not the expectation."""
 
     @property
     def words(self) -> str:
-        """`Mean@8`, `Pass@8`."""
+        """The score's name, such as `Mean@8` or `Pass@8`."""
         return f"{self.measure.capitalize()}@{self.k}"
 
 
 class CurveScore(Outcome):
-    """An outcome of a training curve; a table of answers does not hold it."""
+    """An outcome of a training curve, which needs runs rather than a table of answers."""
 
     kind: Literal["curve"]
     curve: CurveOutcome
 
     @property
     def words(self) -> str:
-        """The outcome of the curve."""
+        """The name of the curve's outcome."""
         return self.curve.words
 
 
 class Computation(Outcome):
-    """An error that a computation of `atrium theory` finds; nothing is trained."""
+    """The error of a computation on formulas, without training."""
 
     kind: Literal["computation"]
     name: Text
@@ -69,45 +69,48 @@ class Computation(Outcome):
 
 
 class Expectation(Section):
-    """What the paper says comes out: a sign or a size of candidate less baseline, or a bound of an error."""
+    """The paper's statement: sign and size of candidate minus baseline, or a bound on an error."""
 
     sign: Literal["positive", "negative"] | None = None
     size: float | None = None
-    """In the outcome's unit: scores in shares, so that 0.02 are 2 points."""
+    """Expected difference in the outcome's unit; scores are fractions, so 0.02 means 2 points."""
     at_most: Positive | None = None
-    """Of a computation's error."""
+    """Upper bound on a computation's error."""
     source: Text
-    """Where the paper says so, and what of it is our reading."""
+    """Place in the paper, and our interpretation of it."""
 
     @model_validator(mode="after")
     def _check(self) -> Expectation:
         if (self.sign is None) == (self.at_most is None):
-            raise ValueError("give sign, or at_most for a computation")
+            raise ValueError(
+                "exactly one of sign and at_most must be set; use sign for a claim about runs, at_most "
+                "for a computation"
+            )
         if self.size is not None and (self.size > 0.0) != (self.sign == "positive"):
-            raise ValueError(f"size={self.size:g} does not have the sign {self.sign}")
+            raise ValueError(f"size must be {self.sign} to match sign, got {self.size:g}")
         return self
 
 
 class DesignConfig(Section):
-    """The runs that would show a claim: a sweep's arms and seeds, and what they were planned to see."""
+    """The runs that test a claim: a sweep's arms and seeds, and the planned effect."""
 
     sweep: Text
-    """A file of `sweeps/`: arms, seeds, and what all runs share."""
+    """A file of `sweeps/`, which defines arms, seeds and common settings."""
     effect: Positive
-    """The smallest difference that the design is to see, in the outcome's unit."""
+    """Smallest difference that the design should detect, in the outcome's unit."""
     deviation: Positive | None
-    """Of the paired differences of single seeds; null where nobody measured it, and power is not known."""
+    """Standard deviation of paired differences between seeds; null if unknown, as is the power then."""
     source: Text
-    """Where both are from."""
+    """Source of `effect` and `deviation`."""
 
     def power(self, num_seeds: int) -> float | None:
-        """The probability that so many seeds find the effect (t test, 5 %); None where it is not known."""
+        """Return the power of a t test (5 %) with `num_seeds` seeds for the effect; None if unknown."""
         if self.deviation is None or num_seeds < 2:
             return None
         return power(self.effect, self.deviation / num_seeds**0.5, num_seeds - 1.0)
 
     def is_powered(self, num_seeds: int) -> bool:
-        """Whether the power is known and at least 0.8."""
+        """Return whether the power is known and at least 0.8."""
         found = self.power(num_seeds)
         return found is not None and found >= POWER
 
@@ -116,41 +119,49 @@ class Claim(Section):
     """One claim of a paper."""
 
     paper: Text
-    """The folder below `conf/claim`."""
+    """Folder below `conf/claim`."""
     name: Text
-    """The file's name."""
+    """Name of the file without its suffix."""
     arxiv: Annotated[str, Field(pattern=r"^\d{4}\.\d{5}$")]
     place: Text
     """Figure, table, theorem or section."""
     statement: Text
     candidate: Text | None = None
-    """An arm of the designs' sweeps."""
+    """Arm of the designs' sweeps whose outcome is tested."""
     baseline: Text | None = None
-    """The arm whose outcome is taken off."""
+    """Arm whose outcome is subtracted."""
     outcome: Outcome
     expected: Expectation | None
-    """null where the statement was not read: what is found beside it is an experiment of our own."""
+    """Null if the statement was not available; its designs are then our own experiments."""
     designs: Mapping[Scale, DesignConfig] = Field(default_factory=dict)
     ours: tuple[Text, ...] = ()
-    """Choices of our own, which the paper does not give."""
+    """Our choices where the paper gives none."""
 
     @model_validator(mode="after")
     def _check_whole(self) -> Claim:
         if isinstance(self.outcome, Computation):
             if self.designs or self.candidate or self.baseline:
-                raise ValueError("a computation has no arms and no designs; leave them out")
+                raise ValueError(
+                    "candidate, baseline and designs cannot be set for a computation; remove them"
+                )
             if self.expected is not None and self.expected.at_most is None:
-                raise ValueError("expected: sign is for claims about runs; set at_most for a computation")
+                raise ValueError(
+                    "expected.sign applies only to claims about runs; set expected.at_most for a computation"
+                )
             return self
         if self.candidate is None or self.baseline is None or self.candidate == self.baseline:
-            raise ValueError("give candidate and baseline, two arms of the designs' sweeps")
+            raise ValueError(
+                "candidate and baseline are required; set them to two arms of the designs' sweeps"
+            )
         if not self.designs:
-            raise ValueError("designs is empty; give the sweep of at least one scale")
+            raise ValueError("designs must contain at least one scale; add its sweep")
         if self.expected is not None and self.expected.sign is None:
-            raise ValueError("expected: at_most is for computations; set sign for a claim about runs")
+            raise ValueError(
+                "expected.at_most applies only to computations; set expected.sign for a claim about runs"
+            )
         return self
 
     @property
     def title(self) -> str:
-        """`atr/figure_2a`."""
+        """The claim's identifier, such as `atr/figure_2a`."""
         return f"{self.paper}/{self.name}"

@@ -1,4 +1,4 @@
-"""The documents of claims: a paper's with its stored results, and a single claim's with its designs."""
+"""Documents of a paper's claims with stored results, and of a single claim with its designs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from atrium.stats.wording import points
 
 PAGE_TITLE = "Papers reproduced, claim by claim"
 PAGE_INTRODUCTION = """\
-`atrium claim reproduce` writes this page; the claims are files in `conf/claim/`. At the scale of the paper a
-claim is *shown*, *contradicted* or *not distinguishable*. An analogue on another model or task, or a
-computation, at most *agrees*, *disagrees* or *cannot tell*. *Not read* marks a statement whose text was not
-available: the result beside it comes from an experiment of our own. A claim whose design lacks power, or
-whose power is unknown, does not count as tested. The JSON files in `docs/reproductions/` hold the difference
-of every seed. Nothing was measured on a GPU.
+`atrium claim reproduce` writes this page; the claims are files in `conf/claim/`. At the scale of the paper, a
+claim is *shown*, *contradicted* or *not distinguishable*. On another model or task, or in a computation, the
+strongest verdicts are *agrees* and *disagrees*, and *cannot tell* otherwise. *Not read* marks a statement
+whose text was not available; its results come from our own experiments. A claim does not count as tested if
+the power of its design is below 0.8 or unknown. The JSON files in `docs/reproductions/` contain the
+differences by seed. Nothing was measured on a GPU.
 """
 Results = Mapping[str, Mapping[str, Any]]
-"""What was found at a scale, by claim."""
+"""Stored results at one scale, by claim."""
 
 
 def claim_document(claim: Claim) -> Document:
-    """What a claim says, and each design with its power."""
+    """Return the document of a claim: its statement, and its designs with their power."""
     designs = tuple(Sentence(f"{scale}: {power_words(claim, scale)}") for scale in claim.designs)
     title = f"{claim.title}: {claim.place} of arXiv {claim.arxiv}"
     section = replace(_section(claim, {}), title=title)
@@ -33,10 +33,10 @@ def claim_document(claim: Claim) -> Document:
 
 
 def power_words(claim: Claim, scale: Scale) -> str:
-    """A design's sweep, seeds and power."""
+    """Describe a design by its sweep, number of seeds and power."""
     design, sweep = design_of(claim, scale), sweep_of(claim, scale)
     power = design.power(len(sweep.seeds))
-    known = "not known, so that it does not test the claim" if power is None else f"{power:.2f}"
+    known = "unknown, so the design does not test the claim" if power is None else f"{power:.2f}"
     return (
         f"sweep {sweep.name}, {len(sweep.seeds)} seeds; power for a difference of {design.effect:g}: {known} "
         f"({design.source})"
@@ -44,7 +44,7 @@ def power_words(claim: Claim, scale: Scale) -> str:
 
 
 def paper_document(claims: Sequence[Claim], stored: Mapping[str, Mapping[str, Any]]) -> Document:
-    """The claims of a paper with what is stored by scale: words, experiments, a section for each claim."""
+    """Return a paper's document: verdicts and experiments stored by scale, and a section per claim."""
     results: dict[str, Results] = {scale: one.get("claims") or {} for scale, one in stored.items()}
     made = {scale: one["about"].items() for scale, one in stored.items() if "about" in one}
     about = [f"{scale}: {', '.join(f'{key} {value}' for key, value in one)}" for scale, one in made.items()]
@@ -66,7 +66,7 @@ def paper_document(claims: Sequence[Claim], stored: Mapping[str, Mapping[str, An
 
 def _words(claims: Sequence[Claim], results: Mapping[str, Results]) -> Table:
     return Table(
-        title="The word for each claim, by scale",
+        title="Verdict on each claim, by scale",
         columns=(Column("claim"), Column("place", is_prose=True), *map(Column, results)),
         rows=tuple(
             Row((claim.name, claim.place, *(_word(claim, scale, one) for scale, one in results.items())))
@@ -76,7 +76,7 @@ def _words(claims: Sequence[Claim], results: Mapping[str, Results]) -> Table:
 
 
 def _word(claim: Claim, scale: str, results: Results) -> str:
-    """The word at a scale; empty where the claim has no design for it."""
+    """Return the verdict at a scale; empty if the claim has no design for it."""
     if claim.name in results:
         return str(results[claim.name]["word"])
     is_planned = isinstance(claim.outcome, Computation) if scale == COMPUTED else scale in claim.designs
@@ -84,9 +84,9 @@ def _word(claim: Claim, scale: str, results: Results) -> str:
 
 
 def _experiments(claims: Sequence[Claim], results: Mapping[str, Results]) -> Table:
-    """One row per experiment that was run.
+    """Return a table with one row per completed experiment.
 
-    Claims that differ in their place in the paper alone share an experiment, and so its result.
+    Claims that differ only in their place in the paper share an experiment and its result.
     """
     rows: dict[tuple[Cell, ...], list[str]] = {}
     for claim in claims:
@@ -96,37 +96,40 @@ def _experiments(claims: Sequence[Claim], results: Mapping[str, Results]) -> Tab
                 is_score = isinstance(claim.outcome, ScoreOutcome)
                 cells = (
                     design.sweep,
-                    f"{claim.candidate} less {claim.baseline}",
-                    "Mean@K" if outcome.startswith("Mean@") else outcome,  # the same whatever K the paper has
+                    f"{claim.candidate} minus {claim.baseline}",
+                    "Mean@K" if outcome.startswith("Mean@") else outcome,  # the design's K, not the paper's
                     points(design.effect) if is_score else f"{design.effect:g}",
                     Value(design.power(len(stored.get("seeds", ()))), "fraction"),
                     stored["why"].partition(";")[2 if "not read" in stored["word"] else 0].strip(),
                 )
                 rows.setdefault(cells, []).append(claim.name)
-    titles = ("experiment", "arms", "outcome", "smallest effect planned for", "power", "result", "claims")
-    columns = tuple(Column(title, is_prose=title in ("arms", "outcome", "claims")) for title in titles)
+    titles = ("experiment", "difference", "outcome", "planned effect", "power", "result", "claims")
+    columns = tuple(Column(title, is_prose=title in ("difference", "outcome", "claims")) for title in titles)
     return Table(
-        title="Experiments that were run",
+        title="Completed experiments",
         columns=columns,
         rows=tuple(Row((*cells, ", ".join(served))) for cells, served in rows.items()),
     )
 
 
 def _by_chance(claims: Sequence[Claim], scale: str, results: Results) -> list[Sentence]:
-    """How many words chance alone would give: claims are judged one by one, and share runs."""
+    """Return a warning with the number of verdicts expected by chance; empty for fewer than two claims.
+
+    Claims are tested separately, without a correction for their number.
+    """
     num = sum(claim.name in results and claim.expected is not None for claim in claims if claim.designs)
     if num < 2:
         return []
     text = (
-        f"{scale}: {num} claims with an expected sign are judged one by one, at 5 %, on runs that most of "
-        f"them share: chance alone is expected to speak for or against {0.05 * num:.2g} of them"
+        f"{scale}: {num} claims with an expected sign are tested separately at the 5 % level, mostly on the "
+        f"same runs; chance alone is expected to decide {0.05 * num:.2g} of them"
     )
     return [Sentence(text, "warning")]
 
 
 def _section(claim: Claim, results: Mapping[str, Results]) -> Section:
-    """Statement, outcome, expectation and our choices, then what was found at each scale."""
-    arms = "" if claim.candidate is None else f"arms: {claim.candidate} less {claim.baseline}; "
+    """Return a claim's section: statement, outcome, expectation, our choices, and results by scale."""
+    arms = "" if claim.candidate is None else f"difference: {claim.candidate} minus {claim.baseline}; "
     expected = "not read"
     if claim.expected is not None:
         at_most, size = claim.expected.at_most, claim.expected.size
@@ -134,7 +137,7 @@ def _section(claim: Claim, results: Mapping[str, Results]) -> Section:
         expected = f"{bound}{'' if size is None else f', {size:+g}'} ({claim.expected.source})"
     lines = [claim.statement, f"{arms}outcome: {claim.outcome.words}; expected: {expected}"]
     if claim.ours:
-        lines.append(f"our choice: {'; '.join(claim.ours)}")
+        lines.append(f"our choices: {'; '.join(claim.ours)}")
     found = {scale: one[claim.name] for scale, one in results.items() if claim.name in one}
     lines += [f"{scale}: {one['word']}; {one['why']}" for scale, one in found.items()]
     return Section(

@@ -1,4 +1,4 @@
-"""From runs, or a table of answers, to the difference that a claim is about; the rest is refused.
+"""Evidence for a claim: the difference of two arms, from runs or a table of answers of its design.
 
 Axes: S seeds, P problems.
 """
@@ -35,7 +35,7 @@ _VALIDATION = "-validation"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """What rows and runs are held to: the sweep of a claim at a scale, and the samples of a problem."""
+    """The design that data must follow: a claim's sweep at a scale, and its samples per problem."""
 
     claim: Claim
     scale: Scale
@@ -43,28 +43,30 @@ class Design:
     num_samples: int
 
     def judge(self, evidence: Evidence) -> Judgement:
-        """Return the word for the evidence, given the power of this design."""
+        """Return the verdict for the evidence, given the power of this design."""
         is_powered = design_of(self.claim, self.scale).is_powered(len(self.sweep.seeds))
         return judge(self.claim.expected, evidence, scale=self.scale, is_powered=is_powered)
 
 
 def design(claim: Claim, scale: Scale) -> Design:
-    """The design of a claim at a scale, its base composed."""
+    """Return the design of a claim at a scale; `num_samples` comes from the sweep's base configuration."""
     sweep = sweep_of(claim, scale)
-    config = trial_config(sweep.base, name=sweep.name, runs_dir=sweep.runs_dir, seed=sweep.seeds[0])
-    return Design(claim=claim, scale=scale, sweep=sweep, num_samples=config.evaluation.num_samples)
+    num_samples = trial_config(sweep, sweep.base).evaluation.num_samples
+    return Design(claim=claim, scale=scale, sweep=sweep, num_samples=num_samples)
 
 
 def evidence_of(wanted: Design, data: Sequence[Path]) -> Evidence:
     """Return the difference that runs or tables show; raise `ConfigError` for data outside the design."""
     tables = [path for path in data if path.is_file()]
     if tables and len(tables) < len(data):
-        raise ConfigError("claim check: give runs or tables, not both")
+        raise ConfigError(
+            "atrium claim check: runs and tables cannot be combined; give either runs or tables"
+        )
     if tables:
         if not isinstance(wanted.claim.outcome, ScoreOutcome):
             raise ConfigError(
-                f"claim {wanted.claim.title} is about {wanted.claim.outcome.words}, which a table of "
-                "answers does not hold; give runs"
+                f"claim {wanted.claim.title} requires {wanted.claim.outcome.words}, which a table of "
+                "answers does not contain; give runs instead"
             )
         seeds, num_samples = wanted.sweep.seeds, wanted.num_samples
         return _score(wanted, read_table(tables, arms=_arms(wanted), seeds=seeds, num_samples=num_samples))
@@ -72,12 +74,12 @@ def evidence_of(wanted: Design, data: Sequence[Path]) -> Evidence:
 
 
 def evidence_of_runs(wanted: Design, runs: Runs) -> Evidence:
-    """The difference of two arms' runs, on all seeds of the design."""
+    """Return the difference between the arms over all seeds; raise `ConfigError` if a run is missing."""
     for arm in _arms(wanted):
         if missing := set(wanted.sweep.seeds) - set(runs.get(arm, {})):
             raise ConfigError(
-                f"claim {wanted.claim.title}: no finished run of {arm} with seed {min(missing)}; its design "
-                f"has seeds {', '.join(map(str, wanted.sweep.seeds))}"
+                f"claim {wanted.claim.title}: there is no finished run of {arm} with seed "
+                f"{min(missing)}; the design requires the seeds {', '.join(map(str, wanted.sweep.seeds))}"
             )
     outcome, arms = wanted.claim.outcome, _arms(wanted)
     if isinstance(outcome, CurveScore):
@@ -93,7 +95,7 @@ def evidence_of_runs(wanted: Design, runs: Runs) -> Evidence:
 
 
 def arm_runs(sweep: SweepDefinition, folders: Sequence[RunFolder]) -> Runs:
-    """Finished runs by arm and seed; `ConfigError` for one of no arm, or of a seed not in the design."""
+    """Return finished runs by arm and seed; raise `ConfigError` for a run with another arm or seed."""
     labels = {trial.key: trial.labels for trial in plan_stage(sweep, Stage.SEARCH)}
     found: dict[str, dict[int, RunFolder]] = {arm: {} for arm in sweep.arms}
     for folder in folders:
@@ -104,12 +106,13 @@ def arm_runs(sweep: SweepDefinition, folders: Sequence[RunFolder]) -> Runs:
         seed = config.get("seed")
         if problem or key not in labels:
             raise ConfigError(
-                f"{folder.name}: {problem or f'its settings are those of no arm of sweep {sweep.name}'}; "
-                f"arms are {', '.join(sweep.arms)}"
+                f"{folder.name} cannot be used: "
+                f"{problem or f'its settings match no arm of sweep {sweep.name}'}; choose runs of the arms "
+                f"{', '.join(sweep.arms)}"
             )
         if seed not in sweep.seeds:
             raise ConfigError(
-                f"{folder.name}: seed {seed} is not in the design; its seeds are "
+                f"{folder.name}: unknown seed {seed}; the design has the seeds "
                 f"{', '.join(map(str, sweep.seeds))}"
             )
         for arm in labels[key]:
@@ -118,7 +121,7 @@ def arm_runs(sweep: SweepDefinition, folders: Sequence[RunFolder]) -> Runs:
 
 
 def last_answers(run: RunFolder) -> list[Answers]:
-    """A run's answers to its test problems after the last step, by benchmark."""
+    """Return a run's answers to its test problems after the last step, one entry per benchmark."""
     evaluated = read_evaluated_run(run).evaluations
     return [
         read_answers(run, name, points[-1].step)
@@ -128,13 +131,13 @@ def last_answers(run: RunFolder) -> list[Answers]:
 
 
 def _score(wanted: Design, answers: ArmAnswers) -> Evidence:
-    """The difference of two arms' scores, for new problems of the same kind, and new seeds."""
+    """Return the difference in score, with an interval for new problems of the same kind and new seeds."""
     outcome, seeds = wanted.claim.outcome, wanted.sweep.seeds
     assert isinstance(outcome, ScoreOutcome)
     if outcome.measure == "pass" and outcome.k > wanted.num_samples:
         raise ConfigError(
-            f"claim {wanted.claim.title}: {outcome.words} needs {outcome.k} samples a problem, and sweep "
-            f"{wanted.sweep.name} takes {wanted.num_samples}"
+            f"claim {wanted.claim.title}: {outcome.words} requires {outcome.k} samples per problem, but "
+            f"sweep {wanted.sweep.name} has {wanted.num_samples}; raise evaluation.num_samples"
         )
     sides = []
     for arm in _arms(wanted):
@@ -149,25 +152,27 @@ def _score(wanted: Design, answers: ArmAnswers) -> Evidence:
 def _known(run: RunFolder, outcome: CurveScore) -> float:
     value = curve_value(run, outcome.curve)
     if value is None:
-        raise ConfigError(f"{run.name}: its curve has no {outcome.words}")
+        raise ConfigError(
+            f"{run.name}: {outcome.words} cannot be computed from its curves; leave out the run"
+        )
     return value
 
 
 def _arms(wanted: Design) -> tuple[str, str]:
-    """The candidate and the baseline."""
+    """Return the names of candidate and baseline."""
     assert wanted.claim.candidate is not None
     assert wanted.claim.baseline is not None
     return wanted.claim.candidate, wanted.claim.baseline
 
 
 def _folders(data: Sequence[Path]) -> list[RunFolder]:
-    """The runs at these paths: each a run, or a folder of runs."""
+    """Return the runs at these paths, each a run or a folder of runs; raise `ConfigError` for others."""
     found = []
     for path in data:
         if not path.is_dir():
-            raise ConfigError(f"{path}: there is no such file or folder")
+            raise ConfigError(f"{path}: there is no such file or folder; correct the path")
         runs = [RunFolder(path)] if RunFolder(path).looks_like_run() else list_runs(path)
         if not runs:
-            raise ConfigError(f"{path}: holds no runs")
+            raise ConfigError(f"{path} contains no runs; choose another folder")
         found += runs
     return found

@@ -1,4 +1,4 @@
-"""The runs of a claim as its paper arranges them: curves by step, scores by arm and against k."""
+"""Figures of a claim's runs, arranged as in its paper: curves by step, or scores by arm and by k."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from atrium.runs.run_folder import RunFolder
 from atrium.stats.arm_pairs import MEAN, PASS
 
 _WIDTH = 100
-"""Steps that a curve's moving mean is over, as in Figure 2 of arXiv 2602.05494."""
+"""Number of steps in a curve's moving mean, as in Figure 2 of arXiv 2602.05494."""
 
 
 def runs_picture(claim: Claim, runs: Runs) -> Picture:
-    """The picture of a claim about runs, with all arms of its sweep."""
+    """Return the picture of a claim about runs, with all arms of its sweep."""
     outcome = claim.outcome
     place = places({arm: arm for arm in runs})
     figures: tuple[Figure, ...]
@@ -36,7 +36,7 @@ def runs_picture(claim: Claim, runs: Runs) -> Picture:
 
 
 def _curves(outcome: CurveScore, runs: Runs, place: Mapping[str, int]) -> Lines:
-    """A line per arm: the mean over seeds of the metric's moving mean."""
+    """Return a line per arm: the metric's moving mean, averaged over seeds."""
     metric = outcome.curve.metric
     return Lines(
         key="curves",
@@ -59,7 +59,7 @@ def _smoothed(arm: str, by_seed: Mapping[int, RunFolder], metric: str, place: in
 def _scores(
     outcome: ScoreOutcome, tables: Mapping[str, list[OutcomeTable]], place: Mapping[str, int]
 ) -> Intervals:
-    """Each seed's score by arm, and their mean."""
+    """Return each arm's scores by seed, and their mean."""
     rows = []
     for arm, found in tables.items():
         values = [values_of(one, outcome.measure, outcome.k).mean(axis=1) for one in found]
@@ -68,14 +68,14 @@ def _scores(
         rows.append(Bounds(name=arm, place=place[arm], value=value, dots=dots))
     return Intervals(
         key="scores",
-        title="Scores of every seed",
+        title="Scores by seed",
         x=Axis(title=f"{outcome.words}, %", unit="share"),
         rows=tuple(rows),
     )
 
 
 def _by_k(tables: Mapping[str, list[OutcomeTable]], measure: str, place: Mapping[str, int]) -> Lines:
-    """Pass@k for k up to all samples by arm, or Mean@K, which does not depend on K."""
+    """Return each arm's Pass@k for k up to all samples, or Mean@K, which does not depend on K."""
     series = []
     for arm, found in tables.items():
         k = min(min(table.num_samples_S) for table in found)
@@ -87,7 +87,7 @@ def _by_k(tables: Mapping[str, list[OutcomeTable]], measure: str, place: Mapping
         series.append(Series(name=arm, x=x, y=tuple(y_K.tolist()), place=place[arm]))
     return Lines(
         key=f"by_k/{measure}",
-        title=f"{measure.capitalize()}@K against K",
+        title=f"{measure.capitalize()}@K by K",
         x=Axis(title="K", scale="log2"),
         y=Axis(title="%", unit="share"),
         series=tuple(series),

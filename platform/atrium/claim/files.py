@@ -1,103 +1,96 @@
-"""Reading claims: finding their files, validating them, saying what is wrong in one line."""
+"""Files of claims, sweeps and stored results; errors are one-line `ConfigError`s."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from pydantic import ValidationError
 
 from atrium.base.errors import ConfigError
 from atrium.base.recorded import read_object
 from atrium.claim.definition import SCALES, Claim, DesignConfig, Scale
 from atrium.config.files import conf_folder, read_yaml
-from atrium.config.messages import config_error
+from atrium.config.messages import validate
 from atrium.config.nearest import suggestion
 from atrium.sweep.definition import SweepDefinition
-from atrium.sweep.files import broken_rule, find_definition, read_definition
+from atrium.sweep.files import find_definition, read_definition
 
 CLAIMS = "claim"
 COMPUTED = "computed"
 FOLDER = "reproductions"
-"""The folder beside the page that holds results and figures."""
+"""Name of the folder with results and figures, next to the page."""
 
 
 def papers() -> list[str]:
-    """The papers whose claims are shipped."""
+    """Return the names of papers with shipped claims."""
     return sorted(folder.name for folder in (conf_folder() / CLAIMS).iterdir() if folder.is_dir())
 
 
 def claims_of(paper: str) -> list[Claim]:
-    """The claims of a paper by name; `ConfigError` for an unknown paper or a mistake in a file."""
+    """Return a paper's claims, sorted by name; raise `ConfigError` for an unknown paper or invalid file."""
     if paper not in papers():
         raise ConfigError(
-            f"paper {paper}: no claims of it{suggestion(paper, papers()) or ';'} use one of "
+            f"paper {paper}: unknown paper{suggestion(paper, papers()) or ';'} use one of "
             f"{', '.join(papers())}"
         )
     return list(map(read_claim, _files(paper)))
 
 
 def stored_results(paper: str, out: Path) -> dict[str, Mapping[str, Any]]:
-    """What is stored of a paper below a folder, by scale; computations come first."""
+    """Return the stored results of a paper below `out` by scale, computations first; empty if missing."""
     return {scale: read_object(results_file(paper, scale, out))[0] for scale in (COMPUTED, *SCALES)}
 
 
 def results_file(paper: str, scale: str, out: Path) -> Path:
-    """The file of a paper's results at a scale."""
+    """Return the path of a paper's results at a scale."""
     return out / FOLDER / f"{paper}-{scale}.json"
 
 
 def find_claim(wanted: str) -> Claim:
-    """A shipped claim as PAPER/CLAIM, or the file at a path that ends in .yaml; `ConfigError` otherwise."""
+    """Return a shipped claim (PAPER/CLAIM) or the claim in a .yaml file; raise `ConfigError` for neither."""
     path = Path(wanted).expanduser()
     if path.suffix not in (".yaml", ".yml"):
         known = [f"{paper}/{one.stem}" for paper in papers() for one in _files(paper)]
         if wanted not in known:
             raise ConfigError(
-                f"claim {wanted}: there is no such claim{suggestion(wanted, known) or ';'} `atrium claim "
-                "list` lists them, and a path ends in .yaml"
+                f"claim {wanted}: unknown claim{suggestion(wanted, known) or ';'} `atrium claim list` "
+                "shows all claims, and a path must end in .yaml"
             )
         path = conf_folder() / CLAIMS / f"{wanted}.yaml"
     if not path.is_file():
-        raise ConfigError(f"claim {wanted}: there is no such file")
+        raise ConfigError(f"claim {wanted}: there is no such file; correct the path")
     return read_claim(path)
 
 
 def read_claim(path: Path) -> Claim:
-    """The claim in a YAML file, whose folder and name it has. Raises `ConfigError`, which names the file."""
+    """Read the claim in a YAML file, named by its folder and file; raise `ConfigError` if it is invalid."""
     content = read_yaml(path, str(path))
     if not isinstance(content, dict):
-        raise ConfigError(f"{path}: holds no claim; give arxiv, place, statement, outcome and expected")
+        raise ConfigError(f"{path} must contain arxiv, place, statement, outcome and expected")
     data = {"paper": path.parent.name, "name": path.stem, **content}
-    try:
-        claim = Claim.model_validate_json(json.dumps(data, default=str))
-    except ValidationError as error:
-        said = broken_rule(error) or config_error(error, Claim, data)
-        raise ConfigError(f"{path}: {said}") from error
+    claim = validate(Claim, data, str(path))
     for scale in claim.designs:
         sweep_of(claim, scale)
     return claim
 
 
 def sweep_of(claim: Claim, scale: Scale) -> SweepDefinition:
-    """The sweep of a design; `ConfigError` if there is none, or an arm of the claim is missing."""
+    """Return the sweep of a design; raise `ConfigError` if it is missing or lacks an arm of the claim."""
     sweep = read_definition(find_definition(design_of(claim, scale).sweep))
     for arm in (claim.candidate, claim.baseline):
         if arm not in sweep.arms:
             raise ConfigError(
-                f"claim {claim.title}: {arm} is no arm of sweep {sweep.name}"
+                f"claim {claim.title}: sweep {sweep.name} has no arm {arm}"
                 f"{suggestion(str(arm), sweep.arms) or ';'} use one of {', '.join(sweep.arms)}"
             )
     return sweep
 
 
 def design_of(claim: Claim, scale: Scale) -> DesignConfig:
-    """A claim's design at a scale; `ConfigError` where it has none."""
+    """Return a claim's design at a scale; raise `ConfigError` if it has none."""
     if scale not in claim.designs:
-        known = f"has {', '.join(claim.designs)}" if claim.designs else "is computed, without runs"
-        raise ConfigError(f"claim {claim.title}: no design for scale={scale}; it {known}")
+        known = f"has designs for {', '.join(claim.designs)}" if claim.designs else "is computed without runs"
+        raise ConfigError(f"claim {claim.title}: unknown scale {scale}; the claim {known}")
     return claim.designs[scale]
 
 

@@ -1,7 +1,7 @@
-"""What data say of a claim, in one word: at the scale of the paper, or of an analogue of it.
+"""Verdicts on claims, from data at the paper's scale or from an analog: another model, size or task.
 
-An analogue never shows or contradicts a paper. A design whose power for the effect that it is to see is below
-0.8, or not known, does not test the claim, whatever its data look like.
+Data from an analog never show or contradict a paper's claim. A design whose power for the planned effect is
+below 0.8 or unknown does not test the claim, regardless of its data.
 
 Axes: S seeds.
 """
@@ -35,18 +35,18 @@ _ANALOGUE: Mapping[Finding, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """A candidate's outcome less the baseline's over S seeds, with its 95 % interval where there is one."""
+    """The candidate's outcome minus the baseline's over S seeds, with its 95 % interval if there is one."""
 
     difference: float
     difference_S: tuple[float, ...]
     interval: Interval | None
     is_share: bool
-    """Whether it is told in points."""
+    """Whether the outcome is a share, shown in percentage points."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """The word for a claim, and the sentence that says why."""
+    """The verdict on a claim (`word`) and its reason (`why`)."""
 
     finding: Finding
     word: str
@@ -56,40 +56,40 @@ class Judgement:
 def judge(
     expected: Expectation | None, evidence: Evidence | None, *, scale: Scale, is_powered: bool
 ) -> Judgement:
-    """The word for these data, None where nothing ran.
+    """Return the verdict on a claim about runs; `evidence` is None if there are no runs.
 
-    A claimed size outside of the interval counts against the claim, as does the other sign.
+    An interval that excludes the claimed size, or has the opposite sign, counts against the claim.
     """
     finding, why = _found(expected, evidence, is_powered)
     return Judgement(finding=finding, word=(_PAPER if scale == "paper" else _ANALOGUE)[finding], why=why)
 
 
 def judge_error(expected: Expectation | None, error: float) -> Judgement:
-    """The word for a computation, which agrees or not: numbers prove no theorem."""
+    """Return the verdict on a computation; it can only agree or disagree, since numbers prove no theorem."""
     if expected is None or expected.at_most is None:
         return Judgement(finding="not_read", word=_ANALOGUE["not_read"], why=_NOT_READ)
     finding: Finding = "for" if error <= expected.at_most else "against"
-    why = f"the largest error is {error:.1e}, allowed is {expected.at_most:.0e}"
+    why = f"the largest error is {error:.1e}, with a bound of {expected.at_most:.0e}"
     return Judgement(finding=finding, word=_ANALOGUE[finding], why=why)
 
 
-_NOT_READ = "the statement was not read, so this is an experiment of our own"
+_NOT_READ = "the statement was not available, so this is our own experiment"
 
 
 def _found(expected: Expectation | None, evidence: Evidence | None, is_powered: bool) -> tuple[Finding, str]:
     if evidence is None:
-        return "not_run", "no run of the design"
+        return "not_run", "the design has no runs"
     seen = _seen(evidence)
     if expected is None:
         return "not_read", f"{_NOT_READ}; {seen}"
     if not is_powered:
-        return "open", f"not tested: the design's power is below 0.8 or not known; {seen}"
+        return "open", f"not tested: the design's power is below 0.8 or unknown; {seen}"
     if evidence.interval is None:
         return "open", f"{seen}, without an interval"
     low, high = evidence.interval
     if expected.size is not None and not low <= expected.size <= high:
         size = _amount(expected.size, evidence.is_share)
-        return "against", f"{seen}, which leaves out the claimed {size}"
+        return "against", f"{seen}, which excludes the claimed {size}"
     if low <= 0.0 <= high:
         return "open", f"{seen}; {ruled_out(_amount(rounded_up(max(-low, high)), evidence.is_share))}"
     return ("for" if (low > 0.0) == (expected.sign == "positive") else "against"), seen

@@ -1,4 +1,4 @@
-"""What runs say of the claims whose designs they are."""
+"""Verdicts of an experiment's runs on the claims that its sweep tests."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from atrium.runs.run_folder import RunFolder
 
 
 def claims_said(folders: Sequence[RunFolder]) -> list[str]:
-    """A sentence for each shipped claim with a design whose sweep's name is these runs' experiment.
+    """Return a sentence for each shipped claim whose sweep has the name of these runs' experiment.
 
-    A claim that the runs do not decide, as some are missing, is named with what is missing.
+    If runs are missing, the sentence says which ones.
     """
     experiments = {folder.name.partition("/")[0] for folder in folders}
     return [
@@ -33,6 +33,6 @@ def _word(claim: Claim, scale: Scale, folders: Sequence[RunFolder]) -> str:
     try:
         evidence = evidence_of_runs(wanted, arm_runs(wanted.sweep, folders))
     except ConfigError as error:
-        return f"scale={scale}: not told; {error}"
+        return f"scale={scale}: no verdict; {error}"
     judged = wanted.judge(evidence)
     return f"scale={scale}: {judged.word}; {judged.why}"

@@ -1,7 +1,7 @@
-"""A published table typed in as CSV: scores of methods, and what they are means of.
+"""Reader of published score tables in CSV.
 
-Columns: method, benchmark, problems, samples, score; seeds, evaluations, seed_sd and source where they are
-stated. Scores are in percent, or fractions throughout; `0.8%` is a percentage in either case.
+Columns: method, benchmark, problems, samples, score, and optionally seeds, evaluations, seed_sd and source.
+Scores are all in percent or all fractions; `0.8%` is a percentage in either case.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ COLUMNS = (*NEEDED, "seeds", "evaluations", "seed_sd", "source")
 _MOST = {"problems": 1_000_000, "samples": 100_000, "seeds": 10_000, "evaluations": 1_000_000}
 _MAX_BYTES = 1 << 20
 _MAX_SD = 0.71
-"""Shares of two seeds, 0 and 1, have this standard deviation, and none have more."""
+"""Largest possible standard deviation of shares, rounded: two seeds with the shares 0 and 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A row: a method's score on a benchmark. `step` is one unit of the score's last digit, as a share."""
+    """A method's score on a benchmark; `step` is one unit of the score's last digit, as a share."""
 
     method: str
     benchmark: str
@@ -41,9 +41,9 @@ class Published:
 def read_published(
     path: Path, *, num_evaluations: int | None = None, seed_sd: float | None = None
 ) -> list[Published]:
-    """The rows of a table. The two values stand for those that a row does not state.
+    """Read the rows of a table; the two values replace missing entries (`seed_sd` as a share).
 
-    Raises `ConfigError`, in one line with the row, for what is no such table.
+    Raises a one-line `ConfigError` with the line number for an invalid table.
     """
     rows = _rows(path)
     unit = _unit(path, [row["score"] for _, row in rows])
@@ -53,12 +53,12 @@ def read_published(
         try:
             one = _published(row, unit, num_evaluations, seed_sd)
             if (one.method, one.benchmark) in found:
-                raise ValueError(f"{one.method} on {one.benchmark} stands there twice")
+                raise ValueError(f"{one.method} on {one.benchmark} appears twice; remove one of the rows")
             known = num_problems.setdefault(one.benchmark, one.stated.num_problems)
             if known != one.stated.num_problems:
                 raise ValueError(
-                    f"{one.benchmark} has {one.stated.num_problems} problems here and {known} above; "
-                    "methods are compared on the same problems"
+                    f"{one.benchmark} must have the same number of problems in all rows, got "
+                    f"{one.stated.num_problems} here and {known} above"
                 )
         except ValueError as error:
             raise ConfigError(f"{path}, line {number}: {error}") from None
@@ -67,30 +67,32 @@ def read_published(
 
 
 def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
-    """The cells of each row by column, without spaces around them, with the row's line."""
+    """Return (line number, stripped cells by column) of each row."""
     try:
         reader = csv.reader(io.StringIO(read_plain(path, _MAX_BYTES).decode("utf-8-sig")), strict=True)
         table = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(cells)]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"{path}: cannot be read as CSV: {' '.join(str(reason).split())}") from error
+        raise ConfigError(f"{path} cannot be read as CSV: {' '.join(str(reason).split())}") from error
     (_, columns), *lines = table or [(1, [])]
     for name in columns:
         if name not in COLUMNS or columns.count(name) > 1:
             near = suggestion(name, COLUMNS) or f"; columns are {', '.join(COLUMNS)}"
             raise ConfigError(f"{path}: unknown or repeated column {shown(name)}{near}")
     if missing := [name for name in NEEDED if name not in columns]:
-        raise ConfigError(f"{path}: column {missing[0]} is missing; required are {', '.join(NEEDED)}")
+        raise ConfigError(
+            f"{path}: column {missing[0]} is missing; add the required columns, {', '.join(NEEDED)}"
+        )
     for number, cells in lines:
         if len(cells) != len(columns):
-            raise ConfigError(f"{path}, line {number}: has {len(cells)} cells, expected {len(columns)}")
+            raise ConfigError(f"{path}, line {number}: expected {len(columns)} cells, got {len(cells)}")
     if not lines:
-        raise ConfigError(f"{path}: contains no rows")
+        raise ConfigError(f"{path} contains no rows; add at least one")
     return [(number, dict(zip(columns, cells, strict=True))) for number, cells in lines]
 
 
 def _unit(path: Path, scores: Sequence[str]) -> float:
-    """What a score without a percent sign is multiplied by: 0.01, or 1 where all are fractions."""
+    """Return the factor of scores without a percent sign: 0.01, or 1 if all are fractions."""
     plain = {float(score): score for score in scores if _is_number(score)}
     small = [score for value, score in plain.items() if 0.0 < value < 1.0]
     if small and max(plain) > 1.0:
@@ -108,7 +110,7 @@ def _published(
         raise ValueError("method and benchmark must not be empty")
     score, step = _share("score", row["score"], unit)
     if not 0.0 <= score <= 1.0:
-        raise ValueError(f"score must lie between 0 and 100 percent, got {shown(row['score'])}")
+        raise ValueError(f"score must be between 0 and 100 percent, got {shown(row['score'])}")
     if row.get("seed_sd"):
         seed_sd, _ = _share("seed_sd", row["seed_sd"], unit)
         if not 0.0 < seed_sd <= _MAX_SD:
@@ -139,7 +141,7 @@ def _whole(row: Mapping[str, str], name: str) -> int:
 
 
 def _share(name: str, text: str, unit: float) -> tuple[float, float]:
-    """A score or deviation as a share, and one unit of its last digit."""
+    """Return a score or deviation as a share, and one unit of its last digit."""
     number = text.removesuffix("%").strip()
     if not _is_number(number):
         raise ValueError(f"{name} must be a number, got {shown(text)}")

@@ -1,4 +1,4 @@
-"""The document of an audit: what a published table establishes, what it cannot, and what would settle it."""
+"""The document of `atrium audit`: what a published table establishes, and what a decision would need."""
 
 from __future__ import annotations
 
@@ -42,35 +42,35 @@ _QUESTIONS: Mapping[Question, tuple[str, str]] = {
     "seeds": ("other seeds", "with other seeds"),
     "seeds and problems": ("other seeds and problems", "with other seeds on other problems"),
 }
-"""A column's title, and the words of a sentence."""
+"""Column title and phrase of each question."""
 _SCORES_NOTE = (
     "95 % intervals. Sampled again: binomial over all answers. Other problems: binomial over problems, "
-    "whatever the number of samples. Both are the widest that a score allows; lower ends count what choosing "
-    "may have added. Best of M adds, at most: M evaluations that are independent given the stated accuracy; "
-    "checkpoints of one run are correlated, so it adds less. Choice on the test set adds, at most: the same "
-    "for other problems, as if every evaluation had problems of its own."
+    "regardless of the number of samples. Both are the widest that a score allows; lower ends include the "
+    "effect of choosing. Best of M adds: upper bound, for M evaluations that are independent given the "
+    "accuracy; checkpoints of one run are correlated. Choice on the test set adds: upper bound for other "
+    "problems, as if each evaluation had its own problems."
 )
 _DIFFERENCES_NOTE = (
-    "95 % intervals that hold together over methods{benchmarks}. Binomial over answers or over problems, "
-    "methods taken as independent: results per problem, which the table lacks, would narrow them. Other "
-    "seeds: the standard deviation that is stated or assumed, exact where fewer than two seeds are stated. "
-    "Ends count what choosing may have added."
+    "Simultaneous 95 % intervals over methods{benchmarks}. Binomial over answers or over problems, with "
+    "independent methods; results per problem, which the table lacks, would narrow them. Other seeds: from "
+    "the stated or assumed standard deviation, taken as exact if fewer than two seeds are stated. Ends "
+    "include the effect of choosing."
 )
 _PLAN_NOTE = (
-    "Power 0.8 at level 0.05 for a study that chooses no evaluation. Binomial over problems, methods taken "
-    "as independent: with results per problem, fewer problems suffice. An average needs its problems in all, "
-    "in the proportions of its benchmarks. "
+    "Power 0.8 at level 0.05 for a study that chooses no evaluation. Binomial over problems, with "
+    "independent methods; with results per problem, fewer problems suffice. For an average, the number is "
+    "the total over its benchmarks, in their proportions. "
 )
 _SEEDS_NOTE = (
-    "Seeds: the standard deviation that is stated or assumed, at its upper 80 % bound where two seeds or "
-    "more are stated."
+    "Seeds: from the stated or assumed standard deviation, at its upper 80 % bound if at least two seeds are "
+    "stated."
 )
-_NO_SEEDS_NOTE = "No number of seeds is given: their standard deviation is not known."
+_NO_SEEDS_NOTE = "The number of seeds is unknown, as is their standard deviation."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditedPair:
-    """A method against the baseline on a benchmark or on the macro average, with the scores of both."""
+    """A comparison of a method with the baseline on a benchmark or the macro average."""
 
     method: str
     baseline: str
@@ -82,10 +82,10 @@ class AuditedPair:
 
 
 def audited_pairs(rows: Sequence[Published], baseline: str, effect: float | None) -> list[AuditedPair]:
-    """Every other method against the baseline, on each benchmark that both have and on their average.
+    """Return comparisons of all other methods with the baseline, on common benchmarks and their average.
 
-    `effect` is the difference that is planned for (default: each stated one). Intervals of a benchmark hold
-    together over methods and benchmarks, those of averages over methods.
+    `effect` is the difference to plan for, as a share (default: each stated difference). The intervals of
+    benchmarks are simultaneous over methods and benchmarks, the intervals of averages over methods.
     """
     scores: dict[str, dict[str, StatedScore]] = {}
     for row in rows:
@@ -117,16 +117,16 @@ def audited_pairs(rows: Sequence[Published], baseline: str, effect: float | None
 def audit_document(
     rows: Sequence[Published], pairs: Sequence[AuditedPair], title: str, *, assumed: Sequence[str] = ()
 ) -> Document:
-    """The whole audit: what each pair establishes, what weakens the table, and three tables.
+    """Return the audit: conclusions on each pair, weaknesses of the table, and three tables.
 
-    `assumed` are values that the user put in place of what the table does not state.
+    `assumed` describes values that the user supplied for missing entries.
     """
     sections = [Section(title="Scores", tables=(_scores_table(rows),))]
     if pairs:
         figures = (_differences_figure(pairs),)
         sections.append(Section(title="Differences", figures=figures, tables=(_differences_table(pairs),)))
     if any(pair.plan for pair in pairs):
-        sections.append(Section(title="What would settle it", tables=(_plan_table(pairs),)))
+        sections.append(Section(title="Problems and seeds needed", tables=(_plan_table(pairs),)))
     sources = sorted({row.source for row in rows} - {""})
     return Document(
         key="audit",
@@ -147,7 +147,7 @@ def audit_document(
 
 
 def _answer(pair: AuditedPair) -> str:
-    """What the table establishes of a pair, and each reason why it does not establish more."""
+    """Return the conclusion on a pair, with all reasons if nothing is established."""
     difference = pair.difference
     high, low = (pair.method, pair.baseline) if difference.value >= 0.0 else (pair.baseline, pair.method)
     stated = f"{pair.method} against {pair.baseline} on {pair.benchmark}: {signed(difference.value)} points"
@@ -158,7 +158,7 @@ def _answer(pair: AuditedPair) -> str:
         is_stated = all(one.num_seeds for one in (*pair.candidate, *pair.against))
         reasons.append("fewer than three seeds" if is_stated else "the number of seeds is not stated")
     if difference.intervals["seeds"] is None:
-        reasons.append("the spread over seeds is not known")
+        reasons.append("the spread over seeds is unknown")
     reasons += [_span(difference, one) for one in _QUESTIONS if not difference.excludes_zero(one)]
     said = f"{stated}. Not established that {high} is better than {low}: {'; '.join(filter(None, reasons))}"
     if difference.excludes_zero("sampling"):
@@ -170,42 +170,42 @@ def _answer(pair: AuditedPair) -> str:
 
 
 def _span(difference: StatedDifference, question: Question) -> str:
-    """An interval in words; empty where it is not known."""
+    """Return an interval in words, such as `-1.2 to 3.4 on other problems`; empty if it is unknown."""
     known = difference.intervals[question]
     return "" if known is None else f"{signed(known.low)} to {signed(known.high)} {_QUESTIONS[question][1]}"
 
 
 def _alerts(rows: Sequence[Published], pairs: Sequence[AuditedPair]) -> Iterator[str]:
-    """What weakens the table: impossible scores, and what is not stated."""
+    """Yield the weaknesses of the table: impossible scores, choices and missing entries."""
     if not pairs:
         yield "no two methods share a benchmark: nothing is compared"
     for row in rows:
         num = row.stated.num_answers
         if row.stated.num_seeds is not None and not is_attainable(row.stated.score, num, row.step):
             yield (
-                f"{row.method} on {row.benchmark}: no count of right answers out of {num:,} gives this "
-                "score; problems, samples or seeds are other than stated, or answers have weights"
+                f"{row.method} on {row.benchmark}: no number of correct answers out of {num:,} gives this "
+                "score; problems, samples or seeds differ from those stated, or answers are weighted"
             )
     if unknown := _methods(rows, lambda one: one.num_evaluations is None):
         yield (
             f"number of evaluations not stated: {unknown}. The best of several is inflated; --evaluations N "
-            "says by how much at most"
+            "bounds the inflation"
         )
     if chosen := _methods(rows, lambda one: (one.num_evaluations or 1) > 1):
-        yield f"best of several evaluations on the benchmark itself, a choice on the test set: {chosen}"
+        yield f"best of several evaluations, chosen on the benchmark itself: {chosen}"
     if unknown := _methods(rows, lambda one: one.num_seeds is None):
-        yield f"number of seeds not stated, counted as one: {unknown}"
+        yield f"number of seeds not stated (counted as one): {unknown}"
     if single := _methods(rows, lambda one: one.num_seeds == 1):
         yield f"one seed: {single}"
     if unknown := _methods(rows, lambda one: one.seed_sd is None):
         yield (
-            f"standard deviation over seeds not known: {unknown}. No number of seeds is given without it; "
+            f"standard deviation over seeds unknown: {unknown}. The required number of seeds depends on it; "
             "--seed-sd POINTS assumes one"
         )
 
 
 def _methods(rows: Sequence[Published], has: Callable[[StatedScore], bool]) -> str:
-    """The methods with a row of which something holds; empty for none."""
+    """Return the names of methods with a score for which `has` is true, or `all methods`; may be empty."""
     named = list(dict.fromkeys(row.method for row in rows if has(row.stated)))
     return "all methods" if len(named) == len({row.method for row in rows}) else ", ".join(named)
 
@@ -293,7 +293,7 @@ def _plan_table(pairs: Sequence[AuditedPair]) -> Table:
     if has_seeds:
         titles += ["seeds, these problems", *(f"problems with {num} seeds" for num in PLANNED_SEEDS)]
     return Table(
-        title=f"Problems and seeds per method that such a difference from {pairs[0].baseline} needs",
+        title=f"Problems and seeds per method needed for such a difference from {pairs[0].baseline}",
         columns=_columns(titles),
         rows=tuple(Row(_plan_cells(pair, plan)[: len(titles)]) for pair, plan in planned),
         note=_PLAN_NOTE + (_SEEDS_NOTE if has_seeds else _NO_SEEDS_NOTE),
@@ -314,7 +314,7 @@ def _count(num: int | None, otherwise: str) -> Cell:
 
 
 def _columns(titles: Sequence[str]) -> tuple[Column, ...]:
-    """Columns of numbers but for the benchmark; what the table states is left out where there is no room."""
+    """Return a column per title, with text for the benchmark; narrow terminals hide the stated counts."""
     given = ("problems", "samples", "seeds", "evaluations")
     return tuple(
         Column(title, is_text=title == "benchmark", priority=int(title in given)) for title in titles

@@ -1,8 +1,8 @@
 """Tables of answers from any trainer, checked against a design.
 
-A row holds (run, method, seed, problem, sample, correct). `method` is the name of an arm and `seed` a seed of
-the design. Every run answers every problem, with the design's number of samples. The file format (CSV, JSONL
-or Parquet) follows from the suffix.
+A row contains (run, method, seed, problem, sample, correct). `method` is the name of an arm and `seed` a seed
+of the design. Every run answers every problem, with the design's number of samples. The file format (CSV,
+JSONL or Parquet) follows from the suffix.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def read_table(
             if (problem := _mistake(row, arms, seeds, num_samples)) is None:
                 cells, cell = correct.setdefault((method, seed), {}), (str(row["problem"]), sample)
                 if (known := run_of.setdefault((method, seed), run)) != run:
-                    problem = f"{method} with seed {seed} is run {known} and run {run}; a seed is used once"
+                    problem = f"{method} with seed {seed} must be one run, got {known} and {run}"
                 elif cell in cells:
-                    problem = f"sample {sample} of problem {cell[0]} stands there twice"
+                    problem = f"sample {sample} of problem {cell[0]} appears twice"
                 cells[cell] = bool(row["correct"])
             if problem is not None:
                 raise ConfigError(f"{path}, row {number}: {problem}")
@@ -54,19 +54,23 @@ def read_table(
 def _rows(path: Path) -> list[dict[str, Any]]:
     reader = _READERS.get(path.suffix)
     if reader is None:
-        raise ConfigError(f"{path}: expected one of {', '.join(_READERS)}")
+        raise ConfigError(f"{path}: the file name must end in {', '.join(_READERS)}")
     try:
         with open_plain(path) as file:
             table = reader(file)
     except (OSError, pa.ArrowException) as error:
-        raise ConfigError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     if missing := [name for name in COLUMNS if name not in table.column_names]:
-        raise ConfigError(f"{path}: column {missing[0]} is missing; required are {', '.join(COLUMNS)}")
+        raise ConfigError(
+            f"{path}: column {missing[0]} is missing; add the required columns, {', '.join(COLUMNS)}"
+        )
     if not table.num_rows:
-        raise ConfigError(f"{path}: contains no rows")
+        raise ConfigError(f"{path} contains no rows; add at least one")
     for name in COLUMNS:
         if pc.any(pc.is_null(table.column(name))).as_py():
-            raise ConfigError(f"{path}: column {name} has missing values; every row needs all")
+            raise ConfigError(
+                f"{path}: column {name} must have a value in every row; fill in the missing values"
+            )
     rows: list[dict[str, Any]] = table.select(COLUMNS).to_pylist()
     return rows
 
@@ -74,33 +78,35 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 def _mistake(
     row: Mapping[str, Any], arms: Sequence[str], seeds: Sequence[int], num_samples: int
 ) -> str | None:
-    """Describe what in a row contradicts the design; None if nothing does."""
+    """Describe the first value of a row that contradicts the design, or return None."""
     method, seed, sample = row["method"], row["seed"], row["sample"]
     if method not in arms:
-        return f"method {method} is none of the claim's arms {' and '.join(arms)}"
+        return f"unknown method {method}; the claim's arms are {' and '.join(arms)}"
     if not isinstance(seed, int) or seed not in seeds:
         return f"seed {seed} is not in the design; its seeds are {', '.join(map(str, seeds))}"
     if not isinstance(sample, int) or not 0 <= sample < num_samples:
-        return f"sample {sample}; the design has samples 0 to {num_samples - 1}"
+        return f"sample must be a whole number from 0 to {num_samples - 1}, got {sample}"
     if row["correct"] not in (0, 1):
-        return f"correct is {row['correct']} and must be true or false, or 1 or 0"
+        return f"correct must be true, false, 1 or 0, got {row['correct']}"
     return None
 
 
 def _answers_of(
     correct: Mapping[tuple[str, int], Mapping[tuple[str, int], bool]], arm: str, seed: int, num_samples: int
 ) -> Answers:
-    """The answers of an arm with a seed, to the problems that any run answered."""
+    """Return an arm's answers with a seed; raise `ConfigError` unless all samples are present."""
     cells = correct.get((arm, seed))
     if cells is None:
-        raise ConfigError(f"the table has no rows of {arm} with seed {seed}, which the design has")
+        raise ConfigError(
+            f"the table has no rows of {arm} with seed {seed}, which the design requires; add them"
+        )
     num_correct = {}
     for problem in sorted({problem for known in correct.values() for problem, _ in known}):
         given = [cells[problem, sample] for sample in range(num_samples) if (problem, sample) in cells]
         if len(given) != num_samples:
             raise ConfigError(
-                f"the table has {len(given)} samples of problem {problem} by {arm} with seed {seed}; the "
-                f"design has {num_samples}"
+                f"expected {num_samples} samples of problem {problem} by {arm} with seed {seed}, got "
+                f"{len(given)}; correct the table"
             )
         num_correct[problem] = sum(given)
     return Answers(benchmark=_NAME, step=0, num_samples=num_samples, num_correct=num_correct)

@@ -1,4 +1,4 @@
-"""The command line; subcommands are imported when they are used."""
+"""The command line; a subcommand's module is imported only when the subcommand runs."""
 
 from atrium.cli.app import main
 

@@ -1,7 +1,7 @@
-"""The command `atrium`: finds the subcommand, and turns errors meant for the user into one line.
+"""The command `atrium`: dispatch to subcommands, and one-line messages for expected errors.
 
-Nothing heavy is imported here, so that help and mistakes answer at once; a subcommand's module is
-imported when it is used.
+This module imports nothing heavy, so that help and error messages appear at once. A subcommand's module is
+imported only when the subcommand runs.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _MODULES = {"import": "import_results"}
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (by default this process's) and return its exit code.
 
-    Errors meant for the user are one line on standard error and give their own code (2 for a wrong
-    setting or command line), an interruption gives 130; anything else is a defect and is raised.
+    A user error prints one line on standard error and returns its own code (2 for an invalid setting or
+    command line). An interruption returns 130. Any other exception is a bug and is raised.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     _complete_streams()
@@ -45,42 +45,42 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"error: {error.line}\n")
         return error.exit_code
     except SystemExit:
-        return 0  # argparse's way to end after `--help`; mistakes raise errors
+        return 0  # argparse exits after `--help`; mistakes raise errors
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of a pipe went away, as in `atrium runs | head`; there is no one left to tell.
+        # The reader of the pipe has exited, as in `atrium runs | head`.
         _print_no_more()
         return _BROKEN_PIPE
     except OSError as error:
         if error.errno != errno.ENOSPC or error.filename is not None:
             raise
         _print_no_more()
-        sys.stderr.write("error: the disk is full to which this prints; make room there\n")
+        sys.stderr.write("error: cannot print the output because its disk is full; free some space\n")
         return AtriumError.exit_code
     return code
 
 
 def _print_no_more() -> None:
-    """Give what is printed from now on to nobody, the rest of a buffer at exit too."""
+    """Discard all further output, including buffered output at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complete_streams() -> None:
-    """Give a closed stream to nobody, and replace characters that a stream cannot encode.
+    """Redirect closed streams to the null device, and replace characters that a stream cannot encode.
 
-    A file that is opened next would otherwise get the closed stream's number, and what is printed.
+    Otherwise, the next opened file would get the descriptor of a closed stream and receive its output.
     """
     for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
             with suppress(OSError):
                 os.fstat(number)
-                continue  # a library holds that number already
+                continue  # another open file has this descriptor
             os.open(os.devnull, os.O_RDWR)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123 - for good
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123 - never closed
         elif isinstance(stream := getattr(sys, name), io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
@@ -98,15 +98,15 @@ def _run(given: Sequence[str]) -> int:
 
         return complete(arguments.shell_completion, list(COMMANDS))
     try:
-        os.getcwd()  # noqa: PTH109 - only whether it is there
+        os.getcwd()  # noqa: PTH109 - checks only that it exists
     except FileNotFoundError as error:
-        raise ConfigError("the folder in which this runs was removed; change to one that is there") from error
+        raise ConfigError("the current folder was removed; change to an existing folder") from error
     name = arguments.command
     if name not in COMMANDS:
         raise ConfigError(
             f"atrium {shown(name)}: there is no such command"
             + (suggestion(name, COMMANDS) or f"; commands are {', '.join(COMMANDS)};")
-            + " `atrium --help` says what they do"
+            + " `atrium --help` describes them"
         )
     plugins.load(arguments.plugin)
     try:
@@ -119,30 +119,34 @@ def _run(given: Sequence[str]) -> int:
 
 
 def module_of(command: str) -> str:
-    """The module of a subcommand; `import` is a word of Python's own."""
+    """Return a subcommand's module; `import` needs another name, since it is a Python keyword."""
     return f"atrium.cli.{_MODULES.get(command, command.replace('-', '_'))}"
 
 
 def _parser() -> CommandParser:
-    """The arguments before a command, and those that every command takes."""
+    """Return the parser of the subcommand's name and of the arguments that all subcommands accept."""
     parser = CommandParser("", has_help=False)
     parser.add_argument("command", nargs="?", default="")
     parser.add_argument(
-        "--plugin", action="append", default=[], metavar="FILE.py", help="a file with classes of your own"
+        "--plugin",
+        action="append",
+        default=[],
+        metavar="FILE.py",
+        help="a Python file with classes of your own (repeatable)",
     )
     parser.add_argument(
         "-sc",
         "--shell-completion",
         choices=[f"{what}={shell}" for what in ("install", "uninstall", "query") for shell in SHELLS],
         metavar="WHAT=SHELL",
-        help="such as install=bash",
+        help="manage shell completion, such as install=bash",
     )
     parser.add_argument("-V", "--version", action="version", version=f"atrium {__version__}")
     return parser
 
 
 def _missing_package(name: str, error: ModuleNotFoundError) -> Exception:
-    """Name the extra that is missing in the base install; return `error` itself if no package is missing."""
+    """Return an error that names the extra to install; `error` itself if no package is missing."""
     from atrium.assemble.doctor import PLATFORM, missing_packages
 
     if not missing_packages():
@@ -159,42 +163,42 @@ def _help() -> str:
     return (
         "Atrium: declarative experiments in reinforcement learning with verifiable rewards.\n\n"
         "Usage: atrium COMMAND [ARGUMENTS]\n\n" + "\n".join(lines) + "\n\nExamples:\n"
-        "  atrium train                                 the built-in task, in about a minute\n"
+        "  atrium train                                 train on the built-in task in about a minute\n"
         "  atrium train algorithm=grpo divergence.delta=0.1 seed=1\n"
-        "  atrium train --help                          every setting and what it can be\n"
-        "  atrium show last                             what the latest run learned\n\n"
-        "COMMAND --plugin FILE.py loads classes of your own first (docs/extending.md).\n"
-        "`atrium COMMAND --help` says more. Tab completion:\n"
+        "  atrium train --help                          list every setting with its values\n"
+        "  atrium show last                             show the results of the latest run\n\n"
+        "COMMAND --plugin FILE.py first loads your own classes (docs/extending.md).\n"
+        "`atrium COMMAND --help` describes a command. Tab completion:\n"
         '  eval "$(atrium -sc install=bash)"            or install=zsh; atrium -sc install=fish | source\n'
     )
 
 
 COMMANDS: Mapping[str, str] = {
-    "train": "Train a policy, or continue a run",
+    "train": "Train a policy, or resume a run",
     "evaluate": "Evaluate a model or a checkpoint on benchmarks",
-    "config": "Print the complete configuration that settings give",
+    "config": "Print the complete configuration for some settings",
     "samples": "Show an evaluation by problem, or write its rows for other programs",
-    "memory": "Predict what settings need of memory, by phase",
+    "memory": "Predict the memory that settings need, by phase",
     "runs": "List the runs",
     "show": "Show a run's settings, curves and samples",
-    "import": "Bring results of other programs in as runs",
-    "compare": "Say which differences between runs are real",
+    "import": "Import results of other programs as runs",
+    "compare": "Show which differences between runs are real",
     "report": "Write a comparison to send: HTML, a LaTeX table, sentences",
-    "dashboard": "See and compare runs in a browser, live",
-    "sync": "Bring runs to MLflow or W&B, whatever they missed",
+    "dashboard": "Show and compare runs in a browser, live",
+    "sync": "Send runs, or their missing rows, to MLflow, W&B or other trackers",
     "diff": "List where two runs differ: settings, code, environment",
     "rerun": "Repeat a run with its own settings",
     "export": "Write a run's policy as a transformers folder",
-    "clean": "Delete what runs can spare, after saying what",
-    "sweep": "Run many settings with seeds, and say which is best",
-    "audit": "Say what a published table of scores cannot establish",
-    "claim": "Check what papers claim against runs or tables; reproduce a paper",
+    "clean": "List the files that runs do not need, and delete them",
+    "sweep": "Run many settings on several seeds, and compare the best with a baseline",
+    "audit": "Report what a published table of scores cannot establish",
+    "claim": "Check claims of papers against runs or tables; reproduce a paper",
     "objectives": "Show methods as choices on axes, side by side",
     "windows": "Show the ratios that divergences allow, and draw them",
-    "figures": "Draw what a trust region did to the tokens of stored rollouts",
+    "figures": "Draw the effect of a trust region on the tokens of stored rollouts",
     "atlas": "Show which methods have the same gradient, and draw it",
-    "theory": "Show what theorems say about methods, and draw it",
+    "theory": "Show the consequences of theorems for methods, and draw them",
     "engine-command": "Print the command that starts a vLLM server on another machine",
-    "doctor": "Check this machine, say what is missing for what",
+    "doctor": "Check this machine, and list what is missing and which features need it",
 }
-"""What each subcommand does; its module has its name, and `main` of it takes the arguments after that."""
+"""Descriptions of the subcommands; `main` of the module `module_of(name)` gets the remaining arguments."""

@@ -1,79 +1,68 @@
-"""`atrium atlas`: which methods have the same gradient, on stored rollouts or on synthetic ones."""
+"""`atrium atlas`: groups of methods with equal gradients on stored or synthetic rollouts."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from atrium.assemble.atlas import NUM_BATCHES, SPREADS, Steps, make_atlas, steps_of_run, steps_of_table
 from atrium.base.errors import ConfigError
 from atrium.cli.parser import CommandParser, present, whole
 from atrium.config.method_files import resolve_preset
 from atrium.config.presets import read_presets
+from atrium.imports.columns import columns_by_role
 from atrium.runs.find import find_run
 from atrium.views.terminal import waiting
 
-if TYPE_CHECKING:
-    from atrium.theory.atlas import Drift, Rollouts
-
-_MAX_GROUPS = 16
-_COLUMNS = ("problem_id", "reward", "logprobs", "ratio", "own")
 _EXAMPLES = """\
 examples:
   atrium atlas                       every shipped method, on synthetic rollouts
-  atrium atlas last                  on the rollouts of the last run, also with the drift that it recorded
+  atrium atlas last                  on the rollouts of the last run, also with their recorded drift
+  atrium atlas rollouts.parquet      on a table of another program with log-probabilities per token
   atrium atlas --methods grpo gspo atr cispo --spread 0.05 0.5
 """
 
 
 def main(argv: Sequence[str]) -> int:
-    """Compute, print and draw; `ConfigError` for a name that is no method, a run without rollouts."""
+    """Print and draw the groups of methods with equal gradients, and return 0.
+
+    Raises `ConfigError` for an unknown method, and for a run without stored rollouts.
+    """
     arguments = _parser().parse(argv)
     names = arguments.methods
     presets = [resolve_preset(name) for name in dict.fromkeys(names)] if names else read_presets()
-    rows = _stored(arguments.run, Path(arguments.runs_dir), arguments.batches) if arguments.run else []
-
-    # They import torch, after every mistake has been found.
-    from atrium.theory import atlas
-    from atrium.theory.atlas_document import atlas_document, atlas_pictures, records
-
-    drifts = _drifts(arguments.spread, has_own=bool(rows))
-    rollouts: list[Rollouts] = []
-    if rows:
-        rollouts = [one for step in rows if (one := atlas.recorded(step, _MAX_GROUPS)) is not None]
-        if not rollouts:
-            raise ConfigError(f"{arguments.run}: its rollouts hold no log-probabilities; choose another run")
-        source = f"{len(rollouts)} stored steps of {arguments.run}, at most {_MAX_GROUPS} groups of each"
-    else:
-        rollouts = [atlas.synthetic(seed) for seed in range(arguments.batches)]
-        source = f"{len(rollouts)} batches of random rollouts with rewards of 0 and 1"
-    methods = {one.name: one.method for one in presets}
-    left_out = [name for name, one in methods.items() if not all(atlas.can_compute(one, d) for d in drifts)]
-    methods = {name: one for name, one in methods.items() if name not in left_out}
-    if len(methods) < 2:
-        raise ConfigError("atrium atlas compares methods: name two or more that compare sampled tokens")
+    steps: Steps = ()
+    if arguments.run and Path(arguments.run).is_file():
+        steps = steps_of_table(Path(arguments.run), columns_by_role(arguments.map), arguments.batches)
+    elif arguments.map:
+        raise ConfigError(
+            "--map names columns of a table, so it cannot be used with a run; give the path of a table, "
+            "or remove --map"
+        )
+    elif arguments.run:
+        steps = steps_of_run(find_run(Path(arguments.runs_dir), arguments.run), arguments.batches)
+    spreads, num_batches = arguments.spread, arguments.batches
     with waiting("computing gradients"):
-        found = [atlas.partition(methods, rollouts, drift) for drift in drifts]
-    present(
-        arguments,
-        {"source": source, "left_out": left_out, "partitions": records(found)},
-        lambda: atlas_document(found, source, left_out),
-        lambda: atlas_pictures(found),
-    )
+        made = make_atlas(presets, steps, arguments.run, spreads=spreads, num_batches=num_batches)
+    present(arguments, made.numbers, lambda: made.document, lambda: made.pictures)
     return 0
 
 
 def _parser() -> CommandParser:
     parser = CommandParser(
         "atlas",
-        "Show which methods have the same gradient on the same rollouts, and so cannot differ: with one\n"
-        "update per batch, with rollouts of an earlier policy or of another engine, and as the policy moves\n"
-        "away during several updates per batch. Log-probabilities suffice: there is no model, no training.",
+        "Show which methods have the same gradient on the same rollouts: with one update per batch, with\n"
+        "rollouts of an earlier policy or of another engine, and as the policy changes during several\n"
+        "updates per batch. Only log-probabilities are needed, no model and no training.",
         _EXAMPLES,
     )
     parser.add_argument(
-        "run", nargs="?", metavar="RUN", help="a run with stored rollouts (default: synthetic ones)"
+        "run",
+        nargs="?",
+        default="",
+        metavar="RUN|FILE",
+        help="a run with stored rollouts, or a table of rollouts (default: synthetic ones)",
     )
     parser.add_argument(
         "--methods", nargs="+", default=[], metavar="ALG", help="files of conf/algorithm (default: all)"
@@ -82,11 +71,20 @@ def _parser() -> CommandParser:
         "--spread",
         nargs="+",
         type=_spread,
-        default=[0.02, 0.1, 1.0],
+        default=SPREADS,
         metavar="X",
         help="standard deviations of log-ratios in nats, for several updates per batch (default: 0.02 0.1 1)",
     )
-    parser.add_argument("--batches", type=whole(1), default=6, metavar="N", help="batches (default: 6)")
+    parser.add_argument(
+        "--batches", type=whole(1), default=NUM_BATCHES, metavar="N", help="number of batches (default: 6)"
+    )
+    parser.add_argument(
+        "--map",
+        nargs="+",
+        default=[],
+        metavar="ROLE=COLUMN",
+        help="columns of a table, as for `atrium import`",
+    )
     parser.add_runs_dir()
     parser.add_figures()
     return parser
@@ -94,31 +92,5 @@ def _parser() -> CommandParser:
 
 def _spread(text: str) -> float:
     if not 0.0 < float(text) <= 10.0:
-        raise argparse.ArgumentTypeError(f"expected a number above 0, at most 10, got {text}")
+        raise argparse.ArgumentTypeError(f"the value must be greater than 0 and at most 10, got {text}")
     return float(text)
-
-
-def _drifts(spreads: Sequence[float], *, has_own: bool) -> list[Drift]:
-    from atrium.theory.atlas import Drift
-
-    return [
-        Drift(name="one update"),
-        Drift(name="stale rollouts", staleness=0.1),
-        Drift(name="other engine", mismatch=0.01),
-        *([Drift(name="as recorded", spread=None)] if has_own else []),
-        *(Drift(name=f"spread {spread:g}", spread=spread) for spread in spreads),
-    ]
-
-
-def _stored(run: str, runs_dir: Path, num_steps: int) -> list[list[dict[str, object]]]:
-    """Return the rows of some of a run's steps, spread evenly over the run."""
-    from atrium.runs.sample_files import read_samples
-
-    folder = find_run(runs_dir, run)
-    paths = sorted(folder.rollouts_dir.glob("*.parquet"))
-    if not paths:
-        raise ConfigError(
-            f"{run} has no stored rollouts; choose another run, or leave it out for synthetic ones"
-        )
-    every = max(1, len(paths) // num_steps)
-    return [read_samples(path, _COLUMNS) for path in paths[::every][:num_steps]]

@@ -1,4 +1,4 @@
-"""`atrium audit`: what a published table of scores cannot establish."""
+"""`atrium audit`: conclusions that a published table of scores supports, and those it does not."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from atrium.document.json import to_json
 from atrium.views.files import SUFFIXES, rendered
 
 _EXAMPLES = """\
-TABLE is a CSV file with the columns method, benchmark, problems, samples, score, and seeds, evaluations,
-seed_sd and source where they are stated. Scores are in percent, seed_sd in points. `evaluations` is of how
-many evaluations on this benchmark the best is stated; 1 means that none was chosen there.
+TABLE is a CSV file with the columns method, benchmark, problems, samples, score, and optionally seeds,
+evaluations, seed_sd and source. Scores are in percent, seed_sd in points. `evaluations` is the number of
+evaluations on this benchmark from which the stated score is the best; 1 means no choice.
 
 examples:
   atrium audit table.csv                           the first method is the baseline
   atrium audit table.csv --baseline grpo --effect 2
-  atrium audit table.csv --evaluations 20 --seed-sd 1.5     assumed where the table does not state them
+  atrium audit table.csv --evaluations 20 --seed-sd 1.5     values for missing entries
   atrium audit table.csv --out audit.html
 """
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the audit of a table, or raise `ConfigError` for an invalid table."""
+    """Print the audit of a table; raise `ConfigError` for an invalid table."""
     parser = _parser()
     arguments = parser.parse(argv)
     suffix = Path(arguments.out or "").suffix.removeprefix(".")
     if arguments.out and suffix not in SUFFIXES:
-        parser.error(f"--out {arguments.out}: expected a name that ends in .{', .'.join(SUFFIXES)}")
+        parser.error(f"--out {arguments.out}: the file name must end in .{', .'.join(SUFFIXES)}")
     from atrium.claim.published import read_published  # numpy
     from atrium.claim.published_document import audit_document, audited_pairs
 
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     baseline = arguments.baseline or methods[0]
     if baseline not in methods:
         near = suggestion(baseline, methods) or f"; methods are {', '.join(methods)}"
-        raise ConfigError(f"--baseline {baseline}: the table has no such method{near}")
+        raise ConfigError(f"--baseline {baseline}: unknown method{near}")
     pairs = audited_pairs(rows, baseline, arguments.effect)
     assumed = []
     if arguments.evaluations is not None:
@@ -60,20 +60,27 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> CommandParser:
-    parser = CommandParser("audit", "Say what a published comparison cannot establish, and why.", _EXAMPLES)
+    parser = CommandParser(
+        "audit", "Show what a published comparison does not establish, and why.", _EXAMPLES
+    )
     parser.add_argument("table", type=Path, metavar="TABLE", help="a CSV file of stated scores")
-    parser.add_argument("--baseline", metavar="METHOD", help="compared with it (default: the first method)")
     parser.add_argument(
-        "--effect", type=points, metavar="POINTS", help="difference to plan for (default: each stated one)"
+        "--baseline", metavar="METHOD", help="the baseline of all differences (default: the first method)"
     )
     parser.add_argument(
-        "--evaluations", type=whole(1, 1_000_000), metavar="N", help="evaluations of rows that state none"
+        "--effect", type=points, metavar="POINTS", help="difference to plan for (default: each reported one)"
+    )
+    parser.add_argument(
+        "--evaluations",
+        type=whole(1, 1_000_000),
+        metavar="N",
+        help="number of evaluations for rows without this value",
     )
     parser.add_argument(
         "--seed-sd",
         type=points,
         metavar="POINTS",
-        help="standard deviation over seeds where none is stated",
+        help="standard deviation over seeds, for rows without this value",
     )
     parser.add_json("one JSON object with the document")
     parser.add_argument("--markdown", action="store_true", help="Markdown instead of tables for a terminal")

@@ -1,4 +1,4 @@
-"""`atrium claim`: list and show claims, check data against one, run all of a paper's at a scale."""
+"""`atrium claim`: list, show and check claims of papers, or reproduce all claims of a paper."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Usage: atrium claim list [PAPER]
        atrium claim check CLAIM DATA... [--scale laptop|day|paper]
        atrium claim reproduce PAPER --scale laptop|day|paper [--workers N] [--plan]
 
-CLAIM is PAPER/NAME as `atrium claim list` prints it, or a path to a YAML file of your own. DATA are runs
-and folders of runs, or tables (CSV, JSONL, Parquet) of run, method, seed, problem, sample, correct from any
-trainer; what is not of the claim's design is refused.
+CLAIM is PAPER/NAME as printed by `atrium claim list`, or a path to your own YAML file. DATA are runs and
+folders of runs, or tables (CSV, JSONL, Parquet) with columns run, method, seed, problem, sample, correct from
+any trainer. Data that do not follow the claim's design are an error.
 """
 
 
 def main(argv: Sequence[str]) -> int:
-    """Do what `argv` says; the exit code, or an `AtriumError`."""
+    """Run the subcommand in `argv` and return the exit code; raise `AtriumError` if it fails."""
     command, rest = (argv[0], list(argv[1:])) if argv else ("--help", [])
     if command in ("-h", "--help", "help"):
         sys.stdout.write(_USAGE)
@@ -35,12 +35,12 @@ def main(argv: Sequence[str]) -> int:
     commands = {"list": _list, "show": _show, "check": _check, "reproduce": _reproduce}
     if command not in commands:
         near = suggestion(command, commands) or f"; use one of {', '.join(commands)}"
-        raise ConfigError(f"atrium claim {command}: there is no such command{near}")
+        raise ConfigError(f"atrium claim {command}: unknown command{near}")
     return commands[command](rest)
 
 
 def _list(argv: Sequence[str]) -> int:
-    parser = CommandParser("claim list", "List the claims of a paper, or of all.")
+    parser = CommandParser("claim list", "List the claims of one paper, or of all papers.")
     parser.add_argument("paper", nargs="?", metavar="PAPER", help=", ".join(papers()))
     wanted = parser.parse(argv).paper
     for paper in [wanted] if wanted else papers():
@@ -50,22 +50,24 @@ def _list(argv: Sequence[str]) -> int:
 
 
 def _of_claim(command: str, purpose: str) -> CommandParser:
-    """The arguments of a command about one claim."""
+    """Return the parser of a subcommand with the argument CLAIM."""
     parser = CommandParser(command, purpose)
     parser.add_argument("claim", metavar="CLAIM", help="PAPER/NAME, or a path to a YAML file")
     return parser
 
 
 def _show(argv: Sequence[str]) -> int:
-    parser = _of_claim("claim show", "Show what a claim says, and the designs that would show it.")
+    parser = _of_claim("claim show", "Show a claim's statement and the designs that test it.")
     print_document(standard_output(), claim_document(find_claim(parser.parse(argv).claim)))
     return 0
 
 
 def _check(argv: Sequence[str]) -> int:
-    parser = _of_claim("claim check", "Say what runs, or a table of answers, say of a claim.")
+    parser = _of_claim("claim check", "Judge a claim by runs or by a table of answers.")
     parser.add_argument("data", nargs="+", type=Path, metavar="DATA", help="runs, folders of runs, or tables")
-    parser.add_argument("--scale", choices=SCALES, default="paper", help="the design (default: paper)")
+    parser.add_argument(
+        "--scale", choices=SCALES, default="paper", help="the scale of the design (default: paper)"
+    )
     arguments = parser.parse(argv)
     from atrium.claim.evidence import design, evidence_of
 
@@ -80,14 +82,18 @@ def _reproduce(argv: Sequence[str]) -> int:
     parser = CommandParser(
         "claim reproduce",
         "Compute and run all claims of a paper at a scale, and write docs/reproductions.md. The same\n"
-        "command resumes where it stopped. Hours, memory and power are printed before anything starts.",
+        "command resumes an interrupted run. It first prints the expected hours, memory and power.",
     )
     parser.add_argument("paper", metavar="PAPER", help=", ".join(papers()))
     parser.add_argument("--scale", choices=SCALES, required=True)
-    parser.add_argument("--workers", type=whole(1), default=1, metavar="N", help="processes (default: 1)")
-    parser.add_argument("--out", type=Path, default=Path("docs"), metavar="DIR", help="default: docs")
-    parser.add_argument("--plan", action="store_true", help="only print hours, memory and power")
-    parser.add_argument("--computed", action="store_true", help="only what needs no runs")
+    parser.add_argument(
+        "--workers", type=whole(1), default=1, metavar="N", help="number of processes (default: 1)"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("docs"), metavar="DIR", help="output folder (default: docs)"
+    )
+    parser.add_argument("--plan", action="store_true", help="only print the time, the memory and the power")
+    parser.add_argument("--computed", action="store_true", help="only claims that need no runs")
     arguments = parser.parse(argv)
     from atrium.assemble.reproducing import plan_lines, reproduce
 

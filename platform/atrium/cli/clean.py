@@ -1,4 +1,4 @@
-"""`atrium clean`: what the runs folder can spare, listed first and deleted only with `--yes`."""
+"""`atrium clean`: a list of files of the runs directory that are no longer needed; `--yes` deletes them."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from atrium.runs.deletable import find_deletable, kept_because
 from atrium.views.terminal import say, standard_output
 
 _KINDS = {
-    "caches": "caches only (warm-up models, plots' fonts)",
+    "caches": "caches only (warm-up models, fonts of figures)",
     "checkpoints": "checkpoints of finished runs only",
-    "killed": "killed runs only, those that could be resumed too",
+    "killed": "killed runs only, including those that could be resumed",
     "failed-starts": "runs that failed to start only",
 }
 
 
 def main(argv: Sequence[str]) -> int:
-    """List what can be deleted, and delete it where that is confirmed."""
+    """List the files that can be deleted, and delete them with `--yes`; return the exit code."""
     parser = CommandParser(
         "clean",
-        "List what the runs folder can spare, with sizes; delete it with --yes. By default: caches,\n"
-        "checkpoints of finished runs except the last and the best, killed runs without a checkpoint,\n"
-        "and runs that failed to start.",
+        "List the files that the runs directory does not need, with sizes; delete them with --yes. By\n"
+        "default: caches, checkpoints of finished runs except the last and the best, killed runs\n"
+        "without a checkpoint, and runs that failed to start.",
     )
-    parser.add_argument("--yes", action="store_true", help="delete what is listed")
+    parser.add_argument("--yes", action="store_true", help="delete the listed files")
     for kind, meaning in _KINDS.items():
         parser.add_argument(f"--{kind}", dest="kinds", action="append_const", const=kind, help=meaning)
     parser.add_runs_dir()
@@ -44,5 +44,5 @@ def _clean(runs_dir: Path, kinds: set[str], *, delete: bool) -> None:
         freed += 0 if kept else item.num_bytes
         note = f"kept: {kept}" if kept else f"deleted ({item.what})" if delete else item.what
         say(console, f"{size(item.num_bytes):>8}  {item.path}  {note}")
-    said = "freed" if delete else "in all; `atrium clean --yes` deletes them"
+    said = "freed" if delete else "in total; `atrium clean --yes` deletes these files"
     console.print(f"{size(freed)} {said}" if spare else "nothing to clean")

@@ -1,4 +1,4 @@
-"""`atrium compare`: which differences between arms are real."""
+"""`atrium compare`: verdicts on the differences between arms."""
 
 from __future__ import annotations
 
@@ -26,14 +26,17 @@ _MAX_RUNS_NAMED = 12
 
 
 def main(argv: list[str]) -> int:
-    """Compare runs; 0 unless they cannot be compared."""
-    arguments = comparison_parser("compare", "Compare runs, problem by problem and seed by seed.").parse(argv)
+    """Compare runs and return exit code 0; raise `AtriumError` if they cannot be compared."""
+    arguments = comparison_parser("compare", "Compare runs, paired by problem and seed.").parse(argv)
     show_comparison(arguments, is_report=False)
     return 0
 
 
 def show_comparison(arguments: argparse.Namespace, *, is_report: bool) -> tuple[RunsComparison, Training]:
-    """Print a comparison, or of a report what may be written in a paper, and write the files."""
+    """Print a comparison or, for a report, only its sentences for a paper; write the files.
+
+    Returns the comparison, and the training records of its runs.
+    """
     from atrium.compare.document import WRITTEN, comparison_document, report_name  # numpy
 
     console = standard_output()
@@ -63,7 +66,7 @@ def show_comparison(arguments: argparse.Namespace, *, is_report: bool) -> tuple[
 
 
 def _alike(comparison: RunsComparison) -> list[Sentence]:
-    """Warnings about arms that cannot differ."""
+    """Return warnings about arms whose methods have the same gradients."""
     from atrium.assemble.alike import alike_notes
     from atrium.compare.arms import as_trained
 
@@ -79,7 +82,7 @@ def _claims(folders: Sequence[RunFolder]) -> list[str]:
 
 
 def _compared(arguments: argparse.Namespace) -> tuple[list[RunFolder], RunsComparison, Training]:
-    """The runs that are named, their comparison, and what they recorded in training."""
+    """Return the selected runs, their comparison, and their training records."""
     from atrium.compare.default_choice import named_by_default
     from atrium.compare.outcomes import At
     from atrium.compare.run_comparison import compare_runs

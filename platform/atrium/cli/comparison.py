@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 _AT = ("last", "steps", "tokens", "wall_clock")
 _EXAMPLES = """\
-Runs that differ in their seeds alone form an arm, called after its algorithm. An experiment's name stands for
-all of its runs.
+Runs that differ only in their seeds form an arm, which is named after its algorithm. The name of an
+experiment selects all of its runs.
 
   atrium compare                             the latest experiment with two methods or more
   atrium compare 1a2b 3c4d                   two runs
-  atrium compare my_experiment               all its runs, by the settings in which they differ
+  atrium compare my_experiment               all its runs, grouped by method
   atrium compare my_experiment --by algorithm.name --baseline grpo --at tokens
   atrium compare my_experiment --label atr="ATR (ours)"
   atrium compare my_experiment --area rollout/reward --steps-to rollout/reward=0.5 --until 40
@@ -27,13 +27,13 @@ all of its runs.
 
 
 def _reached(text: str) -> tuple[str, float]:
-    """The type of --steps-to: a metric, and the value that it reaches."""
+    """Parse the value of --steps-to: a metric and its target value."""
     form = "METRIC=VALUE, such as rollout/reward=0.5"
     metric, value = pair_of(form)(text)
     try:
         return metric, float(value)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text}: write {form}") from None
+        raise argparse.ArgumentTypeError(f"expected {form}, got {text}") from None
 
 
 _REPEATABLE: Sequence[tuple[str, str, Callable[[str], object], str]] = (
@@ -43,28 +43,28 @@ _REPEATABLE: Sequence[tuple[str, str, Callable[[str], object], str]] = (
         "--leave-out",
         "RUN=REASON",
         pair_of("RUN=REASON, such as '1a2b=its node lost power'"),
-        "do not count this run, for this reason, which is printed with the result",
+        "leave out this run; the reason is printed with the result",
     ),
     ("--benchmark", "NAME", str, "only this benchmark"),
-    ("--area", "METRIC", str, "also the mean of a training metric over steps 1 to --until"),
+    ("--area", "METRIC", str, "also compare the mean of a training metric over steps 1 to --until"),
     (
         "--steps-to",
         "METRIC=VALUE",
         _reached,
-        "also the step at which a training metric reaches a value, at most --until",
+        "also compare the step at which a training metric reaches a value, at most --until",
     ),
     (
         "--ceiling",
         "METRIC",
         str,
-        "also a fit of a training metric's curve by tokens: its ceiling, and how soon",
+        "also fit a training metric's curve by tokens; compare ceilings and tokens at half of the rise",
     ),
 )
-"""The options that may be given several times: name, value, type, meaning."""
+"""Repeatable options: name, placeholder of the value, type, help."""
 
 
 def comparison_parser(command: str, purpose: str) -> CommandParser:
-    """The arguments of `atrium compare` and `atrium report`."""
+    """Return the parser of `atrium compare` and `atrium report`."""
     parser = CommandParser(command, purpose, _EXAMPLES.replace("atrium compare", f"atrium {command}"))
     parser.add_argument(
         "runs",
@@ -95,21 +95,23 @@ def comparison_parser(command: str, purpose: str) -> CommandParser:
         type=points,
         default="2",
         metavar="POINTS",
-        help="the smallest difference of interest, for the number of seeds it needs (default: 2)",
+        help="the difference for which the needed number of seeds is planned (default: 2)",
     )
-    parser.add_argument("--out", metavar="DIR", help="where the report goes (default: RUNS_DIR/reports)")
-    parser.add_argument("--no-files", action="store_true", help="print only")
+    parser.add_argument("--out", metavar="DIR", help="folder of the report (default: RUNS_DIR/reports)")
+    parser.add_argument("--no-files", action="store_true", help="print the comparison without writing files")
     parser.add_runs_dir()
     return parser
 
 
 def asked_outcomes(arguments: argparse.Namespace) -> list[CurveOutcome]:
-    """The outcomes of curves that are asked for."""
+    """Return the outcomes of --area and --steps-to; raise `ConfigError` if they lack --until."""
     from atrium.runs.curve_outcomes import Area, StepsTo
 
     until = arguments.until
     if (arguments.area or arguments.steps_to) and (until is None or until < 2):
-        raise ConfigError("--area and --steps-to look at the first steps: give --until STEP, 2 or more")
+        raise ConfigError(
+            "--area and --steps-to require --until STEP with a last step of at least 2; add --until"
+        )
     return [
         *(Area(kind="area", metric=metric, until=until) for metric in arguments.area),
         *(

@@ -1,7 +1,7 @@
 """Shell completion: the script of `atrium -sc install=bash` calls `atrium -sc query=bash` for a line.
 
 The first word is a command. After `train` and `config`, groups, options, keys and values are completed; after
-other commands bash and zsh complete files.
+other commands, bash and zsh complete file names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from glob import glob
 from atrium.base.errors import ConfigError
 
 _WITH_OVERRIDES = ("train", "config")
-# Bash replaces only what follows the last `=` of a word, unless it is told not to break words there.
+# Bash replaces only the text after the last `=` of a word if COMP_WORDBREAKS contains `=`.
 _BASH = """\
 _atrium_completion() {
     local IFS=$'\\n' word="${COMP_LINE:0:COMP_POINT}"
@@ -28,7 +28,7 @@ _atrium_completion() {
 }
 complete -o nospace -o default -F _atrium_completion atrium
 """
-# With `-S ''` no space follows, since a value may; without a match, zsh completes files.
+# `-S ''` adds no space, since a value may follow; without a match, zsh completes file names.
 _ZSH = """\
 (( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }
 _atrium_completion() {
@@ -55,19 +55,22 @@ _SCRIPTS = {
 
 
 def complete(asked: str, commands: Sequence[str]) -> int:
-    """Print a script, or what completes the line that a shell has in COMP_LINE; the exit code."""
+    """Print the script for install=SHELL or uninstall=SHELL, or the completions of COMP_LINE; return 0.
+
+    `asked` is the value of `-sc`, such as query=bash. Raises `ConfigError` if COMP_LINE is not set.
+    """
     if asked in _SCRIPTS:
         sys.stdout.write(_SCRIPTS[asked])
         return 0
     if "COMP_LINE" not in os.environ:
-        raise ConfigError(f"{asked}: only a shell asks so, which says what was typed in COMP_LINE")
+        raise ConfigError(f"{asked}: COMP_LINE must be set in the environment; only shells use this option")
     _, *words = re.split(r"\s+", os.environ["COMP_LINE"].lstrip())
     sys.stdout.write("".join(f"{one}\n" for one in completions(words, commands)))
     return 0
 
 
 def completions(words: Sequence[str], commands: Sequence[str]) -> list[str]:
-    """What the last word may become, behind the others."""
+    """Return the completions of the last word, given the preceding words."""
     *before, word = words or [""]
     if not before:
         return [name for name in commands if name.startswith(word)]
@@ -76,16 +79,16 @@ def completions(words: Sequence[str], commands: Sequence[str]) -> list[str]:
     typed = word.lstrip("+~")
     key, has_value, value = typed.partition("=")
     if value.startswith((".", "/")):
-        found = [f"{key}={path}" for path in glob(f"{value}*")]  # noqa: PTH207 - as it was typed
+        found = [f"{key}={path}" for path in glob(f"{value}*")]  # noqa: PTH207 - keeps the typed form
     else:
         found = [line for line in _settings(before[1:]) if line.startswith(typed)]
-    if not has_value:  # up to the end of the section or of the key
+    if not has_value:  # complete only to the end of the next section or key
         found = [typed + re.sub("([.=]).*", r"\1", line.removeprefix(typed)) for line in found]
     return sorted({word[: len(word) - len(typed)] + one for one in found})
 
 
 def _settings(before: Sequence[str]) -> Iterator[str]:
-    """Each option of a group and each key with its value, as they are behind other settings."""
+    """Yield GROUP=OPTION for each configuration file, and KEY=VALUE for the settings that `before` gives."""
     from atrium.base.nested import flattened_text
     from atrium.config.compose import compose
     from atrium.config.files import conf_folder, read_groups

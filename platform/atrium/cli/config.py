@@ -1,4 +1,4 @@
-"""`atrium config`: the complete configuration that settings give."""
+"""`atrium config`: the complete configuration that results from overrides."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from atrium.cli.parser import CommandParser
 from atrium.config.compose import compose, to_json
 
 _DESCRIPTION = """\
-Print the configuration that `atrium train OVERRIDES` would run, as it is stored in the record of a run:
-validated, every default filled in, every `auto` replaced by what it means on this machine.
-`atrium train OVERRIDES --cfg job` prints it as the files have it."""
+Print the configuration that `atrium train OVERRIDES` would run, as stored in the run directory: validated,
+with every default filled in and every `auto` replaced by its value on this machine.
+`atrium train OVERRIDES --cfg job` prints the values in the files."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the configuration of the overrides `argv`, or raise `ConfigError`."""
+    """Print the configuration of the overrides `argv`; raise `ConfigError` if they are invalid."""
     parser = CommandParser("config", _DESCRIPTION)
     parser.add_overrides()
     parser.add_seed_plan()

@@ -1,4 +1,4 @@
-"""`atrium diff`: where two runs differ."""
+"""`atrium diff`: the differences between two runs."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _MAX_LINES = 60
 
 
 def main(argv: list[str]) -> int:
-    """Print where two runs differ; always 0, as a difference is no failure."""
+    """Print the differences between two runs; return 0 whether or not there are any."""
     parser = CommandParser(
-        "diff", "List where two runs differ: settings, code (commit and uncommitted changes), environment."
+        "diff", "List how two runs differ: settings, code (commit and uncommitted changes), environment."
     )
     for place in ("first", "second"):
         parser.add_argument(place, metavar="RUN", help="a run's name as `atrium runs` prints it, or its end")
     parser.add_json("one JSON object")
-    parser.add_argument("--all", action="store_true", help="all lines of a long difference in code")
+    parser.add_argument("--all", action="store_true", help="show all lines of a long code diff")
     parser.add_runs_dir()
     arguments = parser.parse(argv)
-    from atrium.compare.run_differences import (  # numpy, for the dashboard's settings
+    from atrium.compare.run_differences import (  # imports numpy
         differences_document,
         run_differences,
     )

@@ -1,4 +1,4 @@
-"""`atrium doctor`: whether this machine has what Atrium needs, and what is missing for what."""
+"""`atrium doctor`: check whether this machine meets the requirements of Atrium's features."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _MARKS = {"ok": "ok", "note": "--", "missing": "!!"}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Check the environment; 1 where a requirement of training is missing, else 0."""
+    """Check the environment and return 1 if a requirement of training is missing, else 0."""
     parser = CommandParser(
         "doctor",
-        "Check Python, packages, hardware, disk, the runs folder, threads and optional extras.\n"
-        "The exit code is 0 unless a requirement of training is missing.",
+        "Check Python, packages, hardware, disk, the runs directory, threads and optional extras.\n"
+        "The exit code is 1 if a requirement of training is missing, else 0.",
     )
     parser.add_json("one JSON array of findings")
     parser.add_runs_dir()
@@ -32,6 +32,6 @@ def main(argv: Sequence[str]) -> int:
         width = max(len(finding.subject) for finding in findings)
         for finding in findings:
             sys.stdout.write(f"{_MARKS[finding.level]}  {finding.subject:<{width}}  {finding.text}\n")
-        verdict = f"{num_missing} requirements of training are missing" if num_missing else "ready to train"
+        verdict = f"missing requirements of training: {num_missing}" if num_missing else "ready to train"
         sys.stdout.write(f"\n{verdict}\n")
     return int(num_missing > 0)

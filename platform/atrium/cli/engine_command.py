@@ -1,4 +1,4 @@
-"""`atrium engine-command`: the command that starts a vLLM server for a run on another machine."""
+"""`atrium engine-command`: print the command that starts a vLLM server for a run on another machine."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ examples:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the command, or raise `ConfigError` where the settings name no vLLM."""
+    """Print the command; raise `ConfigError` if the settings do not use vLLM."""
     arguments = _parser().parse(argv)
     config = compose(arguments.overrides)
     if not isinstance(config.rollout, VllmSettings):
-        raise ConfigError(f"rollout.engine={config.rollout.engine} has no server; add rollout=vllm")
-    # Imported late: it loads torch, and most mistakes have been found without it.
+        raise ConfigError(f"rollout.engine={config.rollout.engine} cannot run as a server; use rollout=vllm")
+    # This module imports torch; import it after the checks of the settings.
     from atrium.assemble.servers import engine_command
 
     command, folder = engine_command(config, arguments.host, arguments.port)
@@ -34,14 +34,14 @@ def main(argv: Sequence[str]) -> int:
     if _is_in_use(arguments.host, arguments.port):
         sys.stderr.write(
             f"warning: port {arguments.port} at {arguments.host} is in use on this machine, where the "
-            "server would end at once; choose another port with --port\n"
+            "server would exit at once; choose another port with --port\n"
         )
     sys.stdout.write(f"{command}\n")
     return 0
 
 
 def _is_in_use(host: str, port: int) -> bool:
-    """Whether a process of this machine listens there; False for the addresses of other machines."""
+    """Return whether a process of this machine listens at the address; False for other machines."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host, port), family=family).close()

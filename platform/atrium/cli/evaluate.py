@@ -1,8 +1,8 @@
-"""`atrium evaluate`: a model or a run's checkpoint on benchmarks, all checked before torch is loaded.
+"""`atrium evaluate`: evaluation of a model or a run's checkpoint on benchmarks.
 
-Settings are written as for `atrium train`. What is typed is composed and validated in `config.evaluation`;
-the evaluation itself is `assemble.evaluation`. At its end scores are printed with both intervals, by level
-and subject, and the places of files.
+Settings have the syntax of `atrium train`. `config.evaluation` composes and validates them before torch is
+loaded, and `assemble.evaluation` runs the evaluation. The command then prints the scores, also by level and
+subject, with intervals over problems and over samples, and the paths of the files.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _DESCRIPTION = """\
 Evaluate a model on benchmarks: Mean@K, Pass@k, Maj@K and Pass^k with their intervals.
 
 Settings are key=value, as for `atrium train`: model, benchmark, evaluation (sampled, literature, greedy),
-evaluation.num_samples for K, grader, rollout, compute. Every finished problem is recorded at once, so an
-interrupted evaluation resumes with --resume and repeats nothing."""
+evaluation.num_samples for K, grader, rollout, compute. Finished problems are recorded at once, so an
+interrupted evaluation can be resumed with --resume without repeating them."""
 _EXAMPLES = """\
 examples:
   atrium evaluate model=hub model.source=Qwen/Qwen2.5-Math-1.5B benchmark=aime24 evaluation.num_samples=32
-  atrium evaluate --run last                          a run's last checkpoint, as the run evaluates it
+  atrium evaluate --run last                          the last run's last checkpoint, with its own settings
   atrium evaluate --run last --best benchmark=math500 evaluation=greedy
   atrium evaluate --resume last                       resume the latest evaluation
   atrium evaluate --regrade last grader=math_tolerance
@@ -34,22 +34,30 @@ examples:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Evaluate as `argv` says and print what came out; the exit code, or an `AtriumError`."""
+    """Run the evaluation in `argv`, print its results and return the exit code; may raise `AtriumError`."""
     parser = _parser()
     arguments = parser.parse(argv)
     overrides: list[str] = arguments.overrides
     resume: Path | None = None
     if arguments.regrade is not None:
         if arguments.resume is not None or arguments.run is not None:
-            parser.error("--regrade judges what is stored; leave out --run and --resume")
+            parser.error(
+                "--regrade cannot be combined with --run or --resume, since it grades stored answers; remove "
+                "them"
+            )
         _regrade(arguments.regrade, arguments.runs_dir, overrides, arguments.csv)
         return 0
     if arguments.csv is not None:
-        parser.error("--csv belongs to --regrade; `atrium samples --csv` writes an evaluation's rows")
+        parser.error(
+            "--csv requires --regrade; to write the rows of an evaluation, use `atrium samples --csv`"
+        )
     with files_explained():
         if arguments.resume is not None:
             if overrides or arguments.run is not None:
-                parser.error("--resume uses the recorded settings; remove the others")
+                parser.error(
+                    "--resume cannot be combined with other options, since it uses the recorded settings; "
+                    "remove them"
+                )
             settings, resume = interrupted_evaluation(arguments.resume, arguments.runs_dir)
         else:
             settings = new_evaluation(
@@ -81,17 +89,17 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--regrade",
         metavar="STORED",
-        help="grade stored answers again and say what changed: an evaluation, a run, or a file with gold and "
-        "completion (.jsonl, .csv, .parquet), of lm-eval's samples or of lighteval's details",
+        help="grade stored answers again and show changes: those of an evaluation, a run, a file with gold "
+        "and completion (.jsonl, .csv, .parquet), lm-eval's samples or lighteval's details",
     )
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="with --regrade: write every answer there")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="with --regrade: write all answers to FILE")
     parser.add_argument("--cfg", action="store_true", help="show the settings instead of evaluating")
     parser.add_runs_dir()
     return parser
 
 
 def _regrade(stored: str, runs_dir: str, overrides: Sequence[str], csv: Path | None) -> None:
-    """Print, and write to `csv`, what the grader that `overrides` name says of stored answers now."""
+    """Print the verdicts of the grader in `overrides` on stored answers, and write them to `csv` if given."""
     from atrium.assemble.regrading import regrade_stored, regraded_document, regraded_rows
     from atrium.runs.sample_exports import write_csv
 

@@ -1,4 +1,4 @@
-"""`atrium figures`: the figures of papers on trust regions, from the stored rollouts of runs."""
+"""`atrium figures`: figures of the effect of a trust region, from the stored rollouts of runs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ examples:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Read, print and draw; `ConfigError` for runs without rollouts of an update."""
+    """Print and draw the figures; raise `ConfigError` for a run without stored rollouts of updates."""
     parser = CommandParser(
         "figures",
-        "Draw what a trust region does, from stored rollouts: change of probability and ratio by a token's\n"
-        "probability with the window, by position, effective sample size of sequences, the tokens most\n"
-        "often cut, and the method's slope by probability and ratio.",
+        "Draw the effect of a trust region from stored rollouts: change of probability, and ratio with the\n"
+        "window, by a token's probability and by position; effective sample size of sequences; the tokens\n"
+        "clipped most often; and the method's slope by probability and ratio.",
         _EXAMPLES,
     )
     parser.add_argument("runs", nargs="+", metavar="RUN", help="`last`, runs by name, or an experiment")
@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser.parse(argv)
     folders = find_runs(Path(arguments.runs_dir), arguments.runs)
 
-    # They import torch, after every mistake has been found.
+    # These modules import torch; import them after all checks of the arguments.
     from atrium.runs.sample_files import read_samples
     from atrium.theory.rollout_figures import rollout_picture, rollouts_document, tokens_of
 
@@ -49,8 +49,8 @@ def main(argv: Sequence[str]) -> int:
             tokens = tokens_of(rows)
             if method is None or tokens is None:
                 raise ConfigError(
-                    f"{folder.name} has no stored rollouts that an update of a known method used; "
-                    "leave it out"
+                    f"{folder.name} has no stored rollouts from updates by a known method; remove it "
+                    "from the command"
                 )
             methods[folder.name], found[folder.name], words[folder.name] = method, tokens, _words(folder)
     summary = {
@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _words(folder: RunFolder) -> Mapping[int, str]:
-    """The tokens as text by their number, from the last checkpoint's tokenizer; nothing without one."""
+    """Return the text of each token id, from the last checkpoint's tokenizer; empty without a tokenizer."""
     steps = folder.checkpoint_steps()
     path = folder.checkpoint_path(steps[-1]) / "policy" / "tokenizer.json" if steps else None
     if path is None or not path.is_file():

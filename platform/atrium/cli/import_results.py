@@ -1,4 +1,4 @@
-"""`atrium import`: results of other programs as runs of an experiment."""
+"""`atrium import`: import results of other programs as runs of an experiment."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from atrium.imports.answers import Source
 
 _DESCRIPTION = """\
-Import results of other programs as runs of kind `imported`, which compare, report, show and the dashboard
-take like others. SOURCE is a table (CSV, TSV, JSONL, Parquet) with a row per answer, a file of lm-eval,
+Import results of other programs as runs of kind `imported`; compare, report, show and the dashboard accept
+them like other runs. SOURCE is a table (CSV, TSV, JSONL, Parquet) with a row per answer, a file of lm-eval,
 lighteval, TRL, verl, prime-rl, W&B, MLflow or TensorBoard, or a directory of them."""
 _EXAMPLES = """\
 examples:
@@ -26,7 +26,7 @@ examples:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Import what `argv` names; the exit code, or an `AtriumError`."""
+    """Import the sources in `argv` and return the exit code; raise `AtriumError` for a failed import."""
     arguments = _parser().parse(argv)
     from atrium.imports.answers import Stated
     from atrium.imports.columns import columns_by_role
@@ -72,17 +72,17 @@ def _parser() -> CommandParser:
         nargs="+",
         type=Path,
         metavar="SOURCE",
-        help="files, directories, wandb:ENTITY/PROJECT[/RUN]",
+        help="files, directories, or wandb:ENTITY/PROJECT[/RUN]",
     )
-    parser.add_argument("--experiment", required=True, metavar="NAME", help="the experiment of the runs")
+    parser.add_argument("--experiment", required=True, metavar="NAME", help="experiment for the new runs")
     parser.add_argument(
         "--map",
         nargs="+",
         action="extend",
         default=[],
         metavar="ROLE=COLUMN",
-        help="the columns of method, seed, benchmark, step, problem, question, sample, score, gold, text and "
-        "tokens, or a YAML file of such pairs (default: by their names)",
+        help="the columns with the roles method, seed, benchmark, step, problem, question, sample, score, "
+        "gold, text and tokens, or a YAML file of such pairs (default: by name)",
     )
     parser.add_argument("--method", default="", metavar="NAME", help="the method of all rows")
     parser.add_argument("--seed", type=whole(0), metavar="N", help="the random seed of all rows")
@@ -94,8 +94,7 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--incomplete",
         action="store_true",
-        help="keep as many answers to each problem as the one with the fewest has, and read a W&B file whose "
-        "run was killed",
+        help="truncate all problems to the smallest number of answers, and read W&B files of killed runs",
     )
     parser.add_argument(
         "--setting",
@@ -103,8 +102,8 @@ def _parser() -> CommandParser:
         default=[],
         type=pair_of("KEY=VALUE, such as model.source=Qwen/Qwen3-1.7B"),
         metavar="KEY=VALUE",
-        help="a setting that all runs had, by its name in Atrium (repeatable)",
+        help="a setting of all runs, by its name in Atrium (repeatable)",
     )
-    parser.add_argument("--dry-run", action="store_true", help="show the runs, write nothing")
+    parser.add_argument("--dry-run", action="store_true", help="show the runs without writing them")
     parser.add_runs_dir()
     return parser

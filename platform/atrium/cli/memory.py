@@ -1,4 +1,4 @@
-"""`atrium memory`: what settings need of memory and time, by item and phase, before anything is loaded."""
+"""`atrium memory`: prediction of a run's memory, by item and phase, and of its time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from atrium.base.errors import ConfigError
 from atrium.cli.parser import CommandParser, whole
 from atrium.config.compose import compose
 from atrium.config.machine import machine_with_gpu
-from atrium.planning.devices import GPUS, Gpu, find_gpu
+from atrium.planning.devices import GPUS, find_gpu
 from atrium.planning.document import memory_document
 from atrium.views.terminal import print_document, print_json, standard_output
 
@@ -18,28 +18,33 @@ _EXAMPLES = """\
 examples:
   atrium memory                                              the built-in model
   atrium memory model=qwen3_1_7b                             a model file: nothing is downloaded
-  atrium memory model=qwen3_1_7b --gpu H100                  on such a GPU with vLLM, not on this machine
-  atrium memory model=qwen3_8b compute.num_processes=8       of one of 8 processes that share the policy
+  atrium memory model=qwen3_1_7b --gpu H100                  a machine with an H100 and vLLM
+  atrium memory model=qwen3_8b compute.num_processes=8       one of 8 processes that share the policy
   atrium memory model=qwen3_1_7b compute.micro_batch_tokens=8192 rollout.max_new_tokens=4096
 """
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the plan for the overrides, or raise `ConfigError`."""
+    """Print the predicted memory and time of a run; raise `ConfigError` for invalid overrides."""
     arguments = _parser().parse(argv)
     gigabytes, gpu_name = arguments.gpu_gb, arguments.gpu
     if gpu_name is not None:
-        gigabytes = _known_gpu(gpu_name).gigabytes
+        if (gpu := find_gpu(gpu_name)) is None:
+            raise ConfigError(f"--gpu {gpu_name}: unknown GPU; use one of {', '.join(GPUS)}, or --gpu-gb N")
+        gigabytes = gpu.gigabytes
     config = compose(arguments.overrides, machine=None if gigabytes is None else machine_with_gpu())
-    # Only now: they load numpy and torch, and most mistakes have been found without them.
+    # These modules import numpy and torch; import them after the checks of the settings.
     from atrium.assemble.checks import device_bytes, gpu_of
-    from atrium.assemble.duration import planned_run, seconds_record, time_lines
+    from atrium.assemble.choosing import with_split_of
+    from atrium.assemble.duration import seconds_record, time_lines
     from atrium.assemble.shapes import exact_shape
+    from atrium.planning.duration import planned_run
 
     num_bytes = device_bytes(config) if gigabytes is None else gigabytes * _GB
     if gigabytes is None:
         gpu_name = gpu_of(config)
     shape, num_tokens = exact_shape(config), arguments.prompt_tokens
+    config = with_split_of(config, arguments.overrides, shape, gpu_name or "", num_bytes)
     found, plan = judge(config, shape, num_tokens, num_bytes)
     if arguments.json:
         planned = planned_run(found, shape, gpu_name or "", num_tokens)
@@ -48,13 +53,6 @@ def main(argv: Sequence[str]) -> int:
         times = time_lines(found, shape, gpu_name or "", num_tokens)
         print_document(standard_output(), memory_document(plan, plan_notes(found), times))
     return 0
-
-
-def _known_gpu(name: str) -> Gpu:
-    """The GPU of this name; `ConfigError` for one that is not known here."""
-    if (gpu := find_gpu(name)) is None:
-        raise ConfigError(f"--gpu {name}: not known here; known are {', '.join(GPUS)}, others by --gpu-gb N")
-    return gpu
 
 
 def _parser() -> CommandParser:
@@ -70,20 +68,19 @@ def _parser() -> CommandParser:
         type=whole(1),
         default=PROMPT_TOKENS,
         metavar="N",
-        help=f"length of a prompt, which only the data knows (default: {PROMPT_TOKENS})",
+        help=f"length of a prompt, which depends on the data (default: {PROMPT_TOKENS})",
     )
     device = parser.add_mutually_exclusive_group()
     device.add_argument(
         "--gpu",
         metavar="NAME",
-        help="plan memory and time for a machine with vLLM and such a GPU instead of this one; known are "
-        + ", ".join(GPUS),
+        help="predict for a machine with vLLM and this GPU instead of this machine: " + ", ".join(GPUS),
     )
     device.add_argument(
         "--gpu-gb",
         type=whole(1),
         metavar="N",
-        help="plan memory for a machine with vLLM and a GPU of N GB (10^9 bytes) instead of this one",
+        help="predict memory for a machine with vLLM and a GPU of N GB (10^9 bytes) instead of this machine",
     )
     parser.add_json("one JSON object, in bytes, instead of a table")
     return parser

@@ -1,4 +1,4 @@
-"""`atrium objectives`: the shipped methods as a table of axes, one in full, or several side by side."""
+"""`atrium objectives`: a table of the shipped methods, or all settings of one or several of them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from atrium.views.terminal import print_document, print_json, standard_output
 _EXAMPLES = """\
 examples:
   atrium objectives                      every method of conf/algorithm
-  atrium objectives atr gspo             two side by side, what differs marked with ≠
+  atrium objectives atr gspo             two side by side, differences marked with ≠
   atrium objectives grpo dapo --different
   atrium objectives --markdown --out docs/methods.md
 """
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the methods, or raise `ConfigError` for a name that is none."""
+    """Print the methods; raise `ConfigError` for an unknown name."""
     parser = CommandParser(
         "objectives",
         "Show methods as choices on the axes of an objective: all of them, or the named ones side by side.",
@@ -35,17 +35,17 @@ def main(argv: Sequence[str]) -> int:
         "names",
         nargs="*",
         metavar="ALG",
-        help="files of conf/algorithm by name, or of your own by path (default: all)",
+        help="names of files in conf/algorithm, or paths to your own (default: all)",
     )
-    parser.add_argument("--different", action="store_true", help="side by side: only settings that differ")
+    parser.add_argument("--different", action="store_true", help="show only settings that differ")
     parser.add_json("one JSON object with every setting")
-    parser.add_argument("--markdown", action="store_true", help="the page docs/methods.md")
-    parser.add_argument("--out", metavar="FILE", help="with --markdown: write it there")
+    parser.add_argument("--markdown", action="store_true", help="print the page docs/methods.md")
+    parser.add_argument("--out", metavar="FILE", help="with --markdown: write the page to FILE")
     arguments = parser.parse(argv)
     if arguments.out and not arguments.markdown:
-        parser.error("--out goes with --markdown")
+        parser.error("--out requires --markdown")
     if arguments.different and len(arguments.names) < 2:
-        parser.error("--different compares: name two methods or more")
+        parser.error("--different requires at least two methods")
     names = tuple(dict.fromkeys(arguments.names))
     presets = tuple(map(resolve_preset, names)) if names else read_presets()
     if arguments.markdown:
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _alike(presets: Sequence[Preset]) -> tuple[Sentence, ...]:
-    """Whether several methods can differ at all; nothing where torch is not installed."""
+    """Return sentences on which methods have the same gradients; empty for one method or without torch."""
     if len(presets) < 2 or find_spec("torch") is None:
         return ()
     from atrium.theory.atlas_document import alike_sentences

@@ -1,6 +1,6 @@
-"""The parser of a command line: its arguments, those that commands share, and what it says of a wrong one.
+"""The parser of command lines: common arguments, types, and error messages.
 
-Settings stand among the arguments as Hydra's overrides, `key=value`; they are left for `atrium.config`.
+Arguments of the form `key=value` are Hydra overrides of settings; `atrium.config` parses them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser that raises a `ConfigError` of one line for a wrong argument, and never guesses an option.
+    """A parser that raises a one-line `ConfigError` for invalid arguments and for abbreviated options.
 
-    `name` is the command's, empty for `atrium` itself. `elsewhere` says what replaces flags that other
-    programs have.
+    `name` is the subcommand, empty for `atrium` itself. `elsewhere` maps flags of other programs to advice on
+    their replacement.
     """
 
     def __init__(
@@ -50,27 +50,25 @@ class CommandParser(argparse.ArgumentParser):
         self._settings: Sequence[str] | None = None
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse found wrong, with the meaning of an option without its value."""
-        raise ConfigError(
-            f"{self.prog}: {message}{self._wanted(message)}; `{self.prog} --help` says what it takes"
-        )
+        """Raise `ConfigError` with argparse's message, plus an argument's help if its value is missing."""
+        raise ConfigError(f"{self.prog}: {message}{self._wanted(message)}; see `{self.prog} --help`")
 
     def add_overrides(self, own: Sequence[str] = ()) -> None:
-        """Add the settings of a run, `key=value`, among which the command may have keys of its `own`."""
+        """Accept `key=value` settings of a run; `own` are further keys of the command, for suggestions."""
         self._settings = own
         self.add_argument(
             "overrides", nargs="*", default=[], metavar="KEY=VALUE", help="settings, as for `atrium train`"
         )
 
     def add_seed_plan(self) -> None:
-        """Add the flags of a plan of seeds, which stand for settings and become overrides."""
+        """Add --planned-seeds and --looks, which become overrides of the settings with these names."""
         self.add_argument(
             "--planned-seeds",
             dest="flagged",
             action="append",
             type=_planned_seeds,
             metavar="N",
-            help="seeds per method at which comparisons give their verdict",
+            help="number of seeds per method at which comparisons give their verdict",
         )
         self.add_argument(
             "--looks",
@@ -82,9 +80,9 @@ class CommandParser(argparse.ArgumentParser):
         )
 
     def add_runs_dir(self) -> None:
-        """Add the option that names the runs folder."""
+        """Add the option that names the runs directory."""
         self.add_argument(
-            "--runs-dir", default="runs", metavar="DIR", help="where the runs are (default: runs)"
+            "--runs-dir", default="runs", metavar="DIR", help="folder of the runs (default: runs)"
         )
 
     def add_json(self, content: str) -> None:
@@ -92,7 +90,7 @@ class CommandParser(argparse.ArgumentParser):
         self.add_argument("--json", action="store_true", help=content)
 
     def add_address(self, port: int, range_: Callable[[str], int], *, meaning: str) -> None:
-        """Add the options of a server's address on this machine; `meaning` says what `port` stands for."""
+        """Add --host and --port; `range_` parses the port, `meaning` describes its default in the help."""
         self.add_argument(
             "--host",
             default="127.0.0.1",
@@ -102,35 +100,37 @@ class CommandParser(argparse.ArgumentParser):
         self.add_argument("--port", type=range_, default=port, metavar="N", help=f"port (default: {meaning})")
 
     def add_figures(self) -> None:
-        """Add the options of a command that prints tables, or JSON, and draws; see `present`."""
+        """Add the options of a command that prints tables or JSON and draws figures; see `present`."""
         self.add_json("one JSON object instead of tables")
-        self.add_argument("--out", metavar="DIR", help="where to draw (default: runs/figures)")
+        self.add_argument("--out", metavar="DIR", help="folder of the figures (default: runs/figures)")
         self.add_argument("--no-figures", action="store_true", help="draw nothing")
 
     def add_run(self) -> None:
-        """Add the argument that names one run, and the runs folder."""
+        """Add the argument that names one run, and the runs directory."""
         self.add_argument(
             "run",
             nargs="?",
             metavar="RUN",
-            help="`last`, a run's name as `atrium runs` prints it, its unique end, or its folder",
+            help="`last`, a run's name from `atrium runs`, a unique end of the name, or the run directory",
         )
         self.add_argument(
-            "--run", dest="named_run", metavar="RUN", help="the same, as `atrium evaluate` has it"
+            "--run", dest="named_run", metavar="RUN", help="the same as RUN, as in `atrium evaluate`"
         )
         self.add_runs_dir()
 
     def add_checkpoint(self) -> None:
-        """Add the options that choose among a run's checkpoints, of which the last is the default."""
+        """Add the options that select a checkpoint of a run; the default is the last one."""
         which = self.add_mutually_exclusive_group()
-        which.add_argument("--best", action="store_true", help="the checkpoint that was best on validation")
+        which.add_argument(
+            "--best", action="store_true", help="the checkpoint with the best validation score"
+        )
         which.add_argument(
             "--step", type=int, metavar="N", help="the checkpoint at this step (default: the last)"
         )
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """The arguments; `--help` is answered and raises `SystemExit`, as argparse has it."""
-        # Settings may stand behind options.
+        """Parse the arguments; `--help` prints the help and raises `SystemExit`, as in argparse."""
+        # Settings may follow options.
         arguments, unknown = self.parse_known_intermixed_args(list(argv))
         if unknown:
             self.refuse(unknown[0], argv)
@@ -140,21 +140,21 @@ class CommandParser(argparse.ArgumentParser):
             if (arguments.run is None) == (arguments.named_run is None):
                 if arguments.run is None:
                     self.error("the following arguments are required: RUN")
-                self.error("RUN and --run mean the same; give one")
+                self.error("RUN and --run have the same meaning; give only one of them")
             arguments.run = arguments.run or arguments.named_run
         return arguments
 
     def refuse(self, word: str, argv: Sequence[str]) -> NoReturn:
-        """Raise that an argument is none of this command's, and what was meant."""
+        """Raise `ConfigError` for the unknown argument `word` in `argv`, with a suggestion if one is near."""
         if not word.startswith("-"):
             self.error(f"unrecognized arguments: {shown(word)}")
-        said = f"{self.prog} {shown(word)}: there is no such flag"
+        said = f"{self.prog} {shown(word)}: unknown flag"
         if (instead := self._elsewhere.get(word.partition("=")[0])) is not None:
             raise ConfigError(f"{said}; {instead}")
-        raise ConfigError(f"{said}{self._meant(word, argv) or ';'} `{self.prog} --help` lists them")
+        raise ConfigError(f"{said}{self._meant(word, argv) or ';'} `{self.prog} --help` lists the flags")
 
     def _meant(self, flag: str, argv: Sequence[str]) -> str:
-        """`; did you mean X?` for an unknown flag: a setting of that name, or the nearest flag."""
+        """Return `; did you mean X?` for an unknown flag: a setting of this name, or the nearest flag."""
         name, _, value = flag.lstrip("-").partition("=")
         flags = [one[2:] for one in self._option_string_actions if one.startswith("--")]
         near = f"; did you mean --{found}?" if (found := nearest(name, flags)) is not None else ""
@@ -170,7 +170,7 @@ class CommandParser(argparse.ArgumentParser):
         return as_setting if setting and is_named(setting, name) else near or as_setting
 
     def _wanted(self, message: str) -> str:
-        """What an argument takes, where the message says that it is missing."""
+        """Return the help, in parentheses, of the argument that `message` reports as missing; else ''."""
         lacking = re.match(r"argument (\S+): expected|.* required: (\w+)", message)
         name = lacking and (lacking[1] or lacking[2])
         found = [one.help for one in self._actions if name in ("/".join(one.option_strings), one.metavar)]
@@ -192,19 +192,19 @@ def _numbers(text: str, expected: str, parts: Sequence[str]) -> str:
 
 
 def pair_of(form: str) -> Callable[[str], tuple[str, str]]:
-    """The type of an argument of a form such as OLD=NEW: what stands before its first = and behind it."""
+    """Return an argparse type that splits an argument such as OLD=NEW at the first `=`."""
 
     def pair(text: str) -> tuple[str, str]:
         key, _, value = (printable(part).strip() for part in text.partition("="))
         if not key or not value:
-            raise argparse.ArgumentTypeError(f"{text}: write {form}")
+            raise argparse.ArgumentTypeError(f"expected {form}, got {text}")
         return key, value
 
     return pair
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    """The type of a whole number in a range."""
+    """Return an argparse type for whole numbers from `least` to `most`; None means no upper limit."""
     expected = f"a whole number of at least {least}" if most is None else f"{least} to {most}"
 
     def number(text: str) -> int:
@@ -216,9 +216,11 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
 
 
 def points(text: str) -> float:
-    """The type of a difference in points: the share that it is."""
+    """Parse a number of percentage points, more than 0 and at most 100, and return it as a fraction."""
     if not 0.0 < float(text) <= 100.0:
-        raise argparse.ArgumentTypeError(f"{text}: must be points above 0 and at most 100; 2 is usual")
+        raise argparse.ArgumentTypeError(
+            f"the value must be greater than 0 and at most 100 points, got {text}"
+        )
     return float(text) / 100.0
 
 
@@ -228,7 +230,7 @@ def present(
     document: Callable[[], Document],
     pictures: Callable[[], list[Picture]],
 ) -> None:
-    """Print what was found as JSON or as a document, and draw it, as the options of `add_figures` say."""
+    """Print results as JSON or as a document, and draw figures, according to the options of `add_figures`."""
     from atrium.views.terminal import print_document, print_json, standard_output
 
     if arguments.json:
@@ -246,7 +248,7 @@ def present(
 
 
 def print_or_write(text: str, path: str | None) -> None:
-    """Print a page, or write it into the file `path` and say so."""
+    """Print a page, or write it to the file `path` and print the path."""
     if path is None:
         sys.stdout.write(text)
         return
@@ -261,11 +263,14 @@ def print_or_write(text: str, path: str | None) -> None:
 
 @contextmanager
 def files_explained() -> Iterator[None]:
-    """Turn an `OSError` on a run's files into a `RunFolderError` of one line."""
+    """Turn an `OSError` on a run's files into a one-line `RunFolderError`."""
     try:
         yield
     except BrokenPipeError:
         raise
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        raise RunFolderError(f"{where}{error.strerror or error}") from error
+        raise RunFolderError(
+            f"a file of the run cannot be accessed: {where}{error.strerror or error}; check the file and "
+            "its permissions"
+        ) from error

@@ -1,6 +1,6 @@
-"""One rank of a launched run: `python -m atrium.cli.rank RUN [--plugin FILE]`, as torchrun's agent starts it.
+"""One rank of a launched run; torchrun's agent starts `python -m atrium.cli.rank RUN [--plugin FILE]`.
 
-It is `atrium train --resume RUN` that prints into its own log, and that ends when its launcher is gone.
+It works like `atrium train --resume RUN`, but prints to its own log and exits after its launcher has exited.
 """
 
 from __future__ import annotations
@@ -21,23 +21,29 @@ _GRACE_S = 60.0
 
 
 def main(run: str, *flags: str) -> int:
-    """Take part in the run in the folder `run`, with the plugins of its launcher; the exit code."""
+    """Run this process's rank of the run in the run directory `run`, and return the exit code.
+
+    `flags` are the `--plugin` options of the launcher.
+    """
     rank = int(os.environ["RANK"])
     log = rank_log(Path(run), rank)
     try:
         print_into(log, keep_stdout=rank == 0)
     except OSError as error:
-        sys.stderr.write(f"error: {log}: what rank {rank} prints cannot go there ({error.strerror})\n")
+        sys.stderr.write(f"error: {log}: cannot write the output of rank {rank} ({error.strerror})\n")
         return RunFolderError.exit_code
     for number in (signal.SIGUSR1, signal.SIGUSR2):
-        # SLURM sends them to all processes of a job; before training, the launcher's SIGTERM is what counts.
+        # SLURM sends these signals to all processes of a job; before training, only SIGTERM may end a rank.
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     return atrium(["train", "--resume", run, *flags])
 
 
 def _end_with(launcher: int) -> None:
-    """Stop after the current step once the launcher is gone, and at once if that takes long."""
+    """Wait until the process `launcher` exits, and then end this rank.
+
+    SIGTERM ends the rank after its current step; after 60 s, its process group is killed.
+    """
     while os.getppid() == launcher:
         time.sleep(_LOOK_S)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""`atrium report`: a comparison to send, and what may be written of it in a paper."""
+"""`atrium report`: a comparison as HTML, LaTeX and Markdown files, and sentences for a paper."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ _PICTURES: Mapping[str, FileKind] = {".png": "png", ".svg": "svg", ".pdf": "pdf"
 
 
 def main(argv: list[str]) -> int:
-    """Write a report on runs, and print what may be written of them; 0 unless they cannot be compared."""
+    """Write a report on runs and print sentences for a paper; return 0, or raise `AtriumError`."""
     parser = comparison_parser(
         "report",
-        "Write a comparison as one HTML file to send, with figures, as a LaTeX table with caption and label\n"
-        "and as Markdown, and print the sentences that may be written in a paper.",
+        "Write a comparison as an HTML file with figures, a LaTeX table with caption and label, and\n"
+        "Markdown, and print sentences for a paper that claim no more than the intervals support.",
     )
-    parser.add_argument("--picture", metavar="FILE", help="also one picture of it all, as .png, .svg or .pdf")
+    parser.add_argument(
+        "--picture", metavar="FILE", help="also write all figures as one picture (.png, .svg or .pdf)"
+    )
     arguments = parser.parse(argv)
     path = Path(arguments.picture) if arguments.picture else None
     if path is not None and path.suffix not in _PICTURES:
-        raise ConfigError(f"--picture {path}: its ending is {', '.join(_PICTURES)}")
+        raise ConfigError(f"--picture {path}: the file name must end in {' or '.join(_PICTURES)}")
     comparison, training = show_comparison(arguments, is_report=True)
     if path is None:
         return 0

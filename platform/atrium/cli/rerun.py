@@ -1,4 +1,4 @@
-"""`atrium rerun`: a new run with the stored settings of another."""
+"""`atrium rerun`: train a new run with the stored settings of another."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from atrium.runs.find import TRAINED, find_run
 
 
 def main(argv: Sequence[str]) -> int:
-    """Train a new run with the stored settings of another."""
+    """Train a new run with the stored settings of another and return 0; may raise `AtriumError`."""
     parser = CommandParser(
         "rerun",
-        "Train a new run with the settings of another, its seed included. On the same machine and with\n"
-        "the same code it repeats the other's metrics bitwise, except times.",
+        "Train a new run with the settings of another, including its seed. On the same machine and with\n"
+        "the same code, all metrics except times are bitwise identical.",
     )
     parser.add_run()
     arguments = parser.parse(argv)
     with files_explained():
         folder = find_run(arguments.runs_dir, arguments.run, last=TRAINED)
         if not folder.config_file.is_file():
-            raise RunFolderError(f"{folder.path} has no config.json, so its settings are not known")
+            raise RunFolderError(
+                f"{folder.path} has no config.json, so the settings of the run are unknown; choose "
+                "another run"
+            )
     plugins.note_changes(folder.provenance_file)
     begin(Origin(file=str(folder.config_file)), [])
     return 0

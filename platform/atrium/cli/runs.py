@@ -1,4 +1,4 @@
-"""`atrium runs`: the runs as a table, or as JSON."""
+"""`atrium runs`: list the runs as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from atrium.views.terminal import print_document, print_json, standard_output
 
 
 def main(argv: list[str]) -> int:
-    """List the runs, the latest last."""
-    parser = CommandParser("runs", "List the runs, the latest last, with what each has learned so far.")
-    parser.add_argument("text", nargs="?", default="", help="only runs whose name contains this")
+    """List the runs, latest last."""
+    parser = CommandParser("runs", "List the runs, latest last, with their state and latest scores.")
+    parser.add_argument("text", nargs="?", default="", help="only runs whose name contains this text")
     parser.add_argument("--all", action="store_true", help="also runs that failed to start")
-    parser.add_json("one JSON array with everything known")
+    parser.add_json("one JSON array with all recorded values")
     parser.add_runs_dir()
     arguments = parser.parse(argv)
     with files_explained():

@@ -1,4 +1,4 @@
-"""`atrium samples`: an evaluation by problem, why each answer counted, and its rows for other programs."""
+"""`atrium samples`: an evaluation's answers and verdicts by problem, and their export to other formats."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from atrium.runs.samples_document import samples_document
 from atrium.views.terminal import print_document, standard_output
 
 _DESCRIPTION = """\
-Show an evaluation problem by problem: how many answers counted, which were given, and why.
+Show an evaluation by problem: the number of correct answers, the answers, and the reasons for verdicts.
 
-With --csv, --lm-eval or --lighteval the rows are written for other programs: one line per sample, or a file
-per benchmark as lm-evaluation-harness or lighteval writes it."""
+--csv, --lm-eval and --lighteval write the rows for other programs: one line per sample, or a file per
+benchmark in the format of lm-evaluation-harness or lighteval."""
 _EXAMPLES = """\
 examples:
   atrium samples last                              a line per problem of the latest evaluation
-  atrium samples last --problem aime24-7           every answer to it: extracted, verdict, reason
+  atrium samples last --problem aime24-7           every answer to a problem: extracted, verdict, reason
   atrium samples last --csv samples.csv --lm-eval exported
 """
 
 
 def main(argv: Sequence[str]) -> int:
-    """Show or write what `argv` asks for; the exit code, or an `AtriumError`."""
+    """Show or export the samples selected in `argv` and return the exit code; may raise `AtriumError`."""
     arguments = _parser().parse(argv)
     with files_explained():
         folder = find_run(arguments.runs_dir, arguments.run, last=WITH_SAMPLES)
@@ -41,12 +41,12 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> CommandParser:
     parser = CommandParser("samples", _DESCRIPTION, _EXAMPLES)
     parser.add_run()
-    parser.add_argument("--benchmark", metavar="NAME", help="this benchmark only (default: all)")
-    parser.add_argument("--step", type=int, metavar="N", help="at this step (default: the latest)")
-    parser.add_argument("--problem", metavar="ID", help="every answer to this problem")
+    parser.add_argument("--benchmark", metavar="NAME", help="only this benchmark (default: all)")
+    parser.add_argument("--step", type=int, metavar="N", help="step of the evaluation (default: latest)")
+    parser.add_argument("--problem", metavar="ID", help="show every answer to this problem")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write a line per sample")
-    parser.add_argument("--lm-eval", type=Path, metavar="DIR", help="write samples as lm-eval does")
-    parser.add_argument("--lighteval", type=Path, metavar="DIR", help="write details as lighteval does")
+    parser.add_argument("--lm-eval", type=Path, metavar="DIR", help="write samples in lm-eval format")
+    parser.add_argument("--lighteval", type=Path, metavar="DIR", help="write details in lighteval format")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""`atrium show`: one run's settings, curves, evaluations, and what it answered before and after."""
+"""`atrium show`: a run's settings, curves, evaluations, and answers before and after training."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from atrium.views.terminal import print_document, standard_output
 
 
 def main(argv: list[str]) -> int:
-    """Print what is known about one run."""
+    """Print the document of one run and return the exit code."""
     parser = CommandParser(
         "show",
-        "Show a run: the settings that differ from the defaults, curves, evaluations, and what it\n"
-        "answered to the same problems before and after training.",
+        "Show a run: the settings that differ from the defaults, curves, evaluations, and its answers\n"
+        "to the same problems before and after training.",
     )
     parser.add_run()
     parser.add_argument(
-        "--samples", type=whole(0), default=3, metavar="N", help="problems to show answers to (default: 3)"
+        "--samples", type=whole(0), default=3, metavar="N", help="number of sample problems (default: 3)"
     )
     arguments = parser.parse(argv)
     with files_explained():
@@ -30,9 +30,9 @@ def main(argv: list[str]) -> int:
 
 
 def _default_settings() -> Mapping[str, object] | str:
-    """The default settings, or why they cannot be composed."""
+    """Return the default settings, or the reason why they cannot be composed."""
     try:
-        # Hydra and pydantic cost 0.5 s, which only this part of this command needs.
+        # Importing Hydra and pydantic takes 0.5 s; only this part of the command needs them.
         from atrium.config.compose import compose
 
         return compose([]).model_dump(mode="json")

@@ -1,4 +1,4 @@
-"""`atrium sweep`: run a sweep with workers on this machine, join one from elsewhere, report on one."""
+"""`atrium sweep`: run a sweep, join it with a worker from any machine, write its report, or list sweeps."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ Usage: atrium sweep NAME [workers=N] [budget=tiny] [KEY=VALUE ...]
 
 {names}
 
-  workers=N        processes on this machine, each with a GPU of its own where there are some (default 1)
-  budget=tiny      the same sweep in about two minutes: everything runs, nothing can be concluded
+  workers=N        processes on this machine, each with its own GPU if there are any (default 1)
+  budget=tiny      run all parts in about five CPU minutes, for testing only: no conclusions
   storage=URL      journal (default), sqlite, or a database: postgresql+psycopg://user@host/name
   runs_dir=PATH    where runs and sweeps are written (default runs)
-  name=NAME        another name, to keep one beside an earlier one
-  trials=N         more or fewer settings than the file says
+  name=NAME        another name, to keep an earlier sweep
+  trials=N         another number of settings
   seeds=0,1,2      other seeds
   --planned-seeds N, --looks 3,N
-                   seeds at which comparisons of these runs give their verdicts (default: all)
-  plan=H100        only say how many runs, hours and GB it would take on such GPUs, which need not be here
+                   numbers of seeds at which comparisons of these runs give verdicts (default: all)
+  plan=H100        print the runs, hours and GB needed on this kind of GPU, without starting anything
   KEY=VALUE        any setting of a run, for all trials: num_steps=20 rollout.group_size=4 ...
 
-Ctrl-C stops after the step in progress; the same command resumes the sweep. More workers
-may join at any time, from any machine that sees the storage and runs_dir: `atrium sweep worker NAME`.
-`atrium sweep report NAME` writes settings with intervals, figures, CSV and winner.yaml into
+Ctrl-C stops after the current step; the same command resumes the sweep. More workers can join at
+any time from any machine with access to the storage and runs_dir: `atrium sweep worker NAME`.
+`atrium sweep report NAME` writes settings with intervals, figures, CSV and winner.yaml to
 runs/sweeps/NAME/report/; `atrium train experiment=runs/sweeps/NAME/report/winner.yaml` runs the winner.
 """
 _OWN = ("workers", "budget", "storage", "runs_dir", "name", "trials", "seeds", "plan")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Do what `argv` says; the exit code, or an `AtriumError`."""
+    """Run the subcommand or sweep in `argv` and return the exit code; may raise `AtriumError`."""
     command = argv[0] if argv else "--help"
     if command in ("-h", "--help", "help"):
         from atrium.sweep.files import shipped_names
 
-        names = f"NAME is one of {', '.join(shipped_names())}, or a path to a YAML file of your own."
+        names = f"NAME is one of {', '.join(shipped_names())}, or a path to your own YAML file."
         sys.stdout.write(_USAGE.format(names=textwrap.fill(names, 80)))
         return 0
     below = {"report": _report, "worker": _worker, "list": _list}
@@ -56,7 +56,7 @@ def _run(argv: Sequence[str]) -> int:
     name, options, overrides = _parsed("sweep", argv, _OWN)
     workers = options.get("workers", "1")
     if not workers.isascii() or not workers.isdecimal() or int(workers) < 1:
-        raise ConfigError(f"workers={workers}: must be a whole number of at least 1")
+        raise ConfigError(f"workers must be a whole number of at least 1, got {workers}")
     from atrium.assemble.sweep_workers import predictions_commit, run_sweep, sweep_definition
 
     definition = sweep_definition(name, options, overrides)
@@ -78,7 +78,7 @@ def _worker(argv: Sequence[str]) -> int:
 
     runs_dir = options.get("runs_dir", "runs")
     url = known_storage(runs_dir, name, options.get("storage"))
-    # Imported late: torch reads the environment when it is loaded.
+    # Import torch only now, since it reads the environment when it is imported.
     from atrium.assemble.sweeping import work
     from atrium.views.live.log_display import StandardOutput
 
@@ -106,10 +106,13 @@ def _list(argv: Sequence[str]) -> int:
 def _parsed(
     command: str, argv: Sequence[str], allowed: Sequence[str]
 ) -> tuple[str, dict[str, str], list[str]]:
-    """The sweep's name, the command's options, and the settings of the runs, which only a new sweep has."""
-    parser = CommandParser(command, "`atrium sweep --help` says more.")
+    """Return the sweep's name, the command's options, and the settings of the runs.
+
+    Raises `ConfigError` for an option that is not `allowed`; only `atrium sweep NAME` accepts settings.
+    """
+    parser = CommandParser(command, "See `atrium sweep --help`.")
     if command != "sweep list":
-        parser.add_argument("name", metavar="NAME", help="a sweep that `atrium sweep list` lists")
+        parser.add_argument("name", metavar="NAME", help="a sweep from `atrium sweep list`")
     parser.add_overrides(_OWN)
     if allowed == _OWN:
         parser.add_seed_plan()
@@ -119,12 +122,14 @@ def _parsed(
     for line in arguments.overrides:
         key, has_value, value = line.partition("=")
         if not has_value:
-            raise ConfigError(f"atrium sweep {line}: write KEY=VALUE{suggestion(key, _OWN)}")
+            raise ConfigError(
+                f"atrium sweep {line}: expected KEY=VALUE, such as trials=20{suggestion(key, _OWN)}"
+            )
         if key in allowed:
             options[key] = value
         elif allowed == _OWN:
             overrides.append(line)
         else:
-            said = "does not go with this command" if key in _OWN else "a sweep keeps its settings"
+            said = "unknown option of this command" if key in _OWN else "cannot change a sweep's settings"
             raise ConfigError(f"atrium sweep {line}: {said}; use one of {', '.join(allowed)}")
     return getattr(arguments, "name", ""), options, overrides

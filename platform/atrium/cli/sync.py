@@ -1,4 +1,4 @@
-"""`atrium sync`: bring runs to trackers, whatever was missed while they trained, or old ones."""
+"""`atrium sync`: delivery of complete runs, or of records missed during training, to trackers."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from atrium.runs.run_folder import RunFolder
 from atrium.views.terminal import standard_output
 
 _EXAMPLES = """\
-What a tracker has already is not sent again, so repeating this is safe.
+Rows that a tracker already has are not sent again, so the command can be repeated safely.
 
-  atrium sync last --to mlflow                      into runs/mlflow.db, or MLFLOW_TRACKING_URI
+  atrium sync last --to mlflow                      to runs/mlflow.db, or MLFLOW_TRACKING_URI
   atrium sync my_experiment --to mlflow --uri http://127.0.0.1:5000
-  atrium sync my_experiment --to wandb --offline    then `wandb sync` whenever there is a network
+  atrium sync my_experiment --to wandb --offline    then `wandb sync` when a network is available
   atrium sync my_experiment --to tensorboard        then `tensorboard --logdir runs`
   atrium sync my_experiment --to trackio            then `trackio show --project atrium`
 """
 
 
 def main(argv: list[str]) -> int:
-    """Deliver runs; 1 where some could not be delivered."""
+    """Send runs to trackers and return the exit code: 1 if a run could not be sent, else 0."""
     arguments = _parser().parse(argv)
     with files_explained():
         folders = find_runs(Path(arguments.runs_dir), arguments.runs)
@@ -32,14 +32,14 @@ def main(argv: list[str]) -> int:
 
 
 def _parser() -> CommandParser:
-    parser = CommandParser("sync", "Bring runs to a tracker: metrics, settings, tags, files.", _EXAMPLES)
+    parser = CommandParser("sync", "Send runs to a tracker: metrics, settings, tags, files.", _EXAMPLES)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a run's name or its end, or an experiment")
     parser.add_argument(
         "--to", action="append", choices=KINDS, required=True, help="the tracker (repeatable)"
     )
-    parser.add_argument("--uri", metavar="URI", help="MLflow's, instead of the one in the run's settings")
+    parser.add_argument("--uri", metavar="URI", help="URI of MLflow, instead of that in the run's settings")
     parser.add_argument(
-        "--offline", action="store_true", default=None, help="W&B without a network, for `wandb sync` later"
+        "--offline", action="store_true", default=None, help="write W&B files for a later `wandb sync`"
     )
     parser.add_runs_dir()
     return parser
@@ -61,7 +61,7 @@ def _deliver_all(folders: list[RunFolder], arguments: argparse.Namespace) -> int
                 console.print(f"{folder.name}: {error}", soft_wrap=True)
                 continue
             except Exception as error:
-                # Whatever a tracker's package raises: one line, and the next run has its turn.
+                # Report any exception of a tracker's package in one line, and send the other runs.
                 num_failed += 1
                 delivery.report(error)
                 console.print(f"{folder.name}: {kind}: {describe(error)}", soft_wrap=True)
@@ -69,6 +69,6 @@ def _deliver_all(folders: list[RunFolder], arguments: argparse.Namespace) -> int
             finally:
                 delivery.close()
             known = delivery.delivered
-            new = f"up to step {known.step}" if known.step != before else "nothing new"
-            console.print(f"{folder.name}: {kind} has it, {new}   {known.where}", soft_wrap=True)
+            new = f"sent up to step {known.step}" if known.step != before else "already up to date"
+            console.print(f"{folder.name}: {kind}: {new}   {known.where}", soft_wrap=True)
     return 1 if num_failed else 0

@@ -1,4 +1,4 @@
-"""`atrium theory`: what the theorems say about any methods, computed on a policy that can be enumerated."""
+"""`atrium theory`: checks of theorems for any methods, on policies small enough to enumerate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from atrium.config.method_files import resolve_preset
 from atrium.views.terminal import waiting
 
 DEFAULT = ("grpo", "clip_higher", "atr", "cispo", "sapo", "gvpo")
-"""Plain clipping, a wider one, KL3, a clipped weight, a soft gate, a regression."""
+"""Plain clipping, a wider clip range, KL3, a clipped weight, a soft gate, and a regression."""
 PARTS = ("gradients", "windows", "updates", "bias", "gvpo")
 _EXAMPLES = """\
 examples:
@@ -21,19 +21,18 @@ examples:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Compute, print and draw; `ConfigError` for a name that is no method."""
+    """Compute, print and draw the findings; raise `ConfigError` for an unknown method."""
     parser = CommandParser(
         "theory",
-        "Show what the theorems say about methods, on a softmax policy small enough to enumerate: which\n"
-        "gradient a token gets (Theorems 4.1 and 4.2 of ATR-GRPO), how asymmetric windows are, where\n"
-        "probability and entropy go when a batch is used again, how biased token-level gradients are, and\n"
-        "GVPO's Theorems 1 to 3.",
+        "Check theorems about methods on a softmax policy small enough to enumerate: gradients of tokens\n"
+        "(Theorems 4.1 and 4.2 of ATR-GRPO), the asymmetry of windows, changes of probability and entropy\n"
+        "during several updates on one batch, the bias of token-level gradients, and GVPO's Theorems 1 to 3.",
         _EXAMPLES,
     )
     parser.add_argument(
-        "names", nargs="*", metavar="ALG", help="files of conf/algorithm, or your own by path"
+        "names", nargs="*", metavar="ALG", help="names of files in conf/algorithm, or paths to your own"
     )
-    parser.add_argument("--only", action="append", choices=PARTS, help="one part; may be given several times")
+    parser.add_argument("--only", action="append", choices=PARTS, help="compute only this part (repeatable)")
     parser.add_argument(
         "--seeds", type=whole(2), default=8, metavar="N", help="batches per method (default: 8)"
     )
@@ -42,12 +41,12 @@ def main(argv: Sequence[str]) -> int:
     methods = [resolve_preset(name).method for name in dict.fromkeys(arguments.names or DEFAULT)]
     parts = tuple(part for part in PARTS if part in (arguments.only or PARTS))
 
-    # They import torch, after every mistake has been found.
+    # These modules import torch, so they are loaded after the arguments are checked.
     from atrium.theory.document import theory_document
     from atrium.theory.figures import pictures
     from atrium.theory.findings import find
 
-    with waiting("computing on policies that are enumerated"):
+    with waiting("computing on enumerated policies"):
         findings = find(methods, parts, num_seeds=arguments.seeds)
     found = {name: value for name, value in dataclasses.asdict(findings).items() if value}
     present(arguments, found, lambda: theory_document(findings), lambda: pictures(findings))

@@ -1,4 +1,4 @@
-"""`atrium windows`: what each divergence allows at a budget, which budgets match, and which arms coincide."""
+"""`atrium windows`: the windows of divergences at their budgets, and budgets that match a clip range."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _EXAMPLES = """\
 examples:
   atrium windows                               every file of conf/divergence at its own budget
   atrium windows --budget 0.05                 every divergence at one budget
-  atrium windows kl3=0.0177,0.0231 chi2 k2     some, at budgets of their own
-  atrium windows --clip 0.2 0.2                which budgets share a bound with plain clipping
+  atrium windows kl3=0.0177,0.0231 chi2 k2     some, at given or their own budgets
+  atrium windows --clip 0.2 0.2                the budgets that share a bound with plain clipping
 """
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print and draw the windows, or raise `ConfigError` for what cannot be one."""
+    """Print and draw the windows; raise `ConfigError` for an invalid name, budget or clip range."""
     arguments = _parser().parse(argv)
     budget = None if arguments.budget is None else window_rows.parse_budget(arguments.budget, "--budget")
     low, high = arguments.clip
     if not (0.0 < low < 1.0 and 0.0 < high < math.inf):
         raise ConfigError(
-            f"--clip {low:g} {high:g}: not a clip range; use LOW between 0 and 1 and HIGH above 0, "
-            "such as --clip 0.2 0.28"
+            f"--clip LOW HIGH: LOW must be between 0 and 1, and HIGH greater than 0, got {low:g} "
+            f"{high:g}; for example, use --clip 0.2 0.28"
         )
     clip = Window(1.0 - low, 1.0 + high)
     if arguments.names:
@@ -56,24 +56,26 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> CommandParser:
     parser = CommandParser(
         "windows",
-        "Show the ratios that each divergence allows: its window [l, u] at a budget, the budgets that match\n"
-        "a clip range, and which choices are the same method (equal windows). Draws them too.",
+        "Show and draw the ratios that each divergence allows: its window [l, u] at a budget, the budgets\n"
+        "that match a clip range, and the choices that are the same method (equal windows).",
         _EXAMPLES,
     )
     parser.add_argument(
         "names",
         nargs="*",
         metavar="DIV[=BUDGET,...]",
-        help="files of conf/divergence by name, or of your own by path (default: all)",
+        help="names of files in conf/divergence, or paths to your own (default: all)",
     )
-    parser.add_argument("--budget", metavar="X", help="the budget (default: each file's own)")
+    parser.add_argument(
+        "--budget", metavar="X", help="the budget of all divergences (default: each file's own)"
+    )
     parser.add_argument(
         "--clip",
         nargs=2,
         type=float,
         metavar=("LOW", "HIGH"),
         default=(0.2, 0.28),
-        help="the clip range to match, 1 - LOW to 1 + HIGH (default: 0.2 0.28)",
+        help="the clip range to match, from 1 - LOW to 1 + HIGH (default: 0.2 0.28)",
     )
     parser.add_figures()
     return parser

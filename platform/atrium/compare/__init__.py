@@ -1,1 +1,1 @@
-"""Figures and statistics over run folders; never imports torch."""
+"""Comparison of runs from their run directories: arms, verdicts, tables and figures, without torch."""

@@ -1,8 +1,8 @@
 """Names of arms, the same in every view, file, table and command.
 
-An arm's name is its algorithm's, or the label that its runs record. Settings are appended only where the
-arm shares that name with another arm, and only those that tell it from its namesakes. Runs of a single seed
-that differ from an algorithm's other runs are "other runs": they change no other arm's name.
+An arm is named after its algorithm, or after the label that its runs record. If several arms share that name,
+the settings that distinguish an arm from the others are appended. Runs of a single seed that differ from an
+algorithm's other runs are "other runs" and do not change the name of any other arm.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from atrium.compare.run_settings import ABSENT, SEED, Settings, label, labels, m
 
 ALGORITHM, LABEL = "algorithm.name", "label"
 _TELLING_FIRST = ("divergence.kind", "divergence.delta", "regularizer.kl.kind", "model.kind")
-"""Settings that are tried first where arms share a name."""
+"""The settings that are tried first to distinguish arms with the same name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedArm:
-    """One arm: its name, its algorithm and the names of its runs.
+    """An arm: its name, its algorithm and the names of its runs.
 
-    `is_other` marks runs of a single seed that differ from the other runs of their algorithm, by
-    `difference`. Views list them apart; comparisons count them only where the user names them.
+    `is_other` marks runs of a single seed that differ from the other runs of their algorithm; `difference`
+    describes the differing settings. Views list them separately, and comparisons count them only if the
+    user names them.
     """
 
     name: str
@@ -41,11 +42,12 @@ def name_arms(
     chosen: Collection[str] = (),
     renamed: Mapping[str, str] | None = None,
 ) -> tuple[NamedArm, ...]:
-    """Group runs, given by name with their settings, into arms in the order of their first runs.
+    """Group runs into arms, in the order of their first runs; `settings` maps run names to settings.
 
-    Runs form an arm where they agree in the settings of `by`, or without any in all that tell methods apart.
-    `chosen` are runs that the user named one by one; they are never other runs. `renamed` maps names of arms
-    to the names that the user wants. Raises `ConfigError` where it names no arm.
+    Runs form an arm if they agree in the settings `by`, or, if `by` is empty, in all settings that
+    distinguish methods. The run length is such a setting if `at_last_step` is set. `chosen` are runs that the
+    user named individually; they never become other runs. `renamed` maps names of arms to display names.
+    Raises `ConfigError` if `renamed` contains an unknown arm, or if two arms would have the same name.
     """
     keys = list(by) or method_keys(list(settings.values()), at_last_step=at_last_step)
     members: dict[tuple[str, ...], list[str]] = {}
@@ -61,9 +63,10 @@ def name_arms(
 
 
 def find_arm(arms: Sequence[NamedArm], wanted: str, role: str) -> NamedArm:
-    """The arm that the user means: by its name, its algorithm, or the end of one of its runs' names.
+    """Return the arm with the name or algorithm `wanted`, or with a run whose name ends in `wanted`.
 
-    Raises `ConfigError`, which begins with `role`, where that is none or more than one.
+    Names of arms take precedence over algorithms, and algorithms over runs. Raises `ConfigError`, with a
+    message that starts with `role`, if no arm or more than one matches.
     """
     by_name = [arm for arm in arms if arm.name == wanted]
     by_algorithm = [arm for arm in arms if arm.algorithm == wanted and not arm.is_other]
@@ -73,9 +76,9 @@ def find_arm(arms: Sequence[NamedArm], wanted: str, role: str) -> NamedArm:
         return found[0]
     fitting = ", ".join(arm.name for arm in found or arms)
     raise ConfigError(
-        f"{role} {wanted}: it fits {len(found)} arms, {fitting}; give the whole name of one"
+        f"{role} {wanted} matches {len(found)} arms ({fitting}); give the full name of one of them"
         if found
-        else f"{role} {wanted}: there is no such arm; they are {fitting}"
+        else f"{role} {wanted}: unknown arm; use one of {fitting}"
     )
 
 
@@ -92,7 +95,7 @@ class _Group:
 
     @property
     def base(self) -> str:
-        """The label that the latest run with one records, or the algorithm."""
+        """The name before settings are appended: the latest recorded label, else the algorithm."""
         recorded = [self.settings[run].get(LABEL, ABSENT) for run in self.runs]
         return next((text for text in reversed(recorded) if text != ABSENT), self.algorithm) or "all runs"
 
@@ -127,7 +130,7 @@ def _by_algorithm(keys: Sequence[str], groups: Sequence[_Group], chosen: frozens
 def _suffixes(
     keys: Sequence[str], groups: Sequence[_Group], among: Sequence[_Group]
 ) -> dict[tuple[str, ...], str]:
-    """For each group the settings that tell it from all others, in few words that are unique."""
+    """Return a short text per group, by its `values`: settings that distinguish it from those in `among`."""
     first = [key for key in _TELLING_FIRST if key in keys]
     ordered = [*first, *(key for key in keys if key not in first and key != ALGORITHM)]
     order = [keys.index(key) for key in ordered if key in keys]
@@ -147,7 +150,10 @@ def _suffixes(
 
 
 def _telling(group: _Group, among: Iterable[_Group], order: Sequence[int]) -> list[int]:
-    """The places of the fewest settings, found greedily, that no other group shares all of."""
+    """Return the indices of a few settings that together distinguish a group from the groups in `among`.
+
+    The settings are chosen greedily. Groups with equal values of all settings are not distinguished.
+    """
     remaining = [other for other in among if other is not group]
     chosen: list[int] = []
     while remaining:
@@ -166,5 +172,7 @@ def _renamed(arms: Sequence[NamedArm], renamed: Mapping[str, str]) -> tuple[Name
     new = {find_arm(arms, old, "label").name: name for old, name in renamed.items()}
     names = [new.get(arm.name, arm.name) for arm in arms]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ConfigError(f"label: two arms would be called {twice}; give each arm a name of its own")
+        raise ConfigError(
+            f"label: each arm must have a different name, but two would be named {twice}; choose other labels"
+        )
     return tuple(replace(arm, name=name) for arm, name in zip(arms, names, strict=True))

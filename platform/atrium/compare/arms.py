@@ -1,17 +1,20 @@
-"""Runs grouped into arms: one arm per setting of everything but the seed, and which arms are one method.
+"""Runs grouped into arms, which differ in settings other than the seed, and tests for equal methods.
 
-By Theorem 4.2 of arXiv 2602.05494 a divergence that is a function of the ratio alone is a window [l, u];
-arms that are equal in the rest and have equal windows are the same method under two names.
+By Theorem 4.2 of arXiv 2602.05494, a divergence that is a function of the ratio alone is equivalent to a
+window [l, u]. Arms with equal windows and otherwise equal settings are one method under two names.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from atrium.base.errors import ConfigError
 from atrium.base.nested import flattened_text
+from atrium.base.plain_files import cached_while_unchanged
 from atrium.base.recorded import read_object
 from atrium.compare.arm_names import NamedArm, name_arms
 from atrium.compare.run_settings import SEED, Settings, method_keys
@@ -25,16 +28,18 @@ from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import RunState, known_status
 
 _NO_SETTING = ("algorithm.name", "algorithm.on_policy.")
-"""What a method is called, and what is said of it, tells no methods apart."""
+"""Prefixes of settings that name or describe a method and therefore do not distinguish methods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """Runs that differ in their seeds alone, by seed; `window` is None where the divergence has none.
+    """A group of runs, by seed, that differ only in their seeds.
 
-    `settings` are those of the first run, `all_settings` those of every run; they lack the runs' length where
-    it tells no methods apart. `method` is None where a part of it is unknown here, and `use` where the
-    settings do not say what the runs did with it. `recorded_key` is what the run recorded of its method.
+    `settings` are the settings of the first run and `all_settings` the settings of every run, without the
+    run length if it does not distinguish methods. `window` is None if the divergence has no constant window.
+    `method` is None if a part of it is not installed. `use` contains the run's properties on which the
+    method's parts depend; None if the settings do not determine them. `recorded_key` is the method's key
+    as recorded by the run.
     """
 
     name: str
@@ -48,7 +53,7 @@ class Arm:
 
     @property
     def key(self) -> object:
-        """What tells methods apart, as JSON; None where neither a plugin nor the run's record says it."""
+        """The JSON value that identifies the method; None if the method and its recorded key are unknown."""
         if self.method is None:
             return self.recorded_key
         return json.loads(json.dumps(self.method.key(self.use)))
@@ -67,40 +72,35 @@ def named_arms(
     chosen: Collection[str] = (),
     renamed: Mapping[str, str] | None = None,
 ) -> tuple[NamedArm, ...]:
-    """The arms that runs form and their names (`name_arms`), counted or not; unreadable runs are left out.
+    """Group all runs with a readable configuration into named arms; for the options see `name_arms`.
 
-    Raises `ConfigError` where a key of `by` is no setting of these runs.
+    Raises `ConfigError` if a key of `by` is not a setting of these runs.
     """
-    configs = {folder.name: as_trained(read_object(folder.config_file)[0]) for folder in folders}
-    settings = {name: flat for name, config in configs.items() if (flat := flattened_text(config))}
+    settings = {folder.name: flat for folder in folders if (flat := _settings_of(folder.config_file)[0])}
     known = {key for flat in settings.values() for key in flat}
     for key in by:
         if key not in known:
             raise ConfigError(
-                f"grouped by {key}: the runs have no such setting; `atrium diff` lists where they differ"
+                f"unknown setting {key} for grouping; `atrium diff` lists the settings that differ"
             )
     return name_arms(settings, by=by, at_last_step=at_last_step, chosen=chosen, renamed=renamed)
 
 
 def group_runs(
-    folders: Sequence[RunFolder],
-    by: Sequence[str] = (),
-    *,
-    at_last_step: bool = True,
-    named: Sequence[NamedArm] | None = None,
+    folders: Sequence[RunFolder], named: Sequence[NamedArm], *, at_last_step: bool = True
 ) -> tuple[list[Arm], list[str]]:
-    """Group runs by the settings given, or by all that tell methods apart; by `named` where names are given.
+    """Return the arms of runs, in the order of `named`, and notes.
 
-    Returns the arms in the order of their first runs, the other runs (`arm_names`) among them, and notes.
-    Runs of unequal length are other arms where each is taken `at_last_step`, and not at an equal cost.
-    Of several runs of one arm with one seed the latest finished one counts, or the latest where none
-    finished, which is noted. Raises `ConfigError` where a key of `by` is no setting of these runs, or a run's
-    configuration cannot be read.
+    `named` are the results of `named_arms` for these and possibly other runs; an arm without a run in
+    `folders` is left out. The run length is a setting of arms only if `at_last_step` is set. If several runs
+    of an arm have the same seed, the latest finished run counts, or the latest run if none finished; a note
+    says so. Raises `ConfigError` if a run's configuration cannot be read.
     """
-    configs = {folder.name: _config_of(folder) for folder in folders}
-    settings = {name: flattened_text(config) for name, config in configs.items()}
-    if named is None:
-        named = named_arms(folders, by, at_last_step=at_last_step)
+    settings = {}
+    for folder in folders:
+        settings[folder.name], problem = _settings_of(folder.config_file)
+        if problem:
+            raise ConfigError(f"{folder.name} cannot be compared: {problem}")
     by_name = {folder.name: folder for folder in folders}
     notes: list[str] = []
     arms = []
@@ -112,7 +112,7 @@ def group_runs(
             {key: value for key, value in settings[folder.name].items() if at_last_step or key != LENGTH}
             for folder in group
         ]
-        config = configs[group[0].name]
+        config = as_trained(read_object(group[0].config_file)[0])
         arms.append(
             Arm(
                 name=one.name,
@@ -129,7 +129,10 @@ def group_runs(
 
 
 def are_same_method(one: Arm, other: Arm) -> bool:
-    """Whether two arms are one method; by the text of their settings where a part is unknown here."""
+    """Whether two arms are one method, possibly under two names.
+
+    If a method is unknown because a part is not installed, recorded keys or else settings are compared.
+    """
     keys = method_keys([one.settings, other.settings], at_last_step=True)
     outside = [key for key in keys if key.partition(".")[0] not in SECTIONS]
     if one.method is not None and other.method is not None:
@@ -139,10 +142,16 @@ def are_same_method(one: Arm, other: Arm) -> bool:
     return all(key.startswith(_NO_SETTING) for key in keys)
 
 
-def as_trained(config: Mapping[str, object]) -> Mapping[str, object]:
-    """The settings of a run; of an evaluated checkpoint, those it was trained with.
+def same_method_groups(arms: Sequence[Arm]) -> tuple[tuple[str, ...], ...]:
+    """Return the names of arms that are one method, in groups of at least two."""
+    groups = [tuple(two.name for two in arms if one is two or are_same_method(one, two)) for one in arms]
+    return tuple(dict.fromkeys(group for group in groups if len(group) > 1))
 
-    The place of its weights is left out, which would tell every seed from every other.
+
+def as_trained(config: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the settings that a run was trained with; for an evaluation, those of its checkpoint.
+
+    The path of a checkpoint's weights is left out because it differs between seeds.
     """
     unread, model = config.get("not_read"), config.get("model")
     if config.get("kind") != "evaluation" or not isinstance(unread, Mapping):
@@ -153,11 +162,15 @@ def as_trained(config: Mapping[str, object]) -> Mapping[str, object]:
     return {**unread, **settings}
 
 
-def _config_of(folder: RunFolder) -> Mapping[str, object]:
-    config, problem = read_object(folder.config_file)
-    if problem:
-        raise ConfigError(f"{folder.name} cannot be compared: {problem}")
-    return as_trained(config)
+@cached_while_unchanged(4096)
+def _settings_of(path: Path) -> tuple[Settings, str | None]:
+    """Return the settings of a run's config.json (`as_trained`) as text by dotted key, and a reading problem.
+
+    The problem is None if the file can be read.
+    """
+    config, problem = read_object(path)
+    # Interning saves memory, since runs share most keys and values.
+    return {sys.intern(k): sys.intern(v) for k, v in flattened_text(as_trained(config)).items()}, problem
 
 
 def _by_seed(
@@ -171,7 +184,7 @@ def _by_seed(
         text = settings[folder.name].get(SEED, "")
         seed = int(text) if text.lstrip("-").isdecimal() else 0
         if seed in runs:
-            notes.append(f"{name}, seed {seed}: {folder.name} counts, not {runs[seed].name}")
+            notes.append(f"{name}, seed {seed}: {folder.name} counts instead of {runs[seed].name}")
         runs[seed] = folder
     return runs
 

@@ -1,4 +1,4 @@
-"""Which arms a comparison has: runs named, other runs set apart, runs counted, the baseline first."""
+"""Selection of the arms of a comparison: naming, other runs, runs that count, and the baseline."""
 
 from __future__ import annotations
 
@@ -35,37 +35,40 @@ def compared_arms(
     renamed: Mapping[str, str] | None = None,
     leave_out: Mapping[str, str] | None = None,
 ) -> tuple[CountedRuns, list[Arm], list[str], dict[str, tuple[MissingRun, ...]]]:
-    """The runs that count, their arms with the baseline first, notes, and the missing runs of each arm.
+    """Return the runs that count, the arms (baseline first), notes, and the missing runs of each arm.
 
-    All runs given name the arms, counted or not, so that an arm keeps its name while runs train. A run that a
-    finished one of the same arm and seed supersedes is not missing. Raises `ConfigError` where `leave_out`
-    names none of the runs, or several.
+    The names of arms distinguish the runs that count and the missing runs, so that an arm keeps its name
+    while runs train; settings of other excluded runs have no influence. A run is not missing if a finished
+    run of the same arm has the same seed. Raises `ConfigError` if a name in `leave_out` matches no run or
+    several.
     """
     requested = _requested(folders, leave_out or {})
     set_aside = [run for folder in folders if (run := set_aside_run(folder, requested)) is not None]
     out = {run.name for run in set_aside}
     folders = [folder for folder in folders if folder.name not in out]
     at_last_step = at is At.LAST
-    naming = partial(named_arms, folders, by, at_last_step=at_last_step, renamed=renamed)
-    named = naming(chosen={*chosen, *_runs_named(naming(chosen=chosen), baseline)})
+    naming = partial(named_arms, by=by, at_last_step=at_last_step)
+    chosen = {*chosen, *_runs_named(naming(folders, chosen=chosen), baseline)}
+    named = naming(folders, chosen=chosen)
     others = {run: arm for arm in named if arm.is_other for run in arm.runs}
-    group = partial(group_runs, at_last_step=at_last_step, named=named)
     counted = counted_runs(
         [folder for folder in folders if folder.name not in others],
         benchmarks,
         at,
-        can_compare=lambda some: len(group(some)[0]) > 1,
+        can_compare=lambda some: len(group_runs(some, named, at_last_step=at_last_step)[0]) > 1,
     )
-    set_apart = [LeftOut(name=run, reason=_reason(arm)) for run, arm in others.items()]
+    set_apart = [LeftOut(name=run, cause="other_run", reason=_reason(arm)) for run, arm in others.items()]
+    kept = {run.folder.name for run in counted.runs} | {run.name for run in counted.missing}
+    final = naming([one for one in folders if one.name in kept], chosen=kept, renamed=renamed)
     counted = replace(counted, left_out=(*set_aside, *counted.left_out, *set_apart))
-    arms, notes = group([run.folder for run in counted.runs])
-    arms = _with_baseline(arms, named, baseline, counted.left_out)
+    arms, notes = group_runs([run.folder for run in counted.runs], final, at_last_step=at_last_step)
+    arms = _with_baseline(arms, final, baseline, counted.left_out)
     missing = {
         arm.name: tuple(
             run for run in counted.missing if run.folder.name in own and not _is_superseded(run.folder, arm)
         )
         for arm in arms
-        for own in [next((one.runs for one in named if one.name == arm.name), ())]
+        for own in [next((one.runs for one in final if one.name == arm.name), ())]
     }
     return counted, arms, notes, missing
 
@@ -78,28 +81,28 @@ def _is_superseded(folder: RunFolder, arm: Arm) -> bool:
 
 
 def _requested(folders: Sequence[RunFolder], leave_out: Mapping[str, str]) -> dict[str, str]:
-    """The reasons by the runs' whole names; a run may be named by its end."""
+    """Return the user's reasons by full run name; a key of `leave_out` is the end of a run's name.
+
+    Raises `ConfigError` if a key matches no run or several runs.
+    """
     found = {}
     for wanted, reason in leave_out.items():
         fitting = [folder.name for folder in folders if folder.name.endswith(wanted)]
         if len(fitting) != 1:
             raise ConfigError(
-                f"--leave-out {wanted}: it fits {len(fitting)} of the runs that are compared; give the whole "
-                "name of one"
+                f"--leave-out {wanted} matches {len(fitting)} of the compared runs; give the full name "
+                "of one run"
             )
         found[fitting[0]] = reason
     return found
 
 
 def _reason(arm: NamedArm) -> str:
-    return (
-        f"one of the other runs: it differs from the other runs of {arm.algorithm} by {arm.difference}; name "
-        "the run to compare it"
-    )
+    return f"differs from the other runs of {arm.algorithm} by {arm.difference}; name the run to compare it"
 
 
 def _runs_named(named: Sequence[NamedArm], baseline: str | None) -> list[str]:
-    """The other runs that the user names as the baseline."""
+    """Return the names of the other runs (`arm_names`) that the user chose as the baseline."""
     return [
         run
         for arm in named
@@ -112,13 +115,13 @@ def _runs_named(named: Sequence[NamedArm], baseline: str | None) -> list[str]:
 def _with_baseline(
     arms: Sequence[Arm], named: Sequence[NamedArm], baseline: str | None, left_out: Sequence[LeftOut]
 ) -> list[Arm]:
-    """The arms with the baseline first."""
+    """Return the arms with the baseline first; `ConfigError` for a single arm or an unknown baseline."""
     others = f"; {left_out_words(left_out, MOST_NAMED)}" if left_out else ""
     if len(arms) < 2:
         names = ", ".join(folder.path.name for arm in arms for folder in arm.runs.values())
         raise ConfigError(
-            f"a comparison needs two arms, but these runs differ in no setting besides the seed: {names}; "
-            f"name runs that differ, or group by seed, to compare checkpoints{others}"
+            f"a comparison requires two arms, but these runs differ only in the seed: {names}; add runs "
+            f"with different settings, or group by seed to compare checkpoints{others}"
         )
     if baseline is None:
         first = default_baseline(arms)

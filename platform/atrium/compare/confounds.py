@@ -1,9 +1,10 @@
-"""Confounds: what else differs between arms besides their methods, from what the runs recorded.
+"""Confounds: recorded differences between arms other than their methods.
 
-A confound is a recorded setting outside the method's own sections in which two arms differ and which no
-preset file sets. Random seeds, places, trackers and placement are no confounds, nor are the settings that a
-planned sweep tuned, nor the keys that the user groups by. `FACTS` lists what runs record besides their
-settings: add an entry there to make a recorded fact a confound, or to show it below the confounds.
+A confound is a recorded setting that differs between two arms, is not part of the method's own sections and
+is not set by a preset file. Random seeds, paths, trackers and placement are not confounds, and neither are
+settings that a planned sweep tuned or keys that the user groups by. `FACTS` lists what runs record besides
+their settings. Add an entry to it to make a recorded fact a confound, or to show the fact below the
+confounds.
 """
 
 from __future__ import annotations
@@ -24,20 +25,23 @@ from atrium.runs.method_settings import tells_methods_apart
 from atrium.runs.run_folder import RunFolder
 
 MOST_QUOTED = 3
-"""More confounds than this leave no sentence that can be quoted."""
+"""The largest number of confounds that a sentence for a paper may name; with more, none is given."""
 _SHOWN_BELOW = frozenset({"compute.dtype"})
-"""Settings that are shown with the facts below the confounds."""
+"""Settings that are listed with the facts below the confounds."""
 _LEFT_OPEN = ("auto", "???")
-"""Values of a preset file that another choice decides."""
+"""Values in a preset file that leave the choice to another setting."""
 _DIGEST = 10
+_MOST_VALUES = 3
+"""The largest number of values of a version or of hardware that a note lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """A fact that a run records: a dotted key of its `config.json` or `provenance.json`.
+    """A fact that a run records, found under a dotted key of `config.json` or `provenance.json`.
 
-    A section counts as a whole. `follows` names sections of settings: where arms differ in one, the fact says
-    nothing more. `is_long` values are shown by the first digits of their digest.
+    If the key is a section, the whole section is one value. `follows` contains prefixes of settings that
+    determine the fact: if arms differ in such a setting, the fact is not reported as a confound. A value with
+    `is_long` is shown as the first digits of its SHA-256 hash.
     """
 
     name: str
@@ -78,7 +82,7 @@ FACTS = (
     Fact(name="processor", key="hardware.cpu"),
     Fact(name="GPUs", key="hardware.gpus"),
 )
-"""What runs record besides the settings that tell methods apart. A run that lacks a fact differs in none."""
+"""The facts that runs record besides their settings. A missing fact does not count as a difference."""
 
 
 _EXPECTED = {
@@ -88,24 +92,24 @@ _EXPECTED = {
     "rollout": "sampling in training",
     "evaluation": "sampling in evaluation",
 }
-"""The sections of settings whose absence from an imported run is named, in words."""
+"""Sections of settings, with the words that name a section missing from an imported run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """One setting or fact: the values that each arm's runs have, by the arm's name, as text."""
+    """A setting or fact with its values as text, by arm name."""
 
     name: str
     values: Mapping[str, tuple[str, ...]]
 
     def differs(self, *arms: str) -> bool:
-        """Whether two of these arms (of all, without names) have other values; unknown ones never differ."""
+        """Whether at least two of the given arms (by default all arms) have different known values."""
         known = [self.values[arm] for arm in arms or self.values if self.values[arm]]
         return len({frozenset(values) for values in known}) > 1
 
     @property
     def words(self) -> str:
-        """`optimizer.learning_rate is 3e-4 in atr, 1e-3 in grpo`."""
+        """The values in words: `optimizer.learning_rate is 3e-4 in atr, 1e-3 in grpo`."""
         by_value: dict[str, list[str]] = {}
         for arm, values in self.values.items():
             if values:
@@ -116,7 +120,7 @@ class Recorded:
         return f"{self.name} is {', '.join(parts)}"
 
     def quoted(self, *arms: str) -> str:
-        """The values of some arms for a sentence: `learning rates 3e-4 and 1e-3`."""
+        """Return the values of some arms for a sentence: `learning rates 3e-4 and 1e-3`."""
         texts = [" or ".join(map(short_number, self.values[arm])) or "unknown" for arm in arms]
         is_flag = {"true", "false"} & {value for arm in arms for value in self.values[arm]}
         return f"{_spoken(self.name) if is_flag else _plural(_spoken(self.name))} {' and '.join(texts)}"
@@ -125,9 +129,9 @@ class Recorded:
 def read_confounds(
     arms: Sequence[Arm], by: Sequence[str] = ()
 ) -> tuple[tuple[Recorded, ...], tuple[Recorded, ...]]:
-    """What differs between any two arms besides their methods, settings first; and what is shown below that.
+    """Return the confounds between any two arms, settings first, and the environment facts of all arms.
 
-    Below stand versions, commit, dtype and processor of every arm.
+    Keys in `by` are not confounds. The environment facts are versions, commit, dtype and hardware.
     """
     runs = [run for arm in arms for run in arm.all_settings]
     tuned = _tuned([folder for arm in arms for folder in arm.runs.values()])
@@ -151,19 +155,19 @@ def read_confounds(
 
 
 def unknown_settings(arm: Arm) -> tuple[str, ...]:
-    """What the imported runs of an arm do not record, in words; nothing for Atrium's own runs."""
+    """Describe the settings that an arm's imported runs do not record; empty for Atrium's own runs."""
     imports = [mapping_at(read_object(run.provenance_file)[0], "import") for run in arm.runs.values()]
     if not any(imports):
         return ()
     sections = {key.partition(".")[0] for run in arm.all_settings for key in run}
     lacking = [words for section, words in _EXPECTED.items() if section not in sections]
     if any(record.get("is_seed_stated") is False for record in imports):
-        lacking.append("seeds (a file counts as one)")
+        lacking.append("seeds (each file counts as one seed)")
     return tuple(lacking)
 
 
 def unknown_lines(unknown: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """The lines below the confounds, one for all arms that lack the same."""
+    """Return lines on unknown settings; arms that lack the same settings share a line."""
     arms: dict[tuple[str, ...], list[str]] = {}
     for arm, lacking in unknown.items():
         arms.setdefault(lacking, []).append(arm)
@@ -174,34 +178,32 @@ def unknown_lines(unknown: Mapping[str, tuple[str, ...]]) -> list[str]:
 
 
 def unknown_words(unknown: Mapping[str, tuple[str, ...]], *arms: str) -> str:
-    """`, with unknown settings of a and b,` for a sentence about some arms; empty where all is recorded."""
+    """Return the clause `, with unknown settings of a and b,` for a sentence; empty if all are recorded."""
     found = [arm for arm in arms if arm in unknown]
     return f", with unknown settings of {' and '.join(found)}," if found else ""
 
 
-def confound_lines(confounds: Sequence[Recorded]) -> list[str]:
-    """The lines that stand at the top of a comparison; none without confounds."""
-    return [f"confound: {one.words}" for one in confounds]
-
-
 def environment_lines(environment: Sequence[Recorded]) -> list[str]:
-    """The versions and machines that differ between arms, a line each."""
-    return [f"also different: {one.words}" for one in environment if one.differs()]
+    """Return a line with the versions and hardware that all arms share, and a line with those that differ.
 
-
-def shared_lines(environment: Sequence[Recorded]) -> list[str]:
-    """One line with the versions and machines that all arms share; none where nothing is recorded."""
+    Of a fact with more than three values, the second line states only the number of values.
+    """
     shared = [one.words for one in environment if not one.differs()]
-    return [f"all arms: {', '.join(shared)}"] if shared else []
+    different = []
+    for one in (fact for fact in environment if fact.differs()):
+        num = len({value for values in one.values.values() for value in values})
+        different.append(one.words if num <= _MOST_VALUES else f"{one.name} ({num} different values)")
+    lines = {"all arms": shared, "also different": different}
+    return [f"{title}: {', '.join(words)}" for title, words in lines.items() if words]
 
 
 def between(confounds: Sequence[Recorded], one: str, other: str) -> list[Recorded]:
-    """The confounds of two arms."""
+    """Return the confounds whose values differ between the arms `one` and `other`."""
     return [confound for confound in confounds if confound.differs(one, other)]
 
 
 def with_words(confounds: Sequence[Recorded], one: str, other: str) -> str:
-    """Return a clause on the confounds of two arms (`, with learning rates 3e-4 and 1e-3,`), or nothing."""
+    """Return the clause `, with learning rates 3e-4 and 1e-3,` on the confounds of two arms, or ""."""
     quoted = [confound.quoted(one, other) for confound in between(confounds, one, other)]
     if not quoted:
         return ""
@@ -210,14 +212,17 @@ def with_words(confounds: Sequence[Recorded], one: str, other: str) -> str:
 
 
 def withheld_words(confounds: Sequence[Recorded], one: str, other: str) -> str:
-    """The line in place of a sentence about two arms that have too many confounds; empty otherwise."""
+    """Return a text that replaces the sentence for a paper if two arms have more than three confounds.
+
+    Empty for at most three confounds, which the sentence names.
+    """
     found = between(confounds, one, other)
     if len(found) <= MOST_QUOTED:
         return ""
     return (
-        f"No sentence about {one} and {other} can be quoted: they differ in {len(found)} settings besides "
-        f"their methods ({', '.join(confound.name for confound in found)}); compare runs that share them, or "
-        "name the setting to compare with `--by KEY`."
+        f"No sentence about {one} and {other} can be quoted: besides their methods they differ in "
+        f"{len(found)} settings ({', '.join(confound.name for confound in found)}); compare runs that share "
+        "these settings, or name the setting to compare with `--by KEY`."
     )
 
 
@@ -227,7 +232,7 @@ def _can_confound(key: str) -> bool:
 
 
 def _is_preset(key: str, arms: Sequence[Arm]) -> bool:
-    """Whether an arm's preset file sets the key, and its runs kept that value."""
+    """Whether the preset file of some arm sets the key, and all runs of this arm kept the preset value."""
     for arm in arms:
         wanted = settings_outside(arm.settings.get("algorithm.name", "")).get(key)
         if wanted is not None and all(wanted in (run.get(key), *_LEFT_OPEN) for run in arm.all_settings):
@@ -236,7 +241,7 @@ def _is_preset(key: str, arms: Sequence[Arm]) -> bool:
 
 
 def _follows(one: Recorded, found: Sequence[Recorded]) -> bool:
-    """Whether another confound implies this one: a section of another kind has other settings."""
+    """Whether `found` contains the reason for this confound: its section, or the section's `kind`."""
     is_partial = any(ABSENT in values for values in one.values.values())
     section = one.name.rpartition(".")[0]
     return any(
@@ -246,7 +251,7 @@ def _follows(one: Recorded, found: Sequence[Recorded]) -> bool:
 
 
 def _facts(arms: Sequence[Arm]) -> list[Recorded]:
-    """The values of all `FACTS`, in their order."""
+    """Return the values of all `FACTS`, in their order."""
     records = {
         arm.name: [
             {
@@ -266,7 +271,7 @@ def _facts(arms: Sequence[Arm]) -> list[Recorded]:
 
 
 def _fact_text(fact: Fact, record: Mapping[str, object]) -> str:
-    """The fact's value as text; empty where it is not recorded."""
+    """Return the fact's value in a run's `config.json` or `provenance.json` as text; "" if not recorded."""
     value = setting(record, fact.key)
     if value is None or value in ([], {}):
         return ""
@@ -282,7 +287,7 @@ def _distinct(values: Sequence[str]) -> tuple[str, ...]:
 
 
 def _tuned(folders: Sequence[RunFolder]) -> frozenset[str]:
-    """The settings that the sweep tuned to which all these runs belong; none outside a sweep."""
+    """Return the settings that these runs' common sweep tuned; empty for runs outside a sweep."""
     places = {folder.path.absolute().parent for folder in folders}
     if len(places) != 1:
         return frozenset()
@@ -297,7 +302,7 @@ def _tuned(folders: Sequence[RunFolder]) -> frozenset[str]:
 
 
 def _spoken(name: str) -> str:
-    """`learning rate` for `optimizer.learning_rate`, `optimizer kind` for `optimizer.kind`."""
+    """Return a key in words, such as `learning rate` (optimizer.learning_rate) or `optimizer kind`."""
     parent, _, last = name.rpartition(".")
     if last in ("kind", "name", "source", "seed") and parent:
         return f"{parent.rpartition('.')[2]} {last}".replace("_", " ")

@@ -1,16 +1,16 @@
-"""Which runs a comparison counts, which are missing, and why it leaves out the others.
+"""Selection of the runs that a comparison counts, with the missing runs and the reasons for exclusion.
 
-A run counts where it finished, or was evaluated at the step that it was planned to reach. A run that diverged
-counts, too: with the score of the policy that it diverged to, or as always wrong where that could not be
-evaluated (`stats.readings`). Other runs that began and have no outcome are missing: they make a verdict
-preliminary while they run or can resume, incomplete where they failed. Runs that failed to start, archived
-runs and runs that the user leaves out with a reason are not missing. Of the runs that count, those are
-compared that answered the same benchmarks.
+A run counts if it finished or was evaluated at its planned last step. A diverged run counts too: with the
+score of the policy that it diverged to, or as always wrong if that policy could not be evaluated
+(`stats.readings`). Other runs that started but have no outcome are missing. A missing run makes a verdict
+preliminary while the run is active or can resume, and incomplete once it has failed. Runs that failed to
+start, archived runs and runs that the user leaves out with a reason are not missing. Only counted runs that
+were evaluated on the same benchmarks are compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -25,14 +25,14 @@ from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import DIVERGED, FORMAT_VERSION, RunState, read_status
 
 VALIDATION = "validation"
-"""What the names of validation problems hold."""
+"""The text that the names of validation benchmarks contain."""
 
 MOST_NAMED = 5
-"""How many of the runs that are left out an error names; a comparison names all."""
+"""The largest number of excluded runs that an error names; a comparison names all."""
 
 _STANDS: Mapping[RunState, str] = {
-    RunState.STARTING: "still runs",
-    RunState.RUNNING: "still runs",
+    RunState.STARTING: "is still running",
+    RunState.RUNNING: "is still running",
     RunState.INTERRUPTED: "was interrupted",
     RunState.PRUNED: "was pruned",
     RunState.FAILED: "failed",
@@ -41,37 +41,53 @@ _STANDS: Mapping[RunState, str] = {
 }
 _MAY_GO_ON = (RunState.STARTING, RunState.RUNNING, RunState.INTERRUPTED)
 
+Cause = Literal[
+    "request", "archived", "failed_start", "unreadable", "no_cost", "no_score", "missing", "other_run"
+]
+"""Why a comparison excludes a run.
+
+The user asked for it, or the run is archived, failed to start, cannot be read, did not record the cost of
+training, lacks a score on a benchmark, has no outcome (`MissingRun`), or is an "other run" (`arm_names`).
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A run that a comparison does not count, and why. `is_by_request` says that the user left it out."""
+    """A run that a comparison excludes, with the cause and the reason in words.
+
+    `lacking` are the compared benchmarks on which a run with the cause `no_score` has no score.
+    """
 
     name: str
+    cause: Cause
     reason: str
-    is_by_request: bool = False
+    lacking: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MissingRun:
-    """A run of an arm without an outcome, how it stands and why, and the kind of verdict that it leaves."""
+class MissingRun(LeftOut):
+    """A run without an outcome.
+
+    `stands` describes its state, such as `failed at step 40 of 80`. `kind` is the kind of verdict on a
+    comparison of its arm.
+    """
 
     folder: RunFolder
     stands: str
-    why: str
     kind: Literal["preliminary", "incomplete"]
 
     @property
     def words(self) -> str:
-        """The description, such as `study/atr-1 still runs`."""
-        return f"{self.folder.name} {self.stands}"
+        """The description, such as `study/atr-1 is still running`."""
+        return f"{self.name} {self.stands}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedRuns:
-    """The runs that are compared, on which benchmarks; and the runs that are left out.
+    """The runs that count, the benchmarks that they are compared on, and the excluded runs.
 
-    `missing` are the runs without an outcome, which are left out too. `num_old` is how many of all runs an
-    Atrium recorded that wrote no causes.
+    `missing` are the runs without an outcome, which are also in `left_out`. `num_old` is the number of runs
+    recorded by a version of Atrium that did not record the causes of failures.
     """
 
     runs: tuple[EvaluatedRun, ...]
@@ -88,27 +104,28 @@ def counted_runs(
     *,
     can_compare: Callable[[Sequence[RunFolder]], bool],
 ) -> CountedRuns:
-    """The runs that count, recorded what `at` compares by, and answered the benchmarks `wanted`.
+    """Return the runs that count and have scores on the benchmarks `wanted` and the cost for `at`.
 
-    Where none are wanted, they are those that most of the runs share.
+    If `wanted` is empty, the benchmarks are those that most runs share. `can_compare` returns whether runs
+    form at least two arms.
 
-    Raises `RunFolderError` where no run counts, `ConfigError` for a benchmark that none of them answered.
+    Raises `RunFolderError` if no run counts, `ConfigError` if no run was evaluated on a wanted benchmark.
     """
     overviews = [read_overview(folder) for folder in folders]
     found = [_classified(overview, at) for overview in overviews]
     runs = [run for run in found if isinstance(run, EvaluatedRun)]
     missing = [run for run in found if isinstance(run, MissingRun)]
     left_out = [run for run in found if isinstance(run, LeftOut)]
-    left_out += [LeftOut(name=run.folder.name, reason=run.stands + run.why) for run in missing]
     if not any(run.evaluations for run in runs):
         raise RunFolderError(f"none of these runs can be compared; {left_out_words(left_out, MOST_NAMED)}")
     benchmarks = _benchmarks([run for run in runs if run.evaluations], wanted, can_compare)
     kept = []
     for run in runs:
-        lacking = [name for name in benchmarks if name not in run.evaluations]
+        lacking = tuple(name for name in benchmarks if name not in run.evaluations)
         if lacking and not run.has_diverged:
             reason = f"has no score on {', '.join(lacking)}, only on {', '.join(run.evaluations)}"
-            left_out.append(LeftOut(name=run.folder.name, reason=reason))
+            out = LeftOut(name=run.folder.name, cause="no_score", reason=reason, lacking=lacking)
+            left_out.append(out)
         else:
             kept.append(run)
     return CountedRuns(
@@ -121,7 +138,7 @@ def counted_runs(
 
 
 def left_out_words(left_out: Sequence[LeftOut], most: int | None = None) -> str:
-    """One sentence that names the runs left out, all or so many of them; empty where none is."""
+    """Return a sentence that names at most `most` (default: all) excluded runs; empty if there are none."""
     if not left_out:
         return ""
     named = "; ".join(f"{one.name} ({one.reason})" for one in left_out[:most])
@@ -129,14 +146,27 @@ def left_out_words(left_out: Sequence[LeftOut], most: int | None = None) -> str:
     return f"left out: {named}{f'; and {more} more' if more > 0 else ''}"
 
 
+def left_out_experiments(left_out: Sequence[LeftOut], compared: Collection[str]) -> dict[str, str]:
+    """Return the reasons for exclusion by experiment, for experiments without a run in `compared`."""
+    kept = {name.partition("/")[0] for name in compared}
+    found: dict[str, list[str]] = {}
+    for one in left_out:
+        experiment, slash, _ = one.name.partition("/")
+        if slash and experiment not in kept:
+            reason = f"no score on {', '.join(one.lacking)}" if one.lacking else one.reason
+            found.setdefault(experiment, []).append(reason)
+    return {experiment: "; ".join(dict.fromkeys(reasons)) for experiment, reasons in found.items()}
+
+
 def old_runs_note(num_old: int) -> list[str]:
-    """What changed for runs that an earlier Atrium recorded; empty where there are none."""
+    """Return a note on changed rules for runs recorded by an earlier version; empty if there are none."""
     if not num_old:
         return []
     return [
-        f"{counted(num_old, 'run')} recorded by an earlier Atrium, which wrote no cause of a failure: a "
-        "failed run now counts as diverged where it was evaluated in the step after its last one, and other "
-        "runs without an outcome leave a verdict preliminary or incomplete; before, all of them were left out"
+        f"{counted(num_old, 'run')} recorded by an earlier version, which did not record the cause of a "
+        "failure: a failed run now counts as diverged if it was evaluated in the step after its last one, "
+        "and other runs without an outcome make a verdict preliminary or incomplete; the earlier version "
+        "left all of them out"
     ]
 
 
@@ -145,9 +175,9 @@ def _benchmarks(
     wanted: Sequence[str],
     can_compare: Callable[[Sequence[RunFolder]], bool],
 ) -> list[str]:
-    """Those wanted; else the test problems that most runs answered, with what all of these runs share.
+    """Return the wanted benchmarks, or else the test benchmarks that most runs share.
 
-    Validation problems are taken where no test problems were answered by runs that can be compared.
+    Validation benchmarks are used if no test benchmark was answered by runs that can be compared.
     """
     answered: dict[str, list[EvaluatedRun]] = {}
     for run in runs:
@@ -156,7 +186,9 @@ def _benchmarks(
     for name in wanted:
         if name not in answered:
             known = ", ".join(answered)
-            raise ConfigError(f"benchmark {name}: no run that counts was evaluated on it; use one of {known}")
+            raise ConfigError(
+                f"unknown benchmark {name}: no counted run was evaluated on it; use one of {known}"
+            )
     if wanted:
         return list(dict.fromkeys(wanted))
     by_number = sorted(answered, key=lambda name: (VALIDATION in name, -len(answered[name])))
@@ -173,57 +205,62 @@ def _benchmarks(
 def set_aside_run(folder: RunFolder, requested: Mapping[str, str]) -> LeftOut | None:
     """Return the reason to exclude a run (by request, archived, failed to start), or None.
 
-    An excluded run belongs to no arm and does not count as missing. `requested` holds the user's reasons by
-    run name.
+    An excluded run belongs to no arm and does not count as missing. `requested` maps run names to the user's
+    reasons.
     """
     if folder.name in requested:
-        return LeftOut(name=folder.name, reason=f"by request: {requested[folder.name]}", is_by_request=True)
+        return LeftOut(name=folder.name, cause="request", reason=f"by request: {requested[folder.name]}")
     if is_archived(folder):
-        return LeftOut(name=folder.name, reason="is archived")
+        return LeftOut(name=folder.name, cause="archived", reason="is archived")
     if is_failed_start(folder):
         error = read_status(folder.status_file).error or "its process was killed"
-        return LeftOut(name=folder.name, reason=f"failed to start: {error}")
+        return LeftOut(name=folder.name, cause="failed_start", reason=f"failed to start: {error}")
     return None
 
 
-def _classified(overview: RunOverview, at: At) -> EvaluatedRun | MissingRun | LeftOut:
-    """The run where it counts; else how it is missing, or why it is left out."""
+def _classified(overview: RunOverview, at: At) -> EvaluatedRun | LeftOut:
+    """Classify a run as evaluated, as missing (without an outcome), or as left out (with a reason)."""
     folder = overview.folder
 
-    def left_out(reason: str) -> LeftOut:
-        return LeftOut(name=folder.name, reason=reason)
+    def left_out(cause: Cause, reason: str) -> LeftOut:
+        return LeftOut(name=folder.name, cause=cause, reason=reason)
 
     if not overview.config:
-        return left_out("; ".join(overview.problems) or "it has no settings")
+        return left_out("unreadable", "; ".join(overview.problems) or "its settings are missing")
     try:
-        run = read_evaluated_run(folder)
+        run = read_evaluated_run(folder, overview.config)
     except OSError as error:
-        return left_out(f"its evaluations cannot be read: {error.strerror}")
+        return left_out("unreadable", f"its evaluations cannot be read: {error.strerror}")
     if (diverged := _as_diverged(overview, run, at)) is not None:
         return diverged
     if at is not At.LAST and at not in run.cost:
-        return left_out(f"did not record what a comparison {AT_WORDS[at]} needs")
+        return left_out("no_cost", f"did not record the values for a comparison {AT_WORDS[at]}")
     if overview.state is RunState.FINISHED:
-        without = "has curves alone, which `atrium show` and the dashboard draw"
+        without = "has only curves, not scores; `atrium show` and the dashboard draw them"
         is_imported = overview.config.get("kind") == IMPORTED
-        return run if run.evaluations else left_out(without if is_imported else "has no score after training")
+        if run.evaluations:
+            return run
+        return left_out("no_score", without if is_imported else "has no score after training")
     planned = overview.config.get("num_steps")
     at_end = {name: points for name, points in run.evaluations.items() if points[-1].step == planned}
     if at_end:
         return replace(run, evaluations=at_end)
     if overview.state not in _STANDS:
-        return left_out("; ".join(overview.problems) or "its state is not known")
+        return left_out("unreadable", "; ".join(overview.problems) or "its state is unknown")
     kind: Literal["preliminary", "incomplete"] = (
         "preliminary" if overview.state in _MAY_GO_ON else "incomplete"
     )
-    why = f": {overview.status.error}" if overview.status.error else ""
-    return MissingRun(folder=folder, stands=_how_it_stands(overview), why=why, kind=kind)
+    stands = _how_it_stands(overview)
+    reason = stands + (f": {overview.status.error}" if overview.status.error else "")
+    return MissingRun(
+        name=folder.name, cause="missing", reason=reason, folder=folder, stands=stands, kind=kind
+    )
 
 
 def _as_diverged(overview: RunOverview, run: EvaluatedRun, at: At) -> EvaluatedRun | None:
-    """The run with the evaluations of the policy that it diverged to; None where it did not diverge.
+    """Return the run with the evaluations of the policy that it diverged to; None if it did not diverge.
 
-    At equal steps an evaluation from before counts where all runs are compared at that step.
+    In a comparison at equal steps, all evaluations are kept, since an earlier one may be at the common step.
     """
     status = overview.status
     is_old = status.format_version < FORMAT_VERSION
@@ -237,7 +274,7 @@ def _as_diverged(overview: RunOverview, run: EvaluatedRun, at: At) -> EvaluatedR
 
 
 def _how_it_stands(overview: RunOverview) -> str:
-    """`failed at step 40 of 80`."""
+    """Describe the state of a run without an outcome, such as `failed at step 40 of 80`."""
     status = overview.status
     unit = "problem" if overview.config.get("kind") == "evaluation" else "step"
     at = f" at {unit} {status.step} of {status.num_steps}" if status.num_steps else ""

@@ -1,8 +1,8 @@
-"""Outcomes of curves compared: the difference of two arms' means, with its interval over seeds.
+"""Contrasts of curve outcomes: the difference of two arms' means, with its confidence interval over seeds.
 
-Equal seeds of two arms share problems, start and draws, so that much of what a seed does cancels if they are
-paired. Seeds that are not paired are compared as in `unpaired`. Several planned contrasts have intervals that
-hold together, by Bonferroni: they share no one baseline.
+Equal seeds of two arms share problems, initialization and random draws, so pairing them cancels much of the
+variation between seeds. Unpaired seeds are compared as in `stats.unpaired`. The intervals of several
+planned contrasts hold simultaneously by Bonferroni's method, because they share no baseline.
 
 Axes: S seeds.
 """
@@ -25,10 +25,11 @@ from atrium.stats.unpaired import unpaired_spread
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveContrast:
-    """A candidate's outcome less the baseline's: each paired seed's (empty if unpaired), and of the means.
+    """A candidate's mean outcome minus the baseline's, and the difference of each pair of seeds.
 
-    The interval is of 95 % over the contrasts that are judged together, None where it cannot be estimated:
-    with one seed, or where seeds do not differ, from which t would claim certainty.
+    `difference_S` is empty without pairing. The 95 % confidence interval holds simultaneously for all
+    contrasts that are judged together. It is None if it cannot be estimated: for a single seed, or if the
+    variance over seeds is 0.
     """
 
     difference: float
@@ -37,7 +38,7 @@ class CurveContrast:
 
     @property
     def sign(self) -> int:
-        """1 or -1 where the interval leaves out 0, on that side of it; else 0."""
+        """1 or -1 if the interval lies above or below 0, else 0."""
         if self.interval is None or self.interval.low <= 0.0 <= self.interval.high:
             return 0
         return 1 if self.difference > 0.0 else -1
@@ -50,12 +51,15 @@ def curve_contrast(
     num_together: int = 1,
     is_paired: bool = True,
 ) -> CurveContrast:
-    """The contrast of two arms' outcomes, paired seeds in the same order, as one of `num_together`.
+    """Return the difference of two arms' mean outcomes, with a 95 % confidence interval over seeds.
 
-    Raises `ValueError` where paired arms differ in their number of seeds.
+    The interval holds simultaneously for `num_together` contrasts. Paired arms list their seeds in the same
+    order.
+
+    Raises `ValueError` if an arm is empty, or if paired arms have different numbers of seeds.
     """
     if (is_paired and len(candidate_S) != len(baseline_S)) or not min(len(candidate_S), len(baseline_S)):
-        raise ValueError("both arms need outcomes of the same seeds, at least one")
+        raise ValueError("both arms must have at least one outcome, and paired arms must have the same seeds")
     difference_S, interval = np.zeros(0), None
     if is_paired:
         difference_S = np.subtract(candidate_S, baseline_S, dtype=np.float64)
@@ -74,9 +78,9 @@ def curve_contrast(
 def contrast_arms(
     value_by_arm: Mapping[str, Mapping[int, float | None]],
 ) -> dict[str, tuple[CurveContrast | None, str]]:
-    """Each arm's contrast with the first one, and the seeds that it uses in words.
+    """Return each arm's contrast with the first arm, and a description of the seeds used.
 
-    Intervals hold together. The contrast is None where the value of one of these seeds is not known.
+    Intervals hold simultaneously. A contrast is None if the value of a used seed is unknown.
     """
     (_, baseline), *candidates = value_by_arm.items()
     found: dict[str, tuple[CurveContrast | None, str]] = {}
@@ -92,9 +96,9 @@ def contrast_arms(
 
 
 def curve_value(run: RunFolder, outcome: CurveOutcome) -> float | None:
-    """The outcome of what a run recorded; None where it is not known.
+    """Return the outcome of a run's recorded curve; None if the curve does not determine it.
 
-    Raises `OSError` where its metrics exist and cannot be read.
+    Raises `OSError` if the run's metrics exist but cannot be read.
     """
     curves = recorded_curves(run)
     values = curves.columns.get(outcome.metric)

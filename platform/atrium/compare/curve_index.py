@@ -1,9 +1,9 @@
-"""The columnar index of curves: one Arrow file per run in `runs/.cache/`, mapped into memory when read.
+"""The columnar index of curves: one memory-mapped Arrow file per run in `runs/.cache/`.
 
-It holds what `metrics.jsonl` holds and can be deleted at any time. It is extended from its end, and rebuilt
-if the run was cut back. It detects this by a checksum of the last bytes that it has read, since a resume
-rewrites `metrics.jsonl` and the new file may be longer and have the inode of an earlier one. An
-index file is replaced as a whole, so a reader never sees half of one, whichever process writes it.
+An index file duplicates `metrics.jsonl` and can be deleted at any time. New lines are appended to the index;
+it is rebuilt if `metrics.jsonl` was truncated or replaced. A resumed run rewrites `metrics.jsonl`, and the
+new file may be longer and have the same inode, so a checksum of the last bytes read detects the change. An
+index file is replaced atomically: readers never see a partial file, whichever process writes it.
 """
 
 from __future__ import annotations
@@ -21,44 +21,42 @@ from typing import BinaryIO
 import numpy as np
 import pyarrow as pa
 import pyarrow.json as pa_json
-from numpy.typing import NDArray
 
 from atrium.base.atomic import TEMPORARY_PREFIX
 from atrium.base.json_lines import decode_line
 from atrium.base.plain_files import open_plain
 from atrium.base.recorded import as_integer, number_or_nan
+from atrium.base.records import Floats
 from atrium.runs.run_folder import RunFolder
-
-Column = NDArray[np.float64]
 
 FORMAT = "2"
 _STEP, _TIME = "step", "time"
 _FEW_BYTES = 200_000
 _MAX_PART_BYTES = 64_000_000
 _NUM_CHECKED_BYTES = 4096
-"""So many bytes tell two records apart: each of their lines says when it was written."""
+"""The number of bytes that a checksum covers. They distinguish files, since each line contains its time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveTable:
-    """Columns [N] by name, `step` and `time` among them, NaN where a step did not record a quantity.
+    """Columns [N] by name, including `step` and `time`; NaN where a step did not record a quantity.
 
-    `offset` says how far the file was read, and `checksum` is of the bytes before that; `num_unreadable`
-    counts lines that hold no step. Steps increase.
+    `offset` is the number of bytes read, `checksum` the checksum of the last bytes before `offset`, and
+    `num_unreadable` the number of lines without a step. Steps increase.
     """
 
-    columns: Mapping[str, Column] = field(default_factory=dict)
+    columns: Mapping[str, Floats] = field(default_factory=dict)
     offset: int = 0
     checksum: int = 0
     num_unreadable: int = 0
 
     @property
-    def steps(self) -> Column:
-        """The steps [N]."""
+    def steps(self) -> Floats:
+        """The recorded steps [N], ascending; empty for a table without rows."""
         return self.columns.get(_STEP, np.zeros(0))
 
     def points(self, metric: str, until: int) -> list[tuple[int, float]]:
-        """The steps that recorded a metric, up to `until`, and its values."""
+        """Return (step, value) of a metric at each step up to `until` with a finite value."""
         values = self.columns.get(metric, np.full(len(self.steps), np.nan))
         return [
             (int(step), float(value))
@@ -68,18 +66,18 @@ class CurveTable:
 
 
 class CurveIndex:
-    """The index files below one folder."""
+    """The curve index files in one folder, one per run; opened files are cached until they change."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._opened: dict[Path, tuple[tuple[int, int], CurveTable]] = {}
 
     def path_of(self, run: RunFolder) -> Path:
-        """The file of the run's curves."""
+        """Return the path of the run's index file."""
         return self._folder / f"{run.name}.arrow"
 
     def read(self, run: RunFolder) -> CurveTable | None:
-        """The run's curves as indexed so far, or None where they are not, or the file is damaged."""
+        """Return the run's indexed curves; None if there are none or the file is damaged."""
         path = self.path_of(run)
         try:
             stat = path.stat()
@@ -92,21 +90,21 @@ class CurveIndex:
             return None
 
     def num_bytes_behind(self, run: RunFolder) -> int:
-        """How many bytes of the run's metrics are not indexed; 0 where there are none."""
+        """Return the number of bytes of `metrics.jsonl` that are not yet indexed; 0 without such a file."""
         try:
             size = run.metrics_file.stat().st_size
         except OSError:
             return 0
         num_known = 0
         if (table := self.read(run)) is not None:
-            with suppress(OSError), open_plain(run.metrics_file) as file:  # `refresh` says why
+            with suppress(OSError), open_plain(run.metrics_file) as file:  # `refresh` reports errors
                 num_known = table.offset if _goes_on(file, table) else 0
         return size - num_known
 
     def refresh(self, run: RunFolder) -> bool:
-        """Index what the run has recorded since; False where nothing whole was added.
+        """Index new lines of the run's metrics; return False if there is no new complete line.
 
-        Raises `OSError` where the metrics cannot be read or the index not written.
+        Raises `OSError` if the metrics cannot be read or the index cannot be written.
         """
         table = self.read(run)
         grown = read_on(run.metrics_file, table or CurveTable())
@@ -118,15 +116,15 @@ class CurveIndex:
 
 @lru_cache(maxsize=32)
 def index_of(cache_dir: Path) -> CurveIndex:
-    """The index of a runs folder's curves, which lies in its `.cache/`; one per process keeps files open."""
+    """Return the index of a runs directory's curves in its `.cache/`; cached, since it keeps files open."""
     return CurveIndex(cache_dir / "dashboard" / "curves")
 
 
 def recorded_curves(run: RunFolder) -> CurveTable:
-    """All that the run has recorded so far, read from the index as far as that goes.
+    """Return all curves that the run has recorded so far, from the index if possible.
 
-    The index is brought up to date where the runs folder has a `.cache/`: a run may also lie alone in a
-    folder of another kind. Raises `OSError` where the metrics exist and cannot be read.
+    The index is updated if the runs directory has a `.cache/`; otherwise the metrics file is read.
+    Raises `OSError` if the metrics exist but cannot be read.
     """
     index = index_of(run.cache_dir)
     try:
@@ -135,7 +133,7 @@ def recorded_curves(run: RunFolder) -> CurveTable:
             if (table := index.read(run)) is not None:
                 return table
     except OSError:
-        pass  # the folder may only be read, or the disk is full: the index is a convenience
+        pass  # the index is optional: the folder may be read-only, or the disk full
     try:
         return read_on(run.metrics_file, CurveTable())
     except FileNotFoundError:
@@ -143,7 +141,10 @@ def recorded_curves(run: RunFolder) -> CurveTable:
 
 
 def read_on(path: Path, table: CurveTable) -> CurveTable:
-    """The table with the whole lines that the file holds beyond it, or of all of them in another file."""
+    """Return the table extended by the file's new complete lines, or a new table if the file was replaced.
+
+    Returns `table` itself if there are no new lines. Raises `OSError` if the file cannot be read.
+    """
     with open_plain(path) as file:
         if not _goes_on(file, table):
             table = CurveTable()
@@ -159,16 +160,16 @@ def read_on(path: Path, table: CurveTable) -> CurveTable:
         return table if table is before else replace(table, checksum=_checksum(file, table.offset))
 
 
-def _parse(whole: bytes) -> tuple[dict[str, Column], int]:
-    """The columns of some lines, and the number of lines."""
+def _parse(whole: bytes) -> tuple[dict[str, Floats], int]:
+    """Return the columns of complete lines of `metrics.jsonl`, and the number of lines."""
     num_lines = whole.count(b"\n")
     if len(whole) > _FEW_BYTES and (columns := _parse_quickly(whole)) is not None:
         return columns, num_lines
     return _parse_patiently(whole), num_lines
 
 
-def _parse_quickly(whole: bytes) -> dict[str, Column] | None:
-    """By Arrow's parser, which refuses what is unusual: broken lines, and text in place of numbers."""
+def _parse_quickly(whole: bytes) -> dict[str, Floats] | None:
+    """Parse lines with Arrow; return None if Arrow rejects them (broken lines, text instead of numbers)."""
     try:
         options = pa_json.ReadOptions(use_threads=False, block_size=4_000_000)
         table = pa_json.read_json(io.BytesIO(whole), read_options=options)
@@ -183,7 +184,7 @@ def _parse_quickly(whole: bytes) -> dict[str, Column] | None:
     return columns if _STEP in columns else None
 
 
-def _parse_patiently(whole: bytes) -> dict[str, Column]:
+def _parse_patiently(whole: bytes) -> dict[str, Floats]:
     records = [decode_line(line) for line in whole.split(b"\n")]
     kept = [record for record in records if record is not None and as_integer(record.get(_STEP)) is not None]
     names = dict.fromkeys(name for record in kept for name in record)
@@ -191,9 +192,9 @@ def _parse_patiently(whole: bytes) -> dict[str, Column]:
 
 
 def _appended(
-    table: CurveTable, columns: Mapping[str, Column], *, num_bytes: int, num_lines: int
+    table: CurveTable, columns: Mapping[str, Floats], *, num_bytes: int, num_lines: int
 ) -> CurveTable:
-    """The table with rows added; where a step was recorded twice, the later record counts."""
+    """Return the table with rows appended; if a step was recorded twice, the later record counts."""
     num_before = len(table.steps)
     num_added = len(columns.get(_STEP, ()))
     joined = {
@@ -219,7 +220,7 @@ def _appended(
 
 
 def _goes_on(file: BinaryIO, table: CurveTable) -> bool:
-    """Whether the file begins with what the table was read from."""
+    """Whether the file still contains, before `table.offset`, the bytes that the table was read from."""
     return _checksum(file, table.offset) == table.checksum
 
 
@@ -236,7 +237,7 @@ def _open(path: Path) -> CurveTable:
         arrow = pa.ipc.open_file(source).read_all()
     about = arrow.schema.metadata or {}
     if about.get(b"format") != FORMAT.encode():
-        raise ValueError(f"{path} has another format")
+        raise ValueError(f"the curve index {path} has an unknown format; delete it to build it again")
     return CurveTable(
         columns={name: _as_array(arrow.column(name)) for name in arrow.column_names},
         offset=int(about[b"offset"]),
@@ -245,14 +246,14 @@ def _open(path: Path) -> CurveTable:
     )
 
 
-def _as_array(column: pa.ChunkedArray) -> Column:
+def _as_array(column: pa.ChunkedArray) -> Floats:
     parts = [chunk.to_numpy() for chunk in column.chunks]
-    joined: Column = parts[0] if len(parts) == 1 else np.concatenate([*parts, np.zeros(0)])
+    joined: Floats = parts[0] if len(parts) == 1 else np.concatenate([*parts, np.zeros(0)])
     return joined
 
 
 def _write(path: Path, table: CurveTable) -> None:
-    """Replace the file. It is not flushed to disk: an index that a crash damages is made again."""
+    """Write an index file atomically, but without flushing it to disk, since a damaged index is rebuilt."""
     about = {
         "format": FORMAT,
         "offset": str(table.offset),

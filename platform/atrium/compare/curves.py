@@ -1,4 +1,4 @@
-"""Curves as figures show them: chosen x-axis, smoothing, groups of runs with a band, few points. Pure.
+"""Pure functions that prepare curves for figures: x-axis, smoothing, groups of runs with a band.
 
 Axes: N points of one run, S runs of a group, G points of their common grid.
 """
@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atrium.base.metrics import NUM_TOKENS, STEP_S
+from atrium.base.records import Floats
 
-Column = NDArray[np.float64]
 _MAX_GRID = 4000
 
 
-class Axis(StrEnum):
+class XAxis(StrEnum):
     """The quantity on the x-axis of a curve."""
 
     STEP = "step"
@@ -36,61 +36,65 @@ class Band(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Points of one run: x [N] increases, y [N] is finite; low and high [N] where points have intervals.
+    """Points of one run: x [N] increases, y [N] is finite; low and high [N] are the ends of intervals.
 
-    `step` [N] says where evaluations were made: they are rare, and nothing is known between two of them.
+    `step` [N] are the training steps of a curve of evaluations, which are rare and therefore not
+    interpolated; None for other curves.
     """
 
-    x: Column
-    y: Column
-    low: Column | None = None
-    high: Column | None = None
-    step: Column | None = None
+    x: Floats
+    y: Floats
+    low: Floats | None = None
+    high: Floats | None = None
+    step: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCurve:
-    """The mean of S curves on a grid [G], its band (None without), and how many runs are in each mean."""
+    """The mean of S curves on a grid [G], its band (None without one), and the number of runs per point."""
 
-    x: Column
-    mean: Column
-    low: Column | None
-    high: Column | None
+    x: Floats
+    mean: Floats
+    low: Floats | None
+    high: Floats | None
     num_runs: NDArray[np.int64]
 
 
-def axis_values(columns: Mapping[str, Column], axis: Axis) -> Column | None:
-    """The x-axis [N] of a run's steps; None where the run did not record what it takes.
+def axis_values(columns: Mapping[str, Floats], axis: XAxis) -> Floats | None:
+    """Return the x-values [N] of a run's steps; None if the run did not record the quantity.
 
-    Tokens and seconds are sums over the steps so far; hours a run stood still do not count. A step that
-    recorded neither adds nothing.
+    Tokens and seconds are cumulative sums over steps; hours between the end and the resumption of a run do
+    not count. A step that did not record the quantity adds 0.
     """
     match axis:
-        case Axis.STEP:
+        case XAxis.STEP:
             return columns.get("step")
-        case Axis.TOKENS:
+        case XAxis.TOKENS:
             added = columns.get(NUM_TOKENS.name)
-        case Axis.WALL_CLOCK:
+        case XAxis.WALL_CLOCK:
             added = columns.get(STEP_S.name)
     if added is None:
         return None
-    summed: Column = np.cumsum(np.nan_to_num(added))
+    summed: Floats = np.cumsum(np.nan_to_num(added))
     return summed
 
 
-def at_steps(steps: Column, columns: Mapping[str, Column], axis: Axis) -> Column | None:
-    """The x-axis at steps between or before the recorded ones, where evaluations lie; 0 at step 0."""
-    if axis is Axis.STEP:
+def at_steps(steps: Floats, columns: Mapping[str, Floats], axis: XAxis) -> Floats | None:
+    """Return the x-values of the given steps [N], such as those of evaluations, by linear interpolation.
+
+    The x-value of step 0 is 0. Returns None if the run did not record the quantity.
+    """
+    if axis is XAxis.STEP:
         return steps
     recorded, values = columns.get("step"), axis_values(columns, axis)
     if recorded is None or values is None or not len(recorded):
         return None
-    reached: Column = np.interp(steps, np.concatenate([[0.0], recorded]), np.concatenate([[0.0], values]))
+    reached: Floats = np.interp(steps, np.concatenate([[0.0], recorded]), np.concatenate([[0.0], values]))
     return reached
 
 
-def at_exact(steps: Column, x: Column, y: Column) -> Column:
-    """The values y of x at steps [N] that are among x, NaN at others."""
+def at_exact(steps: Floats, x: Floats, y: Floats) -> Floats:
+    """Return the values of y at the steps [N] that occur in x, and NaN at other steps."""
     found = np.full(len(steps), np.nan)
     place = np.minimum(np.searchsorted(x, steps), len(x) - 1)
     known = x[place] == steps
@@ -98,17 +102,22 @@ def at_exact(steps: Column, x: Column, y: Column) -> Column:
     return found
 
 
-def curve(x: Column, y: Column, *, smoothing: int = 1) -> Curve:
-    """The finite points, each the mean of the `smoothing` values around it, at most a quarter of them all."""
+def curve(x: Floats, y: Floats, *, smoothing: int = 1) -> Curve:
+    """Return the finite points of a run, with y smoothed by moving means over `smoothing` values.
+
+    At most a quarter of the points is averaged, since a longer window would flatten the curve.
+    """
     known = np.isfinite(y) & np.isfinite(x)
     if not known.all():
         x, y = x[known], y[known]
-    # A window as long as the run would leave nothing of its course.
     return Curve(x=x, y=moving_mean(y, min(smoothing, max(len(y) // 4, 1))))
 
 
-def moving_mean(values: Column, width: int) -> Column:
-    """The mean of the `width` values around each of N, without NaNs; at the ends of those that there are."""
+def moving_mean(values: Floats, width: int) -> Floats:
+    """Return the mean of the `width` values around each of N values, with fewer values at the ends.
+
+    NaNs are ignored.
+    """
     num = len(values)
     if width <= 1 or num == 0:
         return values
@@ -126,11 +135,12 @@ def moving_mean(values: Column, width: int) -> Column:
 
 
 def group_curve(curves: Sequence[Curve], band: Band) -> GroupCurve | None:
-    """The mean over runs at each point of a common grid, over the runs that reach it; None without points.
+    """Return the mean at each point of a common grid over the runs that reach it; None without points.
 
-    Where the runs share their x values these are the grid; else each run is interpolated linearly
-    between its first and last point. Evaluations are not: the mean at a step is over the runs that were
-    evaluated there, and stands at their mean x. The deviation is the standard deviation over runs (ddof 1).
+    If the runs share their x-values, these form the grid; otherwise each run is interpolated linearly between
+    its first and last point. Evaluations are not interpolated: the mean at a step is over the runs that were
+    evaluated at this step, placed at their mean x. The deviation is the standard deviation over runs (ddof
+    1).
     """
     curves = [one for one in curves if len(one.x)]
     if not curves:
@@ -152,12 +162,12 @@ def group_curve(curves: Sequence[Curve], band: Band) -> GroupCurve | None:
 
 
 def _band(
-    value_SG: Column, mean_G: Column, num_G: NDArray[np.int64], band: Band
-) -> tuple[Column | None, Column | None]:
+    value_SG: Floats, mean_G: Floats, num_G: NDArray[np.int64], band: Band
+) -> tuple[Floats | None, Floats | None]:
     match band:
         case Band.NONE:
             return None, None
-        case Band.RANGE:  # these pass over NaN
+        case Band.RANGE:  # fmin and fmax ignore NaN
             return np.fmin.reduce(value_SG, axis=0), np.fmax.reduce(value_SG, axis=0)
         case Band.DEVIATION:
             squared = np.nan_to_num(value_SG - mean_G) ** 2
@@ -165,8 +175,8 @@ def _band(
             return mean_G - deviation, mean_G + deviation
 
 
-def _on_one_grid(curves: Sequence[Curve]) -> tuple[Column, Column]:
-    """The common grid [G] and the values [S, G] on it, NaN where a run does not reach."""
+def _on_one_grid(curves: Sequence[Curve]) -> tuple[Floats, Floats]:
+    """Return the common grid [G] and the values [S, G] on it; NaN outside a run's range."""
     longest = max((one.x for one in curves), key=len)
     if all(one.x is longest or np.array_equal(one.x, longest[: len(one.x)]) for one in curves):
         value_SG = np.full((len(curves), len(longest)), np.nan)
@@ -179,14 +189,14 @@ def _on_one_grid(curves: Sequence[Curve]) -> tuple[Column, Column]:
     return grid, np.stack([np.interp(grid, one.x, one.y, left=np.nan, right=np.nan) for one in curves])
 
 
-def _at_evaluated_steps(curves: Sequence[Curve]) -> tuple[Column, Column]:
-    """The mean x [G] of every step with an evaluation, and the values [S, G], NaN where a run has none."""
+def _at_evaluated_steps(curves: Sequence[Curve]) -> tuple[Floats, Floats]:
+    """Return the mean x [G] of each evaluated step, and the values [S, G]; NaN without an evaluation."""
     columns = [(one.step if one.step is not None else one.x, one.x, one.y) for one in curves]
     steps = np.unique(np.concatenate([step for step, _, _ in columns]))
     x_SG, value_SG = np.full((2, len(curves), len(steps)), np.nan)
     for row, (step, x, y) in enumerate(columns):
         place = np.searchsorted(steps, step)
         x_SG[row, place], value_SG[row, place] = x, y
-    grid: Column = np.nanmean(x_SG, axis=0)
+    grid: Floats = np.nanmean(x_SG, axis=0)
     order = np.argsort(grid, kind="stable")
     return grid[order], value_SG[:, order]

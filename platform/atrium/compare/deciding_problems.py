@@ -1,6 +1,6 @@
-"""The problems behind a difference: those that one arm solves more often than the other, across seeds.
+"""The problems on which two arms differ most in the share of correct answers.
 
-They are chosen for their difference, so no test is made of them.
+The problems are selected for their difference, so no hypothesis test is made.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from atrium.base.records import Floats
 from atrium.compare.arms import Arm
 from atrium.compare.run_comparison import RunsComparison
 from atrium.document.document import Column, Row, Table, Value
@@ -17,12 +17,15 @@ from atrium.document.formatting import counted
 from atrium.runs.run_folder import RunFolder
 
 MOST = 12
-"""Problems that are listed."""
+"""The largest number of problems in the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswersBeside:
-    """The answers of two runs to a problem: a run and a step of the candidate and of the baseline."""
+    """Two evaluated runs whose answers to a problem are shown side by side.
+
+    `run` and `step` belong to the candidate, `beside` and `beside_step` to the baseline.
+    """
 
     problem: str
     run: str
@@ -32,7 +35,7 @@ class AnswersBeside:
 
 
 def deciding_table(comparison: RunsComparison, candidate: str, benchmark: str) -> Table:
-    """The problems with the largest differences between a candidate and the baseline, in either direction."""
+    """Return the table of problems with the largest differences from the baseline, in either direction."""
     baseline = comparison.arms[0].arm.name
     tables = [comparison.outcomes[benchmark][name] for name in (candidate, baseline)]
     share_AP = [table.mean_at_k().mean(axis=0) for table in tables]
@@ -51,7 +54,7 @@ def deciding_table(comparison: RunsComparison, candidate: str, benchmark: str) -
     titles = ("problem", f"{candidate}, %", f"{baseline}, %", "difference, points")
     return Table(
         key="deciding",
-        title=f"Problems that make the difference, {candidate} against {baseline}, {benchmark}",
+        title=f"Problems with the largest differences, {candidate} against {baseline}, {benchmark}",
         columns=(
             *map(Column, titles),
             *(Column(f"seeds of {name} that solve it", is_text=True) for name in (candidate, baseline)),
@@ -60,13 +63,16 @@ def deciding_table(comparison: RunsComparison, candidate: str, benchmark: str) -
         note=(
             f"{candidate} solves {counted(gained, 'problem')} that {baseline} never solves; {baseline} "
             f"solves {lost} that {candidate} never solves. The table lists the largest differences in the "
-            "share of correct answers; they are chosen for their size, so no test is made."
+            "share of correct answers; they are selected for their size, so no hypothesis test is made."
         ),
     )
 
 
 def deciding_answers(comparison: RunsComparison, candidate: str, benchmark: str) -> list[AnswersBeside]:
-    """The runs whose answers differ most, for each row of `deciding_table`, of one seed if several do."""
+    """Return the two runs whose answers differ most, for each row of `deciding_table`.
+
+    Among equally different pairs, runs of the same seed are preferred.
+    """
     arms = {one.arm.name: one.arm for one in comparison.arms}
     pair = [arms[candidate], comparison.arms[0].arm]
     tables = [comparison.outcomes[benchmark][arm.name] for arm in pair]
@@ -97,7 +103,7 @@ def _runs(arm: Arm) -> list[RunFolder]:
     return [arm.runs[seed] for seed in arm.seeds]
 
 
-def _largest(difference_P: NDArray[np.float64]) -> list[int]:
-    """The places of the largest differences in either direction, zeros left out."""
+def _largest(difference_P: Floats) -> list[int]:
+    """Return the indices of the largest differences in either direction, at most 12, without zeros."""
     order = np.argsort(-np.abs(difference_P), kind="stable")[:MOST]
     return [int(place) for place in order if difference_P[place] != 0.0]

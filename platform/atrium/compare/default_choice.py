@@ -16,9 +16,9 @@ from atrium.runs.layout import SWEEPS_DIR
 from atrium.runs.run_folder import RunFolder
 
 ANNOTATIONS = "annotations.json"
-"""The file of a run's folder that holds what people noted about it."""
+"""The file in a run directory with the notes that people wrote about the run."""
 _BASELINES = ("grpo", "reinforce")
-"""Algorithms that others are usually compared with, in this order."""
+"""Algorithms that are usual baselines, in order of preference."""
 
 
 def default_experiment(experiments: Mapping[str, Mapping[str, Settings]]) -> str | None:
@@ -32,20 +32,25 @@ def default_experiment(experiments: Mapping[str, Mapping[str, Settings]]) -> str
 
 
 def named_by_default(runs_dir: Path) -> str:
-    """The experiment that is compared where none is named; `ConfigError` where the folder has none."""
+    """Return the experiment to compare by default; raises `ConfigError` if `runs_dir` contains none."""
     chosen = default_experiment(trainings_by_experiment(runs_dir))
     if chosen is None:
-        raise ConfigError(f"there is no experiment in {runs_dir.absolute()}; name the runs to compare")
+        raise ConfigError(
+            f"{runs_dir.absolute()} contains no experiment; give the names of the runs to compare"
+        )
     return chosen
 
 
 def is_archived(folder: RunFolder) -> bool:
-    """Whether a person archived the run."""
+    """Whether a user archived the run."""
     return read_object(folder.path / ANNOTATIONS)[0].get("is_archived") is True
 
 
 def trainings_by_experiment(runs_dir: Path) -> dict[str, dict[str, Settings]]:
-    """The settings of a folder's trainings by experiment and run, as `default_experiment` takes them."""
+    """Return the settings of training runs by experiment, latest first, and by run name.
+
+    Sweeps, evaluations, archived runs and failed starts are excluded.
+    """
     found: dict[str, dict[str, Settings]] = {}
     for folder in reversed(list_runs(runs_dir)):
         experiment = folder.name.partition("/")[0]
@@ -58,12 +63,12 @@ def trainings_by_experiment(runs_dir: Path) -> dict[str, dict[str, Settings]]:
 
 
 def num_methods(arms: Iterable[NamedArm]) -> int:
-    """The number of arms that are not other runs."""
+    """Return the number of arms without "other runs", the single deviating runs of an algorithm."""
     return sum(not arm.is_other for arm in arms)
 
 
 def default_baseline(arms: Sequence[Arm]) -> Arm:
-    """The arm of a usual baseline algorithm, or else the arm whose first run started first."""
+    """Return the earliest GRPO arm, else the earliest REINFORCE arm, else the arm that started first."""
 
     def place(arm: Arm) -> tuple[int, float, str]:
         algorithm = arm.settings.get("algorithm.name", "")

@@ -1,4 +1,4 @@
-"""Outcomes of runs that diverged: which evaluation counts."""
+"""Selection of the evaluation that counts for each run, in particular for runs that diverged."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from atrium.compare.outcomes import Answers, At, EvaluatedRun, OutcomeTable, eva
 from atrium.runs.run_folder import RunFolder
 
 Tables = Mapping[str, Mapping[str, OutcomeTable]]
-"""Outcomes by benchmark and arm."""
+"""Outcome tables by benchmark and arm name."""
 
 
 def steps_used(runs: Sequence[EvaluatedRun], benchmark: str, at: At) -> dict[str, int]:
-    """The evaluated step of each run that a comparison uses, by the run's name.
+    """Return the evaluated step that a comparison uses for each run, by run name.
 
-    Diverged runs do not decide at which steps the others are compared. A diverged run is used at the same
-    step where it was evaluated there, else at its last evaluation. One without an evaluation has no entry: it
+    Diverged runs do not influence the steps used for other runs. A diverged run is used at the common step if
+    it was evaluated there, else at its last evaluation. A diverged run without an evaluation has no entry; it
     counts as always wrong.
     """
     used = evaluations_at([run for run in runs if not run.has_diverged], benchmark, at)
@@ -43,7 +43,7 @@ def answers_used(folders: Sequence[RunFolder], benchmark: str, used: Mapping[str
 
 
 def diverged_seeds(arms: Sequence[Arm], runs: Mapping[str, EvaluatedRun]) -> dict[str, tuple[int, ...]]:
-    """The seeds of each arm whose runs diverged, ascending; arms without any have none."""
+    """Return the seeds of each arm whose runs diverged, ascending; an empty tuple if none did."""
     return {
         arm.name: tuple(seed for seed in arm.seeds if runs[arm.runs[seed].name].has_diverged) for arm in arms
     }

@@ -1,4 +1,4 @@
-"""The figures of a comparison as data: differences and scores by arm, Pass@k, who solves what."""
+"""The figures of a comparison as data: scores and differences by arm, Pass@k, solved problems."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from atrium.compare.curves import GroupCurve
-from atrium.compare.document_sentences import difference_sentences
+from atrium.compare.document_sentences import difference_sentence
 from atrium.compare.judged_pairs import score_of
 from atrium.compare.run_comparison import MEASURES, RunsComparison
 from atrium.document.document import (
@@ -21,15 +21,15 @@ from atrium.document.document import (
     Series,
 )
 from atrium.stats.arm_pairs import MEAN, PASS
-from atrium.stats.crossed import interval_of
+from atrium.stats.crossed import CrossedMean, interval_of
 
 _MOST_SENTENCES = 2
-"""Sentences above a picture."""
+"""The largest number of sentences above a picture."""
 STEPS = Axis(title="training step", unit="count")
 
 
 def difference_figure(comparison: RunsComparison, measure: str = MEAN) -> Intervals:
-    """Each arm's difference from the baseline: thick for the same problems, thin for new problems."""
+    """Return each arm's difference from the baseline; thick intervals: same problems, thin: new problems."""
     pairs = [comparison.pair(arm.arm.name, measure, comparison.headline) for arm in comparison.arms[1:]]
     title = comparison.title(measure)
     meaning = "Thin: interval for new problems. Thick: for the same problems, over seeds."
@@ -48,19 +48,20 @@ def difference_figure(comparison: RunsComparison, measure: str = MEAN) -> Interv
             )
             for pair in pairs
         ),
+        interval_names=("new problems", "same problems"),
         marks=(Mark(x=0.0),),
     )
 
 
 def score_figure(comparison: RunsComparison, measures: tuple[str, ...] = MEASURES) -> Intervals:
-    """Each arm's scores, every seed a dot: Mean@K filled, Pass@K open, with the interval for new problems."""
+    """Return each arm's scores with a dot per seed (Mean@K filled, Pass@K open) and its intervals."""
     shown = [(arm, m) for arm in comparison.arms for m in measures if m == MEAN or comparison.k > 1]
     kinds = " (Mean@K filled, Pass@K open)" if len(measures) > 1 else ""
-    lines = "; the line is the interval for new problems" if comparison.has_intervals else ""
+    lines = "; lines are intervals for new problems" if comparison.has_intervals else ""
     return Intervals(
         key="scores",
         title="Scores of every seed",
-        caption=f"Every dot is a seed{kinds}{lines}.",
+        caption=f"Each dot is a seed{kinds}{lines}.",
         x=Axis(title=f"percent correct, {comparison.headline}", unit="share"),
         rows=tuple(
             Bounds(
@@ -75,44 +76,51 @@ def score_figure(comparison: RunsComparison, measures: tuple[str, ...] = MEASURE
             for arm, measure in shown
             for mean in [arm.scores[measure][comparison.headline]]
         ),
+        interval_names=("new problems", "same problems"),
     )
 
 
 def pass_at_k_figure(comparison: RunsComparison, benchmark: str | None = None) -> Lines | None:
-    """Pass@k against k, a curve per arm, on a benchmark or on what verdicts rest on; None for one sample.
+    """Return the figure of Pass@k against k, with a curve per arm; None with one sample per problem.
 
-    Bands are intervals for new problems. Mean@K, which more samples only make surer, is dotted.
+    The default benchmark is the headline benchmark. Bands are intervals for new problems.
+    Dotted lines are Mean@K, whose expectation does not depend on K.
     """
     if comparison.k < 2:
         return None
     series, marks = [], []
     for arm in comparison.arms:
         place = comparison.places[arm.arm.name]
-        tables = [
-            by_arm[arm.arm.name] for name, by_arm in comparison.outcomes.items() if benchmark in (None, name)
-        ]
-        pass_k = np.mean([table.pass_up_to(comparison.k).mean(axis=(0, 1)) for table in tables], axis=0)
-        scores = [score_of(tables, PASS, k) for k in range(1, comparison.k + 1)]
+        scores = [pass_at(comparison, arm.arm.name, k, benchmark) for k in range(1, comparison.k + 1)]
         known = [one.another_exam.interval for one in scores if one.another_exam is not None]
         low, high = zip(*known, strict=True) if len(known) == len(scores) else ((), ())
         x = tuple(float(k) for k in range(1, comparison.k + 1))
-        y = tuple(pass_k.tolist())
+        y = tuple(one.value for one in scores)
         series.append(Series(name=arm.arm.name, place=place, x=x, y=y, low=low, high=high, has_points=True))
         marks.append(Mark(y=arm.scores[MEAN][benchmark or comparison.headline].value, place=place))
     shaded = " Shaded: interval for new problems." if comparison.has_intervals else ""
     return Lines(
         key=f"over_k/{benchmark}" if benchmark else "over_k",
         title=f"Pass@k against k, {benchmark or comparison.headline}",
-        caption=f"Means over seeds, unbiased for every k. Dotted: Mean@K.{shaded}",
+        caption=f"Means over seeds; estimates are unbiased for every k. Dotted: Mean@K.{shaded}",
         x=Axis(title="samples per problem k", scale="log2"),
-        y=Axis(title="problems solved by one of k (%)", unit="share"),
+        y=Axis(title="problems solved by any of k samples (%)", unit="share"),
         series=tuple(series),
         marks=tuple(marks),
     )
 
 
+def pass_at(comparison: RunsComparison, arm: str, k: int, benchmark: str | None = None) -> CrossedMean:
+    """Return an arm's Pass@k on a benchmark, by default on the headline benchmark."""
+    tables = [by_arm[arm] for name, by_arm in comparison.outcomes.items() if benchmark in (None, name)]
+    return score_of(tables, PASS, k)
+
+
 def grid_figure(comparison: RunsComparison, benchmark: str) -> Grid:
-    """The share of correct answers by arm and problem, over seeds and samples, the easiest problem first."""
+    """Return a heat map of the share of correct answers, by arm and problem, with the easiest problem first.
+
+    Shares are over seeds and samples.
+    """
     by_arm = comparison.outcomes[benchmark]
     share_AP = np.stack([table.mean_at_k().mean(axis=0) for table in by_arm.values()])
     order = np.argsort(-share_AP.mean(axis=0), kind="stable")
@@ -120,19 +128,20 @@ def grid_figure(comparison: RunsComparison, benchmark: str) -> Grid:
     problem_ids = next(iter(by_arm.values())).problem_ids
     return Grid(
         key=f"grid/{benchmark}",
-        title=f"Who solves what, {benchmark}",
-        caption="The stronger the color, the more answers are correct, over seeds and samples.",
+        title=f"Solved problems, {benchmark}",
+        caption="Stronger color: a larger share of answers is correct, over seeds and samples.",
         x=Axis(
-            title=f"{share_AP.shape[1]} problems, the easiest on the left",
+            title=f"{share_AP.shape[1]} problems, easiest on the left",
             labels=tuple(problem_ids[place] for place in order),
         ),
         rows=tuple(by_arm),
         values=tuple(map(tuple, share_AP.tolist())),
+        ends=("none", "all correct"),
     )
 
 
 def reward_figure(comparison: RunsComparison, rewards: Mapping[str, GroupCurve | None]) -> Lines | None:
-    """Each arm's mean reward by step, with the range over its seeds; None where none recorded it."""
+    """Return each arm's mean reward by step, with the range over its seeds; None if no arm recorded any."""
     series = tuple(
         Series(
             name=name,
@@ -150,7 +159,7 @@ def reward_figure(comparison: RunsComparison, rewards: Mapping[str, GroupCurve |
     return Lines(
         key="rewards",
         title="Training reward by step",
-        caption="Means over seeds; shaded from the least to the greatest seed.",
+        caption="Means over seeds. Shaded: range over seeds.",
         x=STEPS,
         y=Axis(title="mean reward"),
         series=series,
@@ -160,8 +169,8 @@ def reward_figure(comparison: RunsComparison, rewards: Mapping[str, GroupCurve |
 def picture(
     comparison: RunsComparison, rewards: Mapping[str, GroupCurve | None]
 ) -> tuple[str, tuple[Figure, ...]]:
-    """A whole comparison in one picture: what may be said, training rewards, every seed's score."""
-    sentences = difference_sentences(comparison)
+    """Return a picture of a comparison: its sentences as the title, and figures of rewards and scores."""
+    sentences = [difference_sentence(comparison, pair) for pair in comparison.headline_pairs]
     if len(sentences) > _MOST_SENTENCES:
         sentences = [f"{len(sentences)} methods against {comparison.arms[0].arm.name}"]
     figures = (reward_figure(comparison, rewards), score_figure(comparison, (MEAN,)))

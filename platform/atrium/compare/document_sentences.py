@@ -1,4 +1,4 @@
-"""The sentences about a comparison that may be written in a paper: no more than the intervals say."""
+"""Sentences for a paper about a comparison; they claim no more than the intervals support."""
 
 from __future__ import annotations
 
@@ -9,21 +9,19 @@ from atrium.compare.counted_runs import left_out_words
 from atrium.compare.judged_pairs import MACRO
 from atrium.compare.run_comparison import ArmScores, RunsComparison
 from atrium.document.document import Sentence
-from atrium.document.formatting import counted
+from atrium.document.formatting import counted, share
 from atrium.stats.arm_pairs import MEAN, Pair
-from atrium.stats.wording import for_paper, headline
+from atrium.stats.wording import for_paper, signed
 
-_MOST_NAMED = 4
-"""Leaders that a headline names."""
-MOST_PAIRS = 2
-"""Pairs with a sentence each."""
+_FEW_PAIRS = 2
+"""The largest number of pairs whose verdicts are not counted."""
 
 
 def paper_sentences(comparison: RunsComparison) -> list[str]:
-    """One sentence per candidate, for new problems: new seeds and new problems of the same kind."""
+    """Return a text per candidate on its difference from the baseline, for new seeds and new problems."""
     found = []
     for arm, pair in zip(comparison.arms[1:], comparison.headline_pairs, strict=True):
-        sentence = _sentence(comparison, pair)
+        sentence = difference_sentence(comparison, pair)
         if not pair.verdict.withheld and pair.verdict.kind != "same_method":
             sentence += _rates(arm, comparison.arms[0]) + _condition(pair)
             sentence += _requested(comparison) + _planned(comparison)
@@ -32,91 +30,77 @@ def paper_sentences(comparison: RunsComparison) -> list[str]:
 
 
 def headline_sentences(comparison: RunsComparison) -> list[Sentence]:
-    """What the comparison shows in one sentence; of three methods, what each pair shows, too."""
-    pairs = comparison.headline_pairs
-    each = [
-        Sentence(
-            headline(
-                pair.verdict,
-                pair.comparison.difference.value,
-                names=(pair.baseline, pair.candidate),
-                interval=pair.another_exam,
-            ),
-            pair.verdict.tone,
-            f"verdict/{pair.candidate}",
-        )
-        for pair in pairs
-    ]
-    if len(pairs) == 1:
-        return each
-    parts = (_leaders_words(comparison), *_counts(pairs))
-    return [Sentence("; ".join(parts), key="headline"), *(each if len(pairs) == MOST_PAIRS else ())]
+    """Return a sentence on the highest arm and its lead over the next; empty if all arms are one method.
 
-
-def _leaders_words(comparison: RunsComparison) -> str:
-    """`dapo is highest; not shown to differ from sapo`."""
+    An example is `atr is highest at 66.4 %, +3.9 points [−6.0, +13.7] over clip: not decided`. With more than
+    two candidates, a second sentence counts those that beat the baseline.
+    """
+    lead = comparison.lead
+    if lead is None:
+        return []
+    name, other, num_arms = lead.baseline, lead.candidate, len(comparison.arms)
+    score = next(
+        one.scores[MEAN][comparison.headline].value for one in comparison.arms if one.arm.name == name
+    )
+    difference = signed(-lead.comparison.difference.value)
+    text = f"{name} is {'highest' if num_arms > 2 else 'higher'} at {share(score)}, {difference} points"
+    counts = _counts(comparison.headline_pairs)
+    if lead.verdict.withheld or lead.another_exam is None:
+        return [Sentence(f"{text} over {other} ({lead.verdict.label})", key="headline"), *counts]
+    low, high = lead.another_exam
     leaders = comparison.leaders[MEAN, comparison.headline]
-    if not leaders:
-        scores = {one.arm.name: one.scores[MEAN][comparison.headline].value for one in comparison.arms}
-        return f"{max(scores, key=lambda name: scores[name])} is highest"
-    highest, *others = leaders
-    if not others:
-        return f"{highest} is shown to be the best"
-    *first, last = others if len(others) <= _MOST_NAMED else [f"{len(others)} others"]
-    named = f"{', '.join(first)} and {last}" if first else last
-    return f"{highest} is highest; not shown to differ from {named}"
+    is_decided = lead.verdict.kind == "worse" and other not in leaders
+    verdict = "not decided"
+    if is_decided:
+        verdict = "shown to be the best" if leaders and num_arms > 2 else "better"
+    text = f"{text} [{signed(-high)}, {signed(-low)}] over {other}: {verdict}"
+    return [Sentence(text, "better" if is_decided else "plain", "headline"), *counts]
 
 
-def _counts(pairs: Sequence[Pair]) -> list[str]:
-    """`9 of 11 beat grpo`, or why none is judged; of two pairs nothing that their sentences say."""
+def _counts(pairs: Sequence[Pair]) -> list[Sentence]:
+    """Return the sentence `9 of 11 beat grpo`; empty for one or two pairs, and if no pair is judged."""
     told = [pair.verdict for pair in pairs if pair.verdict.kind != "same_method"]
-    if told and all(verdict.withheld for verdict in told):
-        return [" or ".join(dict.fromkeys(verdict.label for verdict in told))]
-    if len(pairs) == MOST_PAIRS or not told:
+    if len(pairs) <= _FEW_PAIRS or all(verdict.withheld for verdict in told):
         return []
     better, worse = (sum(verdict.kind == kind for verdict in told) for kind in ("better", "worse"))
-    beat = f"{better or 'none'} of {len(told)} {'beats' if better == 1 else 'beat'} {pairs[0].baseline}"
-    return [f"{beat}, {worse} {'is' if worse == 1 else 'are'} worse" if worse else beat]
-
-
-def difference_sentences(comparison: RunsComparison) -> list[str]:
-    """The first sentence per candidate, without the rates of divergence and the planned seeds."""
-    return [_sentence(comparison, pair) for pair in comparison.headline_pairs]
+    text = f"{better or 'none'} of {len(told)} {'beats' if better == 1 else 'beat'} {pairs[0].baseline}"
+    more = f", {worse} {'is' if worse == 1 else 'are'} worse" if worse else ""
+    return [Sentence(text + more, key="counts")]
 
 
 def _rates(one: ArmScores, other: ArmScores) -> str:
-    """How many runs of each arm diverged and collapsed; nothing of imported runs."""
+    """Say how many runs of each arm diverged and collapsed; unknown for imported runs."""
     if imported := [arm.arm.name for arm in (one, other) if arm.is_imported]:
-        return f" Whether runs of {' and '.join(imported)} diverged is not known."
+        return f" Whether runs of {' and '.join(imported)} diverged is unknown."
     first, second = (
         " and ".join(f"{rate} {what}" for what, rate in arm.rates.items()) for arm in (one, other)
     )
-    return f" Of the runs of {one.arm.name}, {first}; of those of {other.arm.name}, {second}."
+    return f" Runs of {one.arm.name}: {first}; runs of {other.arm.name}: {second}."
 
 
 def _condition(pair: Pair) -> str:
-    """What the bounds hold for: both readings of diverged runs or, if none diverged, runs that do not."""
+    """Return a sentence on how diverged runs affect the bounds; empty if they do not."""
     if pair.if_wrong is not None:
-        return " The bounds hold whether runs that diverged count with their scores or as always wrong."
-    return "" if pair.verdict.names_difference else " The bound holds where no run diverges."
+        return " The bounds hold whether diverged runs count with their scores or as always wrong."
+    return "" if pair.verdict.names_difference else " The bound holds if no run diverges."
 
 
 def _planned(comparison: RunsComparison) -> str:
     plan = comparison.planned.plan
     if plan is None:
         return " The number of seeds was not planned."
-    looks = f" with looks at {', '.join(map(str, plan.looks))}" if plan.looks else ""
+    looks = f" with looks at {', '.join(map(str, plan.looks))} seeds" if plan.looks else ""
     return f" {plan.num_seeds} seeds per method were planned{looks}."
 
 
 def _requested(comparison: RunsComparison) -> str:
-    """The runs that the user left out, with the reasons."""
-    left_out = [one for one in comparison.left_out if one.is_by_request]
-    words = left_out_words(left_out)
+    """Name the runs that the user left out, with the reasons."""
+    words = left_out_words([one for one in comparison.left_out if one.cause == "request"])
     return f" {words[:1].upper()}{words[1:]}." if words else ""
 
 
-def _sentence(comparison: RunsComparison, pair: Pair) -> str:
+def difference_sentence(comparison: RunsComparison, pair: Pair) -> str:
+    """Return the sentence of a paper on the difference of a pair."""
     one, other, verdict = pair.candidate, pair.baseline, pair.verdict
     is_said = not verdict.withheld and verdict.kind != "same_method"
     if is_said and (withheld := withheld_words(comparison.confounds, one, other)):
@@ -144,6 +128,9 @@ def _seeds(pair: Pair) -> str:
 
 
 def family_words(pair: Pair) -> str:
-    """`jointly for 5 candidates, Bonferroni`; empty for a single difference."""
+    """Describe the family of comparisons that a pair belongs to; empty for a single difference.
+
+    An example is `jointly for 5 candidates, Bonferroni`.
+    """
     words = pair.comparison.family.words.replace(" (", ", ").replace(")", "")
     return f"jointly for {words}" if words else ""

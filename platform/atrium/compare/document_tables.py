@@ -1,6 +1,6 @@
-"""The tables of a comparison: scores, arms, differences, planning, Pass@k, who solves what.
+"""The tables of a comparison: scores, arms, differences, planning, Pass@k, solved problems.
 
-Scores and differences are in points (percent); an interval of a score is that for new problems.
+Scores and differences are in percentage points; the interval of a score is for new problems.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import re
 
 import numpy as np
 
-from atrium.compare.document_sentences import family_words, paper_sentences
+from atrium.compare.document_figures import pass_at
 from atrium.compare.judged_pairs import MACRO
 from atrium.compare.outcomes import AT_WORDS, common_answers
 from atrium.compare.run_comparison import MEASURES, ArmScores, RunsComparison
-from atrium.document.document import Cell, Column, Estimate, Row, Span, Table, Value
+from atrium.document.document import Cell, Column, Estimate, Row, Span, Table, Value, plain_table
 from atrium.document.formatting import counted
 from atrium.method.windows import Window
 from atrium.stats.arm_pairs import MEAN, Pair
@@ -23,12 +23,20 @@ from atrium.stats.power import PLANNED_SEEDS
 from atrium.stats.robust import interquartile_of
 from atrium.stats.wording import points, rounded_up
 
-_MOST_PAIRS = 2
-"""Candidates about which a caption holds sentences; of more they would be a page."""
-
-
-def _columns(*titles: str) -> tuple[Column, ...]:
-    return tuple(map(Column, titles))
+_ACRONYM = 5
+"""The largest number of letters of a word that counts as an acronym."""
+_SPELLINGS = {
+    "asymre": "AsymRE",
+    "cov": "Cov",
+    "dr": "Dr.",
+    "icepop": "IcePop",
+    "kpop": "KPop",
+    "minirl": "MiniRL",
+    "reinforce": "REINFORCE",
+    **{word: word.capitalize() for word in ("clip", "dual", "kimi", "lite", "pass", "prime")},
+    **{word: word for word in ("at", "gate", "group", "k", "mask", "plus", "top")},
+}
+"""Spellings of words in the names of shipped algorithms that are not acronyms."""
 
 
 def _arm_row(comparison: RunsComparison, arm: ArmScores, *cells: Cell) -> Row:
@@ -48,14 +56,13 @@ def _score(mean: CrossedMean, *, is_best: bool = False) -> Estimate:
 
 
 def scores_table(comparison: RunsComparison) -> Table:
-    """Each arm's scores, and how many of its runs diverged and collapsed."""
+    """Return each arm's scores, and how many of its runs diverged and collapsed."""
     names = [(m, benchmark) for benchmark in _benchmarks(comparison) for m in _measures(comparison)]
     scores = (f"{benchmark} {comparison.title(measure)}" for measure, benchmark in names)
-    return Table(
-        key="scores",
-        title=f"Scores in percent, {AT_WORDS[comparison.at]}",
-        columns=_columns("arm", "seeds", *scores, "diverged", "collapsed"),
-        rows=tuple(
+    return plain_table(
+        f"Scores in percent, {AT_WORDS[comparison.at]}",
+        ("arm", "seeds", *scores, "diverged", "collapsed"),
+        [
             _arm_row(
                 comparison,
                 arm,
@@ -64,55 +71,67 @@ def scores_table(comparison: RunsComparison) -> Table:
                 *arm.rates.values(),
             )
             for arm in comparison.arms
-        ),
+        ],
+        key="scores",
     )
 
 
 def results_table(comparison: RunsComparison) -> Table:
-    """Scores and differences for a paper; strong is the arm shown to be the best."""
+    """Return scores and differences for a paper; a score shown to be the best of its column is bold."""
     names = [(m, benchmark) for benchmark in _benchmarks(comparison) for m in _measures(comparison)]
     many = len(comparison.benchmarks) > 1
     titles = (f"{comparison.title(m)}, {b}" if many else comparison.title(m) for m, b in names)
-    pairs: dict[str, tuple[Cell, Cell]] = {
-        pair.candidate: (_difference(pair), pair.design) for pair in comparison.headline_pairs
-    }
+    differences: dict[str, Cell] = {pair.candidate: _difference(pair) for pair in comparison.headline_pairs}
     label = re.sub(r"[^a-z0-9]+", "-", "-vs-".join(one.arm.name for one in comparison.arms).lower())
+    against = f"Difference to {paper_name(comparison.arms[0].arm.name)}"
     return Table(
         key=label.strip("-")[:60].strip("-") or "comparison",
         title="Results",
         caption=_caption(comparison),
-        columns=_columns("method", "seeds", *titles, f"against {comparison.arms[0].arm.name}", "compared"),
+        columns=tuple(map(Column, ("Method", "Seeds", *titles, against))),
         rows=tuple(
-            _arm_row(
-                comparison,
-                arm,
-                len(arm.arm.runs),
-                *(
-                    _score(arm.scores[name[0]][name[1]], is_best=comparison.best[name] == arm.arm.name)
-                    for name in names
+            Row(
+                (
+                    paper_name(arm.arm.name),
+                    len(arm.arm.runs),
+                    *(
+                        _score(arm.scores[m][b], is_best=comparison.best[m, b] == arm.arm.name)
+                        for m, b in names
+                    ),
+                    differences.get(arm.arm.name),
                 ),
-                *pairs.get(arm.arm.name, (None, None)),
+                place=comparison.places[arm.arm.name],
             )
             for arm in comparison.arms
         ),
     )
 
 
+def paper_name(name: str) -> str:
+    """Return an algorithm's name as papers spell it, such as `Dr. GRPO`; labels of the user are unchanged."""
+    algorithm, space, rest = name.partition(" ")
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", algorithm):
+        return name
+    words = [
+        _SPELLINGS.get(one, one.upper() if len(one) <= _ACRONYM else one) for one in algorithm.split("_")
+    ]
+    return " ".join(words) + space + rest
+
+
 def _caption(comparison: RunsComparison) -> str:
-    """What the table shows; with one or two candidates also what may be written of them."""
-    title, problems = comparison.title(MEAN), sum(comparison.num_problems.values())
-    pairs = comparison.headline_pairs
-    together = family_words(pairs[0])
-    intervals = ", with 95 % intervals for new seeds and new problems" if comparison.has_intervals else ""
-    text = (
-        f"{title} in percent on {' and '.join(comparison.benchmarks)} ({counted(problems, 'problem')})"
-        f"{intervals}; differences are in points of {title}"
-        + (f", their intervals hold {together}" if together and intervals else "")
-        + (". Bold: shown to be the best of its column" if any(comparison.best.values()) else "")
-        + "."
-    )
-    said = paper_sentences(comparison) if len(pairs) <= _MOST_PAIRS else []
-    return " ".join([text, *said])
+    """Return the caption of the results table: measure, problems, intervals and pairing of seeds."""
+    title, pairs = comparison.title(MEAN), comparison.headline_pairs
+    sets = (f"{name} ({counted(num, 'problem')})" for name, num in comparison.num_problems.items())
+    text = f"{title} in percent on {' and '.join(sets)}, averaged over seeds."
+    if comparison.has_intervals:
+        text += " Brackets: 95 % confidence intervals for new seeds and new problems."
+    text += " Differences are in percentage points"
+    family = pairs[0].comparison.family.words
+    text += f"; their intervals hold jointly for {family}." if family and comparison.has_intervals else "."
+    designs = {pair.design for pair in pairs}
+    if len(designs) == 1:
+        text += f" Compared: {designs.pop()}."
+    return text + (" Bold: shown to be the best in its column." if any(comparison.best.values()) else "")
 
 
 def _difference(pair: Pair) -> Estimate:
@@ -120,35 +139,35 @@ def _difference(pair: Pair) -> Estimate:
 
 
 def arms_table(comparison: RunsComparison) -> Table:
-    """Each arm's window and seeds, and what its runs cost up to the evaluations that are compared."""
-    return Table(
-        key="arms",
-        title="Arms",
-        columns=_columns("arm", "window [l, u]", "seeds", "step", "tokens generated", "training time"),
-        rows=tuple(
+    """Return each arm's window, seeds, and costs up to the evaluations that are compared."""
+    return plain_table(
+        "Arms",
+        ("arm", "window [l, u]", "seeds", "step", "tokens generated", "training time"),
+        [
             _arm_row(
                 comparison,
                 arm,
                 _window(arm.arm.window),
                 ranges_text(arm.arm.seeds),
-                Span(*arm.steps, "count"),
+                None if arm.is_imported and not any(arm.steps) else Span(*arm.steps, "count"),
                 arm.num_tokens and Span(*arm.num_tokens, "count"),
                 arm.wall_s and Span(*arm.wall_s, "seconds"),
             )
             for arm in comparison.arms
-        ),
+        ],
+        key="arms",
     )
 
 
 def _window(window: Window | None) -> Cell:
-    """The window [l, u]; None where the trust region is no constant window."""
+    """Return the window [l, u] as a cell; None if the trust region has no constant window."""
     if window is None:
         return None
     return "none" if window.is_unbounded else Estimate(None, (window.lower, window.upper), "ratio")
 
 
 def difference_tables(comparison: RunsComparison) -> list[Table | None]:
-    """The differences, those that verdicts rest on first; then what concerns the same verdicts."""
+    """Return the tables of differences (headline first), then the tables on collapsed runs and over seeds."""
     tables = [
         _differences_by(comparison, measure, benchmark)
         for measure in _measures(comparison)
@@ -162,14 +181,14 @@ def _differences_by(comparison: RunsComparison, measure: str, benchmark: str) ->
     family = pairs[0].comparison.family
     together = f"; 95 % over {family.words}" if family.words else ""
     num_problems = comparison.num_problems.get(benchmark, sum(comparison.num_problems.values()))
-    titles = ("arm", "difference", "seeds", "new problems", "same problems", "p", "P(better)", "rho")
+    titles = ("arm", "difference", "seeds", "new problems", "same problems", "p", "P(better)")
     return Table(
         key=f"differences/{measure}/{benchmark}",
         title=(
             f"{comparison.title(measure)} on {benchmark} ({counted(num_problems, 'problem')}), "
             f"points against {comparison.arms[0].arm.name}{together}"
         ),
-        columns=(*_columns(*titles), Column("verdict", is_prose=True)),
+        columns=(*map(Column, titles), Column("verdict", is_prose=True)),
         rows=tuple(
             Row(
                 (
@@ -180,7 +199,6 @@ def _differences_by(comparison: RunsComparison, measure: str, benchmark: str) ->
                     Estimate(None, pair.this_exam, "points", is_signed=True),
                     Value(pair.p_value, "p"),
                     Value(pair.comparison.improvement, "fraction"),
-                    Value(pair.comparison.rho_another_exam, "fraction"),
                     pair.verdict.words,
                 ),
                 place=comparison.places[pair.candidate],
@@ -191,18 +209,15 @@ def _differences_by(comparison: RunsComparison, measure: str, benchmark: str) ->
 
 
 def _collapsed(comparison: RunsComparison) -> Table | None:
-    """Where runs collapsed, a mean over seeds is of two kinds of runs: their rate, and the IQM."""
+    """Return the table of means, interquartile means and collapse rates by arm; None if no run collapsed."""
     rates = {arm.arm.name: arm.collapsed for arm in comparison.arms}
     if not any(rate is not None and rate.seeds for rate in rates.values()):
         return None
     title = comparison.title(MEAN)
-    return Table(
-        key="collapsed",
-        title="Runs that ended below their own start, in percent",
-        columns=_columns(
-            "arm", f"mean {title}", f"IQM {title} over seeds", "collapsed, with its exact interval"
-        ),
-        rows=tuple(
+    return plain_table(
+        "Collapsed runs, in percent",
+        ("arm", f"mean {title}", f"IQM {title} over seeds", "collapsed, with exact interval"),
+        [
             _arm_row(
                 comparison,
                 arm,
@@ -212,21 +227,21 @@ def _collapsed(comparison: RunsComparison) -> Table | None:
             )
             for arm in comparison.arms
             for score in [arm.scores[MEAN][comparison.headline]]
-        ),
+        ],
+        key="collapsed",
     )
 
 
 def _over_seeds(comparison: RunsComparison) -> Table | None:
-    """What needs many seeds and no normal distribution; nothing below the seeds that permutations need."""
+    """Return statistics that assume no normal distribution; None with too few seeds for permutations."""
     found = {pair.candidate: pair.comparison for pair in comparison.headline_pairs}
     if all(one.permutation_p is None for one in found.values()):
         return None
     titles = ("permutation p", "P(better) interval", "IQM", "IQM of baseline", "IQM difference")
-    return Table(
-        key="over_seeds",
-        title=f"{comparison.title(MEAN)} on {comparison.headline}, over seeds alone, in percent",
-        columns=_columns("arm", *titles),
-        rows=tuple(
+    return plain_table(
+        f"{comparison.title(MEAN)} on {comparison.headline}, over seeds alone, in percent",
+        ("arm", *titles),
+        [
             Row(
                 (
                     name,
@@ -239,62 +254,67 @@ def _over_seeds(comparison: RunsComparison) -> Table | None:
                 place=comparison.places[name],
             )
             for name, one in found.items()
-        ),
+        ],
+        key="over_seeds",
     )
 
 
 def planning_table(comparison: RunsComparison) -> Table | None:
-    """What other runs of two such arms would show; nothing from a single seed."""
+    """Return the smallest differences that new runs would detect, by number of seeds; None without a plan."""
     plan = comparison.plan
     if plan is None:
         return None
-    return Table(
-        key="planning",
-        title=f"Planning other runs: the difference in {comparison.title(MEAN)} on {comparison.headline} "
-        "that so many seeds per arm detect, in points",
-        columns=_columns("", *map(str, PLANNED_SEEDS), f"seeds for {points(plan.effect)}"),
-        rows=tuple(
-            Row(
-                (
-                    "new problems" if exam == "another" else "same problems",
-                    *(Value(rounded_up(plan.detectable[exam][num]), "points") for num in PLANNED_SEEDS),
-                    plan.seeds_words(exam),
-                )
+    return plain_table(
+        f"Planning new runs: the smallest difference in {comparison.title(MEAN)} on "
+        f"{comparison.headline} that each number of seeds per arm detects, in points",
+        ("", *map(str, PLANNED_SEEDS), f"seeds for {points(plan.effect)}"),
+        [
+            (
+                "new problems" if exam == "another" else "same problems",
+                *(Value(rounded_up(plan.detectable[exam][num]), "points") for num in PLANNED_SEEDS),
+                plan.seeds_words(exam),
             )
             for exam in plan.num_seeds
-        ),
+        ],
+        key="planning",
     )
 
 
 def pass_at_k_table(comparison: RunsComparison) -> Table | None:
-    """Pass@k at powers of two up to the samples that there are; none for one or two samples."""
+    """Return Pass@k at powers of two up to the number of samples; None for one or two samples."""
     if comparison.k < 3:
         return None
     shown_k = sorted({2**power for power in range(comparison.k.bit_length())} | {comparison.k})
-    return Table(
-        key="pass_at_k",
-        title=f"Pass@k in percent against k, {comparison.headline}",
-        columns=_columns("arm", *(f"k = {k}" for k in shown_k)),
-        rows=tuple(
-            _arm_row(comparison, arm, *(Value(arm.pass_at[k - 1], "share") for k in shown_k))
+    return plain_table(
+        f"Pass@k in percent against k, {comparison.headline}",
+        ("arm", *(f"k = {k}" for k in shown_k)),
+        [
+            _arm_row(
+                comparison,
+                arm,
+                *(Value(pass_at(comparison, arm.arm.name, k).value, "share") for k in shown_k),
+            )
             for arm in comparison.arms
-        ),
+        ],
+        key="pass_at_k",
     )
 
 
 def solved_table(comparison: RunsComparison, benchmark: str) -> Table:
-    """How many problems each arm solves, by as many answers for every arm, and which no other arm does."""
+    """Return by arm the numbers of problems solved always, sometimes, never, and by no other arm.
+
+    If arms have different numbers of answers per problem, equally many are drawn from each.
+    """
     by_arm = comparison.outcomes[benchmark]
     num_answers, correct = common_answers(by_arm)
     num_solving_P = (np.stack(list(correct.values())) > 0).sum(axis=0)
     is_drawn = any(sum(table.num_samples_S) > num_answers for table in by_arm.values())
-    of_so_many = f", {counted(num_answers, 'answer')} of each arm, drawn by key" if is_drawn else ""
+    of_so_many = f", {counted(num_answers, 'answer')} per problem drawn from each arm" if is_drawn else ""
     titles = ("every answer correct", "some correct", "none correct", "solved by no other arm")
-    return Table(
-        key=f"solved/{benchmark}",
-        title=f"Who solves what, {benchmark} ({counted(len(num_solving_P), 'problem')}{of_so_many})",
-        columns=_columns("arm", *titles),
-        rows=tuple(
+    return plain_table(
+        f"Solved problems, {benchmark} ({counted(len(num_solving_P), 'problem')}{of_so_many})",
+        ("arm", *titles),
+        [
             _arm_row(
                 comparison,
                 arm,
@@ -305,5 +325,6 @@ def solved_table(comparison: RunsComparison, benchmark: str) -> Table:
             )
             for arm in comparison.arms
             for correct_P in [correct[arm.arm.name]]
-        ),
+        ],
+        key=f"solved/{benchmark}",
     )

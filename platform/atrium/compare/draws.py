@@ -1,8 +1,8 @@
-"""Which random draws evaluations were sampled with, and what a comparison has to say about them.
+"""Notes on the random draws with which the evaluations of a comparison were sampled.
 
-Draws are keyed by the seed of evaluations and, once a run has trained, by the run's seed. Equal seeds of two
-arms then share random numbers, and the noise of sampling is independent over seeds. Records from before a
-run's seed keyed draws name none: all their seeds shared one stream.
+The draws depend on the evaluation seed and, after the first training step, on the run's seed. Equal seeds of
+two arms then share random numbers, and the sampling noise is independent over seeds. Older records do
+not name the run's seed, because all seeds shared one stream of random numbers.
 """
 
 from __future__ import annotations
@@ -16,23 +16,28 @@ from atrium.runs.layout import IMPORTED
 
 
 def draws_of(run: EvaluatedRun, benchmark: str, step: int) -> str:
-    """The seeds that keyed an evaluation's draws, as it recorded them or as they were before it did."""
+    """Return the seeds of an evaluation's draws as text, such as `evaluation.seed=0 with the run's seed 1`.
+
+    If the evaluation did not record them, the rule of older versions applies: one stream for all seeds.
+    """
     evaluation_seed, run_seed = setting(run.config, "evaluation.seed"), None
     for point in run.evaluations[benchmark]:
         if point.step == step and isinstance(point.results.get("draws"), Mapping):
             evaluation_seed = setting(point.results, "draws.evaluation_seed")
             run_seed = setting(point.results, "draws.run_seed")
-    shared = "for all seeds alike" if run_seed is None else f"with the run's seed {run_seed}"
+    shared = "for all seeds" if run_seed is None else f"with the run's seed {run_seed}"
     return f"evaluation.seed={evaluation_seed} {shared}"
 
 
-def draws_notes(
+def read_draws(
     arms: Sequence[Arm], runs: Mapping[str, EvaluatedRun], steps: Mapping[str, Mapping[str, int]]
-) -> list[str]:
-    """Notes on seeds of an arm that share draws, and on equal seeds of two arms that do not.
+) -> tuple[tuple[str, ...], list[str]]:
+    """Return the names of the arms whose seeds share random draws, and notes on other draws.
 
-    `steps` are the evaluated ones by benchmark and run. The first arm is the baseline.
+    The notes are on equal seeds of two arms with different draws, and on arms that sample continuously.
+    `steps` are the evaluated steps by benchmark and run. The first arm is the baseline.
     """
+    shared: dict[str, None] = {}
     notes: dict[str, None] = {}
     for benchmark, used in steps.items():
         draws = {
@@ -43,7 +48,7 @@ def draws_notes(
         for arm in arms:
             own = [draws[folder.name] for folder in arm.runs.values() if folder.name in draws]
             if len(set(own)) < len(own):
-                notes[_shared(arm)] = None
+                shared[arm.name] = None
         for candidate in arms[1:]:
             for seed in sorted(set(arms[0].runs) & set(candidate.runs)):
                 one, two = (draws.get(arm.runs[seed].name) for arm in (arms[0], candidate))
@@ -52,17 +57,8 @@ def draws_notes(
                     break
     for arm in arms:
         if any(setting(runs[folder.name].config, "rollout.continuous") for folder in arm.runs.values()):
-            notes[f"{arm.name} samples continuously: a run with the same seed trains on other answers"] = None
-    return list(notes)
-
-
-def _shared(arm: Arm) -> str:
-    # A correlation of .67 between five seeds makes an interval 2.7 times too narrow.
-    return (
-        f"{arm.name}: its seeds were evaluated with the same random draws, so their noise is not independent "
-        "and intervals over them are up to three times too narrow; `atrium evaluate --run RUN` evaluates a "
-        "checkpoint with draws of its own seed"
-    )
+            notes[f"{arm.name} samples continuously: runs with equal seeds train on different answers"] = None
+    return tuple(shared), list(notes)
 
 
 def _unpaired(one: Arm, two: Arm, seed: int, draws: str, others: str) -> str:

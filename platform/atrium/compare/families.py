@@ -1,10 +1,10 @@
-"""Families of arms, compared where they are equal along an axis: a setting, or another outcome.
+"""Families of arms, compared at equal values of x: a setting, or another outcome.
 
-A family is one method at several widths, or at several values of a setting. Its arms are points (x, y) of
-every seed, joined by straight lines in the order of x, and families are compared seed by seed at equal x.
-Nothing is read off beyond a family's own ends.
+A family is one method with several values of a setting, such as the width of its window; each value is an
+arm. An arm has a point (x, y) per seed, and straight lines join the points of a seed in the order of x.
+Families are compared seed by seed at equal x, without extrapolation beyond a family's range.
 
-Axes: W arms of a family, S seeds, P places.
+Axes: W arms of a family, S seeds, P places (values of x).
 """
 
 from __future__ import annotations
@@ -13,22 +13,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from atrium.base.records import Floats
 from atrium.compare.curve_contrasts import CurveContrast, curve_contrast
-
-Points = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyPoints:
-    """A family's arms: x and y [W, S], the seeds in the same order as those of all other families."""
+    """The points of a family's arms: x and y [W, S]; all families have their seeds in the same order."""
 
-    x_WS: Points
-    y_WS: Points
+    x_WS: Floats
+    y_WS: Floats
 
-    def y_at(self, place_PS: Points) -> Points:
-        """The y at places that lie within each seed's x."""
+    def y_at(self, place_PS: Floats) -> Floats:
+        """Return y [P, S] at the x-values `place_PS` [P, S], by linear interpolation for each seed."""
         columns = []
         for place_P, x_W, y_W in zip(place_PS.T, self.x_WS.T, self.y_WS.T, strict=True):
             order = np.argsort(x_W, kind="stable")
@@ -36,23 +34,26 @@ class FamilyPoints:
         return np.stack(columns, axis=1)
 
 
-def places_in_common(families: Sequence[FamilyPoints], shares: Sequence[float]) -> Points | None:
-    """Places [P, S] at these shares of the range of x that all families reach; None where a seed has none."""
+def places_in_common(families: Sequence[FamilyPoints], shares: Sequence[float]) -> Floats | None:
+    """Return x-values [P, S] at the given shares (0 to 1) of the range of x that all families have in common.
+
+    The common range is determined for each seed; None if it is empty for some seed.
+    """
     low_S = np.max([family.x_WS.min(axis=0) for family in families], axis=0)
     high_S = np.min([family.x_WS.max(axis=0) for family in families], axis=0)
     if (low_S >= high_S).any():
         return None
     share_P1 = np.asarray(shares, dtype=np.float64)[:, None]
-    places: Points = low_S + share_P1 * (high_S - low_S)
+    places: Floats = low_S + share_P1 * (high_S - low_S)
     return places
 
 
 def compare_families(
-    families: Mapping[str, FamilyPoints], baseline: str, place_PS: Points
+    families: Mapping[str, FamilyPoints], baseline: str, place_PS: Floats
 ) -> dict[str, list[CurveContrast]]:
-    """Each other family's y less the baseline's at every place, and last their mean over places.
+    """Return each other family's contrasts with the baseline in y: one per place, then one of the average.
 
-    The intervals of one place hold together over the families; those of several places do not.
+    The intervals hold simultaneously over the families, but not over the places.
     """
     y_by_family = {name: family.y_at(place_PS) for name, family in families.items()}
     base_PS = y_by_family.pop(baseline)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from atrium.compare.arms import Arm, are_same_method
+from atrium.base.records import Floats
+from atrium.compare.arms import Arm, same_method_groups
 from atrium.compare.diverged_runs import Tables
 from atrium.compare.outcomes import OutcomeTable
 from atrium.compare.planned_seeds import PlannedArms
 from atrium.document.formatting import counted
 from atrium.stats.arm_pairs import MEAN, PASS, Pair, ScoredArms
-from atrium.stats.crossed import SHARES, CrossedMean, Values, crossed_mean
+from atrium.stats.crossed import SHARES, CrossedMean, crossed_mean
 from atrium.stats.simultaneous import Family
 from atrium.stats.wording import before_plan
 
@@ -20,39 +21,50 @@ MACRO = "macro average"
 
 def judge_pairs(
     planned: PlannedArms, tables: Tables, diverged: Mapping[str, Sequence[int]], *, k: int
-) -> tuple[list[Pair], dict[tuple[str, str], tuple[str, ...]]]:
-    """Compare all arms with the first one, by Mean@K and Pass@k; and the leaders by measure and benchmark.
+) -> tuple[list[Pair], dict[tuple[str, str], tuple[str, ...]], Pair | None]:
+    """Compare all arms with the first, and the highest arm with the next.
 
-    `tables` holds the outcomes of all planned runs; verdicts are over those of the latest look. `diverged`
-    are the seeds that diverged, by arm.
+    Returns the pairs with the first arm; the leaders, which are the arms that may be the best, by measure and
+    benchmark, highest first (empty if verdicts are withheld); and the lead. The lead is the pair of the arm
+    with the highest Mean@K on the headline benchmark, as the baseline, with the next arm of another method;
+    None if all arms are one method.
+
+    The measures are Mean@K and, if `k` is above 1, Pass@k. `tables` contains the outcomes of all planned
+    runs; verdicts use the runs of the latest look. `diverged` contains the seeds that diverged, by arm.
     """
     looked = planned.at_look()
     arms, baseline = looked.arms, looked.arms[0]
     tables = _tables_of(arms, planned.arms, tables)
-    same = {arm.name for arm in arms[1:] if are_same_method(baseline, arm)}
+    same_methods = same_method_groups(arms)
+
+    def same_as(name: str) -> tuple[str, ...]:
+        return next((group for group in same_methods if name in group), (name,))
+
+    def against(name: str, scores: ScoredArms) -> list[Pair]:
+        found = scores.pairs(name, diverged, missing=looked.missing, same_methods=same_as(name))
+        if planned.plan is None or not planned.is_early:
+            return found
+        return [_before_plan(pair, planned.num_in, planned.plan.num_seeds) for pair in found]
+
     pairs: list[Pair] = []
-    leaders = {}
+    leaders: dict[tuple[str, str], tuple[str, ...]] = {}
+    lead = None
     for measure in (MEAN, PASS) if k > 1 else (MEAN,):
         for scores in scored_arms(arms, tables, measure, k=k, num_looks=planned.num_looks):
-            found = scores.pairs(baseline.name, diverged, missing=looked.missing, same_methods=same)
-            if planned.plan is not None and planned.is_early:
-                found = [_before_plan(pair, planned.num_in, planned.plan.num_seeds) for pair in found]
-            is_withheld = any(pair.verdict.withheld for pair in found)
-            own = () if is_withheld else _leaders(arms, scores.leaders(diverged))
-            leaders[measure, scores.benchmark] = own
+            found = against(baseline.name, scores)
             pairs += found
-    return pairs, leaders
-
-
-def _leaders(arms: Sequence[Arm], names: tuple[str, ...]) -> tuple[str, ...]:
-    """The arms of these names, and those that are one method with the first."""
-    first = next(arm for arm in arms if arm.name == names[0])
-    same = [arm.name for arm in arms if arm is not first and are_same_method(first, arm)]
-    return tuple(dict.fromkeys((*names, *same)))
+            names = scores.leaders(diverged)
+            same = same_as(names[0])
+            is_withheld = any(pair.verdict.withheld for pair in found)
+            leaders[measure, scores.benchmark] = () if is_withheld else tuple(dict.fromkeys((*names, *same)))
+            others = [one for one in (*names, *scores.ranked()) if one not in same]
+            if len(leaders) == 1 and others:  # the headline measure and benchmark are the first
+                lead = next(pair for pair in against(names[0], scores) if pair.candidate == others[0])
+    return pairs, leaders, lead
 
 
 def _tables_of(some: Sequence[Arm], arms: Sequence[Arm], tables: Tables) -> Tables:
-    """The tables of `some` of the runs of these arms."""
+    """Return the tables restricted to the runs in `some`; `tables` contains all runs of `arms`."""
     rows = {
         one.name: [row for row, seed in enumerate(arm.seeds) if seed in one.runs]
         for one, arm in zip(some, arms, strict=True)
@@ -64,7 +76,7 @@ def _tables_of(some: Sequence[Arm], arms: Sequence[Arm], tables: Tables) -> Tabl
 
 
 def _before_plan(pair: Pair, num_in: int, num_planned: int) -> Pair:
-    """The pair with its estimate alone: an interval before the planned number of seeds is a verdict."""
+    """Return the pair without intervals, since an interval before the planned seeds would be a verdict."""
     if pair.verdict.kind == "same_method":
         return pair
     known = pair.comparison.difference
@@ -78,11 +90,14 @@ def _before_plan(pair: Pair, num_in: int, num_planned: int) -> Pair:
 
 
 def left_out_of_pairs(pairs: Sequence[Pair]) -> list[str]:
-    """Notes on seeds of only one arm that a paired difference does not use."""
-    numbers = {(pair.candidate, pair.baseline): pair.pairing.num_left_out for pair in pairs}
+    """Return notes on seeds that a paired difference does not use because only one arm has them."""
+    candidates: dict[tuple[str, int], list[str]] = {}
+    for pair in pairs:
+        candidates.setdefault((pair.baseline, pair.pairing.num_left_out), []).append(pair.candidate)
     return [
-        f"left out of the difference: {counted(num, 'seed')} of only one of {candidate} and {baseline}"
-        for (candidate, baseline), num in numbers.items()
+        f"left out of the difference to {baseline}: {counted(num, 'seed')} that only one of the two arms has "
+        f"({', '.join(dict.fromkeys(names))})"
+        for (baseline, num), names in candidates.items()
         if num
     ]
 
@@ -95,7 +110,10 @@ def scored_arms(
     k: int,
     num_looks: int = 1,
 ) -> list[ScoredArms]:
-    """The scores of all arms on the macro average and on every benchmark, with the family of each."""
+    """Return the scores of all arms: on the macro average, if there are several benchmarks, and on each one.
+
+    `measure` is `MEAN` or `PASS`; `k` is the k of Pass@k, and `num_looks` the number of planned looks.
+    """
     single: dict[str, tuple[str, ...]] = {name: (name,) for name in tables}
     families = [{MACRO: tuple(tables)}, single] if len(tables) > 1 else [single]
     return [
@@ -116,11 +134,14 @@ def scored_arms(
 
 
 def score_of(tables: Sequence[OutcomeTable], measure: str, k: int) -> CrossedMean:
-    """One arm's mean over benchmarks, seeds and problems."""
+    """Return one arm's mean of Mean@K or Pass@k over benchmarks, seeds and problems.
+
+    `tables` contains the arm's outcomes on each benchmark.
+    """
     clusters = [table.cluster_P for table in tables]
     return crossed_mean([values_of(table, measure, k) for table in tables], clusters=clusters, limits=SHARES)
 
 
-def values_of(table: OutcomeTable, measure: str, k: int) -> Values:
-    """Mean@K or Pass@k by run and problem [S, P]."""
+def values_of(table: OutcomeTable, measure: str, k: int) -> Floats:
+    """Return Mean@K or Pass@k by run and problem [S, P]."""
     return table.mean_at_k() if measure == MEAN else table.pass_at(k)

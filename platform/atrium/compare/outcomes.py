@@ -1,9 +1,9 @@
-"""From run folders to outcomes: what each run's checkpoint did on each problem of a benchmark.
+"""Outcomes from run directories: the answers of each run's checkpoint to each problem of a benchmark.
 
-An evaluation's Parquet file holds a row per problem and sample; `read_answers` counts them. `evaluations_at`
-says which of a run's evaluations a comparison uses: its last, or the one at equal steps, equal generated
-tokens or equal wall-clock, and never the one before training. `outcome_table` lines runs up on the problems
-that all of them answered.
+An evaluation's Parquet file has a row per problem and sample; `read_answers` counts correct answers.
+`evaluations_at` selects the evaluation of each run that a comparison uses: the last one, or the one at equal
+steps, equal generated tokens or equal training time. The evaluation before training is never used.
+`outcome_table` restricts runs to the problems that all of them answered.
 
 Axes: S seeds (one run each), P problems, K samples per problem.
 """
@@ -23,22 +23,21 @@ from numpy.typing import NDArray
 
 from atrium.base.errors import RunFolderError
 from atrium.base.recorded import read_object
-from atrium.base.records import CLUSTER
+from atrium.base.records import CLUSTER, Floats
 from atrium.base.seeding import derive_seed
 from atrium.base.texts import TEXT_ID, text_key
 from atrium.compare.curve_index import recorded_curves
-from atrium.compare.curves import Axis, at_steps
+from atrium.compare.curves import XAxis, at_steps
 from atrium.runs.layout import IMPORTED
 from atrium.runs.reader import EvaluationPoint, read_evaluations
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.sample_files import read_samples
 from atrium.stats.clusters import cluster_numbers
-from atrium.stats.crossed import Values
 from atrium.stats.estimates import pass_at_k
 
 
 class At(StrEnum):
-    """At which point of training runs are compared."""
+    """The point of training at which runs are compared."""
 
     LAST = "last"
     STEPS = "steps"
@@ -52,14 +51,14 @@ AT_WORDS = {
     At.TOKENS: "at equal generated tokens",
     At.WALL_CLOCK: "at equal training time",
 }
-_AXES = {At.TOKENS: Axis.TOKENS, At.WALL_CLOCK: Axis.WALL_CLOCK}
+_AXES = {At.TOKENS: XAxis.TOKENS, At.WALL_CLOCK: XAxis.WALL_CLOCK}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """One checkpoint's answers on a benchmark: of `num_samples` per problem, how many were correct.
+    """Correct answers of one checkpoint on a benchmark, by problem id, out of `num_samples` per problem.
 
-    `clusters` names the cluster of each problem that has one, `path` the file of the answers.
+    `clusters` maps problems to the names of their clusters; `path` is the file with the answers.
     """
 
     benchmark: str
@@ -72,9 +71,9 @@ class Answers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeTable:
-    """Counts [S, P] of correct answers, out of K each; all runs answered these P problems.
+    """Counts [S, P] of correct answers out of K samples each; all runs answered these P problems.
 
-    `cluster_P` is the number of each problem's cluster, or None.
+    `cluster_P` is the number of each problem's cluster, or None without clusters.
     """
 
     benchmark: str
@@ -84,34 +83,36 @@ class OutcomeTable:
     cluster_P: NDArray[np.int64] | None = None
 
     def of_rows(self, rows: Sequence[int]) -> OutcomeTable:
-        """The table of some of the runs."""
+        """Return the table restricted to the runs in these rows."""
         samples = tuple(self.num_samples_S[row] for row in rows)
         return replace(self, num_correct_SP=self.num_correct_SP[list(rows)], num_samples_S=samples)
 
-    def mean_at_k(self) -> Values:
-        """Mean@K by run and problem [S, P]."""
-        shares_SP: Values = self.num_correct_SP / np.array(self.num_samples_S)[:, None]
+    def mean_at_k(self) -> Floats:
+        """Return Mean@K by run and problem [S, P]."""
+        shares_SP: Floats = self.num_correct_SP / np.array(self.num_samples_S)[:, None]
         return shares_SP
 
-    def pass_up_to(self, k: int) -> Values:
-        """Pass@j by run, problem and j = 1 to k [S, P, k]; `ValueError` where a run has fewer samples."""
+    def pass_up_to(self, k: int) -> Floats:
+        """Return Pass@j [S, P, k] for j = 1 to k; `ValueError` if a run has fewer than k samples."""
         if not 1 <= k <= min(self.num_samples_S):
-            raise ValueError(f"Pass@{k} needs 1 <= k <= {min(self.num_samples_S)}, the fewest samples")
+            raise ValueError(
+                f"k must be between 1 and {min(self.num_samples_S)}, the smallest number of samples, got {k}"
+            )
         counts = zip(self.num_correct_SP, self.num_samples_S, strict=True)
         return np.stack([pass_at_k(count_P, num)[:, :k] for count_P, num in counts])
 
-    def pass_at(self, k: int) -> Values:
-        """Pass@k by run and problem [S, P]; `ValueError` where a run has fewer than k samples."""
+    def pass_at(self, k: int) -> Floats:
+        """Return Pass@k by run and problem [S, P]; `ValueError` if a run has fewer than k samples."""
         return self.pass_up_to(k)[..., -1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedRun:
-    """A run's evaluations by benchmark, and what training had cost at each: tokens generated, seconds.
+    """A run's evaluations by benchmark, and the training cost at each: tokens generated, seconds.
 
-    `evaluations` of a run that trained leaves out step 0, which is no outcome of training. `cost` holds, for
-    each axis that the run recorded, the value at each evaluated step. The evaluations of a run that
-    `has_diverged` are those of the policy that it diverged to.
+    The `evaluations` of a trained run exclude step 0, which is not an outcome of training. `cost` contains,
+    for each cost that the run recorded, the value at each evaluated step. If `has_diverged` is set, the
+    evaluations are those of the policy that the run diverged to.
     """
 
     folder: RunFolder
@@ -121,9 +122,12 @@ class EvaluatedRun:
     has_diverged: bool = False
 
 
-def read_evaluated_run(folder: RunFolder) -> EvaluatedRun:
-    """The evaluations of a run, and their cost. Raises `OSError` where its files cannot be read."""
-    config, _ = read_object(folder.config_file)
+def read_evaluated_run(folder: RunFolder, config: Mapping[str, object] | None = None) -> EvaluatedRun:
+    """Return a run's evaluations and their cost. Raises `OSError` if its files cannot be read.
+
+    `config` contains the run's settings; if None, they are read from the run directory.
+    """
+    config = read_object(folder.config_file)[0] if config is None else config
     evaluations = read_evaluations(folder)
     steps = sorted({point.step for points in evaluations.values() for point in points})
     columns = recorded_curves(folder).columns
@@ -146,24 +150,25 @@ def read_evaluated_run(folder: RunFolder) -> EvaluatedRun:
 
 
 def evaluations_at(runs: Sequence[EvaluatedRun], benchmark: str, at: At) -> dict[str, int]:
-    """The evaluated step of each run that a comparison uses, by the run's name.
+    """Return the evaluated step of each run that a comparison uses, by run name.
 
-    At equal steps it is the largest that all runs evaluated. At equal tokens or wall-clock the budget is what
-    the cheapest run had spent at its last evaluation, and each run's evaluation nearest to it is used.
-    Raises `RunFolderError` where a run has no evaluation of the benchmark, or recorded no such cost.
+    At equal steps, it is the largest step at which all runs were evaluated. At equal tokens or training time,
+    the budget is the cost of the cheapest run at its last evaluation, and the step with the nearest cost is
+    used for each run. All runs must have been evaluated on the benchmark and have recorded the cost. Raises
+    `RunFolderError` if they share no evaluated step.
     """
-    steps = {run.folder.name: _steps(run, benchmark) for run in runs}
+    steps = {run.folder.name: [point.step for point in run.evaluations[benchmark]] for run in runs}
     if at is At.LAST:
         return {name: evaluated[-1] for name, evaluated in steps.items()}
     if at is At.STEPS:
         shared = set.intersection(*(set(evaluated) for evaluated in steps.values()))
         if not shared:
             raise RunFolderError(
-                f"there is no step after 0 at which all runs evaluated {benchmark}; compare them at the last "
-                "evaluation of each"
+                f"no step after 0 has an evaluation of {benchmark} in all runs; compare the runs at "
+                "their last evaluations"
             )
         return dict.fromkeys(steps, max(shared))
-    costs = {run.folder.name: _costs(run, benchmark, at) for run in runs}
+    costs = {run.folder.name: {step: run.cost[at][step] for step in steps[run.folder.name]} for run in runs}
     budget = min(max(by_step.values()) for by_step in costs.values())
     return {
         name: min(by_step, key=lambda step: (abs(by_step[step] - budget), step))
@@ -172,26 +177,27 @@ def evaluations_at(runs: Sequence[EvaluatedRun], benchmark: str, at: At) -> dict
 
 
 def read_answers(folder: RunFolder, benchmark: str, step: int) -> Answers:
-    """The answers that a run's evaluation at a step recorded, by problem.
+    """Return the recorded answers of a run's evaluation at a step, by problem.
 
-    Raises `RunFolderError` where the samples are missing or damaged, or problems differ in their number.
+    Raises `RunFolderError` if the samples are missing or damaged, or problems have different numbers of
+    samples.
     """
     path = folder.evaluation_path(benchmark, step)
     try:
         changed = path.stat().st_mtime_ns
     except OSError:
         raise RunFolderError(
-            f"{folder.name} has no samples of {benchmark} at step {step}; runs are compared problem by "
-            f"problem, so {path} is needed"
+            f"{folder.name} has no samples of {benchmark} at step {step}; restore {path}, or leave out "
+            "the run"
         ) from None
     return _read_answers(folder, benchmark, step, changed)
 
 
 def matched_by_text(answers: Sequence[Answers]) -> Sequence[Answers]:
-    """The answers with equal names for problems of equal text, where their ids do not say it.
+    """Return the answers with problems of equal text renamed to one id, if ids do not identify problems.
 
-    Ids count where all runs share some and none is an import without ids. A problem keeps the first id that a
-    run has for it; a text that a run has twice matches nothing.
+    Ids identify problems if all runs share some ids and no run was imported without ids. A problem gets the
+    first id that a run has for it; a text that occurs twice in a run is not matched.
     """
     ids = [set(one.num_correct) for one in answers]
     is_named = not any(name.startswith(TEXT_ID) for own in ids for name in own)
@@ -213,7 +219,7 @@ def matched_by_text(answers: Sequence[Answers]) -> Sequence[Answers]:
 
 
 def _text_keys(path: Path) -> dict[str, str]:
-    """The key of each problem's text, of texts that only one problem has."""
+    """Return the text key of each problem by id, without texts that several problems share."""
     questions = {
         str(row["problem_id"]): text_key(row["question"])
         for row in read_samples(path, ["problem_id", "question"])
@@ -224,15 +230,17 @@ def _text_keys(path: Path) -> dict[str, str]:
 
 
 def outcome_table(answers: Sequence[Answers]) -> OutcomeTable:
-    """Runs lined up on the problems that all of them answered, in the first run's order.
+    """Return the outcomes of runs on the problems that all of them answered, in the first run's order.
 
     The cluster of a problem is that of the first run that recorded one.
 
-    Raises `RunFolderError` where they share no problem.
+    Raises `RunFolderError` if the runs share no problem.
     """
     shared = set.intersection(*(set(one.num_correct) for one in answers))
     if not shared:
-        raise RunFolderError(f"the runs share no problem of {answers[0].benchmark}")
+        raise RunFolderError(
+            f"the runs share no problem of {answers[0].benchmark}; choose runs with the same problems"
+        )
     problem_ids = tuple(name for name in answers[0].num_correct if name in shared)
     return OutcomeTable(
         benchmark=answers[0].benchmark,
@@ -246,10 +254,11 @@ def outcome_table(answers: Sequence[Answers]) -> OutcomeTable:
 
 
 def common_answers(tables: Mapping[str, OutcomeTable]) -> tuple[int, dict[str, NDArray[np.int64]]]:
-    """How many answers per problem all arms have, and how many of so many each arm has correct [P].
+    """Return a common number of answers per problem, and how many of them are correct, by arm [P].
 
-    An arm with more seeds or samples has more chances to be wrong once. Of its answers as many are drawn as
-    the smallest number of any arm, by a key of benchmark and problem, so that a draw never changes.
+    The common number is the smallest of any arm, since an arm with more seeds or samples has more chances
+    of a wrong answer. Equally many answers are drawn from each arm, with a random seed derived from
+    benchmark and problem, so that the draw is reproducible.
     """
     num_answers = min(sum(table.num_samples_S) for table in tables.values())
     return num_answers, {name: _drawn(table, num_answers) for name, table in tables.items()}
@@ -282,7 +291,9 @@ def _read_answers(folder: RunFolder, benchmark: str, step: int, _changed: int) -
         num_samples[name] = num_samples.get(name, 0) + 1
         num_correct[name] = num_correct.get(name, 0) + (row.get("is_correct") is True)
     if len(set(num_samples.values())) != 1:
-        raise RunFolderError(f"{path}: problems have different numbers of samples, or there are none")
+        raise RunFolderError(
+            f"{path} must contain the same number of samples, at least one, for each problem; evaluate again"
+        )
     return Answers(
         benchmark=benchmark,
         step=step,
@@ -294,7 +305,7 @@ def _read_answers(folder: RunFolder, benchmark: str, step: int, _changed: int) -
 
 
 def _cluster(metadata: object) -> str | None:
-    """The cluster that a problem's metadata, which are JSON, name."""
+    """Return the cluster of a problem from its JSON metadata, or None."""
     if not isinstance(metadata, str) or f'"{CLUSTER}"' not in metadata:
         return None
     try:
@@ -302,17 +313,3 @@ def _cluster(metadata: object) -> str | None:
     except (ValueError, AttributeError):
         return None
     return None if value is None else str(value)
-
-
-def _steps(run: EvaluatedRun, benchmark: str) -> list[int]:
-    points = run.evaluations.get(benchmark)
-    if not points:
-        raise RunFolderError(f"{run.folder.name} has no evaluation of {benchmark} that counts")
-    return [point.step for point in points]
-
-
-def _costs(run: EvaluatedRun, benchmark: str, at: At) -> dict[int, float]:
-    recorded = run.cost.get(at)
-    if recorded is None:
-        raise RunFolderError(f"{run.folder.name} did not record what a comparison {AT_WORDS[at]} needs")
-    return {step: recorded[step] for step in _steps(run, benchmark)}

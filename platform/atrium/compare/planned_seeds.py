@@ -1,8 +1,8 @@
-"""A planned number of seeds, and the looks at which a verdict is given before all of them are in.
+"""Planned numbers of seeds, and planned looks: interim verdicts before all seeds are finished.
 
-Testing after each new seed until a verdict appears finds differences between equal methods. A plan that was
-recorded before the first run says when verdicts are given: once, at the planned number of seeds, or at J
-looks at the level alpha / J each. Reading runs only counts seeds; nothing is written.
+Testing after each new seed until a verdict appears finds differences between equal methods. A plan that is
+recorded before the first run fixes when verdicts are given: once, at the planned number of seeds, or at J
+looks with the level alpha / J each. This module only reads runs and counts seeds.
 """
 
 from __future__ import annotations
@@ -17,29 +17,32 @@ from atrium.runs.find import started
 from atrium.runs.run_folder import RunFolder
 
 NOT_PLANNED = (
-    "number of seeds not planned: if tested after every new seed, up to 16 % of equal methods are called "
-    "different by ten seeds"
+    "the number of seeds was not fixed in advance; stopping when a result looks good raises false verdicts "
+    "from 5 % to up to 16 % in ten seeds"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedPlan:
-    """A number of seeds per arm, and the numbers of seeds at which verdicts are given; the last is all."""
+    """A planned number of seeds per arm, and the numbers of seeds at which verdicts are given (looks).
+
+    The last look is at all planned seeds.
+    """
 
     num_seeds: int
     looks: tuple[int, ...] = ()
 
     @property
     def all_looks(self) -> tuple[int, ...]:
-        """The looks, or the one at the end."""
+        """The planned looks in seeds per arm; without any, one look at all planned seeds."""
         return self.looks or (self.num_seeds,)
 
     def look(self, num_in: int) -> int | None:
-        """How many seeds per arm the latest look is over, with `num_in` in; None before the first."""
+        """Return the latest look, in seeds per arm, after `num_in` finished seeds; None before the first."""
         return max((look for look in self.all_looks if look <= num_in), default=None)
 
     def words(self, num_in: int) -> str:
-        """`3 of 5 planned seeds`."""
+        """Return the progress in words: `3 of 5 planned seeds`."""
         return f"{min(num_in, self.num_seeds)} of {self.num_seeds} planned seeds"
 
 
@@ -47,8 +50,8 @@ class SeedPlan:
 class PlannedArms:
     """The planned runs of all arms: available (`arms`) and `missing`; and the runs `beyond` the plan.
 
-    `num_in` is the smallest number of available planned seeds of any arm. Without a plan, `arms` contains
-    all runs and `plan` is None.
+    `num_in` is the smallest number of available planned seeds of any arm. Without a plan, `arms` contains all
+    runs and `plan` is None.
     """
 
     arms: tuple[Arm, ...]
@@ -59,27 +62,30 @@ class PlannedArms:
 
     @property
     def look(self) -> int | None:
-        """The number of seeds of the latest look; None before the first, and without a plan."""
+        """The number of seeds per arm at the latest look; None before the first look and without a plan."""
         return None if self.plan is None else self.plan.look(self.num_in)
 
     @property
     def is_early(self) -> bool:
-        """Whether fewer seeds are in than the first look has: estimates are shown without intervals."""
+        """Whether the first look is still ahead, so that estimates are shown without intervals."""
         return self.plan is not None and self.look is None
 
     @property
     def num_looks(self) -> int:
-        """Between how many looks the level is divided."""
+        """The number of looks by which the level alpha is divided."""
         return 1 if self.plan is None else len(self.plan.all_looks)
 
     def at_look(self) -> PlannedArms:
-        """The runs that the verdict is over: the first of each arm, as many as the latest look has."""
+        """Return the runs that the verdict uses: each arm's first runs, as many as the latest look needs.
+
+        Before the first look and without a plan, these are all runs.
+        """
         return self if self.look is None else replace(_first(self, self.look), num_in=self.num_in)
 
     def words(self) -> str:
-        """The line beside the verdicts."""
+        """Return the plan's progress as a line, which is shown beside the verdicts; empty without a plan."""
         if self.plan is None:
-            return NOT_PLANNED
+            return ""
         if self.look is None or not self.plan.looks:
             return self.plan.words(self.num_in)
         looks = ", ".join(map(str, self.plan.looks))
@@ -87,7 +93,10 @@ class PlannedArms:
 
 
 def planned_arms(arms: Sequence[Arm], missing: Mapping[str, tuple[MissingRun, ...]]) -> PlannedArms:
-    """Apply the plan that the run which began first records; runs beyond it do not count for a verdict."""
+    """Return the arms restricted to the runs of the plan, which the earliest run recorded.
+
+    `missing` contains each arm's runs without an outcome. Runs beyond the plan do not count for a verdict.
+    """
     folders = [folder for arm in arms for folder in arm.runs.values()]
     folders += [run.folder for runs in missing.values() for run in runs]
     plan = _recorded_plan(min(folders, key=_by_start))
@@ -107,9 +116,10 @@ def _recorded_plan(folder: RunFolder) -> SeedPlan | None:
 
 
 def _first(planned: PlannedArms, num: int) -> PlannedArms:
-    """Each arm's first `num` runs by when they began, which no outcome can influence; missing ones count.
+    """Return each arm's first `num` runs by start time, missing ones included.
 
-    An arm keeps all of its runs where the first ones are all missing.
+    No outcome can influence the start times. If the first runs of an arm are all missing, the arm keeps all
+    of its runs.
     """
     arms, missing, beyond, num_in = [], {}, {}, num
     for arm in planned.arms:

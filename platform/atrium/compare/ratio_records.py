@@ -1,15 +1,14 @@
-"""The distributions of ratios that a run recorded, a line of `ratios.jsonl` per step; long files in part."""
+"""Token counts from `ratios.jsonl`, which contains a distribution of importance ratios per training step."""
 
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
 from atrium.base.json_lines import decode_line
-from atrium.base.plain_files import MAX_LINES_BYTES, read_plain
+from atrium.base.plain_files import MAX_LINES_BYTES, cached_while_unchanged, read_plain
 from atrium.compare.trust_region import RatioCounts, counts_of_record, evenly_chosen, no_counts
 
 _MAX_LINES = 300
@@ -17,18 +16,18 @@ _STEP = re.compile(rb'\{"step":(\d{1,15})[,}]')
 
 
 def ratios_of(path: Path, step: int | None = None, *, until: int | None = None) -> RatioCounts | None:
-    """The counts of a step, or of at most 300 evenly spread steps (`until` one) together; None if none."""
+    """Return a run's token counts by ratio at `step`, by default summed over steps; None if there are none.
+
+    At most 300 evenly spaced steps are summed. Steps after `until` are excluded.
+    """
     try:
-        stat = path.stat()
-        return _read_counts(str(path), step, until, stat.st_mtime_ns, stat.st_size)
+        return _read_counts(path, step, until)
     except OSError:
         return None
 
 
-@lru_cache(maxsize=256)
-def _read_counts(
-    path: str, step: int | None, until: int | None, _modified: int, _size: int
-) -> RatioCounts | None:
+@cached_while_unchanged(256)
+def _read_counts(path: Path, step: int | None, until: int | None) -> RatioCounts | None:
     data = read_plain(path, MAX_LINES_BYTES)
     ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n")).tolist()
     starts = [0, *(end + 1 for end in ends[:-1])]

@@ -1,4 +1,4 @@
-"""The figures of one run as data: its evaluations, reward, entropy, length, clip shares; scores against k."""
+"""The figures of one run as data: evaluations, reward, entropy, length, clipped shares; scores against k."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ _BLUE, _ORANGE, _GREEN, _PURPLE = range(4)
 
 
 def run_pictures(folder: RunFolder) -> list[Picture]:
-    """All panels in one picture, `curves`, and each as a picture of its own.
+    """Return all panels in one picture, `curves`, and each panel as a picture of its own.
 
-    A quantity that the run did not record is named as missing in its place. Raises `OSError` where a file
-    cannot be read.
+    The panel of a quantity that was not recorded says so. Raises `OSError` if a file cannot be read.
     """
     config, _ = read_object(folder.config_file)
     experiment = f"experiment {folder.path.absolute().parent.name}"
@@ -47,7 +46,7 @@ def run_pictures(folder: RunFolder) -> list[Picture]:
 
 
 def _panels(metrics: MetricTable) -> tuple[Lines, ...]:
-    """The panels of what each step recorded."""
+    """Return the panels of reward, policy entropy, completion length and clipped tokens by step."""
     nats, tokens = Axis(title="nats per token", low=0.0), Axis(title="tokens", low=0.0)
     cut = Axis(title="share of tokens, %", unit="share", low=0.0)
     parts = part_means(metrics.columns)
@@ -70,7 +69,7 @@ def _panels(metrics: MetricTable) -> tuple[Lines, ...]:
 def _panel(
     metrics: MetricTable, key: str, title: str, y: Axis, quantities: Sequence[tuple[Quantity, str, int]]
 ) -> Lines:
-    """Quantities by step, faint, under their moving mean where there are many steps."""
+    """Return a panel of quantities by step; from 20 steps on, faint lines with a thick moving mean."""
     num = len(metrics.steps)
     width = max(num // 20, 3) | 1  # odd, so that the mean is centered
     series: list[Series] = []
@@ -85,12 +84,12 @@ def _panel(
         series.append(Series(name="", x=x, y=y_N, place=place, dash="solid", is_faint=True))
         smooth = tuple(moving_mean(values, width).tolist())
         series.append(Series(name=name, x=x, y=smooth, place=place, dash="solid"))
-    caption = f"thick: mean of {width} steps" if series and num >= _FEW_STEPS else ""
+    caption = f"thick: moving mean of {width} steps" if series and num >= _FEW_STEPS else ""
     return Lines(key=key, title=title, caption=caption, x=_STEPS, y=y, series=tuple(series))
 
 
 def _evaluations(evaluations: Mapping[str, Sequence[EvaluationPoint]]) -> Lines:
-    """Mean@K with its interval, a band along a curve or whiskers at two points, and Pass@K."""
+    """Return Mean@K with its interval (a band, or whiskers for at most two points) and Pass@K by step."""
     ks = {point.k for points in evaluations.values() for point in points}
     k = "K" if len(ks) != 1 or None in ks else str(ks.pop())
     series: list[Series] = []
@@ -100,7 +99,7 @@ def _evaluations(evaluations: Mapping[str, Sequence[EvaluationPoint]]) -> Lines:
         is_line = len(points) > 2  # between two points nothing was measured
         series.append(
             Series(
-                name=f"{benchmark}, Mean@{k} with 95 % over problems",
+                name=f"{benchmark}, Mean@{k} with 95 % interval over problems",
                 x=x,
                 y=tuple(point.mean_at_k for point in points),
                 low=tuple(low for low, _ in spans),
@@ -127,9 +126,9 @@ def _evaluations(evaluations: Mapping[str, Sequence[EvaluationPoint]]) -> Lines:
 
 
 def evaluation_pictures(folder: RunFolder) -> list[Picture]:
-    """The latest evaluation of each benchmark against k, as recorded: nothing is estimated here.
+    """Return a picture per benchmark: the recorded scores of its latest evaluation against k.
 
-    Evaluations of one sample per problem have no curve and are left out.
+    Evaluations with one sample per problem have no curve and are left out.
     """
     latest = [points[-1] for points in read_evaluations(folder).values()]
     return [
@@ -142,9 +141,9 @@ def evaluation_pictures(folder: RunFolder) -> list[Picture]:
 
 
 def evaluation_figure(point: EvaluationPoint) -> Lines:
-    """Mean@k, Pass@k and Pass^k for k = 1..K, with 95 % intervals over problems where recorded.
+    """Return Mean@k, Pass@k and Pass^k for k = 1..K, with recorded 95 % intervals over problems.
 
-    Mean@k of more samples is the same quantity with less noise; Pass@k grows with k, and Pass^k falls.
+    More samples reduce only the noise of Mean@k; Pass@k increases with k, and Pass^k decreases.
     """
     results, k = point.results, point.k or 1
     num = "" if point.num_problems is None else f", {counted(point.num_problems, 'problem')}"
@@ -168,7 +167,10 @@ def evaluation_figure(point: EvaluationPoint) -> Lines:
 
 
 def _over_k(results: Mapping[str, object], label: str, by_k: str, place: int) -> list[Series]:
-    """A curve over k, and whiskers over problems at the k that have them."""
+    """Return the curve of a score against k, and whiskers where intervals over problems are recorded.
+
+    `by_k` is the score's key in the recorded results, such as `pass_at`.
+    """
     found = []
     for k, value in mapping_at(results, by_k).items():
         share = as_finite(value)
@@ -198,7 +200,7 @@ def _whiskers(found: Sequence[tuple[int, float, tuple[float, float]]], place: in
 
 
 def _numbers(results: Mapping[str, object], key: str) -> list[float]:
-    """The list of numbers under a dotted key, empty where there is none."""
+    """Return the list of numbers under a dotted key; empty if there is none."""
     value = setting(results, key)
     if not isinstance(value, list | tuple):
         return []

@@ -1,4 +1,4 @@
-"""A run's settings as flat text, so that runs can be told apart, filtered and grouped by any of them."""
+"""Settings of runs as flat text: the keys in which runs differ, and labels made of their values."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def _dots(key: str) -> list[int]:
 
 @lru_cache(maxsize=64)
 def _sections(keys: tuple[str, ...]) -> frozenset[str]:
-    """The sections that contain the keys; most runs have the same keys."""
+    """Return the dotted names of all sections that contain the keys; cached, as most runs share keys."""
     return frozenset(key[:place] for key in keys for place in _dots(key))
 
 
 def differing(runs: Sequence[Settings]) -> list[str]:
-    """The keys in which the runs differ, in the order in which they first appear.
+    """Return the keys in which the runs differ, in the order in which they first appear.
 
-    Where a run has a value in place of a section, a section in place of a value, or a section of another
-    kind, all keys of the section differ. A setting that a run does not record otherwise, such as one that
-    another version introduced, is no difference.
+    If a run has a value instead of a section, a section instead of a value, or a section of another kind, all
+    keys of the section differ. Another setting that a run does not record, such as one introduced by a later
+    version, is not a difference.
     """
     shapes = [tuple(run) for run in runs]
     known = dict.fromkeys(shapes)
@@ -47,7 +47,7 @@ def differing(runs: Sequence[Settings]) -> list[str]:
 
 
 def _is_elsewhere(key: str, runs: Sequence[Settings], sections: Sequence[frozenset[str]]) -> bool:
-    """Whether a run without this key has something else in its place; linear in the number of runs."""
+    """Whether a run without this key has another value or section in its place."""
     kind = f"{key.rpartition('.')[0]}.kind"
     kinds = {run.get(kind) for run in runs if key in run}
     parents = [key[:place] for place in _dots(key)]
@@ -59,14 +59,14 @@ def _is_elsewhere(key: str, runs: Sequence[Settings], sections: Sequence[frozens
 
 
 def method_keys(runs: Sequence[Settings], *, at_last_step: bool = False) -> list[str]:
-    """The keys in which the runs' methods differ; their lengths count where each is taken `at_last_step`."""
+    """Return the keys in which the runs' methods differ, with the run length if `at_last_step` is set."""
     return [key for key in differing(runs) if tells_methods_apart(key, at_last_step=at_last_step)]
 
 
 def labels(keys: Sequence[str], groups: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
-    """A label for the values that each group has of the keys, as short as tells all groups apart.
+    """Return the shortest labels that distinguish all groups by their values of the keys.
 
-    What a group lacks goes unsaid and numbers have four digits, unless two groups would then be called alike.
+    Absent values are omitted and numbers have four digits, unless two groups would then have equal labels.
     """
     told = list(dict.fromkeys(groups))
     for is_short in (True, False):
@@ -77,18 +77,22 @@ def labels(keys: Sequence[str], groups: Iterable[tuple[str, ...]]) -> dict[tuple
 
 
 def label(keys: Sequence[str], values: Sequence[str], *, is_short: bool = False) -> str:
-    """Words say what they are; numbers and such get the last part of their key: `atr · delta 0.02`."""
+    """Return a label such as `atr · delta 0.02`.
+
+    Values that are not words follow the last part of their key. With `is_short`, absent values are omitted
+    and numbers have at most four digits.
+    """
     parts = [
         value if _is_word(value) else f"{key.rpartition('.')[2]} {short_number(value) if is_short else value}"
         for key, value in zip(keys, values, strict=True)
         if not (is_short and value == ABSENT)
     ]
-    # algorithm.name `atr` and its kinds often repeat one word; once is enough.
+    # algorithm.name and the kinds of its parts often repeat one word, such as `atr`.
     return " · ".join(dict.fromkeys(parts)) or "all runs"
 
 
 def short_number(value: str) -> str:
-    """A number as people write it: `3e-4`, `0.02314`; anything else, and whole numbers, as they are.
+    """Format a number as people write it: `3e-4`, `0.02314`; whole numbers and other text are unchanged.
 
     >>> [short_number(text) for text in ("0.0003", "0.023143551", "1e-05", "0.2", "512", "kl3")]
     ['3e-4', '0.02314', '1e-5', '0.2', '512', 'kl3']

@@ -1,4 +1,4 @@
-"""What a comparison says of training: rewards, outcomes of curves, and how old batches were."""
+"""The part of a comparison about training: mean rewards, and tables of curve outcomes and staleness."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from atrium.base.metrics import (
     STALENESS_STEPS,
     Quantity,
 )
+from atrium.base.records import Floats
 from atrium.compare.arms import Arm
 from atrium.compare.curve_contrasts import CurveContrast, contrast_arms, curve_value
 from atrium.compare.curve_index import recorded_curves
-from atrium.compare.curves import Axis, Band, GroupCurve, axis_values, curve, group_curve
-from atrium.document.document import Cell, Column, Estimate, Row, Table, Unit, Value
+from atrium.compare.curves import Band, GroupCurve, XAxis, axis_values, curve, group_curve
+from atrium.document.document import Cell, Estimate, Row, Table, Unit, Value, plain_table
 from atrium.runs.curve_outcomes import Area, CurveOutcome
 from atrium.runs.run_folder import RunFolder
-from atrium.stats.crossed import Values
 
 if TYPE_CHECKING:
     from atrium.stats.ceilings import CeilingFit
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 _AGE: tuple[tuple[Quantity, str, Unit], ...] = (
     (STALENESS_STEPS, "age of a batch, steps", ""),
     (KL_BEFORE_UPDATE, "KL before the update, nats", ""),
-    (OUTSIDE_BEFORE_UPDATE_FRAC, "outside the window before it, %", "share"),
+    (OUTSIDE_BEFORE_UPDATE_FRAC, "outside the window before the update, %", "share"),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """Each arm's mean reward by step with the range over its seeds, None where none recorded it; tables."""
+    """Each arm's mean reward with the range over its seeds (None if not recorded), and tables on training."""
 
     rewards: dict[str, GroupCurve | None]
     tables: tuple[Table, ...]
@@ -51,10 +51,10 @@ def read_training(
     outcomes: Sequence[CurveOutcome] = (),
     ceilings_of: Sequence[str] = (),
 ) -> Training:
-    """What the runs of the arms recorded while they trained; differences with intervals or without.
+    """Return the training rewards and tables of the arms; differences have intervals if `has_intervals`.
 
-    `outcomes` and `ceilings_of` are outcomes of curves, and metrics whose ceiling is estimated, that were
-    asked for. Raises `ConfigError` where a run lacks one.
+    `outcomes` are the requested outcomes of curves; `ceilings_of` are the metrics whose ceilings are
+    estimated. Raises `ConfigError` if a run lacks an outcome.
     """
     wanted = [
         *(outcome_table(arms, one, has_intervals=has_intervals) for one in outcomes),
@@ -63,7 +63,7 @@ def read_training(
     columns = {arm.name: [recorded_curves(arm.runs[seed]).columns for seed in arm.seeds] for arm in arms}
     rewards = {}
     for name, of_seeds in columns.items():
-        found = [(axis_values(one, Axis.STEP), one.get(REWARD.name)) for one in of_seeds]
+        found = [(axis_values(one, XAxis.STEP), one.get(REWARD.name)) for one in of_seeds]
         drawn = [curve(x, y) for x, y in found if x is not None and y is not None]
         rewards[name] = group_curve(drawn, Band.RANGE)
     tables = (*wanted, *_areas(arms, rewards, has_intervals=has_intervals), *_staleness(columns))
@@ -71,7 +71,10 @@ def read_training(
 
 
 def _areas(arms: Sequence[Arm], rewards: dict[str, GroupCurve | None], *, has_intervals: bool) -> list[Table]:
-    """The mean reward over the steps that all runs have; nothing where a run recorded no reward at one."""
+    """Return the table of the mean reward of each arm over the steps that all runs recorded.
+
+    Empty if some run lacks the reward of a step.
+    """
     known = [one for one in rewards.values() if one is not None]
     whole = [one.x[one.num_runs == len(arm.seeds)] for one, arm in zip(known, arms, strict=False)]
     if len(known) < len(arms) or not all(len(steps) > 1 for steps in whole):
@@ -83,10 +86,13 @@ def _areas(arms: Sequence[Arm], rewards: dict[str, GroupCurve | None], *, has_in
     return [outcome_table(arms, outcome, has_intervals=has_intervals)]
 
 
-def _staleness(columns: Mapping[str, Sequence[Mapping[str, Values]]]) -> list[Table]:
-    """How old batches were, and what that had done before the first update; nothing where none lagged."""
+def _staleness(columns: Mapping[str, Sequence[Mapping[str, Floats]]]) -> list[Table]:
+    """Return the table of the mean age of batches in steps, and of its effects before the first update.
 
-    def mean(of_seeds: Sequence[Mapping[str, Values]], quantity: Quantity) -> float | None:
+    Empty if no batch is older than the current step. `columns` contains the curves of each seed by arm.
+    """
+
+    def mean(of_seeds: Sequence[Mapping[str, Floats]], quantity: Quantity) -> float | None:
         found = [one[quantity.name] for one in of_seeds if quantity.name in one]
         finite = np.concatenate([values[np.isfinite(values)] for values in found]) if found else np.zeros(0)
         return float(finite.mean()) if len(finite) else None
@@ -98,19 +104,19 @@ def _staleness(columns: Mapping[str, Sequence[Mapping[str, Values]]]) -> list[Ta
         for name, of_seeds in columns.items()
     )
     return [
-        Table(
+        plain_table(
+            "Staleness, means over steps and seeds",
+            ("arm", *(title for _, title, _ in _AGE)),
+            rows,
             key="staleness",
-            title="Staleness, means over steps and seeds",
-            columns=tuple(map(Column, ("arm", *(title for _, title, _ in _AGE)))),
-            rows=tuple(rows),
         )
     ]
 
 
 def outcome_table(arms: Sequence[Arm], outcome: CurveOutcome, *, has_intervals: bool) -> Table:
-    """Each arm's mean of an outcome over seeds, and its difference from the first arm.
+    """Return each arm's mean of an outcome over seeds, and its difference from the first arm.
 
-    Raises `ConfigError` where a run does not have the outcome: no run is left out for that.
+    Raises `ConfigError` if a run lacks the outcome, since leaving the run out would bias the mean.
     """
     values = {arm.name: _values(arm, outcome) for arm in arms}
     compared = contrast_arms(values)
@@ -119,13 +125,13 @@ def outcome_table(arms: Sequence[Arm], outcome: CurveOutcome, *, has_intervals: 
         contrast, seeds = compared.get(name, (None, None))
         mean = Value(float(np.mean(list(value_by_seed.values()))))
         cells = _contrast_cells(contrast, has_intervals)
-        rows.append(Row((name, len(value_by_seed), mean, *cells, seeds)))
+        rows.append((name, len(value_by_seed), mean, *cells, seeds))
     titles = ("arm", "seeds", "mean", "difference", "interval over seeds", "compared seeds")
-    return Table(
+    return plain_table(
+        f"Training: {outcome.words}, against {arms[0].name}{_together(len(compared))}",
+        titles,
+        rows,
         key=f"outcome/{outcome.metric}",
-        title=f"Training: {outcome.words}, against {arms[0].name}{_together(len(compared))}",
-        columns=tuple(map(Column, titles)),
-        rows=tuple(rows),
     )
 
 
@@ -135,17 +141,18 @@ def _values(arm: Arm, outcome: CurveOutcome) -> dict[int, float]:
         value = curve_value(arm.runs[seed], outcome)
         if value is None:
             raise ConfigError(
-                f"{arm.runs[seed].name} has no {outcome.words}: it did not record {outcome.metric} at all "
-                "these steps; choose another metric or --until, or leave the run out"
+                f"{arm.runs[seed].name} has no {outcome.words}, since it did not record {outcome.metric} "
+                "at every step; choose another metric or --until, or leave out the run"
             )
         found[seed] = value
     return found
 
 
 def ceiling_table(arms: Sequence[Arm], metric: str, *, has_intervals: bool) -> Table:
-    """How many curves show their ceiling; where all do, ceilings and the tokens at half way, compared.
+    """Return the table of ceilings of learning curves, with differences from the first arm if all are known.
 
-    Every run's curve of the metric is fitted against the tokens generated.
+    Each run's curve of the metric is fitted against the number of tokens generated. The efficiency is the
+    number of tokens at half of the rise.
     """
     fits = {arm.name: {seed: _known_fit(arm.runs[seed], metric) for seed in arm.seeds} for arm in arms}
 
@@ -162,43 +169,41 @@ def ceiling_table(arms: Sequence[Arm], metric: str, *, has_intervals: bool) -> T
     rows = []
     for name, fit_by_seed in fits.items():
         known = [fit for fit in fit_by_seed.values() if fit is not None]
-        middle: tuple[Cell, Cell] = ("not known", "not known")
+        middle: tuple[Cell, Cell] = ("unknown", "unknown")
         if known:
             ceiling = float(np.mean([fit.ceiling for fit in known]))
             midpoint = math.exp(np.mean([math.log(fit.midpoint) for fit in known]))
             middle = (Value(ceiling), Value(midpoint, "count"))
         contrast, seeds = ceilings.get(name, (None, None))
         rows.append(
-            Row(
-                (
-                    name,
-                    f"{len(known)} of {len(fit_by_seed)}",
-                    middle[0],
-                    *_contrast_cells(contrast, has_intervals),
-                    middle[1],
-                    *_ratio_cells(log_midpoints.get(name, (None, None))[0], has_intervals),
-                    seeds,
-                )
+            (
+                name,
+                f"{len(known)} of {len(fit_by_seed)}",
+                middle[0],
+                *_contrast_cells(contrast, has_intervals),
+                middle[1],
+                *_ratio_cells(log_midpoints.get(name, (None, None))[0], has_intervals),
+                seeds,
             )
         )
-    titles = ["arm", "curves that show a ceiling", "ceiling", "difference", "interval"]
-    titles += ["tokens at half way", "ratio", "its interval", "compared seeds"]
-    return Table(
+    titles = ["arm", "curves with a ceiling", "ceiling", "difference", "interval"]
+    titles += ["tokens at half of the rise", "ratio", "interval of the ratio", "compared seeds"]
+    return plain_table(
+        f"Learning curve of {metric} by tokens, fitted per seed: ceiling, and tokens at half of the "
+        f"rise, against {arms[0].name}{_together(len(arms) - 1)}",
+        titles,
+        rows,
         key=f"ceiling/{metric}",
-        title=f"Learning curve of {metric} by tokens, fitted per seed: its ceiling, and the tokens at "
-        f"half way, against {arms[0].name}{_together(len(arms) - 1)}",
-        columns=tuple(map(Column, titles)),
-        rows=tuple(rows),
     )
 
 
 def _known_fit(run: RunFolder, metric: str) -> CeilingFit | None:
-    """The fit of a run's curve; None where it does not show its ceiling.
+    """Return the fit of a run's curve; None if the curve does not determine its ceiling.
 
-    A step's score is that of the policy before the step's tokens were spent.
+    A step's score belongs to the policy before this step, so its x-value is the tokens of earlier steps.
     """
     columns = recorded_curves(run).columns
-    tokens_N, score_N = axis_values(columns, Axis.TOKENS), columns.get(metric)
+    tokens_N, score_N = axis_values(columns, XAxis.TOKENS), columns.get(metric)
     if tokens_N is None or score_N is None or not len(score_N):
         return None
     from atrium.stats.ceilings import fit_ceiling  # scipy.optimize
@@ -216,7 +221,7 @@ def _contrast_cells(contrast: CurveContrast | None, has_interval: bool) -> tuple
 
 
 def _ratio_cells(contrast: CurveContrast | None, has_interval: bool) -> tuple[Cell, Cell]:
-    """The ratio of a difference of logarithms, and its interval."""
+    """Return the table cells of a ratio and its interval, from a difference of natural logarithms."""
     if contrast is None:
         return None, None
     ends = contrast.interval if has_interval else None

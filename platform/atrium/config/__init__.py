@@ -1,1 +1,1 @@
-"""Typed, validated configuration and its composition by Hydra; never imports torch."""
+"""Typed, validated configuration, and its composition by Hydra; without torch."""

@@ -1,7 +1,7 @@
 """Composition of YAML files and command-line overrides into a validated `RunConfig`, by Hydra.
 
-Every failure is a `ConfigError` of one line. Hydra's composition runs no code that a configuration names, and
-Hydra's own node is checked before Hydra acts on it.
+Every failure is a `ConfigError` with a one-line message. A configuration cannot run code: names of code are
+errors, and Hydra's own settings (the node `hydra`) must have fixed values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import ValidationError
 from yaml import YAMLError
 
 from atrium.base.errors import ConfigError
@@ -25,7 +24,7 @@ from atrium.config.consistency import check_consistency
 from atrium.config.earlier import upgraded
 from atrium.config.files import CONFIG_NAME, LOCAL, check_method_name, conf_folder, parse_yaml, read_groups
 from atrium.config.machine import Machine, engine_choice, resolve_auto, this_machine
-from atrium.config.messages import config_error
+from atrium.config.messages import validate
 from atrium.config.nearest import shown
 from atrium.config.new_kinds import stale_keys, typed_kinds
 from atrium.config.overrides import (
@@ -37,7 +36,7 @@ from atrium.config.overrides import (
     parse_overrides,
 )
 from atrium.config.own_files import expand_files
-from atrium.config.scale import check_scale, choose_by_source, scale_notes
+from atrium.config.scale import check_scale, choose_by_model, scale_notes
 from atrium.config.schema import RunConfig
 from atrium.engines.settings import EngineSettings
 
@@ -65,7 +64,7 @@ _FIXED_HYDRA: Mapping[str, Any] = {
     "job.env_copy": [],
     "job.env_set": {},
 }
-"""Required values of Hydra's own node, so that no file makes it run code or write outside the runs."""
+"""Required values in the node `hydra`, so that no file makes Hydra run code or write outside `runs_dir`."""
 
 
 def compose(
@@ -73,8 +72,8 @@ def compose(
 ) -> RunConfig:
     """Return the configuration composed of the shipped files and `overrides`, validated and resolved.
 
-    `machine` is the machine for which `auto` is resolved; this machine by default. A group may name a user's
-    file by its path. For `trains` see `validated`.
+    Values of `auto` are resolved for `machine`, by default this machine. An override may select a user's file
+    by its path (`GROUP=PATH.yaml`). For `trains` see `validated`. Raises `ConfigError` for the first problem.
     """
     checked = check_overrides(overrides)
     config = config_from_hydra(_compose(overrides), machine=machine, trains=trains)
@@ -88,27 +87,31 @@ def compose_notes(config: RunConfig, overrides: Sequence[str]) -> list[str]:
 
 
 def leaves_engine_open(overrides: Sequence[str]) -> bool:
-    """Whether the files and overrides leave the engine, and with it its memory, to be chosen."""
+    """Return whether `rollout.engine` is `auto` after the composition of the files and overrides."""
     return bool(OmegaConf.select(_compose(overrides), "rollout.engine") == "auto")
 
 
 def check_overrides(lines: Sequence[str], *, allow_sweeps: bool = False) -> list[Override]:
-    """Parse overrides and run the checks that need no composition; raise `ConfigError` for an error."""
+    """Parse overrides, and run the checks that need no composition; raise `ConfigError` for a wrong override.
+
+    `allow_sweeps` allows several values per key, as in a multirun.
+    """
     groups = read_groups(conf_folder())
     return parse_overrides(expand_files(lines, groups), groups, allow_sweeps=allow_sweeps)
 
 
 def with_files(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with users' files replaced by their settings, as a run records them."""
+    """Return the arguments as a run records them: each user's file is replaced by its settings."""
     return expand_files(arguments, read_groups(conf_folder()))
 
 
 def composed_text(
     overrides: Sequence[str], which: str = "job", package: str | None = None, *, resolve: bool = False
 ) -> str:
-    """Return the composition of the files and `overrides` as YAML, with `auto` unresolved.
+    """Return the composition of the shipped files and `overrides` as YAML, with `auto` not resolved.
 
-    `which` is `job` for the settings of a run, `hydra` for Hydra's own, or `all`; `package` names a part.
+    `which` is `job` for the settings of a run, `hydra` for Hydra's own settings, or `all`. `package` is the
+    dotted key of the part to return, None for all. `resolve` resolves interpolations.
     """
     compose(overrides)  # so that mistakes give the same messages as when training
     composed = _compose(overrides)
@@ -118,7 +121,9 @@ def composed_text(
     if package not in (None, "_global_"):
         part, heading = OmegaConf.select(part, package), f"# @package {package}\n"
     if part is None:
-        raise ConfigError(f"--package {package}: unknown key; use one that --cfg {which} shows")
+        raise ConfigError(
+            f"--package {package}: unknown key; choose a key that `atrium train --cfg {which}` prints"
+        )
     if not OmegaConf.is_config(part):
         return f"{part}\n"
     return heading + OmegaConf.to_yaml(part, resolve=resolve)
@@ -127,7 +132,7 @@ def composed_text(
 def config_from_hydra(
     composed: DictConfig, *, machine: Machine | None = None, trains: bool = True
 ) -> RunConfig:
-    """Validate Hydra's composition; Hydra's own node, if present, is checked and removed."""
+    """Return the validated configuration of Hydra's composition; a node `hydra` is checked and left out."""
     raw = OmegaConf.to_container(composed, resolve=False)
     assert isinstance(raw, dict)
     if "hydra" in raw:
@@ -136,7 +141,7 @@ def config_from_hydra(
             text = (conf_folder() / "algorithm" / f"{method}.yaml").read_text(encoding="utf-8")
             check_method_name(method, parse_yaml(text))
     if "branch" in raw:
-        raise ConfigError("branch cannot be set; `--resume RUN@STEP` records it")
+        raise ConfigError("branch cannot be set; start a branch with `--resume RUN@STEP`, which records it")
     own = OmegaConf.masked_copy(composed, [str(key) for key in raw if key != "hydra"])
     _refuse_code_in(OmegaConf.to_container(own, resolve=False))
     machine = machine or this_machine()
@@ -144,31 +149,33 @@ def config_from_hydra(
 
 
 def to_json(config: RunConfig) -> str:
-    """Return the resolved configuration as complete JSON text, which `from_json` reads back unchanged."""
+    """Return all settings of a configuration as JSON text, which `from_json` reads back unchanged."""
     return json.dumps(config.model_dump(mode="json"), indent=2) + "\n"
 
 
 def from_json(text: str, *, trains: bool = True) -> RunConfig:
-    """Return the configuration that `to_json` wrote; `ConfigError` for other text. See `validated`."""
+    """Return the configuration in JSON text written by `to_json`, also by earlier versions.
+
+    Raises `ConfigError` for any other text. For `trains` see `validated`.
+    """
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"the stored configuration is not valid JSON: {error}") from error
+        raise ConfigError(
+            f"the stored configuration is not valid JSON: {error}; restore config.json"
+        ) from error
     if not isinstance(data, dict):
-        raise ConfigError("the stored configuration is not a JSON object")
+        raise ConfigError("the stored configuration must be a JSON object; restore config.json")
     return validated(upgraded(data), trains=trains)
 
 
 def validated(data: Mapping[str, Any], *, trains: bool = True) -> RunConfig:
-    """Validate plain data as a configuration; `ConfigError` names the first wrong setting.
+    """Return plain data as a validated configuration; raise `ConfigError` for the first wrong setting.
 
-    With `trains=False`, a method recorded before a rule existed is not checked against that rule.
+    With `trains=False`, `Method.check` is not called, so that a recorded method can be read even if it fails
+    a check that was added later.
     """
-    try:
-        # Through JSON, where a list may stand for a tuple and text for an enumeration.
-        config = RunConfig.model_validate_json(json.dumps(data, default=str))
-    except ValidationError as error:
-        raise config_error(error, RunConfig, data) from error
+    config = validate(RunConfig, data)
     check_consistency(config)
     if trains:
         config.method.check(config.use)
@@ -176,15 +183,17 @@ def validated(data: Mapping[str, Any], *, trains: bool = True) -> RunConfig:
 
 
 def _hydra_lines(overrides: Sequence[str]) -> list[str]:
-    """Return checked overrides in the form in which Hydra accepts every setting.
+    """Return checked overrides in a form that Hydra accepts, with the options that follow from the model.
 
-    A source that a model file describes selects that model; any other selects the recipe for its size.
+    A `model.source` that a file in `conf/model` describes selects that file; any other source selects the
+    recipe for its size.
     """
     groups = read_groups(conf_folder())
     checked = check_overrides(overrides)
-    choice = choose_by_source(checked, conf_folder())
-    options = {} if choice is None else choice.options
-    # Hydra accepts no null for a group; groups that may be null are null by default.
+    options: dict[str, str] = {}
+    for choice in choose_by_model(checked, conf_folder()):
+        options |= choice.options
+    # Hydra does not accept null for a group, so such an override is dropped; null is the default anyway.
     kept = [
         override
         for override in checked
@@ -196,13 +205,13 @@ def _hydra_lines(overrides: Sequence[str]) -> list[str]:
     ]
     if os.environ.get("ATRIUM_NO_LOCAL") and (conf_folder() / LOCAL / "default.yaml").is_file():
         lines.append(f"~{LOCAL}@_global_")
-    # Hydra accepts no null for a missing key, so each gets a value before it is deleted.
+    # Hydra cannot delete a missing key, so each key gets a value before it is deleted.
     deleted = [line for key in _left_by_typed_kinds(checked) for line in (f"++{key}=0", f"~{key}")]
     return [*lines, *deleted]
 
 
 def _left_by_typed_kinds(checked: Sequence[Override]) -> list[str]:
-    """Return the keys of kinds that overrides replace."""
+    """Return the keys that become obsolete because overrides select another kind of their section."""
     typed = {
         override.key_or_group: override.value()
         for override in checked
@@ -226,12 +235,12 @@ def _compose(overrides: Sequence[str]) -> DictConfig:
 
 
 def _composition_error(overrides: Sequence[Override], error: Exception) -> ConfigError:
-    """Return the error in one line: the override that does not fit the files, or Hydra's own message."""
+    """Return a one-line error that names the override at fault if it is known, or else quotes Hydra."""
     said = " ".join(" ".join(str(part) for part in (error, error.__cause__ or "")).split())
     for override in overrides:
         key, line = override.key_or_group, override.input_line or ""
         if override.is_add() and "Could not append" in said and f"'{key}'" in said:
-            return ConfigError(f"{shown(line)}: {key} already exists; use {key}=VALUE")
+            return ConfigError(f"{shown(line)}: {key} already exists, so it cannot be added; use {key}=VALUE")
         if override.is_delete() and "Could not delete" in said and f"'{key}'" in said:
             return ConfigError(f"{shown(line)}: there is no such key to delete; use {key}=null")
     if wrong := _OVERRIDE_BELOW.search(said):
@@ -257,13 +266,13 @@ def _check_hydra_node(composed: DictConfig) -> None:
         assert isinstance(raw, dict)
         if raw.get(name) != expected:
             raise ConfigError(
-                f"hydra.{key}={shown(raw.get(name))}: Hydra's own settings are fixed; it must be "
-                f"{shown(expected)}, so remove it from the configuration files"
+                f"hydra.{key} must be {shown(expected)}, since Hydra's own settings are fixed, got "
+                f"{shown(raw.get(name))}; remove it from the configuration files"
             )
 
 
 def _refuse_code_in(node: object, key: str = "") -> None:
-    """Raise an error for names of code and calls in interpolations, wherever the files contain them."""
+    """Raise `ConfigError` if the settings name code to run or call a resolver in an interpolation."""
     if isinstance(node, dict):
         for name, value in node.items():
             path = f"{key}.{name}" if key else str(name)
@@ -281,14 +290,16 @@ def _refuse_code_in(node: object, key: str = "") -> None:
 
 
 def _resolved(composed: DictConfig) -> dict[str, Any]:
-    """Return the settings with interpolations resolved and settings without a value (`???`) removed."""
+    """Return the settings with resolved interpolations, without the keys whose value is missing (`???`)."""
     try:
         data = OmegaConf.to_container(composed, resolve=True)
         missing = OmegaConf.missing_keys(composed)
     except OmegaConfBaseException as error:
-        key = error.full_key or "an interpolation"
+        key = error.full_key or "a setting"
         said = " ".join(str(error.msg or error).splitlines()[:1])
-        raise ConfigError(f"{key}: cannot be resolved: {said}") from error
+        raise ConfigError(
+            f"the interpolation of {key} cannot be resolved: {said}; correct the reference"
+        ) from error
     assert isinstance(data, dict)
     for key in missing:
         parent: Any = data
@@ -300,7 +311,7 @@ def _resolved(composed: DictConfig) -> dict[str, Any]:
 
 
 def _with_engine(data: dict[str, Any], machine: Machine) -> dict[str, Any]:
-    """Return the data with `rollout.engine=auto` replaced by an engine and its own file's settings."""
+    """Return the data with `rollout.engine=auto` replaced by the chosen engine and its file's settings."""
     rollout, model, compute = (data.get(key) for key in ("rollout", "model", "compute"))
     if not (isinstance(rollout, dict) and isinstance(model, dict) and isinstance(compute, dict)):
         return data
@@ -308,7 +319,7 @@ def _with_engine(data: dict[str, Any], machine: Machine) -> dict[str, Any]:
         return data
     engine, _ = engine_choice(model.get("kind"), compute.get("device"), machine)
     shipped = parse_yaml((conf_folder() / "rollout" / f"{engine}.yaml").read_text(encoding="utf-8"))
-    # Settings that the chosen engine does not have are dropped if they are off, and refused if they are set.
+    # A setting that only other engines have is dropped if it is null; otherwise validation reports it.
     known = EngineSettings.named(engine).model_fields.keys() | shipped.keys()
     known_elsewhere = {key for other in EngineSettings.values() for key in other.model_fields} - known
     given = {key: value for key, value in rollout.items() if value is not None or key not in known_elsewhere}

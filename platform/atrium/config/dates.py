@@ -1,4 +1,4 @@
-"""The current date in a run's chat templates: the same for all processes and sessions of a run."""
+"""The date in the prompts of a run's chat template, the same for all processes and sessions of the run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from atrium.config.schema import RunConfig
 
 
 def dated(config: RunConfig, started: float) -> RunConfig:
-    """Return the configuration with `model.date`: its own, or the day (UTC) of `started` (s since 1970)."""
+    """Return the configuration with a null `model.date` replaced by the UTC day of `started`.
+
+    `started` is the start time of the run in seconds since 1970.
+    """
     if config.model.date is not None:
         return config
     day = datetime.fromtimestamp(started, UTC).date().isoformat()

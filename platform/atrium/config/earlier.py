@@ -12,16 +12,16 @@ _REMOVED_PLACEMENTS = ("beside", "cluster")
 
 
 def upgraded(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recorded configuration with the placements of this version.
+    """Return a recorded configuration in which removed values of `rollout.placement` are replaced.
 
-    Engines that ran in processes of their own or on a cluster become vLLM servers, or, where the engine has
-    no server or the prompt has stop strings, the engine inside the trainer's process.
+    Engines in separate processes or on a cluster become vLLM servers. If the engine has no server, or the
+    prompt has stop strings, the engine moves into the trainer's process instead.
     """
     recorded = mapping_at(data, "rollout")
     if not recorded:
         return dict(data)
     rollout = {name: value for name, value in recorded.items() if name not in REMOVED_PLACE_SETTINGS}
-    if rollout.get("overlap") is False:  # an earlier name of placement=inside
+    if rollout.get("overlap") is False:  # the earlier form of placement=inside, which is the default
         del rollout["overlap"]
     if (placement := _placement_now(data)) is not None:
         rollout = {name: value for name, value in rollout.items() if name not in SERVER_SETTINGS}
@@ -34,7 +34,7 @@ def upgraded(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def placement_note(data: Mapping[str, Any]) -> str | None:
-    """Return a line that explains what replaced a recorded placement; None if it still exists."""
+    """Return a line on the replacement of a recorded placement; None if the placement still exists."""
     placement = _placement_now(data)
     if placement is None:
         return None
@@ -46,11 +46,11 @@ def placement_note(data: Mapping[str, Any]) -> str | None:
 
 
 def _placement_now(data: Mapping[str, Any]) -> str | None:
-    """Return the placement that replaces a removed one; None if there is nothing to replace."""
+    """Return the replacement of a removed `rollout.placement`; None if the placement still exists."""
     if setting(data, "rollout.placement") not in _REMOVED_PLACEMENTS:
         return None
     engine = str(setting(data, "rollout.engine"))
-    if setting(data, "model.prompt.stop"):  # servers have no tokenizer to find stop strings with
+    if setting(data, "model.prompt.stop"):  # servers have no tokenizer, so they cannot find stop strings
         return "inside"
     has_server = engine in EngineSettings.kinds and EngineSettings.named(engine).runs_as_server
     return "server" if has_server else "inside"

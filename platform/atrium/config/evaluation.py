@@ -1,22 +1,21 @@
-"""The configuration of `atrium evaluate`: the parts of a run's configuration that an evaluation reads.
+"""The configuration of `atrium evaluate`: the sections of a run's configuration that an evaluation reads.
 
-It is composed and validated like a run's configuration. Settings that only training reads are refused by
-name, because they would have no effect. The record stores them separately, so that an evaluation can be
-resumed from it.
+It is composed and validated like a run's configuration. Overrides of settings that only training reads are
+errors, because they would have no effect. The evaluation's config.json stores all other sections separately,
+so that the complete configuration can be restored on resume.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from hydra.core.override_parser.types import Override
 
 from atrium.base.errors import ConfigError, RunFolderError
-from atrium.base.nested import flattened
+from atrium.base.nested import flattened, put, setting
 from atrium.config.compose import check_overrides, compose, validated
 from atrium.config.compute import ONE_PROCESS, check_alone
 from atrium.config.earlier import upgraded
@@ -26,10 +25,10 @@ from atrium.config.schema import RunConfig
 from atrium.models.settings import HubModelSettings
 
 EXPERIMENT = "evaluations"
-"""Folder below runs_dir for evaluations, unless experiment_name is set."""
+"""Default folder of evaluations in `runs_dir`; `experiment_name` selects another one."""
 
 HUB_SAMPLING = "literature"
-"""Default option of the group `evaluation`, whose length limit applies to models from the Hub."""
+"""Default option of the group `evaluation` for models from the Hub, with the literature's length limit."""
 
 SECTIONS = (
     "experiment_name",
@@ -43,7 +42,10 @@ SECTIONS = (
     "tracking",
     "compute",
 )
-"""Sections that an evaluation reads: of rollout only the engine, of dataset only held-out test problems."""
+"""Sections that an evaluation reads.
+
+Of `rollout` it uses only the engine's settings, and of `dataset` only the held-out test problems.
+"""
 
 ONLY_TRAINING_READS = (
     *("num_prompts", "group_size", "temperature", "lag", "sampling_stream", "max_mismatch"),
@@ -61,7 +63,7 @@ _UNREAD = "not_read"
 class EvaluatedCheckpoint:
     """The run and step of the evaluated policy.
 
-    `seed` is the run's seed, which keys the sampling of answers; None in older records.
+    `seed` is the run's seed, on which the sampled answers depend; None in records of earlier versions.
     """
 
     run: str
@@ -71,19 +73,25 @@ class EvaluatedCheckpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSettings:
-    """The subject and method of an evaluation: `config`, restricted to the parts in `SECTIONS`."""
+    """The settings of an evaluation: a configuration and, for a policy trained by a run, its checkpoint.
+
+    Only the sections in `SECTIONS` of `config` are used. `checkpoint` is None for any other model.
+    """
 
     config: RunConfig
     checkpoint: EvaluatedCheckpoint | None = None
 
     @property
     def step(self) -> int:
-        """The training step of the policy; 0 if no Atrium run trained it."""
+        """The training step of the policy; 0 if the policy is not a run's checkpoint."""
         return 0 if self.checkpoint is None else self.checkpoint.step
 
     @property
     def run_seed(self) -> int | None:
-        """The run's seed for a policy trained by a run; it keys the draws together with `evaluation.seed`."""
+        """The seed of the run that trained the policy, which affects sampling like `evaluation.seed`.
+
+        None for a policy that no run has trained.
+        """
         return self.checkpoint.seed if self.checkpoint is not None and self.step > 0 else None
 
     def as_record(self) -> dict[str, object]:
@@ -98,9 +106,9 @@ class EvaluationSettings:
 
 
 def compose_evaluation(overrides: Sequence[str]) -> EvaluationSettings:
-    """Compose the evaluation from the shipped files and `overrides`.
+    """Compose the settings of an evaluation from the shipped files and `overrides`.
 
-    Raises `ConfigError` for settings without effect.
+    Raises `ConfigError` for invalid settings and for overrides that have no effect on an evaluation.
     """
     parsed = _checked(overrides)
     lines = [f"experiment_name={EXPERIMENT}", *overrides]
@@ -108,7 +116,8 @@ def compose_evaluation(overrides: Sequence[str]) -> EvaluationSettings:
     _check_effect(config, parsed)
     is_chosen = any(override.key_or_group == "evaluation" for override in parsed)
     if isinstance(config.model, HubModelSettings) and not is_chosen:
-        # The literature's length limit, and the sampling settings of the model's authors, from its recipe.
+        # Temperature and top_p are from the model's recipe; all other settings, such as the length limit,
+        # are those of the literature.
         own = config.evaluation
         sampling = [f"evaluation.temperature={own.temperature}", f"evaluation.top_p={own.top_p}"]
         config = compose([f"evaluation={HUB_SAMPLING}", *sampling, *lines], trains=False)
@@ -118,7 +127,7 @@ def compose_evaluation(overrides: Sequence[str]) -> EvaluationSettings:
 
 
 def _check_effect(config: RunConfig, parsed: Sequence[Override]) -> None:
-    """Raise `ConfigError` for a set of changes, such as an experiment, that an evaluation does not read."""
+    """Raise `ConfigError` for an override such as `experiment=NAME` that changes nothing in an evaluation."""
     for override in parsed:
         is_setting = override.key_or_group.partition(".")[0] in RunConfig.model_fields
         if is_setting or override.value() is None:
@@ -126,8 +135,8 @@ def _check_effect(config: RunConfig, parsed: Sequence[Override]) -> None:
         others = [other.input_line or "" for other in parsed if other is not override]
         if _read(compose(others, trains=False)) == _read(config):
             raise ConfigError(
-                f"{shown(override.input_line)}: changes only settings that training reads; remove it, or "
-                f"change settings of {', '.join(SECTIONS)}"
+                f"{shown(override.input_line)} has no effect on an evaluation, since it changes only "
+                f"settings for training; remove it, or change settings of {', '.join(SECTIONS)}"
             )
 
 
@@ -138,7 +147,7 @@ def _read(config: RunConfig) -> dict[str, object]:
 
 
 def _with_own_engine(config: RunConfig, parsed: Sequence[Override]) -> RunConfig:
-    """Return the configuration with the evaluation engine's settings, except for those that were typed."""
+    """Return the configuration with the engine's settings for evaluations; typed settings are kept."""
     answering = config.rollout.for_evaluation()
     assert answering is not None  # `_check_engine`
     typed = {override.key_or_group.removeprefix("rollout.") for override in parsed}
@@ -149,23 +158,30 @@ def _with_own_engine(config: RunConfig, parsed: Sequence[Override]) -> RunConfig
 def checkpoint_evaluation(
     trained: RunConfig, checkpoint: EvaluatedCheckpoint, *, policy: Path, overrides: Sequence[str]
 ) -> EvaluationSettings:
-    """Return the evaluation of a policy that a run trained, by default with the run's own settings.
+    """Return the settings to evaluate a checkpoint of a run, by default those of the run.
 
-    `trained` is the run's configuration; overrides change the settings they name.
+    `trained` is the run's configuration, and `policy` the checkpoint's folder with the model. `overrides`
+    change single settings; an override that an evaluation cannot change raises `ConfigError`.
     """
-    for override in _checked(overrides):
+    parsed = _checked(overrides)
+    for override in parsed:
         key = override.key_or_group
         if key.startswith("model") and key not in _OF_ASKING:
             raise ConfigError(
-                f"{shown(override.input_line)}: the model is the run's checkpoint; only these settings of "
-                f"it can be changed: {', '.join(_OF_ASKING)}"
+                f"{shown(override.input_line)} cannot be used, since the model is the run's checkpoint; "
+                f"only these settings of the model can be changed: {', '.join(_OF_ASKING)}"
+            )
+        if "." not in key and key not in SECTIONS:
+            raise ConfigError(
+                f"{shown(override.input_line)} cannot replace the settings of the run that is evaluated; "
+                f"only these sections and their settings can be changed: {', '.join(SECTIONS)}"
             )
     answering = trained.rollout.for_evaluation()
-    # The run's own model need not be a shipped one, so whether settings fit it is checked at the end.
-    length = f"rollout.max_new_tokens={trained.rollout.max_new_tokens}"  # which evaluations follow
+    # The overrides are composed with a placeholder model; the run's model is inserted and checked later.
+    length = f"rollout.max_new_tokens={trained.rollout.max_new_tokens}"  # also the limit of evaluations
     lines = ["model=hub", "model.source=checkpoint", length, *overrides]
     if answering is not None and answering.engine in options_of(conf_folder() / "rollout"):
-        lines = [f"rollout={answering.engine}", *lines]  # whose own settings may be typed
+        lines = [f"rollout={answering.engine}", *lines]  # so that overrides may set the engine's settings
     wanted = compose(lines, trains=False).model_dump(mode="json")
     data = trained.model_dump(mode="json")
     own = {
@@ -178,8 +194,8 @@ def checkpoint_evaluation(
     data |= {"experiment_name": EXPERIMENT, "tracking": wanted["tracking"], "resume": None}
     data["compute"] |= ONE_PROCESS
     data["rollout"] = wanted["rollout"] if answering is None else answering.model_dump(mode="json")
-    for override in _checked(overrides):
-        _copy(wanted, data, override)
+    for override in parsed:
+        put(data, override.key_or_group, setting(wanted, override.key_or_group))
     config = validated(data, trains=False)
     _check_engine(config)
     check_alone(config.compute, "an evaluation runs as one process")
@@ -187,18 +203,21 @@ def checkpoint_evaluation(
 
 
 def stored_evaluation(text: str, folder: Path) -> EvaluationSettings:
-    """Return the settings written by `as_record`, for the folder they are in now.
+    """Return the settings of an evaluation from the text of its `config.json`.
 
-    Raises `RunFolderError` if the text is not such a record.
+    `folder` is the current location of the evaluation, which determines `runs_dir`. Raises `RunFolderError`
+    if the text is not from an evaluation.
     """
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise RunFolderError(f"{folder}: config.json is not valid JSON: {error}") from error
+        raise RunFolderError(
+            f"{folder}: config.json is not valid JSON: {error}; start a new evaluation"
+        ) from error
     if not isinstance(data, dict) or data.get("kind") != _KIND:
         raise RunFolderError(
-            f"{folder} is not an evaluation; `atrium evaluate --run` evaluates a run's checkpoint, and "
-            "`atrium train --resume` continues a run"
+            f"{folder} is not an evaluation; to evaluate a run's checkpoint use `atrium evaluate --run`, "
+            "and to continue a run `atrium train --resume`"
         )
     checkpoint = data.get("checkpoint")
     sections = {key: data.get(key) for key in SECTIONS}
@@ -212,13 +231,13 @@ def stored_evaluation(text: str, folder: Path) -> EvaluationSettings:
 def _check_engine(config: RunConfig) -> None:
     if config.rollout.for_evaluation() is None:
         raise ConfigError(
-            f"rollout.engine={config.rollout.engine}: stored rollouts cannot answer a benchmark; use "
-            "rollout=transformers, or another engine that samples"
+            f"rollout.engine={config.rollout.engine} cannot answer a benchmark, since it only reads "
+            "stored rollouts; use rollout=transformers, or another engine that samples"
         )
 
 
 def _checked(overrides: Sequence[str]) -> list[Override]:
-    """Return the checked overrides; raise `ConfigError` for one that only training reads."""
+    """Parse and check overrides; raise `ConfigError` for a setting that an evaluation does not read."""
     parsed = check_overrides(overrides)
     for override in parsed:
         first = override.key_or_group.partition(".")[0]
@@ -227,20 +246,7 @@ def _checked(overrides: Sequence[str]) -> list[Override]:
             continue
         hint = "; evaluation.seed is the random seed of the answers" if first == "seed" else ""
         raise ConfigError(
-            f"{shown(override.input_line)}: has no effect on an evaluation{hint}; only settings of these "
+            f"{shown(override.input_line)} has no effect on an evaluation{hint}; only settings of these "
             f"sections can be changed: {', '.join(SECTIONS)}"
         )
     return parsed
-
-
-def _copy(source: Mapping[str, Any], target: dict[str, Any], override: Override) -> None:
-    """Copy the setting that the override names from `source` to `target`."""
-    *path, last = override.key_or_group.split(".")
-    if not path and last not in SECTIONS:
-        raise ConfigError(
-            f"{shown(override.input_line)}: a set of settings would change the run's own; only these "
-            f"sections and their settings can be changed: {', '.join(SECTIONS)}"
-        )
-    for part in path:
-        source, target = source[part], target[part]
-    target[last] = source[last]

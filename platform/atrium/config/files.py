@@ -1,4 +1,4 @@
-"""The YAML files of `conf`, and YAML files in general: locations and reading. Never Hydra."""
+"""The location of the files in `conf`, and a strict YAML reader; without Hydra."""
 
 from __future__ import annotations
 
@@ -13,23 +13,27 @@ from atrium.base.errors import ConfigError
 from atrium.base.plain_files import read_plain
 
 CONFIG_NAME = "config"
+DISCRIMINATORS = ("kind", "engine")
+"""Keys whose value selects the kind of a section."""
 LOCAL = "local"
-"""Folder of `conf` whose `default.yaml` holds a machine's own settings; not shipped, never named."""
+"""Folder in `conf` for the settings of one machine, in `default.yaml`; not shipped, applied automatically."""
 _PACKAGE = Path(__file__).parents[1]
 _MAX_YAML_BYTES, _MAX_NODES, _MAX_DEPTH = 4 << 20, 50_000, 100
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """A safe YAML loader, in C if available, that reads numbers like Hydra and refuses duplicate keys."""
+    """A safe YAML loader that reads numbers like Hydra and raises an error for duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
         seen: set[object] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=deep)
             if not isinstance(key, Hashable):
-                break  # refused below
+                break  # the base class raises the error
             if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key!r} appears twice", node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} appears twice", node.start_mark
+                )
             seen.add(key)
         mapping: dict[object, object] = super().construct_mapping(node, deep=deep)
         return mapping
@@ -53,8 +57,8 @@ def conf_folder() -> Path:
         if (folder / f"{CONFIG_NAME}.yaml").is_file():
             return folder
     raise ConfigError(
-        f"the configuration files are missing: no conf/{CONFIG_NAME}.yaml in {_PACKAGE} or "
-        f"{_PACKAGE.parents[1]}; reinstall the package"
+        f"conf/{CONFIG_NAME}.yaml is missing in {_PACKAGE} and in {_PACKAGE.parents[1]}; reinstall the "
+        "package"
     )
 
 
@@ -66,39 +70,55 @@ def read_groups(conf: Path) -> dict[str, tuple[str, ...]]:
 
 
 def options_of(folder: Path) -> tuple[str, ...]:
-    """Return a group's options in alphabetical order; those of single papers (`paper/NAME`) come last."""
+    """Return a group's options in alphabetical order, followed by options from papers (`paper/NAME`)."""
     own = sorted(path.stem for path in folder.glob("*.yaml"))
     return (*own, *sorted(f"paper/{path.stem}" for path in (folder / "paper").glob("*.yaml")))
 
 
+def option_of_kind(group: str, kind: str) -> str | None:
+    """Return an option of a group whose file itself sets the kind, preferably the option of this name."""
+    paths = (conf_folder() / group).glob("*.yaml")
+    for path in sorted(paths, key=lambda path: (path.stem != kind, path.stem)):
+        content = parse_yaml(path.read_text(encoding="utf-8"))
+        if kind in [content.get(key) for key in DISCRIMINATORS]:
+            return path.stem
+    return None
+
+
 def read_yaml(path: Path, said: str) -> object:
-    """Read a YAML file, with interpolations as text; `said` begins the message of a `ConfigError`."""
+    """Return the content of a YAML file; interpolations stay text.
+
+    Raises `ConfigError` with a message that begins with `said` if the file cannot be read.
+    """
     try:
         return parse_yaml(read_plain(path, _MAX_YAML_BYTES).decode())
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"{said}: cannot be read as YAML: {' '.join(str(error).split())}") from error
+        raise ConfigError(
+            f"{said}: the file cannot be read as YAML: {' '.join(str(error).split())}"
+        ) from error
 
 
 def parse_yaml(text: str) -> Any:  # noqa: ANN401 - whatever the text holds
-    """Return the content of a YAML file's text, `{}` for none. Raises as `parse_value` does."""
+    """Return the content of YAML text, `{}` for empty text. Raises the errors of `parse_value`."""
     content = parse_value(text)
     return {} if content is None else content
 
 
 def parse_value(text: str) -> Any:  # noqa: ANN401 - whatever the text holds
-    """Return the value of YAML text. Raises `yaml.YAMLError`, or `ValueError` for odd values.
+    """Return the value of YAML text; raise `yaml.YAMLError`, or `ValueError` for an invalid value.
 
-    Text with a tag, with more than 100 levels, or with more than 50,000 values after expanding its aliases is
-    an error too: a kilobyte of aliases can expand to more values than fit in memory.
+    Tags, more than 100 nested levels, and more than 50,000 values after the expansion of aliases are errors
+    too, because a kilobyte of aliases can expand to more values than fit into memory.
     """
     _check_size(text)
     return yaml.load(text, Loader=_Loader)
 
 
 def _check_size(text: str) -> None:
-    """Count the values that the text would create, from the parser's events and without creating them.
+    """Raise `yaml.YAMLError` for tags, and for too many levels or values.
 
-    A tag is refused: it could create a date, bytes or a set, which settings do not have.
+    Values are counted from the parser's events, without being created. A tag could create a date, bytes or a
+    set, which settings do not use.
     """
     sizes: dict[str | None, int] = {}
     open_nodes: list[tuple[str | None, int]] = []
@@ -108,30 +128,38 @@ def _check_size(text: str) -> None:
             open_nodes.append((event.anchor, total))
         total += 1
         if (tag := getattr(event, "tag", None)) is not None:
-            raise yaml.YAMLError(f"it names a type, {tag}; write the value alone")
+            raise yaml.YAMLError(f"the value has the YAML tag {tag}; remove the tag")
         if isinstance(event, yaml.AliasEvent):
             if event.anchor in (anchor for anchor, _ in open_nodes):
-                raise yaml.YAMLError(f"*{event.anchor} refers to a value that contains it")
+                raise yaml.YAMLError(
+                    f"the alias *{event.anchor} refers to a value that contains it; remove the alias"
+                )
             total += sizes.get(event.anchor, 0)
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, before = open_nodes.pop()
             sizes[anchor] = total - before
         if len(open_nodes) > _MAX_DEPTH:
-            raise yaml.YAMLError(f"it has more than {_MAX_DEPTH} levels")
+            raise yaml.YAMLError(f"the content has more than {_MAX_DEPTH} nested levels; reduce the nesting")
         if total > _MAX_NODES:
-            raise yaml.YAMLError(f"it expands to more than {_MAX_NODES:,} values")
+            raise yaml.YAMLError(f"the content expands to more than {_MAX_NODES:,} values; use fewer aliases")
 
 
 def check_method_name(method: str, own: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` unless a method's file sets its own name.
+    """Raise `ConfigError` unless a method's file sets `name` to the method's name.
 
-    Its runs would be recorded as its parent's.
+    Without it, the file would inherit its parent's name, and its runs would be recorded as the parent's.
     """
     if own.get("name") != method:
         raise wrong_name(f"conf/algorithm/{method}.yaml", own, f"name: {method}")
 
 
 def wrong_name(said: str, own: Mapping[str, Any], allowed: str) -> ConfigError:
-    """Return the error for a method's file (`said`) whose name is missing or another method's."""
-    given = f"name: {own['name']}" if "name" in own else "no line `name:`"
-    return ConfigError(f"{said}: {given}, so its runs would be recorded as another method's; use {allowed}")
+    """Return the error for a method's file whose `name` is missing or belongs to another method.
+
+    `said` names the file, `own` contains its settings, and `allowed` describes a valid name.
+    """
+    given = f"`name: {own['name']}`" if "name" in own else "no line `name:`"
+    return ConfigError(
+        f"{said}: the file has {given}, so its runs would be recorded under another method's name; use "
+        f"{allowed}"
+    )

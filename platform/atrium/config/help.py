@@ -1,6 +1,6 @@
-"""`atrium train --help [SECTION ...]`: the parts of a run, or the meaning of each setting of a section.
+"""`atrium train --help [SECTION ...]`: an overview of a run's parts, or the settings of some sections.
 
-The text is the docstrings of the settings' classes, by way of their JSON schema.
+The descriptions are the docstrings of the settings' classes, from their JSON schema.
 """
 
 from __future__ import annotations
@@ -39,20 +39,23 @@ _FLAGS = """\
 Flags: --multirun, --planned-seeds N (seeds per method at which comparisons give
 their verdict) [--looks 3,N (interim verdicts)], --resume RUN, --profile (trace
 step 2), --print-script (show the SLURM job), --cfg job|hydra|all [--resolve]
-[--package P], --info [defaults].
+[--package P].
 Tab completion: eval "$(atrium -sc install=bash)"
 """
 
 
 def help_text(sections: Sequence[str] = ()) -> str:
-    """Return the overview, or the settings of these sections; `ConfigError` for an unknown section."""
+    """Return the help on the settings of `sections`, or the overview if there are none.
+
+    Raises `ConfigError` for an unknown section.
+    """
     if sections:
         return "\n".join(line for section in sections for line in _section(section)) + "\n"
     return "\n".join([_USAGE, *_parts(), "", *_own_settings(), "", _FLAGS])
 
 
 def _parts() -> Iterator[str]:
-    """Yield each part of a run with its meaning and its files, in the order of `conf/config.yaml`."""
+    """Yield lines on the meaning and the files of each part of a run, in the order of `conf/config.yaml`."""
     groups = read_groups(conf_folder())
     text = (conf_folder() / f"{CONFIG_NAME}.yaml").read_text(encoding="utf-8")
     for line in text.splitlines():
@@ -80,12 +83,12 @@ def setting_names() -> Iterator[str]:
     for name, node in queue:
         yield name
         properties = [pair for kind in kinds(node, schema) for pair in kind["properties"].items()]
-        if len(name) < _LONGEST_NAME:  # suites of benchmarks contain benchmarks
+        if len(name) < _LONGEST_NAME:  # the limit ends the recursion of suites that contain benchmarks
             queue += [(f"{name}.{key}", below) for key, below in properties]
 
 
 def _section(path: str) -> Iterator[str]:
-    """Yield the meaning of a section and its settings, for each of its kinds."""
+    """Yield the help on the setting or section `path`; for a section, it lists the settings of each kind."""
     schema = RunConfig.model_json_schema()
     node: Schema = schema
     for depth, name in enumerate(names := path.split(".")):
@@ -93,8 +96,8 @@ def _section(path: str) -> Iterator[str]:
         if name not in known:
             where = ".".join(names[:depth]) or "a run"
             raise ConfigError(
-                f"atrium train --help {shown(path)}: {where} has no setting "
-                f"{shown(name)}{suggestion(name, list(known)) or ';'} choose from {', '.join(known)}"
+                f"atrium train --help {shown(path)}: unknown setting {shown(name)} of "
+                f"{where}{suggestion(name, list(known)) or ';'} choose from {', '.join(known)}"
             )
         node = known[name]
     classes = kinds(node, schema)
@@ -116,7 +119,7 @@ def _section(path: str) -> Iterator[str]:
 
 
 def _setting(path: str, node: Schema, schema: Schema, *, is_required: bool = False) -> Iterator[str]:
-    """Yield the lines of a setting: its values, its default, and its meaning."""
+    """Yield lines on one setting: allowed values, default, and meaning."""
     values = f"`--help {path}`" if kinds(node, schema) else allowed(node, schema)
     shown = default_text(node, is_required=is_required)
     said = f"; default {shown}" if shown else ""
@@ -125,7 +128,7 @@ def _setting(path: str, node: Schema, schema: Schema, *, is_required: bool = Fal
 
 
 def default_text(node: Schema, *, is_required: bool = False) -> str:
-    """Return the default of a plain setting, or an empty text."""
+    """Return the default of a setting as text; empty without a default or if it is not a plain value."""
     default = None if is_required else node.get("default")
     if not isinstance(default, int | float | str):
         return ""
@@ -133,7 +136,7 @@ def default_text(node: Schema, *, is_required: bool = False) -> str:
 
 
 def kinds(node: Schema, schema: Schema) -> list[Schema]:
-    """Return the classes that a node may be; none for a plain setting."""
+    """Return the schemas of the classes that a node of the schema allows; empty for a plain setting."""
     if "properties" in node:
         return [node]
     if reference := node.get("$ref"):
@@ -143,7 +146,7 @@ def kinds(node: Schema, schema: Schema) -> list[Schema]:
 
 
 def allowed(node: Schema, schema: Schema) -> str:
-    """Describe the values that a setting may have."""
+    """Describe the allowed values of a setting, such as `integer >= 1`."""
     if reference := node.get("$ref"):
         return allowed(schema["$defs"][reference.rpartition("/")[2]], schema)
     if branches := [*node.get("oneOf", ()), *node.get("anyOf", ())]:
@@ -179,5 +182,5 @@ def _width() -> int:
 
 
 def flat(text: str) -> str:
-    """Return the text on one line."""
+    """Return the text on one line, with single spaces."""
     return " ".join(text.split())

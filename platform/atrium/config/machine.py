@@ -1,9 +1,9 @@
-"""Resolution of `auto` for a machine: rules that depend on the model and the hardware, never on timing.
+"""Resolution of `auto` settings by rules that depend on the model and the machine, but not on timing.
 
-A rule always gives the same value, so that a run can be repeated; the value is stored in the configuration
-and reused on resume. Nothing here imports torch, because the thread count must be in the environment first.
-Measured reasons for the rules: for models of about 100,000 parameters a second thread costs more than it
-gains on shared machines, and makes them 7 to 40 times slower if OpenMP threads busy-wait.
+A rule always gives the same value, so that runs are repeatable. The value is stored in the configuration and
+reused on resume. This module does not import torch, because the number of threads must be in the environment
+first. The rule for threads is based on measurements: a second thread on a shared machine does not accelerate
+a model of about 100,000 parameters, and makes it 7 to 40 times slower if OpenMP threads busy-wait.
 """
 
 from __future__ import annotations
@@ -26,12 +26,16 @@ _CPU_TOPOLOGY = Path("/sys/devices/system/cpu")
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg")
 _SMALL_BATCH_TOKENS = 4096
 LARGE_BATCH_TOKENS = 16384
-"""Number of tokens per micro-batch beyond which no device becomes faster."""
+"""Number of tokens per micro-batch above which no device computes faster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Facts used by the rules. `requested_threads` is the number set in the environment, if any."""
+    """The facts about a machine that the rules use.
+
+    `num_cores` counts the usable physical cores. `requested_threads` is the number of threads set in the
+    environment, or None.
+    """
 
     num_cores: int
     requested_threads: int | None
@@ -41,7 +45,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """Describe the machine and environment of this process."""
+    """Return the facts about this machine and the environment of this process."""
     return Machine(
         num_cores=num_usable_cores(),
         requested_threads=_requested_threads(),
@@ -52,16 +56,16 @@ def this_machine() -> Machine:
 
 
 def machine_with_gpu() -> Machine:
-    """Describe a machine with vLLM, one GPU and this machine's cores, for planning."""
+    """Return the facts about a machine with one GPU, vLLM, and this machine's cores, for predictions."""
     return Machine(
         num_cores=num_usable_cores(), requested_threads=None, has_cuda=True, has_vllm=True, num_gpus=1
     )
 
 
 def resolve_auto(data: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
-    """Return a copy of a configuration in which every `auto` of `compute` with a rule is resolved.
+    """Return a copy of a configuration in which `auto` settings of `compute` are resolved by `AUTO_RULES`.
 
-    Malformed values are left for validation to refuse.
+    Malformed values are not changed; validation reports them later.
     """
     compute, model = data.get("compute"), data.get("model")
     if not isinstance(compute, dict) or not isinstance(model, dict):
@@ -75,7 +79,7 @@ def resolve_auto(data: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
 
 
 def engine_choice(model_kind: object, device: object, machine: Machine) -> tuple[str, str]:
-    """Return the engine that `rollout.engine=auto` stands for, and a short reason."""
+    """Return the engine that `rollout.engine=auto` selects, and a short reason."""
     if model_kind == "tiny":
         return "transformers", "the built-in model is too small to benefit from vLLM"
     if device != "cuda":
@@ -86,7 +90,7 @@ def engine_choice(model_kind: object, device: object, machine: Machine) -> tuple
 
 
 def num_usable_cores() -> int:
-    """Return the number of physical cores that affinity and control-group quotas allow, >= 1."""
+    """Return the number of physical cores (at least 1) within the CPU affinity and control-group quota."""
     import psutil  # here because `messages`, which other trainers load, imports this module
 
     cores = _physical_cores(_usable_cpus()) or psutil.cpu_count(logical=False) or 1
@@ -95,7 +99,10 @@ def num_usable_cores() -> int:
 
 
 def visible_gpus() -> tuple[str, ...]:
-    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them or by their numbers."""
+    """Return the GPUs that this process may use: the entries of CUDA_VISIBLE_DEVICES if set, or all GPUs.
+
+    Without the variable, GPUs are the numbers of the devices `/dev/nvidia*`, as text.
+    """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         devices = (device.strip() for device in visible.split(","))
@@ -105,11 +112,11 @@ def visible_gpus() -> tuple[str, ...]:
 
 
 _Resolved = Mapping[str, Any]
-"""The settings of `compute`, resolved up to the current rule."""
+"""The settings of `compute`, in which the results of earlier rules replace `auto`."""
 
 
 def _device(is_tiny: bool, _compute: _Resolved, machine: Machine) -> str:
-    # A decoding step of the built-in model is shorter than its kernels' launch time.
+    # The built-in model is too small for a GPU: launching its kernels takes longer than computing them.
     return "cuda" if machine.has_cuda and not is_tiny else "cpu"
 
 
@@ -126,7 +133,7 @@ def _num_threads(is_tiny: bool, compute: _Resolved, machine: Machine) -> int:
         return machine.requested_threads
     num_processes = compute.get("num_processes", 1)
     if not isinstance(num_processes, int) or num_processes < 1:
-        num_processes = 1  # validation refuses it
+        num_processes = 1  # validation reports the invalid number later
     return 1 if is_tiny else max(1, machine.num_cores // num_processes)
 
 
@@ -134,18 +141,23 @@ def _micro_batch_tokens(is_tiny: bool, compute: _Resolved, _machine: Machine) ->
     is_cuda = compute.get("device") == "cuda"
     is_alone = compute.get("num_processes", 1) == compute.get("num_nodes", 1) == 1
     if (is_cuda and not is_tiny) or (is_alone and compute.get("memory_limit_mb") is not None):
-        return "auto"  # until one process has tried what fits, or it is planned for several
+        return "auto"  # resolved later: one process finds the size by trial, several use a predicted size
     return LARGE_BATCH_TOKENS if is_tiny or is_cuda else _SMALL_BATCH_TOKENS
 
 
 def _recompute_activations(is_tiny: bool, compute: _Resolved, _machine: Machine) -> str | bool:
     has_limit = compute.get("memory_limit_mb") is not None
-    # On a GPU the longest row decides, which is unknown before the data is loaded.
+    # On a GPU, the choice depends on the longest row, which is unknown before the data are loaded.
     return "auto" if has_limit or (compute.get("device") == "cuda" and not is_tiny) else False
 
 
 def _packing(is_tiny: bool, _compute: _Resolved, _machine: Machine) -> str | bool:
-    return is_tiny or "auto"  # until the run has compared the model's packed states with its own
+    return is_tiny or "auto"  # resolved later, by a comparison of packed and unpacked outputs of the model
+
+
+def _compile(is_tiny: bool, compute: _Resolved, _machine: Machine) -> str | bool:
+    # On a GPU until the run knows its packing; on a CPU compiled blocks are slower.
+    return "auto" if compute.get("device") == "cuda" and not is_tiny else False
 
 
 def _requested_threads() -> int | None:
@@ -154,14 +166,14 @@ def _requested_threads() -> int | None:
 
 
 def _has_cuda() -> bool:
-    """Return whether a GPU is present and torch's build supports it, as far as visible without torch."""
+    """Return whether a GPU is visible and torch's build supports CUDA, checked without importing torch."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
         return False
     return torch_has_cuda() and any(Path(device).exists() for device in _GPU_DEVICES)
 
 
 def torch_has_cuda() -> bool:
-    """Return whether the installed build of torch may support CUDA, by its version: `2.13.0+cpu` does not."""
+    """Return whether the installed torch may support CUDA; on macOS and in `+cpu` versions it does not."""
     version = installed_version("torch")
     return version is not None and not version.endswith("+cpu") and sys.platform != "darwin"
 
@@ -173,7 +185,7 @@ def _usable_cpus() -> set[int]:
 
 
 def _physical_cores(cpus: set[int]) -> int:
-    """Return the number of physical cores of the logical CPUs; 0 if the system does not say."""
+    """Return the number of physical cores of the given logical CPUs; 0 if it is unknown."""
     cores = set()
     for cpu in cpus:
         topology = _CPU_TOPOLOGY / f"cpu{cpu}" / "topology"
@@ -186,13 +198,13 @@ def _physical_cores(cpus: set[int]) -> int:
 
 
 def _cgroup_quota() -> float | None:
-    """Return the CPU quota of control groups (version 2, else 1) in CPUs, or None for no limit."""
+    """Return the smallest CPU quota of the process's control groups, in CPUs; None without a limit."""
     quotas = [quota for folder in _cgroup_folders() if (quota := _quota_of(folder)) is not None]
     return min(quotas, default=None)
 
 
 def _cgroup_folders() -> list[Path]:
-    """Return the folders that may hold limits: version 2 of the process and its parents, then version 1."""
+    """Return the folders of the process's control groups (v1 and v2) that may contain CPU quotas."""
     folders = [_CGROUP, _CGROUP / "cpu"]
     try:
         groups = _OWN_CGROUPS.read_text().splitlines()
@@ -226,6 +238,7 @@ AUTO_RULES: Mapping[str, Callable[[bool, _Resolved, Machine], str | int]] = {
     "micro_batch_tokens": _micro_batch_tokens,
     "recompute_activations": _recompute_activations,
     "packing": _packing,
+    "compile": _compile,
 }
 AUTO_KEYS = frozenset(f"compute.{key}" for key in AUTO_RULES)
-"""Settings that may be given as `auto` although the validated configuration holds a value."""
+"""Settings that may be given as `auto`, which composition replaces by a value."""

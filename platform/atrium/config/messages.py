@@ -1,45 +1,48 @@
-"""Validation errors in one line: the key, the allowed values, the given value, the nearest valid name.
+"""One-line messages for validation errors: key, allowed values, given value, and the nearest valid name.
 
-The messages are built from the fields of the sections, so a new setting needs no text here.
+The messages are built from the fields of the settings' classes, so a new setting needs no text here.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from types import UnionType
-from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeGuard, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from atrium.base.errors import ConfigError
-from atrium.base.section import Axis
+from atrium.base.section import Choice
+from atrium.config.files import DISCRIMINATORS, option_of_kind
 from atrium.config.machine import AUTO_KEYS
 from atrium.config.nearest import MAX_LISTED, nearest_key, shown, suggestion
+from atrium.config.own_files import override_text
 
-DISCRIMINATORS = ("kind", "engine")
-"""Keys that distinguish the kinds of a section."""
+_Model = TypeVar("_Model", bound=BaseModel)
 _ABSENT = object()
 Details = Mapping[str, Any]
-"""An error in pydantic's format."""
+"""The details of one error, an entry of pydantic's `ValidationError.errors()`."""
 _QUOTED = re.compile(r"'([^']*)'")
 
 _NO_PLACEMENT = (
-    "this placement was removed; choose rollout.placement=server with rollout=vllm (rollout.servers names "
+    "this placement was removed; choose rollout.placement=server with rollout=vllm (set rollout.servers for "
     "servers on other machines), or rollout.placement=inside"
 )
+_NO_CLUSTER = "this setting was removed; set rollout.servers for servers on other machines"
 _GONE = {
-    "rollout.overlap": "this setting was removed; rollout.placement=server with rollout=vllm samples during "
-    "updates, and rollout.placement=inside, the default, before them",
+    "rollout.overlap": "this setting was removed; choose rollout.placement=server with rollout=vllm to "
+    "sample during updates, or rollout.placement=inside (the default) to sample before them",
     "rollout.placement=beside": _NO_PLACEMENT,
     "rollout.placement=cluster": _NO_PLACEMENT,
-    "rollout.num_engines": "this setting was removed; with rollout.placement=server choose "
-    "rollout.num_servers",
-    "rollout.engine_timeout_s": "this setting was removed; servers have rollout.step_timeout_s",
-    "rollout.cluster_address": "this setting was removed; rollout.servers names servers on other machines",
-    "rollout.allow_open_cluster": "this setting was removed; rollout.servers names servers on other machines",
+    "rollout.num_engines": "this setting was removed; set rollout.num_servers, with rollout.placement=server",
+    "rollout.engine_timeout_s": "this setting was removed; set rollout.step_timeout_s for servers",
+    "rollout.cluster_address": _NO_CLUSTER,
+    "rollout.allow_open_cluster": _NO_CLUSTER,
 }
-"""Replacements for removed settings and values of earlier versions."""
+"""Messages for settings and values of earlier versions that were removed, by KEY or KEY=VALUE."""
 
 _ALLOWED = {
     "int_type": "a whole number",
@@ -71,24 +74,43 @@ _ALLOWED = {
 }
 
 
-def config_error(error: ValidationError, model: type[BaseModel], data: object) -> ConfigError:
-    """Return the first wrong setting of `data`, which does not fit `model`, and the number of others."""
-    by_key: dict[str, list[Details]] = {}
-    for detail in error.errors(include_url=False):
-        by_key.setdefault(".".join(_path(detail, data)), []).append(detail)
-    key, details = next(iter(by_key.items()))
-    others = f" (and {len(by_key) - 1} more)" if len(by_key) > 1 else ""
-    return ConfigError(_line(key, details, model, data) + others)
+def validate(model: type[_Model], data: Mapping[str, Any], where: str = "") -> _Model:
+    """Return `data` as a validated `model`; raise `ConfigError` for its first wrong setting.
+
+    The message also counts the other wrong settings. If `where` is given, the message begins with it.
+    """
+    try:
+        # Validating JSON instead of Python objects allows lists for tuples and text for enumerations.
+        return model.model_validate_json(json.dumps(data, default=str))
+    except ValidationError as error:
+        message = _message(error.errors(include_url=False), model, data)
+        raise ConfigError(f"{where}: {message}" if where else message) from error
 
 
-def _line(key: str, details: Sequence[Details], model: type[BaseModel], data: object) -> str:
-    first = details[0]
+def _message(details: Sequence[Details], model: type[BaseModel], data: object) -> str:
+    located = [(*_located(detail, data), detail) for detail in details]
+    path, value, _ = located[0]
+    num_others = len({tuple(other) for other, _, _ in located}) - 1
+    others = f" (and {num_others} more)" if num_others else ""
+    return _line(path, value, [detail for other, _, detail in located if other == path], model, data) + others
+
+
+def _line(
+    path: Sequence[str], value: object, details: Sequence[Details], model: type[BaseModel], data: object
+) -> str:
+    key, first = ".".join(path), details[0]
+    rules = [detail for detail in details if detail["type"] == "value_error"]
+    if rules:  # the message of a validator is a sentence
+        text = _allowed(rules[0])
+        if not path:
+            return text
+        return key + text.removeprefix(path[-1]) if text.startswith(f"{path[-1]} ") else f"{key}: {text}"
     if first["type"] == "extra_forbidden":
-        gone = _GONE.get(key)
-        return f"{key}={shown(_value_at(key, data))}: {gone or _unknown_in_section(first, key, model, data)}"
+        said = _GONE.get(key) or _unknown_in_section(first, path, value, model, data)
+        return f"{key}={shown(value)}: {said}"
     if first["type"].startswith("union_tag"):
-        key = f"{key}.{_discriminator(first)}"
-    value = _value_at(key, data)
+        name = _discriminator(first)
+        key, value = f"{key}.{name}", value.get(name, _ABSENT) if isinstance(value, Mapping) else _ABSENT
     if (gone := _GONE.get(f"{key}={value}")) is not None:
         return f"{key}={value}: {gone}"
     if first["type"] == "union_tag_not_found":
@@ -96,16 +118,15 @@ def _line(key: str, details: Sequence[Details], model: type[BaseModel], data: ob
     if first["type"] == "missing" or value is _ABSENT:
         meaning = _description(first["loc"], model)
         text = f"{key} is missing" + (f": {meaning}" if meaning else f"; give {key}=VALUE")
-        parent, _, _ = key.rpartition(".")
-        is_kind = parent and "." not in parent and len(sections_at([parent], model)) > 1
-        return text + (f" ({parent}=OPTION replaces the whole part)" if is_kind else "")
+        is_kind = len(path) == 2 and len(sections_at(path[:1], model)) > 1
+        return text + (f" ({path[0]}=OPTION replaces the whole section)" if is_kind else "")
     allowed = list(dict.fromkeys(_allowed(detail) for detail in details))
     if key in AUTO_KEYS and "auto" not in allowed:
         allowed.append("auto")
     names = [name for detail in details for name in _names(detail)]
     near = suggestion(value, names) if isinstance(value, str) else ""
     if first["type"] == "union_tag_invalid" and not near:
-        near = "; your own kind needs --plugin FILE.py"
+        near = "; load a kind of your own with --plugin FILE.py"
     return f"{key} must be {' or '.join(allowed)}, got {shown(value)}{near}"
 
 
@@ -126,76 +147,94 @@ def _plain(value: object) -> object:
 
 
 def _discriminator(detail: Details) -> str:
-    """Return the key that distinguishes the kinds of a section."""
+    """Return the key whose value selects the kind of the section in which an error occurred."""
     named = _QUOTED.findall(str(detail.get("ctx", {}).get("discriminator", "")))
     return named[0] if named else "kind"
 
 
 def _names(detail: Details) -> list[str]:
-    """Return the names that an error lists as allowed."""
+    """Return the allowed values that pydantic lists for an error."""
     context = detail.get("ctx", {})
     return _QUOTED.findall(str(context.get("expected", context.get("expected_tags", ""))))
 
 
-def _path(detail: Details, data: object) -> Iterator[str]:
-    """Yield the keys of an error's location, without the tags that pydantic adds for members of a union."""
+def _located(detail: Details, data: object) -> tuple[list[str], object]:
+    """Return the keys of an error's location in `data`, and the value there, `_ABSENT` if there is none.
+
+    Pydantic also adds the kinds of sections to the location; these are omitted.
+    """
+    path: list[str] = []
     location = detail["loc"]
     for index, part in enumerate(location):
         if _is_alone(data) and not isinstance(part, int):  # a list of one is treated as its element
             data = data[0]
-            yield "0"
-        # The error of a validator for a whole section is located at the section's tag, which is no key.
+            path.append("0")
+        # An error of a whole section's validator is located at the section's kind, which is not a key.
         is_last = index == len(location) - 1 and detail["type"] != "value_error"
         if isinstance(data, Mapping):
             if part in data:
                 data = data[part]
-                yield str(part)
+                path.append(str(part))
             elif is_last and part not in [data.get(name) for name in DISCRIMINATORS]:
-                yield str(part)
+                data = _ABSENT
+                path.append(str(part))
         elif isinstance(data, list) and isinstance(part, int) and part < len(data):
             data = data[part]
-            yield str(part)
+            path.append(str(part))
     if _is_alone(data) and detail["type"].startswith("union_tag"):
-        yield "0"
+        return [*path, "0"], data[0]
+    return path, data
 
 
 def _is_alone(data: object) -> TypeGuard[list[Any]]:
-    """Return whether data is a list of one section."""
+    """Return whether `data` is a list that contains a single section."""
     return isinstance(data, list) and len(data) == 1 and isinstance(data[0], Mapping)
 
 
-def _value_at(key: str, data: object) -> object:
-    for part in key.split(".") if key else ():
-        if isinstance(data, Mapping) and part in data:
-            data = data[part]
-        elif isinstance(data, list) and part.isdigit() and int(part) < len(data):
-            data = data[int(part)]
-        else:
-            return _ABSENT
-    return data
-
-
-def _unknown_in_section(detail: Details, key: str, model: type[BaseModel], data: object) -> str:
+def _unknown_in_section(
+    detail: Details, path: Sequence[str], value: object, model: type[BaseModel], data: object
+) -> str:
     section, kind = _section_at(detail["loc"][:-1], model)
-    parent = key.rpartition(".")[0]
+    *parents, name = path
+    key, parent = ".".join(path), ".".join(parents)
+    kinds = sections_at(detail["loc"][:-2], model) if kind is not None else []
+    if others := [other for other in kinds if name in other.model_fields]:
+        return f"unknown key in {parent} of kind {kind}; {_switch(parents, others, key, value)}"
     known = {f"{parent}.{name}" if parent else name for name in section.model_fields}
-    elsewhere = {name for name in _dotted_names(data) if name.rpartition(".")[0] != parent}
-    found = nearest_key(key, known | elsewhere)
+    found = nearest_key(key, known.union(_dotted_names(data, parent)))
     if found is not None and len(section.model_fields) > MAX_LISTED:
         return f"unknown key; did you mean {found}?"
     text = "unknown key; " + (f"did you mean {found}? " if found is not None else "")
     place = f"in {parent}" if parent else "at the top level"
     names = ", ".join(sorted(section.model_fields))
     text += f"the keys {place}{f' of kind {kind}' if kind else ''} are {names}"
-    is_group = kind is not None and "." not in parent
-    return text + (f"; {parent}=OPTION replaces the whole part" if is_group and found is None else "")
+    is_group = kind is not None and len(parents) == 1
+    return text + (f"; {parent}=OPTION replaces the whole section" if is_group and found is None else "")
 
 
-def _dotted_names(data: object, prefix: str = "") -> Iterator[str]:
+def _switch(parents: Sequence[str], classes: Sequence[type[BaseModel]], key: str, value: object) -> str:
+    """List the kinds of the section `parents` that have the setting `key`, and how to select one of them."""
+    kinds = [kind for one in classes for kind in _kinds(one)]
+    listed = ", ".join(kinds[:MAX_LISTED])
+    if len(kinds) > MAX_LISTED:
+        listed += f" and {len(kinds) - MAX_LISTED} more"
+    text = f"it belongs to {'kind' if len(kinds) == 1 else 'the kinds'} {listed}"
+    if any(part.isdigit() for part in parents):  # overrides cannot change an element of a list
+        return text
+    option = option_of_kind(parents[0], kinds[0]) if len(parents) == 1 else None
+    discriminator = next(name for name in DISCRIMINATORS if name in classes[0].model_fields)
+    choice = f"{parents[0]}={option}" if option else f"{'.'.join(parents)}.{discriminator}={kinds[0]}"
+    return f"{text}; use {choice} {shlex.quote(f'{key}={override_text(value)}')}"
+
+
+def _dotted_names(data: object, section: str, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted names of all keys in `data`, except those directly in `section`."""
     if isinstance(data, Mapping):
         for key, value in data.items():
-            yield f"{prefix}{key}"
-            yield from _dotted_names(value, f"{prefix}{key}.")
+            name = f"{prefix}.{key}" if prefix else str(key)
+            if prefix != section:
+                yield name
+            yield from _dotted_names(value, section, name)
 
 
 def _description(location: Sequence[int | str], model: type[BaseModel]) -> str | None:
@@ -205,7 +244,7 @@ def _description(location: Sequence[int | str], model: type[BaseModel]) -> str |
 
 
 def _section_at(location: Sequence[int | str], model: type[BaseModel]) -> tuple[type[BaseModel], str | None]:
-    """Return the section at a location, and the tag that selected it if it is one of several."""
+    """Return the settings class at a location, and its kind if the section has several kinds, else None."""
     section, tag = model, None
     candidates: list[type[BaseModel]] = []
     for part in location:
@@ -221,19 +260,23 @@ def _section_at(location: Sequence[int | str], model: type[BaseModel]) -> tuple[
 
 
 def _tags_at(location: Sequence[int | str], model: type[BaseModel]) -> list[str]:
-    """Return the tags that the section at a location may have."""
+    """Return the possible kinds of the section at a location."""
     return [tag for section in sections_at(location, model) for tag in _kinds(section)]
 
 
 def sections_at(location: Sequence[int | str], model: type[BaseModel]) -> list[type[BaseModel]]:
-    """Return the sections that may be at a location, one per kind; none if it is no section."""
-    section, _ = _section_at(location[:-1], model)
-    field = section.model_fields.get(str(location[-1]))
+    """Return the settings classes that a location allows, one per kind; empty for a plain setting.
+
+    For an element of a list, the location may end in its number.
+    """
+    *above, name = [part for part in location if not isinstance(part, int)]
+    section, _ = _section_at(above, model)
+    field = section.model_fields.get(str(name))
     return list(_sections(field.annotation)) if field is not None else []
 
 
 def _sections(annotation: object) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, Axis) and annotation.is_axis():
+    if isinstance(annotation, type) and issubclass(annotation, Choice) and annotation.is_axis():
         yield from annotation.values()
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
@@ -243,7 +286,7 @@ def _sections(annotation: object) -> Iterator[type[BaseModel]]:
 
 
 def _kinds(section: type[BaseModel]) -> tuple[Any, ...]:
-    """Return the tags of a section: the values of its `kind`, if it has one."""
+    """Return the values of `kind` or `engine` that a settings class declares; empty if it has neither."""
     fields = (section.model_fields.get(name) for name in DISCRIMINATORS)
     field = next((found for found in fields if found is not None), None)
     annotation = field.annotation if field is not None else None

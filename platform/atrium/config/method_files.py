@@ -1,4 +1,4 @@
-"""Methods from a name or a user's file plus typed settings, without Hydra and without a run."""
+"""Reading of methods by name or from users' files, with typed settings; without Hydra and without a run."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
 from yaml import YAMLError
 
 from atrium.base.errors import ConfigError
 from atrium.base.nested import flattened, mapping_at, put, setting
 from atrium.base.section import Section
 from atrium.config.files import conf_folder, parse_value, parse_yaml, read_groups, read_yaml
-from atrium.config.messages import config_error
+from atrium.config.messages import validate
 from atrium.config.nearest import shown, suggestion
 from atrium.config.new_kinds import stale_keys
 from atrium.config.own_files import expand_files
@@ -35,7 +34,7 @@ from atrium.method.regularizers import Regularizer
 _ANY_METHOD = "grpo"
 _COLON = re.compile(r"""(?P<quoted>'[^']*'|"[^"]*")|:(?=\S)""")
 MAX_NEW_TOKENS = "rollout.max_new_tokens"
-"""The only run setting that methods refer to: the maximum length of a completion."""
+"""The key of the maximum completion length, the only setting outside a method that methods refer to."""
 
 
 class _Sections(Section):
@@ -45,11 +44,11 @@ class _Sections(Section):
 
 
 def read_method(source: str, settings: Sequence[str] = (), *, max_new_tokens: int | None = None) -> Method:
-    """Return the method called `source`, or that of the YAML file at this path, with `settings` applied.
+    """Return the method named `source`, or the method in the YAML file `source`, with `settings` applied.
 
     Settings are written as on the command line: `divergence=kl3`, `divergence.delta=0.02`,
-    `algorithm.surrogate.cap=4`. `max_new_tokens` is the maximum length of a completion, by which some methods
-    divide. Raises `ConfigError` with one line for any error.
+    `algorithm.surrogate.cap=4`. `max_new_tokens` is the maximum length of a completion, which some methods
+    need as a divisor. Raises `ConfigError` with a one-line message for any error.
     """
     groups = read_groups(conf_folder())
     lines = expand_files([f"algorithm={source}"], groups)
@@ -72,17 +71,15 @@ def read_method(source: str, settings: Sequence[str] = (), *, max_new_tokens: in
     for key, value in flattened(data).items():
         if value == f"${{{MAX_NEW_TOKENS}}}":
             put(data, key, _max_new_tokens(source, key, max_new_tokens))
-    try:
-        sections = _Sections.model_validate(data)
-    except ValidationError as error:
-        raise config_error(error, _Sections, data) from error
+    sections = validate(_Sections, data)
     return Method(sections.algorithm, sections.divergence, sections.regularizer)
 
 
 def resolve_preset(source: str) -> Preset:
-    """Return the method that `algorithm=SOURCE` selects: the name of a file in `conf/algorithm`, or a path.
+    """Return the method that `algorithm=SOURCE` selects, with its file and parent.
 
-    Raises `ConfigError` with one line for any error.
+    `source` is the name of a file in `conf/algorithm`, or the path of a user's file. Raises `ConfigError`
+    with a one-line message for any error.
     """
     if not is_own_file(source):
         return read_preset(source)
@@ -106,9 +103,10 @@ def resolve_preset(source: str) -> Preset:
 
 
 def resolve_divergence(source: str) -> tuple[str, Divergence]:
-    """Return the name and divergence that `divergence=SOURCE` selects; a method's file gives its divergence.
+    """Return the name and the divergence that `divergence=SOURCE` selects.
 
-    Raises `ConfigError` with one line for any error.
+    `source` is the name of a file in `conf/divergence`, or the path of a user's file with a divergence or a
+    whole method. Raises `ConfigError` with a one-line message for any error.
     """
     if not is_own_file(source):
         return source, read_divergence(source)
@@ -121,7 +119,7 @@ def resolve_divergence(source: str) -> tuple[str, Divergence]:
 
 
 def is_own_file(source: str) -> bool:
-    """Return whether a name is a path to a user's YAML file."""
+    """Return whether `source` is a path to a YAML file rather than the name of a shipped file."""
     return source.endswith((".yaml", ".yml"))
 
 
@@ -130,7 +128,10 @@ def _length_key(preset: Preset) -> str:
 
 
 def _split(lines: Sequence[str]) -> tuple[dict[str, str], dict[str, object]]:
-    """Split lines into selected files, keyed by group, and explicit settings, keyed by name."""
+    """Split overrides into selected options by group, and values by dotted key.
+
+    Raises `ConfigError` for settings outside a method.
+    """
     choices: dict[str, str] = {}
     typed: dict[str, object] = {}
     for line in lines:
@@ -138,8 +139,8 @@ def _split(lines: Sequence[str]) -> tuple[dict[str, str], dict[str, object]]:
         if not has_value or key.split(".")[0] not in SECTIONS:
             near = suggestion(key, SECTIONS)
             raise ConfigError(
-                f"{shown(line)}: not a setting of a method{near or ';'} only {', '.join(SECTIONS)} can be "
-                "set, as GROUP=OPTION or GROUP.key=value"
+                f"{shown(line)}: unknown setting of a method{near or ';'} expected GROUP=OPTION or "
+                f"GROUP.key=value, where GROUP is one of {', '.join(SECTIONS)}"
             )
         if key in SECTIONS:
             choices[key] = text
@@ -147,12 +148,12 @@ def _split(lines: Sequence[str]) -> tuple[dict[str, str], dict[str, object]]:
         try:
             typed[key] = parse_value(_spaced(text)) if text else text
         except (YAMLError, ValueError) as error:
-            raise ConfigError(f"{shown(line)}: cannot read the value of {key}") from error
+            raise ConfigError(f"{shown(line)}: the value of {key} is not valid YAML; correct it") from error
     return choices, typed
 
 
 def _spaced(text: str) -> str:
-    """Return the text as a command line reads it: `{kind:clip}` becomes `{kind: clip}`, one key in YAML."""
+    """Insert a space after each colon in a mapping, because YAML reads `{kind:clip}` as one key."""
     if not text.startswith(("{", "[")):
         return text
     return _COLON.sub(lambda found: found["quoted"] or ": ", text)
@@ -161,7 +162,7 @@ def _spaced(text: str) -> str:
 def _max_new_tokens(source: str, key: str, given: int | None) -> float:
     if given is None:
         raise ConfigError(
-            f"{source}: {key} is the maximum length of a completion, which is unknown here; pass "
+            f"{source}: {key} is set to the maximum length of a completion, which is unknown here; pass "
             f"max_new_tokens, or set {key}=NUMBER"
         )
     return float(given)

@@ -1,4 +1,4 @@
-"""The jobs of a multirun: one run for each combination of the overrides' values."""
+"""The jobs of a multirun: one for each combination of the overrides' values."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from atrium.config.schema import RunConfig
 
 
 def compose_all(overrides: Sequence[str]) -> list[tuple[tuple[str, ...], RunConfig]]:
-    """Return every job of a `--multirun`, its overrides and its configuration, in Hydra's order."""
+    """Return the overrides and the configuration of each job of a `--multirun`, in Hydra's order."""
     return [(job, compose(job)) for job in jobs(check_overrides(overrides, allow_sweeps=True))]
 
 
 def jobs(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
-    """Return the product of all swept values in the order of Hydra's sweeper: the last varies fastest."""
+    """Return the overrides of each job: all combinations of values; the last override varies fastest."""
     values: dict[str, list[str]] = {}
     for override in overrides:
         key = override.get_key_element()

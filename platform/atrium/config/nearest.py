@@ -1,4 +1,4 @@
-"""The nearest valid name for a wrong one, and values as a person would type them."""
+"""Texts for error messages: the valid name nearest to a wrong one, and values in YAML notation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 _CUTOFF = 0.6
 _MAX_SHOWN = 60
 MAX_LISTED = 12
-"""Number of names beyond which a message suggests only the nearest."""
+"""Largest number of valid names that a message lists; above it, only the nearest name is suggested."""
 _SHORT = {
     "lr": "learning_rate",
     "wd": "weight_decay",
@@ -24,13 +24,13 @@ _SHORT = {
     "temp": "temperature",
     "clip_range": "delta",
 }
-"""Settings by the names that other programs use."""
+"""Names of settings in other programs, with the names in Atrium."""
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = _CUTOFF) -> str | None:
-    """Return the known name most similar to `name`, ignoring case, or None if none is similar.
+    """Return the known name most similar to `name`, ignoring case; None if no name is similar.
 
-    Swapped letters count as more similar than wrong ones.
+    A name with the same letters in another order is preferred.
     """
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_lower, cutoff=cutoff)
@@ -39,10 +39,11 @@ def nearest(name: str, known: Iterable[str], cutoff: float = _CUTOFF) -> str | N
 
 
 def nearest_key(key: str, known: Iterable[str]) -> str | None:
-    """Return the known dotted key most similar to `key`: by its last part, or within its section.
+    """Return the known dotted key most similar to `key`; None if no key is similar.
 
-    So `delta` finds `divergence.delta`; of several equal last parts the shallowest key wins. Equally similar
-    keys are tried in alphabetical order, so that messages are deterministic.
+    A key with the same last part is preferred, such as `divergence.delta` for `delta`; if there are several,
+    the one with the fewest parts. Next are similar keys in the same section, then similar last parts. The
+    order of `known` does not matter.
     """
     keys = sorted(known, key=lambda candidate: (-candidate.count("."), candidate))
     parent, _, last = key.rpartition(".")
@@ -59,13 +60,13 @@ def nearest_key(key: str, known: Iterable[str]) -> str | None:
 
 
 def is_named(key: str, name: str) -> bool:
-    """Return whether `name` is the last part of the key, or another program's name for it."""
+    """Return whether `name` refers to `key`, by the same last part or by another program's name for it."""
     last = last_part(name)
     return last_part(key) in (last, _SHORT.get(last))
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return `; did you mean X?`, or an empty text if no known name is similar."""
+    """Return `; did you mean X?` with the nearest known name, or empty text if no name is similar."""
     found = nearest(name, known)
     return f"; did you mean {found}?" if found is not None else ""
 
@@ -80,7 +81,7 @@ def last_part(key: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value as YAML writes it, on one line and truncated if it is long."""
+    """Return a value in YAML notation on one line, truncated if it is long."""
     if isinstance(value, str):
         is_plain = bool(value) and value.isprintable() and value == value.strip()
         text = value if is_plain else json.dumps(value)

@@ -1,63 +1,53 @@
-"""Replacing a section's kind: settings of the old kind are dropped.
+"""Removal of obsolete settings if an override selects another kind of a section.
 
-Otherwise, `algorithm=atr divergence.kind=ratio` would read KL3's budget as a clip range. Settings that all
-kinds of a section share by declaration (a grader's workers, a rollout's lengths) are kept. Of the others only
-typed values count, and a missing value is reported.
+Otherwise `algorithm=atr divergence.kind=ratio` would use KL3's budget as a clipping range. Settings from a
+common base class of all kinds (such as the number of a grader's workers) are kept. All other settings must be
+set by overrides or have defaults; validation reports missing ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
 
 from atrium.base.nested import mapping_at
 from atrium.base.section import Section
-from atrium.config.messages import DISCRIMINATORS, sections_at
+from atrium.config.files import DISCRIMINATORS
+from atrium.config.messages import sections_at
 from atrium.config.nearest import last_part
 
 _UNDECIDED = "auto"
 
 
 def typed_kinds(typed: Mapping[str, object]) -> dict[str, object]:
-    """Return the typed settings that choose the kind of a section, by key."""
+    """Return the overrides that select the kind of a section (`SECTION.kind`, `SECTION.engine`), by key."""
     return {key: value for key, value in typed.items() if "." in key and last_part(key) in DISCRIMINATORS}
 
 
 def stale_keys(typed: Mapping[str, object], before: Mapping[str, Any], model: type[BaseModel]) -> list[str]:
-    """Return the keys of `before` that typed kinds make obsolete.
+    """Return the keys in `before` that are obsolete because an override selects another kind.
 
-    `before` holds settings of `model`, composed without the typed kinds.
+    `typed` contains all overrides by key. `before` is the configuration composed without those that select a
+    kind, and `model` is the class of the whole configuration.
     """
-    return [
-        key
-        for chosen, value in typed_kinds(typed).items()
-        for key in _stale(chosen, value, typed, before, model)
-    ]
-
-
-def _stale(
-    chosen: str,
-    value: object,
-    typed: Mapping[str, object],
-    before: Mapping[str, Any],
-    model: type[BaseModel],
-) -> Iterator[str]:
-    parent, _, name = chosen.rpartition(".")
-    section = mapping_at(before, parent)
-    old = section.get(name)
-    if old in (None, _UNDECIDED, value):
-        return
-    shared = _shared_settings(sections_at(parent.split("."), model))
-    for setting in section:
-        key = f"{parent}.{setting}"
-        is_typed = any(other == key or other.startswith(f"{key}.") for other in typed)
-        if setting != name and setting not in shared and not is_typed:
-            yield key
+    stale = []
+    for chosen, value in typed_kinds(typed).items():
+        parent, _, name = chosen.rpartition(".")
+        section = mapping_at(before, parent)
+        if section.get(name) in (None, _UNDECIDED, value):
+            continue
+        shared = _shared_settings(sections_at(parent.split("."), model))
+        for setting in section:
+            key = f"{parent}.{setting}"
+            is_typed = any(other == key or other.startswith(f"{key}.") for other in typed)
+            if setting != name and setting not in shared and not is_typed:
+                stale.append(key)
+    return stale
 
 
 def _shared_settings(kinds: Sequence[type[BaseModel]]) -> set[str]:
-    """Return the settings that a common base of all kinds declares."""
+    """Return the names of the settings that a common base class of all `kinds` declares."""
     bases = set.intersection(*(set(kind.__mro__) for kind in kinds)) if kinds else set()
     return {name for base in bases if issubclass(base, Section) for name in base.model_fields}

@@ -1,8 +1,8 @@
-"""Checks of command-line overrides before Hydra composes them.
+"""Parsing and checks of command-line overrides, in Hydra's grammar, before composition.
 
-Hydra's own grammar applies. Refused are Hydra's own settings (its callbacks, search path and output folders),
-names of code to run, and interpolations that read the environment, whose value would be written to the run's
-record.
+Errors are overrides of Hydra's own settings (callbacks, search path, output folders), names of code to run,
+and interpolations that call a resolver, such as one that reads an environment variable: the value would be
+written to the run's record.
 """
 
 from __future__ import annotations
@@ -34,19 +34,21 @@ NO_CALLS = (
 )
 Groups = Mapping[str, tuple[str, ...]]
 MAY_BE_NULL = frozenset({"evaluation", "experiment", "debug"})
-"""Groups of changes, which are null by default; every other part exists exactly once."""
+"""Groups that may be null, which is their default; every other group needs exactly one option."""
 
 
 def parse_overrides(lines: Sequence[str], groups: Groups, *, allow_sweeps: bool = False) -> list[Override]:
-    """Parse and check overrides; `ConfigError` for the first wrong one.
+    """Parse and check overrides; raise `ConfigError` for the first wrong override.
 
-    Checks that need the composed configuration (whether a key exists, whether a value fits) come later.
+    Unknown keys and invalid values are found later, in the composed configuration. `allow_sweeps` allows
+    several values per key.
     """
     for line in lines:
         _refuse_code(line)
         if line.lstrip("+~").startswith((f"{LOCAL}=", f"{LOCAL}@")):
             raise ConfigError(
-                f"{line}: conf/{LOCAL}/default.yaml applies automatically; change the file instead"
+                f"{line}: {LOCAL} cannot be overridden, since conf/{LOCAL}/default.yaml applies "
+                "automatically; change that file instead"
             )
     overrides = [_parse(_with_quotes(line), groups) for line in lines]
     for override in overrides:
@@ -57,16 +59,16 @@ def parse_overrides(lines: Sequence[str], groups: Groups, *, allow_sweeps: bool 
 
 
 def calls_something(text: str) -> bool:
-    """Return whether text interpolates more than the value of a key, such as `${oc.env:HOME}` or nesting."""
+    """Return whether text contains an interpolation other than a plain key, such as `${oc.env:HOME}`."""
     return "${" in _PLAIN_INTERPOLATION.sub("", text)
 
 
 def for_hydra(override: Override, groups: Groups) -> list[str]:
-    """Return the override in Hydra's form: a setting may be given whether or not a file lists it.
+    """Return an override of a setting as lines that Hydra accepts even if no file contains the setting.
 
-    Sections have defaults, so the files need not name every setting; Hydra alone would refuse unnamed ones
-    without a `+`. Unknown settings are refused when the whole configuration is validated. Hydra would merge a
-    list into a mapping from a file, so another value replaces the mapping first.
+    Files need not contain settings with defaults, but Hydra rejects overrides of missing keys without a `+`.
+    Unknown settings are reported later, by validation. If the value is a list, a first line sets the key to
+    0, because Hydra would merge the list into a mapping from a file.
     """
     line, key = override.input_line or "", override.key_or_group
     if override.type is not OverrideType.CHANGE or key in groups:
@@ -76,7 +78,7 @@ def for_hydra(override: Override, groups: Groups) -> list[str]:
 
 
 def is_null_group(override: Override, groups: Groups) -> bool:
-    """Return whether the override selects none of a group's options: `experiment=null`."""
+    """Return whether the override sets a group to null, such as `experiment=null`."""
     is_one = override.key_or_group in groups and not override.is_sweep_override()
     return is_one and override.type is OverrideType.CHANGE and override.value() is None
 
@@ -84,18 +86,23 @@ def is_null_group(override: Override, groups: Groups) -> bool:
 def _refuse_code(line: str) -> None:
     if FORBIDDEN_KEY in line:
         raise ConfigError(
-            f"{shown(line)}: {FORBIDDEN_KEY} cannot be set, since a configuration cannot name code to run; "
-            "use a kind that Atrium ships"
+            f"{shown(line)}: {FORBIDDEN_KEY} cannot be set, since a configuration cannot name code to "
+            "run; use a kind that Atrium ships"
         )
     if calls_something(line):
         raise ConfigError(f"{shown(line)}: {NO_CALLS}")
     key = line.lstrip("+~").partition("=")[0]
     if re.split(r"[./@]", key)[0] == "hydra":
-        raise ConfigError(f"{shown(line)}: Hydra's own settings are fixed; use --multirun, --cfg or --help")
+        raise ConfigError(
+            f"{shown(line)}: Hydra's own settings cannot be changed; use --multirun, --cfg or --help"
+        )
 
 
 def _with_quotes(line: str) -> str:
-    """Return the line with the quotes that Hydra needs around messages[1].content and non-ASCII letters."""
+    """Return the line with quotes around words with indices (`messages[1].content`) or non-ASCII letters.
+
+    Hydra's grammar requires the quotes. A value that already contains quotes is unchanged.
+    """
     key, equals, value = line.partition("=")
     is_quoted = "'" in value or '"' in value
     quoted = _OTHER_LETTERS.sub(r'"\g<0>"', _FIELD_PATH.sub(r'"\g<0>"', value))
@@ -107,9 +114,9 @@ def _parse(line: str, groups: Groups) -> Override:
     if not has_value and not line.startswith("~"):
         known = nearest(line, groups)
         example = f"{known}={groups[known][0]}" if known is not None else "seed=1"
-        raise ConfigError(f"{shown(line)}: no value; write key=value, such as {example}")
+        raise ConfigError(f"{shown(line)}: the value is missing; write key=value, such as {example}")
     if not key.strip("+~ "):
-        raise ConfigError(f"{shown(line)}: no key; write key=value, such as seed=1")
+        raise ConfigError(f"{shown(line)}: the key is missing; write key=value, such as seed=1")
     try:
         override: Override = OverridesParser.create().parse_override(line)
         is_too_deep = _depth(override.value()) > _MAX_DEPTH
@@ -123,7 +130,10 @@ def _parse(line: str, groups: Groups) -> Override:
     except RecursionError:
         is_too_deep = True
     if is_too_deep:
-        raise ConfigError(f"{shown(line)}: lists or mappings are nested more than {_MAX_DEPTH} levels deep")
+        raise ConfigError(
+            f"{shown(line)}: lists and mappings must be nested at most {_MAX_DEPTH} levels deep; reduce "
+            "the nesting"
+        )
     override.config_loader = cast("ConfigLoader", _Options(groups))
     return override
 
@@ -139,7 +149,7 @@ def _depth(value: object) -> int:
 
 @dataclass(frozen=True)
 class _Options:
-    """The configuration loader that Hydra's parser expects: the options that a glob selects from."""
+    """A replacement for Hydra's configuration loader, from which the parser gets the options for a glob."""
 
     groups: Groups
 
@@ -150,25 +160,27 @@ class _Options:
 def _check_shape(override: Override, groups: Groups, *, allow_sweeps: bool) -> None:
     line, key = override.input_line or "", override.key_or_group
     if override.package is not None:
-        raise ConfigError(f"{shown(line)}: @ is not supported; use {key}=OPTION")
+        raise ConfigError(f"{shown(line)}: a package (@) cannot be given; use {key}=OPTION")
     if override.is_sweep_override() and not allow_sweeps:
-        raise ConfigError(f"{shown(line)}: several values for {key}; add --multirun, or give one")
+        raise ConfigError(
+            f"{shown(line)}: {key} must have a single value; add --multirun to run several values"
+        )
     if override.is_sweep_override() and not override.is_discrete_sweep():
         raise ConfigError(
-            f"{shown(line)}: an interval cannot be enumerated; use {key}=a,b,c or "
+            f"{shown(line)}: an interval has no list of values to run; use {key}=a,b,c or "
             f"{key}=range(start,stop,step)"
         )
     if override.is_sweep_override() and not _values(override):
         options = (
             f"a pattern that matches one of {', '.join(groups[key])}" if key in groups else f"{key}=a,b,c"
         )
-        raise ConfigError(f"{shown(line)}: matches no value, so nothing would run; use {options}")
+        raise ConfigError(f"{shown(line)}: the pattern matches no value, so nothing would run; use {options}")
     if "???" in _values(override):
-        raise ConfigError(f"{shown(line)}: ??? marks a missing value; give {key} a value")
+        raise ConfigError(f"{shown(line)}: ??? is a placeholder for a missing value; give {key} a value")
     if key in groups and override.type is not OverrideType.CHANGE:
         raise ConfigError(
-            f"{shown(line)}: every part must exist exactly once; use {key}=OPTION with one of "
-            + ", ".join(groups[key])
+            f"{shown(line)}: an option of {key} cannot be added (+) or removed (~); use {key}=OPTION with "
+            "one of " + ", ".join(groups[key])
         )
 
 

@@ -1,7 +1,7 @@
-"""Users' files: `GROUP=PATH.yaml` is replaced by the overrides that the file contains.
+"""Users' configuration files: `GROUP=PATH.yaml` is replaced by the overrides that the file contains.
 
-With Hydra this would need a change of its search path, whose files are composed without checks. Here the file
-is read as data, and every line passes the checks of the command line.
+Hydra would compose files in a changed search path without checks. Here, a file is read as data, and its
+settings pass the same checks as overrides on the command line.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from atrium.base.errors import ConfigError
+from atrium.base.nested import flattened
 from atrium.config.files import read_yaml, wrong_name
 from atrium.config.nearest import shown
 
 WHOLE_RUN = frozenset({"debug", "experiment", "recipe"})
-"""Groups whose files set keys of the whole run; files of other groups set keys of their own section."""
+"""Groups whose files may set any setting of a run; files of other groups set only those of their section."""
 
 _OF_RUN = {"algorithm": ("label",)}
-"""Keys of a group's file that are settings of the run: the method's label in figures and tables."""
+"""Keys in a group's files that are top-level settings of the run, by group."""
 _OVERRIDE = re.compile(r"override\s+/(\w+)(@_global_\.\1)?")
 _PARENT = re.compile(r"[\w/-]+")
 _FOLDER = ("./", "../", "/", "~/")
@@ -27,13 +28,12 @@ _PLAIN_TEXT = re.compile(r"[A-Za-z_][\w./-]*")
 
 
 def expand_files(arguments: Sequence[str], groups: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the arguments with each `GROUP=PATH.yaml` (or .yml) replaced by the overrides of that file.
+    """Return the arguments with each `GROUP=PATH.yaml` (or .yml) replaced by the overrides in the file.
 
-    `model=./FOLDER` selects the language model in that folder.
-
-    The file's overrides come first, so typed values win. `groups` are the options of each group. Raises
-    `ConfigError` for a missing file, and for a file with anything but settings and a `defaults` list with an
-    option of its group to start from and `override /GROUP: OPTION`.
+    The overrides of files come first, so typed values take precedence. `model=./FOLDER` selects the language
+    model in the folder. `groups` lists the options of each group. Raises `ConfigError` for a missing or
+    invalid file. A valid file contains settings and a `defaults` list; the list names the option that the
+    file starts from, and may select options of other groups (`override /GROUP: OPTION`).
     """
     of_files: list[str] = []
     typed: list[str] = []
@@ -42,23 +42,19 @@ def expand_files(arguments: Sequence[str], groups: Mapping[str, Sequence[str]]) 
         if group in groups and value.endswith((".yaml", ".yml")):
             of_files += _read(group, value, groups[group])
         elif group == "model" and value.startswith(_FOLDER) and "," not in value:
-            typed += ["model=hub", f"model.source={value}"]  # as in MODEL=./folder
+            typed += ["model=hub", f"model.source={value}"]
         else:
             typed.append(argument)
     return [*of_files, *typed]
 
 
-def as_overrides(settings: Mapping[str, object], prefix: str = "") -> Iterator[str]:
-    """Yield nested settings as overrides, one per leaf."""
-    for key, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            yield from as_overrides({str(k): v for k, v in value.items()}, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}={override_text(value)}"
+def as_overrides(settings: Mapping[str, object], prefix: str = "") -> list[str]:
+    """Return nested settings as overrides, one for each value; `prefix` begins each key."""
+    return [f"{key}={override_text(value)}" for key, value in flattened(settings, prefix).items()]
 
 
 def override_text(value: object) -> str:
-    """Return a value in Hydra's grammar."""
+    """Return a value as text in the grammar of Hydra's overrides."""
     if isinstance(value, str) and _PLAIN_TEXT.fullmatch(value):
         return value
     return _nested_text(value)
@@ -73,19 +69,20 @@ def _nested_text(value: object) -> str:
 
 
 def _read(group: str, name: str, options: Sequence[str]) -> list[str]:
-    """Return the overrides of a file, its parents first."""
+    """Return the overrides of a user's file; options from its `defaults` list come first."""
     path, said = Path(name).expanduser(), f"{group}={name}"
     if not path.is_file():
         raise ConfigError(
-            f"{said}: there is no such file; use the name of a file in conf/{group}, or a path to your own"
+            f"{said}: there is no such file; use the name of a file in conf/{group}, or the path of your "
+            "own file"
         )
     content = read_yaml(path, said)
     if not isinstance(content, Mapping):
-        raise ConfigError(f"{said}: contains no settings")
+        raise ConfigError(f"{said}: the file contains no settings; write lines of `key: value`")
     settings = {str(key): value for key, value in content.items() if key != "defaults"}
     defaults = content.get("defaults", [])
     if not isinstance(defaults, list):
-        raise ConfigError(f"{said}: defaults={shown(defaults)} must be a list")
+        raise ConfigError(f"{said}: defaults must be a list, got {shown(defaults)}")
     parents = list(_parents(group, said, defaults))
     _check(group, said, settings, parents, options)
     prefix = "" if group in WHOLE_RUN else f"{group}."
@@ -94,7 +91,7 @@ def _read(group: str, name: str, options: Sequence[str]) -> list[str]:
 
 
 def _parents(group: str, said: str, defaults: Sequence[object]) -> Iterator[str]:
-    """Yield the options that a `defaults` list selects, as overrides."""
+    """Yield the options in a `defaults` list as overrides; raise `ConfigError` for an invalid entry."""
     for entry in defaults:
         if entry == "_self_":
             continue
@@ -108,22 +105,27 @@ def _parents(group: str, said: str, defaults: Sequence[object]) -> Iterator[str]
                 yield f"{other[1]}={option}"
                 continue
         raise ConfigError(
-            f"{said}: defaults contains {shown(entry)}; use names of conf/{group} and `override /GROUP: "
-            "OPTION`"
+            f"{said}: unknown entry {shown(entry)} in defaults; expected a name in conf/{group} or "
+            "`override /GROUP: OPTION`"
         )
 
 
 def _check(
     group: str, said: str, settings: Mapping[str, object], parents: Sequence[str], options: Sequence[str]
 ) -> None:
-    """Check that a part starts from a shipped one that it names, and that a method has its own name."""
+    """Raise `ConfigError` unless a file starts from one option of its group, and a method has a new name.
+
+    Files of the groups in `WHOLE_RUN` and of `evaluation` need not start from an option.
+    """
     num_parents = sum(parent.startswith(f"{group}=") for parent in parents)
     if num_parents > 1:
-        raise ConfigError(f"{said}: defaults names {num_parents} files of conf/{group}; use one")
+        raise ConfigError(
+            f"{said}: defaults must name one file of conf/{group}, got {num_parents}; keep one of them"
+        )
     if num_parents == 0 and group not in WHOLE_RUN | {"evaluation"}:
         raise ConfigError(
-            f"{said}: does not say which file of conf/{group} it starts from; begin it with "
-            f"`defaults: [NAME]`, where NAME is one of {', '.join(options)}"
+            f"{said}: the file must start from a file of conf/{group}; begin it with `defaults: [NAME]`, "
+            f"where NAME is one of {', '.join(options)}"
         )
     if group == "algorithm" and settings.get("name", options[0]) in options:
         raise wrong_name(said, settings, "a name that no file of conf/algorithm has")

@@ -1,8 +1,8 @@
-"""The shipped methods and divergences as their files define them, read quickly and without Hydra.
+"""A fast reader for the shipped methods and divergences, without Hydra.
 
-Hydra's composition defines the meaning of a preset. This reader implements the few rules that the files of
-`conf/algorithm` use (a parent, `override` of another group, `_self_`, references to one other key), and a
-test checks it against Hydra for every preset. Runs are never composed here.
+It implements the few rules of Hydra's composition that files in `conf/algorithm` use: a parent, an `override`
+of another group, `_self_`, and references to one other key. A test compares the result with Hydra's for every
+method. The configurations of runs are always composed by Hydra.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from atrium.base.errors import ConfigError
 from atrium.base.nested import flattened_text
 from atrium.config.files import check_method_name, conf_folder, options_of, parse_yaml
-from atrium.config.messages import config_error
+from atrium.config.messages import validate
 from atrium.config.nearest import shown, suggestion
 from atrium.method.algorithm import Algorithm
 from atrium.method.divergences import Divergence
@@ -30,12 +30,11 @@ from atrium.method.regularizers import Regularizer
 _OVERRIDE = re.compile(r"override /(\w+)@_global_\.\w+")
 _REFERENCE = re.compile(r"\$\{(\w+)\.(\w+)\}")
 _MAX_LISTED = 40
-_Model = TypeVar("_Model", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartFile:
-    """A file of a group: its name, the text of its header comment, and its settings."""
+    """The content of one file of a group; `header` is the comment at its start."""
 
     group: str
     name: str
@@ -45,11 +44,12 @@ class PartFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """A method: its file, its parents, and its three sections of settings.
+    """A method as its file defines it.
 
-    `parts` holds the other groups' files that the preset selects or leaves at their defaults, by group.
-    `references` maps keys below `algorithm` to the run settings that they refer to; `algorithm` then holds
-    the default value.
+    `parent` is the name of the method that the file starts from, or None. `parts` contains the files of other
+    groups that the method uses, by group: the divergence, the regularizer, and any other selected part.
+    `references` maps keys below `algorithm` to the run settings that they refer to; `algorithm` contains the
+    default values of these settings.
     """
 
     file: PartFile
@@ -62,22 +62,22 @@ class Preset:
 
     @property
     def method(self) -> Method:
-        """Return the three sections as a method."""
+        """The method that consists of the three sections."""
         return Method(self.algorithm, self.divergence, self.regularizer)
 
     @property
     def name(self) -> str:
-        """The name of its file and of the method."""
+        """The name of the method, which is also the name of its file."""
         return self.file.name
 
 
 def names(group: str) -> tuple[str, ...]:
-    """Return the files of a group; those of single papers come last."""
+    """Return the names of a group's files; files from papers come last."""
     return options_of(conf_folder() / group)
 
 
 def read_preset(name: str) -> Preset:
-    """Read the method of `conf/algorithm/NAME.yaml`. Raises `ConfigError` if it is missing or wrong."""
+    """Read `conf/algorithm/NAME.yaml`; raise `ConfigError` for a missing or invalid file."""
     file = read_part("algorithm", name)
     check_method_name(name, file.settings)
     merged = _merged("algorithm", name)
@@ -89,52 +89,52 @@ def read_preset(name: str) -> Preset:
         file=file,
         parent=merged.parent,
         parts={group: read_part(group, option) for group, option in choices.items()},
-        algorithm=_validated(Algorithm, settings, f"algorithm={name}"),
+        algorithm=validate(Algorithm, settings, f"algorithm={name}"),
         divergence=read_divergence(choices["divergence"]),
-        regularizer=_validated(Regularizer, regularizer, f"regularizer={choices['regularizer']}"),
+        regularizer=validate(Regularizer, regularizer, f"regularizer={choices['regularizer']}"),
         references=references,
     )
 
 
 def read_presets() -> tuple[Preset, ...]:
-    """Read every method, in alphabetical order."""
+    """Read all shipped methods, in the order of `names`."""
     return tuple(read_preset(name) for name in names("algorithm"))
 
 
 def read_divergence(name: str) -> Divergence:
-    """Read the divergence of `conf/divergence/NAME.yaml`; `ConfigError` if it is missing or wrong."""
+    """Read `conf/divergence/NAME.yaml`; raise `ConfigError` for a missing or invalid file."""
     return divergence_from(_merged("divergence", name).settings, f"divergence={name}")
 
 
 def divergence_from(settings: Mapping[str, Any], where: str) -> Divergence:
-    """Return the divergence that settings describe.
+    """Return the divergence with the given settings.
 
-    `where` names them in the `ConfigError` if they are wrong.
+    Raises `ConfigError` for invalid settings; `where` names their source in the message.
     """
-    return _validated(_AnyDivergence, {"divergence": settings}, where).divergence
+    return validate(_AnyDivergence, {"divergence": settings}, where).divergence
 
 
 def read_settings(group: str, name: str) -> dict[str, Any]:
-    """Return the settings of a group's file merged over its parents', as a copy."""
+    """Return a copy of the settings in a group's file, including those inherited from its parents."""
     return deepcopy(dict(_merged(group, name).settings))
 
 
 @cache
 def read_part(group: str, name: str) -> PartFile:
-    """Read one file of a group. Raises `ConfigError` if it is missing or not YAML."""
+    """Read one file of a group; raise `ConfigError` for an unknown name and for a file that is not YAML."""
     known = names(group)
     if name not in known:
         listed = f": {', '.join(known)}" if len(known) <= _MAX_LISTED else "; `atrium objectives` lists them"
         near = suggestion(name, known) or f"; choose from the {len(known)} files of conf/{group}{listed}"
-        raise ConfigError(f"{shown(name)}: there is no such {group}{near}")
+        raise ConfigError(f"{shown(name)}: unknown {group}{near}")
     path = conf_folder() / group / f"{name}.yaml"
     try:
         text = path.read_text(encoding="utf-8")
         settings = parse_yaml(text)
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(settings, dict):
-        raise ConfigError(f"{path}: contains no settings; write lines of `key: value`")
+        raise ConfigError(f"{path} contains no settings; write lines of `key: value`")
     return PartFile(group=group, name=name, header=header(text), settings=settings)
 
 
@@ -144,7 +144,10 @@ class _AnyDivergence(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class _Merged:
-    """A file's settings merged over its parent's, the options selected in other groups, and the parent."""
+    """The content of a file after inheritance from its parents.
+
+    `choices` lists the selected options of other groups, and `parent` is the direct parent, or None.
+    """
 
     settings: Mapping[str, Any]
     choices: Mapping[str, str]
@@ -163,7 +166,7 @@ def _merged(group: str, name: str) -> _Merged:
 
 
 def own_overrides(part: PartFile) -> dict[str, str]:
-    """Return the options of other groups that a file's own defaults list selects, by group."""
+    """Return the options of other groups in a file's own `defaults` list, by group."""
     found = {}
     for entry in part.settings.get("defaults", []):
         for key, option in entry.items() if isinstance(entry, dict) else ():
@@ -174,9 +177,9 @@ def own_overrides(part: PartFile) -> dict[str, str]:
 
 @cache
 def settings_outside(name: str) -> Mapping[str, str]:
-    """Return the settings outside a method's own sections that its preset changes, by dotted key, as text.
+    """Return the settings outside the method's sections that a method's file changes, by dotted key.
 
-    Empty for a method without a file in `conf/algorithm`.
+    Values are text. The result is empty for a method without a file in `conf/algorithm`.
     """
     if name not in names("algorithm"):
         return {}
@@ -197,7 +200,7 @@ def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 def _resolved(
     settings: Mapping[str, Any], choices: Mapping[str, str], prefix: str = ""
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Resolve references to other groups from their files; return the settings and what they refer to."""
+    """Return the settings with references to other groups resolved, and the references by dotted key."""
     resolved: dict[str, Any] = {}
     references: dict[str, str] = {}
     for key, value in settings.items():
@@ -215,21 +218,14 @@ def _resolved(
 
 @cache
 def _default_options() -> Mapping[str, str]:
-    """Return the options of the groups in the primary defaults list."""
+    """Return the default option of each group, from the `defaults` list of `conf/config.yaml`."""
     text = (conf_folder() / "config.yaml").read_text(encoding="utf-8")
     defaults = parse_yaml(text)["defaults"]
     return {key: str(value) for entry in defaults if isinstance(entry, dict) for key, value in entry.items()}
 
 
-def _validated(model: type[_Model], data: Mapping[str, Any], where: str) -> _Model:
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        raise ConfigError(f"{where}: {config_error(error, model, data)}") from error
-
-
 def header(text: str) -> str:
-    """Return the comment at a file's start, line by line, without its markers."""
+    """Return the comment lines at the start of a file's text, without `#`."""
     lines = []
     for line in text.splitlines():
         if not line.startswith("#"):

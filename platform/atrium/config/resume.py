@@ -1,8 +1,8 @@
-"""The configuration of a resumed run: the stored one, and the few settings that may change.
+"""The configuration of a resumed or branched run: the stored one, with the few settings that may change.
 
-A resumed run must do what the interrupted one would have done, so every setting that affects training is
-refused, by name, unless it repeats the stored value. A branch, a new run that starts from a step of another,
-may also change how it learns, but not its task, to which the step's state belongs.
+A resumed run must compute the same as without the interruption. Overrides of settings that affect training
+are therefore errors, unless they repeat the stored value. A branch is a new run that starts from a step of
+another run. It may also change optimization settings, but not the task, since the step's state depends on it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from atrium.engines.declaration import PLACE_SETTINGS
 from atrium.train.settings import OptimizerSettings, learning_rate_at
 
 _SPLIT = ("gpu_memory_fraction", "sleep_level")
-"""Settings of vLLM that `rollout=auto` has chosen for the GPU of the run's start."""
+"""Settings of vLLM that `rollout=auto` chooses for the GPU when a run starts."""
 
 MAY_CHANGE = (
     "num_steps",
@@ -41,7 +41,7 @@ MAY_CHANGE = (
     "compute.timeout_s",
     "compute.slurm",
 )
-"""Settings and sections that may differ when a run is resumed: none changes what a step computes."""
+"""Settings and sections that may change when a run is resumed, because no training step depends on them."""
 
 BRANCH_MAY_CHANGE = (
     "experiment_name",
@@ -52,14 +52,14 @@ BRANCH_MAY_CHANGE = (
     "tracking",
     *MAY_CHANGE,
 )
-"""Settings and sections that may differ between a branch and the run that it starts from."""
+"""Settings and sections in which a branch may differ from the run that it starts from."""
 
 
 def branched(stored: RunConfig, folder: Path, branch: BranchConfig, overrides: Sequence[str]) -> RunConfig:
     """Return the configuration of a new run that branches from a step of the run in `folder`.
 
-    `resume` is the other run's folder, for checks; the new run's folder replaces it. Raises `ConfigError` for
-    overrides of settings outside `BRANCH_MAY_CHANGE`.
+    Its setting `resume` is `folder`, for checks of the checkpoint; the caller later sets it to the new run's
+    folder. Raises `ConfigError` for overrides of settings outside `BRANCH_MAY_CHANGE`.
     """
     data = stored.model_dump(mode="json")
     for override in check_overrides(overrides):
@@ -67,8 +67,8 @@ def branched(stored: RunConfig, folder: Path, branch: BranchConfig, overrides: S
         if not any(f"{key}.".startswith(f"{name}.") for name in BRANCH_MAY_CHANGE):
             compose([override.input_line])  # reports unknown settings as such
             raise ConfigError(
-                f"{shown(override.input_line)}: cannot change when a run starts from a step of another; "
-                f"only these settings can be changed: {', '.join(BRANCH_MAY_CHANGE)}"
+                f"{shown(override.input_line)} cannot be used when a run starts from a step of another "
+                f"run; only these settings can be changed: {', '.join(BRANCH_MAY_CHANGE)}"
             )
         is_group = isinstance(data.get(key), dict)
         value = compose([override.input_line]).model_dump(mode="json")[key] if is_group else override.value()
@@ -79,21 +79,21 @@ def branched(stored: RunConfig, folder: Path, branch: BranchConfig, overrides: S
 def resumed(stored: RunConfig, folder: Path, overrides: Sequence[str]) -> RunConfig:
     """Return the configuration that resumes the run in `folder`, whose configuration is `stored`.
 
-    Overrides may change the settings in `MAY_CHANGE` and may repeat the run's initial settings; `ConfigError`
-    for any other. `runs_dir` becomes the current location of the folder. A learning-rate schedule that ends
-    at num_steps follows a changed num_steps from here on.
+    Overrides may change the settings in `MAY_CHANGE` and may repeat stored values; any other override raises
+    `ConfigError`. `runs_dir` is set to the current location of the folder. If `num_steps` changes, the rest
+    of a learning-rate schedule follows the new number.
     """
     parsed = check_overrides(overrides)
     given = compose(overrides) if overrides else stored
     data = stored.model_dump(mode="json")
     wanted = given.model_dump(mode="json")
-    # Values found when the run began are kept.
+    # The run keeps the values that it found for `auto` at its start.
     for key in ("micro_batch_tokens", "recompute_activations", "packing"):
         if wanted["compute"][key] == "auto":
             wanted["compute"][key] = data["compute"][key]
     if overrides and leaves_engine_open(overrides):
         wanted["rollout"] |= {key: data["rollout"][key] for key in _SPLIT if key in data["rollout"]}
-    if wanted["model"]["date"] is None:  # the run's start, which was recorded
+    if wanted["model"]["date"] is None:  # the day of the run's start was recorded
         wanted["model"]["date"] = data["model"]["date"]
     changed = sorted(_differing(data, wanted))
     for override in parsed:
@@ -105,7 +105,7 @@ def resumed(stored: RunConfig, folder: Path, overrides: Sequence[str]) -> RunCon
 
 
 def schedule_note(before: RunConfig, now: RunConfig, step: int) -> str | None:
-    """Describe how the learning rate changes after `step` if the schedule's end moved; None otherwise."""
+    """Return a line on the jump of the learning rate after `step` if `num_steps` changed, else None."""
     is_same = before.optimizer.schedule == "constant" == now.optimizer.schedule
     if is_same or before.num_steps == now.num_steps or not 0 < step < now.num_steps:
         return None
@@ -119,7 +119,7 @@ def schedule_note(before: RunConfig, now: RunConfig, step: int) -> str | None:
 
 
 def _changeable(key: str) -> list[str]:
-    """Return the settings that an override of `key`, a setting or a group, sets and that may change."""
+    """Return the settings in `MAY_CHANGE` that an override of `key`, a setting or group, changes."""
     if any(f"{key}.".startswith(f"{name}.") for name in MAY_CHANGE):
         return [key]
     return [name for name in MAY_CHANGE if name.startswith(f"{key}.")]
@@ -129,24 +129,26 @@ def _refuse_change(override: Override, changed: Sequence[str], stored: dict[str,
     key = override.key_or_group
     fixed = [name for name in changed if not _changeable(name)]
     if key == "compute":
-        # Threads follow from the number of processes, and packing from the model.
+        # These two are derived: threads from the number of processes, and packing from the model.
         fixed = [name for name in fixed if name not in ("compute.num_threads", "compute.packing")]
     if key in stored or "." in key:
         touched = [name for name in fixed if f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.")]
-        began_with = f"it began with {touched[0]}={shown(setting(stored, touched[0]))}" if touched else ""
+        began_with = (
+            f"the run began with {touched[0]}={shown(setting(stored, touched[0]))}" if touched else ""
+        )
     else:
-        # A group without a section of its own, such as `experiment`, may touch anything.
+        # A group without a section of its own, such as `experiment`, may change any setting.
         touched = [name for name in fixed if name not in (*AUTO_KEYS, "resume")]
-        began_with = "a resumed run keeps its settings, so remove this override"
+        began_with = "a resumed run keeps its settings"
     if touched:
         raise ConfigError(
-            f"{shown(override.input_line)}: cannot change when a run is resumed ({began_with}); only these "
-            f"settings can be changed: {', '.join(MAY_CHANGE)}"
+            f"{shown(override.input_line)} cannot be used when a run is resumed, since {began_with}; "
+            f"only these settings can be changed: {', '.join(MAY_CHANGE)}"
         )
 
 
 def _differing(stored: object, wanted: object, prefix: str = "") -> list[str]:
-    """Return the dotted names of the settings in which two configurations differ."""
+    """Return the dotted names of the settings in which two configurations differ; `prefix` begins each."""
     if isinstance(stored, dict) and isinstance(wanted, dict):
         return [
             name

@@ -1,7 +1,8 @@
-"""The scale of a model: the recipe for a Hub source, and checks for settings unsuitable for its size.
+"""The recipe for a model's size, and checks for settings that are unsuitable for the size.
 
-`conf/recipe` has a file for every model of `conf/model`. A source that one of those describes is that model;
-any other gets the generic recipe for its size. Nothing here contacts the Hub or loads torch.
+Every model in `conf/model` has a recipe in `conf/recipe`. A `model.source` that a file in `conf/model`
+describes selects that model; any other source gets a generic recipe for its size. This module neither
+contacts the Hub nor imports torch.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from atrium.models.settings import HubModelSettings
 from atrium.models.shape import read_shape
 
 LARGE_MODEL = 500_000_000
-"""Number of parameters from which a model is fine-tuned at about 1e-6."""
+"""Number of parameters from which models need a learning rate of about 1e-6."""
 SMALL_MODEL = 10_000_000
-"""Number of parameters below which a model is a toy, like the built-in one."""
+"""Number of parameters below which a model counts as a toy, like the built-in model."""
 DESTRUCTIVE_RATE = 1e-4
 """Learning rate from which full fine-tuning destroys a large model."""
 FEWEST_THINKING_TOKENS = 1024
-"""Number of tokens below which a reasoning model ends only by being cut off."""
+"""Number of tokens below which a reasoning model is cut off before it answers."""
+
+THINKING_TASK = {"dataset": "deepscaler", "benchmark": "aime_all"}
+"""Default training and test problems of a thinking model, as options by group."""
 
 _RATE = "optimizer.learning_rate"
 _ROLLOUT_TOKENS, _EVALUATION_TOKENS = "rollout.max_new_tokens", "evaluation.max_new_tokens"
@@ -36,16 +40,57 @@ _ROLLOUT_TOKENS, _EVALUATION_TOKENS = "rollout.max_new_tokens", "evaluation.max_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceChoice:
-    """The meaning of `model=hub` with a typed source: options by group, and a reason for the user."""
+    """Options by group that follow from the model in the overrides, and a note with the reason."""
 
     options: Mapping[str, str]
     note: str
 
 
-def choose_by_source(overrides: Sequence[Override], conf: Path) -> SourceChoice | None:
-    """Return the model file that describes a typed `model.source`, or the generic recipe for its size.
+def choose_by_model(overrides: Sequence[Override], conf: Path) -> list[SourceChoice]:
+    """Return the choices that follow from the model in `overrides`: its file or recipe, and its default task.
 
-    None if there is no such choice: another model or several, a custom architecture, or a typed recipe.
+    Only thinking models have a default task.
+    """
+    by_source = choose_by_source(overrides, conf)
+    options = {} if by_source is None else by_source.options
+    task = _choose_task(overrides, options, conf)
+    return [choice for choice in (by_source, task) if choice is not None]
+
+
+def _choose_task(
+    overrides: Sequence[Override], options: Mapping[str, str], conf: Path
+) -> SourceChoice | None:
+    """Return the default task if the model in `overrides` is a pretrained thinking model, else None.
+
+    Returns None as well if overrides choose the dataset, or a set of changes such as an experiment.
+    """
+    typed = {override.key_or_group: override for override in overrides}
+    model = typed.get("model")
+    if model is None or model.is_sweep_override() or "model.weights" in typed:
+        return None
+    if any(name in typed for name in ("dataset", "experiment", "recipe", "debug")):
+        return None
+    if "model.thinking" in typed and typed["model.thinking"].value() is not True:
+        return None
+    name = options.get("model", model.value())
+    file = conf / "model" / f"{name}.yaml"
+    settings = parse_yaml(file.read_text(encoding="utf-8")) if file.is_file() else None
+    if not isinstance(settings, Mapping) or settings.get("thinking") is not True:
+        return None
+    task = {group: option for group, option in THINKING_TASK.items() if group not in typed}
+    return SourceChoice(
+        options=task,
+        note=f"model={name} thinks before it answers and solves most problems of MATH, so the run uses "
+        + " ".join(f"{group}={option}" for group, option in task.items())
+        + "; choose others with dataset=NAME and benchmark=NAME",
+    )
+
+
+def choose_by_source(overrides: Sequence[Override], conf: Path) -> SourceChoice | None:
+    """Return the options that follow from `model.source`: the file that describes it, or a generic recipe.
+
+    Returns None unless `overrides` contain `model=hub` with one source and no architecture. Also returns None
+    if they select a recipe and no file describes the source.
     """
     typed = {override.key_or_group: override for override in overrides}
     model, source = typed.get("model"), typed.get("model.source")
@@ -79,36 +124,40 @@ def choose_by_source(overrides: Sequence[Override], conf: Path) -> SourceChoice 
 
 
 def generic_recipe(num_parameters: int) -> str:
-    """Return the recipe for a model of this size that no file describes."""
+    """Return the name of the recipe for a model of this size without a file in `conf/model`."""
     if num_parameters < SMALL_MODEL:
         return "hub_below_10m"
     return "hub_below_500m" if num_parameters < LARGE_MODEL else "hub"
 
 
 def known_architecture(model: HubModelSettings) -> Mapping[str, object] | None:
-    """Return the keys of the model's config.json, if its file or a local folder has them."""
+    """Return the content of the model's config.json from the settings or a local folder; None if unknown."""
     return _read_architecture(model.source) if model.architecture is None else model.architecture
 
 
 def check_scale(config: RunConfig, overrides: Sequence[Override]) -> None:
-    """Raise `ConfigError` for a scale that is unsuitable for pretrained weights, unless it was typed."""
+    """Raise `ConfigError` for a value unsuitable for pretrained weights, unless `overrides` contain it."""
     for doubt in _doubts(config, overrides):
         if not doubt.is_typed:
             raise ConfigError(
-                f"{doubt.setting} {doubt.effect}; use {doubt.allowed}, or type {doubt.setting} to confirm it"
+                f"{doubt.setting} {doubt.effect}; use {doubt.allowed}, or type {doubt.setting} on the "
+                "command line to confirm it"
             )
 
 
 def scale_notes(config: RunConfig, overrides: Sequence[Override], conf: Path) -> list[str]:
-    """Return notes for the user about the scale: how it was chosen, and unusual values that were typed."""
-    choice = choose_by_source(overrides, conf)
+    """Return notes for the user on options that follow from the model, and on unsuitable typed values."""
+    chosen = [choice.note for choice in choose_by_model(overrides, conf)]
     doubts = [doubt for doubt in _doubts(config, overrides) if doubt.is_typed]
     notes = [f"{doubt.setting} {doubt.effect}; it is used because it was typed" for doubt in doubts]
-    return notes if choice is None else [choice.note, *notes]
+    return [*chosen, *notes]
 
 
 class _Doubt(NamedTuple):
-    """A setting that destroys pretrained weights or hides their ability, and values that do not."""
+    """A value that is unsuitable for pretrained weights, its effect, and suitable values.
+
+    `is_typed` says whether the user typed the value, which confirms it.
+    """
 
     setting: str
     effect: str
@@ -157,7 +206,7 @@ def _describing_file(source: str, conf: Path) -> str | None:
 
 
 def _read_architecture(source: str) -> Mapping[str, object] | None:
-    """Read a local folder's config.json; None if there is none that can be read."""
+    """Return the content of config.json in a local folder; None if it cannot be read."""
     try:
         data = json.loads(read_plain(Path(source).expanduser() / "config.json"))
     except (OSError, ValueError, RuntimeError):

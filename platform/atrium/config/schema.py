@@ -1,8 +1,8 @@
 """The whole configuration of a run, validated and frozen: `RunConfig` and the loop's sections.
 
-Sections are defined per group and kind; those of the policy in `models`, of the task in `tasks`, of the
-method in `method`. Ranges of single settings are checked here, combinations in `consistency`. Settings that
-may be given as `auto` hold the value that was chosen (see `machine`).
+Other sections are defined elsewhere: the policy in `models`, the task in `tasks`, and the method in `method`.
+A section checks the ranges of its settings; `consistency` checks combinations. A setting given as `auto`
+is replaced by the chosen value (see `machine`).
 """
 
 from __future__ import annotations
@@ -40,15 +40,17 @@ class EvaluationConfig(Sampling):
     """Number of steps between evaluations on the validation problems; null for none during training."""
     num_samples: Annotated[int, Field(ge=1, le=100_000)]
     """Number of answers sampled per problem: the K of Mean@K."""
+    tests_before: bool = True
+    """Whether test problems are also evaluated before training; validation problems always are."""
     pass_at: tuple[Count, ...] | None = None
-    """Values of k for Pass@k, each at most num_samples; null for num_samples and all powers of two below."""
+    """Values of k for Pass@k, each at most num_samples; null for num_samples and smaller powers of two."""
     seed: Seed = 0
-    """Random seed of the sampled answers. Once a run has trained, its own seed keys the draws too: two
-    methods with equal seeds share the draws, and different seeds share none."""
+    """Random seed of the sampled answers. After training has started, they also depend on the run's seed:
+    runs with equal seeds use the same random numbers, and runs with different seeds independent ones."""
 
 
 class CheckpointConfig(Section):
-    """Schedule of checkpoints, and which are kept."""
+    """Schedule and retention of checkpoints."""
 
     every_num_steps: Count
     """Number of steps between checkpoints; the last step always has one."""
@@ -59,36 +61,37 @@ class CheckpointConfig(Section):
 
 
 class MLflowConfig(Section):
-    """A mirror of the run folder in MLflow."""
+    """A mirror of the run directory in MLflow."""
 
     uri: Text | None
-    """Address of the tracking server; null for MLFLOW_TRACKING_URI, or else a database below runs_dir."""
+    """Address of the tracking server; null for the environment variable MLFLOW_TRACKING_URI, or if it is not
+    set, a database in runs_dir."""
 
 
 class WandbConfig(Section):
-    """A mirror of the run folder in W&B; the API key is read from the environment only."""
+    """A mirror of the run directory in W&B; the API key is read from the environment only."""
 
     project: Text
     """Name of the W&B project."""
     entity: Text | None
     """W&B user or team; null for the default of the API key."""
     mode: Literal["online", "offline"]
-    """Whether runs are sent to W&B, or kept in the run folder for `wandb sync`."""
+    """Whether runs are sent to W&B, or kept in the run directory for `wandb sync`."""
 
 
 class TensorBoardConfig(Section):
-    """A mirror of the run folder in TensorBoard's event files, inside the run folder; it has no settings."""
+    """A mirror of the run's records as TensorBoard event files in the run directory; it has no settings."""
 
 
 class TrackioConfig(Section):
-    """A mirror of the run folder in Trackio's local database."""
+    """A mirror of the run directory in Trackio's local database."""
 
     project: Text
     """Name of the Trackio project."""
 
 
 class TrackingConfig(Section):
-    """Content of the run folder, and its mirrors."""
+    """Content of the run directory, and its mirrors."""
 
     kind: Literal["run_folder"]
     """The only kind: a folder per run, with optional mirrors."""
@@ -96,13 +99,15 @@ class TrackingConfig(Section):
     """Number of steps between records of rollouts with their tokens; null for none."""
     rollouts_max_mb: Count = 256
     """Size in megabytes after which no more rollouts are recorded."""
+    system_metrics: bool = True
+    """Whether to record CPU, memory, disk, GPUs and the engine's queue every ten seconds."""
     figures: bool = True
     """Whether to draw figures at the end of the run."""
     progress: Literal["auto", "on", "off"] = "auto"
     """Live display in the terminal; auto shows it only in an interactive terminal."""
     names: MetricNames = "atrium"
-    """Naming scheme for training metrics in mirrors. Metrics without a name in TRL or verl keep Atrium's; the
-    run directory always uses Atrium's."""
+    """Naming scheme for training metrics in mirrors. Metrics without a name in TRL or verl keep their Atrium
+    name; the run directory always uses Atrium names."""
     mlflow: MLflowConfig | None = None
     """Mirror in MLflow; null for none."""
     wandb: WandbConfig | None = None
@@ -114,34 +119,29 @@ class TrackingConfig(Section):
 
     @property
     def mirrors(self) -> tuple[str, ...]:
-        """The trackers that the run folder is mirrored to."""
-        chosen = {
-            "mlflow": self.mlflow,
-            "wandb": self.wandb,
-            "tensorboard": self.tensorboard,
-            "trackio": self.trackio,
-        }
-        return tuple(kind for kind, settings in chosen.items() if settings is not None)
+        """The trackers that the run directory is mirrored to."""
+        kinds = ("mlflow", "wandb", "tensorboard", "trackio")
+        return tuple(kind for kind in kinds if getattr(self, kind) is not None)
 
 
 class BranchConfig(Section):
-    """The origin of a branch, a run that starts from a step of another, as `--resume RUN@STEP` records it."""
+    """The origin of a branch: a run that starts from a step of another run (`--resume RUN@STEP`)."""
 
     run: Text
     """The run that the branch starts from."""
     step: Count
     """The last step that both runs share."""
     method: Text
-    """Key of that run's method (`runs.method_settings`), which trained the shared steps."""
+    """Key (`runs.method_settings`) of the method that trained the shared steps."""
 
 
 class RunConfig(Section):
     """All settings of a run."""
 
     seed: Seed
-    """Random seed of the run, except for the built-in model's weights and the dataset."""
+    """Random seed of the run; the built-in model's weights and the dataset may have their own seeds."""
     num_steps: Count
-    """Number of training steps: sample, grade, update."""
+    """Number of training steps; each step samples completions, grades them, and updates the policy."""
     experiment_name: FolderName
     """Folder below runs_dir that contains the run."""
     label: Text | None = None
@@ -149,14 +149,14 @@ class RunConfig(Section):
     planned_seeds: PlannedSeeds | None = None
     """Number of seeds per method at which comparisons give their verdict; null if no number is planned."""
     looks: tuple[PlannedSeeds, ...] = ()
-    """Numbers of seeds at which comparisons give interim verdicts, each at alpha divided by their count; the
-    last one is planned_seeds. Empty for a single verdict at planned_seeds."""
+    """Numbers of seeds at which comparisons give a verdict, each at alpha divided by the number of looks; the
+    last one must be planned_seeds. Empty for a single verdict at planned_seeds."""
     runs_dir: Text
     """Folder that contains all output."""
     resume: Text | None
-    """Run to resume; null for a new one."""
+    """Run to resume; null for a new run."""
     branch: BranchConfig | None = None
-    """Run and step that this run branches from, as `--resume RUN@STEP` records it; null if it has none."""
+    """Run and step that this run branches from, recorded by `--resume RUN@STEP`; null for other runs."""
     model: ModelSettings
     """Policy to train."""
     dataset: DatasetConfig
@@ -174,9 +174,9 @@ class RunConfig(Section):
     evaluation: EvaluationConfig
     """Schedule and sampling of evaluations on held-out problems."""
     checkpoint: CheckpointConfig
-    """Schedule of checkpoints, and which are kept."""
+    """Schedule and retention of checkpoints."""
     tracking: TrackingConfig
-    """Content of the run folder, and its mirrors."""
+    """Content of the run directory, and its mirrors."""
     compute: ComputeConfig
     """Device, precision, processes and memory."""
     algorithm: Algorithm
@@ -187,17 +187,17 @@ class RunConfig(Section):
     """Terms added to the objective: a KL to a reference policy, an entropy bonus."""
 
     def as_record(self) -> dict[str, object]:
-        """Return the content of a run's `config.json`, without `resume`, which belongs to a command."""
+        """Return the content of a run's `config.json`; `resume` is null, since it applies to one command."""
         return {**self.model_dump(mode="json"), "resume": None}
 
     @property
     def method(self) -> Method:
-        """Return the three sections that together are the method."""
+        """The method: the sections `algorithm`, `divergence` and `regularizer` together."""
         return Method(self.algorithm, self.divergence, self.regularizer)
 
     @property
     def model_seed(self) -> int:
-        """The seed of the model's initial weights: its own, or the run's."""
+        """The random seed of the model's initial weights: `model.seed`, or the run's seed if it is null."""
         return self.seed if self.model.seed is None else self.model.seed
 
     @property
@@ -207,7 +207,7 @@ class RunConfig(Section):
 
     @property
     def use(self) -> Use:
-        """Return the demands that this run makes on its method."""
+        """The properties of the run, outside the method, with which the method must be compatible."""
         return Use(
             num_updates_per_batch=self.num_updates_per_batch,
             group_size=self.rollout.group_size,
@@ -220,7 +220,7 @@ class RunConfig(Section):
 
     @property
     def engine_use(self) -> EngineUse:
-        """Return the demands that this run makes on its engine."""
+        """The properties of the run, outside `rollout`, with which the engine must be compatible."""
         return EngineUse(
             device=self.compute.device,
             num_ranks=self.compute.world_size,
@@ -228,6 +228,6 @@ class RunConfig(Section):
             evaluation_top_p=self.evaluation.top_p,
             evaluation_temperature=self.evaluation.temperature,
             behavior_logprobs=self.compute.behavior_logprobs,
-            compiles=self.compute.compile,
+            compiles=self.compute.compile is True,
             has_stop_strings=bool(self.model.prompt.stop),
         )

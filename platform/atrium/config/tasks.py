@@ -14,32 +14,33 @@ from atrium.grading.verifiers import MultipleChoiceVerifier, Verifier
 
 
 class ArithmeticDatasetConfig(ArithmeticSettings):
-    """The built-in task: chained sums of one-digit numbers; the level is the number of operands."""
+    """The built-in task: chained sums of one-digit numbers. A problem's level is its number of operands."""
 
     kind: Literal["arithmetic"]
     """Kind of dataset."""
 
 
 class ProblemSetConfig(ProblemFiles):
-    """Problems from the Hub or from a file, and the expected number and format."""
+    """A set of problems from the Hub or a file, with the expected number and format."""
 
     kind: Literal["problems"]
     """Kind of problem set."""
     unreadable: Literal["drop", "keep", "error"]
-    """Reaction to problems whose reference answer does not equal the same answer written in another way."""
+    """Reaction to problems whose reference answer the grader cannot read: the same answer in another notation
+    would be graded as wrong."""
 
 
 class ProblemsDatasetConfig(ProblemSetConfig):
     """Problems from the Hub or a file, split into disjoint parts by a keyed hash of each question."""
 
     num_train: Count | None
-    """Number of training problems; null for all remaining ones."""
+    """Number of training problems; null for all remaining problems."""
     num_validation: Count
     """Number of held-out problems on which the best checkpoint is chosen."""
     num_test: CountOrZero
     """Number of held-out problems for benchmark=held_out; 0 if other benchmarks are used."""
     seed: Seed
-    """Key of the split; it does not depend on the run's seed."""
+    """Random seed of the split, independent of the run's seed."""
     require_stop: bool
     """Whether a held-out answer that was cut off counts as wrong even if it is correct."""
     contamination: Contamination
@@ -64,7 +65,7 @@ class ReasoningGymDatasetConfig(Section):
     num_test: CountOrZero = 100
     """Number of held-out problems for benchmark=held_out."""
     seed: Seed = 0
-    """Key of the problems; it does not depend on the run's seed."""
+    """Random seed of the problems, independent of the run's seed."""
     require_stop: bool = True
     """Whether a held-out answer that was cut off counts as wrong even if it is correct."""
 
@@ -75,7 +76,7 @@ class ReasoningGymDatasetConfig(Section):
 
     @staticmethod
     def fits(grader: Verifier) -> bool:
-        """Return whether a grader calls the scorers of the tasks."""
+        """Return whether the grader uses the tasks' own scorers."""
         return isinstance(grader, ReasoningGymVerifier)
 
 
@@ -92,7 +93,7 @@ class ArithmeticBenchmarkConfig(Section):
 
 
 class HeldOutBenchmarkConfig(Section):
-    """The test problems that the training set itself holds out."""
+    """The test problems that the training dataset holds out."""
 
     kind: Literal["held_out"]
     """Kind of benchmark."""
@@ -105,7 +106,7 @@ class ProblemsBenchmarkConfig(ProblemSetConfig):
     published: Day | None = None
     """First day on which the problems were public, YYYY-MM-DD; shown next to the model's release date."""
     num_problems: Count | None
-    """Number of problems to use, from the first on; null for all, which comparable results need."""
+    """Number of problems to use, from the start of the set; null for all, as comparable results require."""
     grader: Verifier | None
     """Grader for this benchmark; null for the run's grader."""
     require_stop: bool
@@ -113,7 +114,10 @@ class ProblemsBenchmarkConfig(ProblemSetConfig):
 
     @property
     def verifier(self) -> Verifier | None:
-        """The grader, which is multiple_choice if choices are shown; None for the run's grader."""
+        """The benchmark's grader: `grader`, or else multiple_choice if problems have choices.
+
+        None means the run's grader.
+        """
         if self.grader is None and self.fields.choices:
             return MultipleChoiceVerifier()
         return self.grader

@@ -2,8 +2,7 @@ r"""The built-in task "chain": sums of one-digit operands, such as `7+8-4+3=`, a
 
 An operand is 1 to 9, an operation is + or -, and every partial result is at least 0. The level is the number
 of operands. A worked solution writes out each step and boxes the result: `7+8=15;15-4=11;11+3=14;\boxed{14}`.
-Flawed solutions, for a demonstrator that makes mistakes, are written here too, because they depend only on
-the task's rules.
+The module also generates solutions and answers with random errors, for demonstrations that contain mistakes.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ _TERM = re.compile(r"[+-]?[1-9]")
 _QUESTION = re.compile(r"[1-9]([+-][1-9])+=")
 _ERRORS = (-2, -1, 1, 2)
 _MAX_REDRAWS = 2_000
-"""Number of consecutive draws of a taken question after which the level counts as exhausted."""
+"""Maximum number of draws for one new question; if all of them are in use, the level counts as exhausted."""
 
 
 @lru_cache(maxsize=2)  # runs of one sweep share a process and a task
 def arithmetic_splits(settings: ArithmeticSettings) -> Splits:
-    """Draw the three splits; no question of one split occurs in another.
+    """Draw the training, validation and test splits; no question occurs in two splits.
 
-    Levels are uniform. Validation and test questions are distinct; training questions are drawn with
-    replacement. Raises `ConfigError` if there is no level, or one has too few questions for the held-out
-    splits.
+    Levels are drawn uniformly. Validation and test questions are distinct; training questions are drawn with
+    replacement. Raises `ConfigError` if `min_operands` is above `max_operands`, or if a level has too few
+    questions for the held-out splits.
     """
     settings.check()
     test, validation = _held_out(settings)
@@ -54,7 +53,11 @@ def held_out_questions(settings: ArithmeticSettings) -> frozenset[str]:
 
 
 def draw_questions(settings: ArithmeticSettings, purpose: str) -> Iterator[str]:
-    """Yield training questions without end, with replacement, never held out; keyed by (seed, purpose)."""
+    """Yield an endless stream of training questions, drawn with replacement.
+
+    Held-out questions are excluded. The stream depends only on the settings and on `purpose`, so different
+    purposes have independent streams.
+    """
     rng = random.Random(derive_seed(settings.seed, "arithmetic", purpose))
     taken = held_out_questions(settings)
     while True:
@@ -62,14 +65,17 @@ def draw_questions(settings: ArithmeticSettings, purpose: str) -> Iterator[str]:
 
 
 def solution(question: str) -> str:
-    r"""Return the worked steps, e.g. `7+8=15;15-4=11;\boxed{11}`. Raises `ValueError` for other text."""
+    r"""Return the worked solution of a question, e.g. `7+8=15;15-4=11;\boxed{11}` for `7+8-4=`.
+
+    Raises `ValueError` if the text is not a question of the task.
+    """
     return _worked(_terms(question), list(_partial_results(question)))
 
 
 def slipping_solution(question: str, rng: random.Random, *, slip_frac: float) -> str:
-    """Return worked steps, each wrong by 1 or 2 with probability `slip_frac`; errors carry over.
+    """Return a worked solution in which each step is wrong by 1 or 2 with probability `slip_frac`.
 
-    No written result is below 0: a slip that would cause a negative result later is not made.
+    Later steps continue from the wrong result. Errors that would make any later result negative are excluded.
     """
     results = list(_partial_results(question))
     for index in range(1, len(results)):
@@ -80,7 +86,7 @@ def slipping_solution(question: str, rng: random.Random, *, slip_frac: float) ->
 
 
 def guessed_answer(question: str, rng: random.Random, *, error_frac: float) -> str:
-    """Return the answer without steps, wrong by 1 or 2 (never below 0) with probability `error_frac`."""
+    """Return the boxed answer without steps, wrong by 1 or 2 with probability `error_frac`, never below 0."""
     answer = _partial_results(question)[-1]
     if rng.random() < error_frac:
         answer += _draw_error(rng, lowest=answer)
@@ -101,14 +107,17 @@ def _held_out(settings: ArithmeticSettings) -> tuple[list[str], list[str]]:
 
 
 def _draw_new(rng: random.Random, settings: ArithmeticSettings, taken: Set[str]) -> str:
-    """Draw an untaken question at a uniform level; a taken one is redrawn at the same level."""
+    """Draw a level uniformly, then questions of that level until one is not in `taken`.
+
+    Raises `ConfigError` if almost all questions of the level are taken.
+    """
     level = settings.min_operands + _below(rng, settings.max_operands - settings.min_operands + 1)
     for _ in range(_MAX_REDRAWS):
         question = _draw_question(rng, level)
         if question not in taken:
             return question
     raise ConfigError(
-        f"dataset: almost no questions with {level} operands remain after the held-out ones; lower "
+        f"dataset: too few questions with {level} operands remain after the held-out questions; lower "
         "num_validation or num_test, or raise min_operands or max_operands"
     )
 
@@ -143,7 +152,7 @@ def _draw_error(rng: random.Random, *, lowest: int) -> int:
 
 def _terms(question: str) -> list[str]:
     if not _QUESTION.fullmatch(question):
-        raise ValueError(f"not a question of the chain task: {question!r}")
+        raise ValueError(f"expected a question of the chain task, got {question!r}")
     return _TERM.findall(question)
 
 

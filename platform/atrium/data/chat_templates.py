@@ -1,7 +1,7 @@
-"""Rendering of a tokenizer's chat template, which is untrusted code, with limits on its size and work.
+"""Rendering of a tokenizer's chat template: untrusted code that runs with limits on its length and work.
 
-A template always renders the same prompt, in any process: it sees one fixed date, and a template that draws
-random numbers is refused.
+A conversation yields the same prompt in every process: the template receives a fixed date, and a template
+that draws random numbers is refused.
 """
 
 from __future__ import annotations
@@ -20,27 +20,25 @@ from atrium.base.section import CountOrZero
 MAX_CHARS = 1 << 20
 """Maximum length of a chat template; the longest published ones have about 20,000 characters."""
 MAX_LINES = 1_000_000
-"""Maximum number of template lines that one prompt may run; a usual prompt runs a few hundred."""
+"""Maximum number of template lines executed for one prompt; a typical prompt needs a few hundred."""
 _FILLED_IN = frozenset({"messages", "tools", "documents", "add_generation_prompt", "date_string"})
 _FILE = "<template>"  # jinja2's name for the code that it generates from a template
 
 
 class ChatTokenizer(Protocol):
-    """The required methods of a tokenizer, as transformers' tokenizers have them."""
+    """The tokenizer interface that prompts require; the tokenizers of transformers provide it."""
 
     chat_template: Any
 
     def encode(self, text: str, /) -> list[int]:
         """Return the token ids of a text, with the special tokens that the model expects at its start."""
-        ...
 
     def apply_chat_template(self, conversation: Sequence[Mapping[str, str]], **options: Any) -> Any:  # noqa: ANN401 - transformers' own signature
-        """Return the token ids (or text) of a conversation."""
-        ...
+        """Return the token ids of a conversation, or its text if `tokenize` is False in `options`."""
 
 
 Option = bool | CountOrZero | str
-"""The value of one of a chat template's own options."""
+"""The value of a chat template's option, such as Qwen3's `enable_thinking`."""
 
 
 def conversation_tokens(
@@ -51,11 +49,12 @@ def conversation_tokens(
     *,
     add_generation_prompt: bool = True,
 ) -> list[int]:
-    """Return the token ids of a conversation up to the next answer; `options` are the template's own.
+    """Return the token ids of a conversation, up to the start of the model's next answer.
 
-    `date` (YYYY-MM-DD) is the current date for the template: `strftime_now` formats midnight of that day, and
-    the date is passed as `date_string`, in Llama's format `26 Jul 2024`; None leaves the clock. Raises
-    `ConfigError` if the template raises an error, draws random numbers, is too long, or never ends.
+    `options` are passed to the template as variables. `date` (YYYY-MM-DD) is the current date for the
+    template: `strftime_now` formats midnight of that day, and `date_string` is the date in Llama's format `26
+    Jul 2024`. With `date=None` the template reads the system clock. Raises `ConfigError` if the template
+    raises an error, draws random numbers, is too long, or executes too many lines.
     """
     named = tokenizer.chat_template  # some models have several, by name
     dated = {} if date is None else {"date_string": datetime.fromisoformat(date).strftime("%d %b %Y")}
@@ -74,16 +73,16 @@ def conversation_tokens(
     except Exception as error:  # untrusted code may raise any exception
         said = " ".join(str(error).split())[:200] or type(error).__name__
         raise ConfigError(
-            f"does not fit this tokenizer's chat template ({said}); "
-            "choose another, such as user_boxed, which has no system turn, or another model"
+            f"the tokenizer's chat template cannot format the prompt ({said}); choose another prompt "
+            "template, such as user_boxed, which has no system turn, or another model"
         ) from error
     return token_ids
 
 
 def _fix_state(template: str, date: str | None) -> None:
-    """Give the template, as compiled and cached by transformers, a fixed clock and no random numbers."""
-    # Imported late: settings are checked without transformers. Private: there is no public way to pass a
-    # function.
+    """Fix the clock and forbid random numbers in the compiled template, which transformers caches."""
+    # The import is local because settings are checked without transformers. The function is private:
+    # transformers has no public way to replace a template's functions.
     from transformers.utils import chat_template_utils
 
     environment = chat_template_utils._compile_jinja_template(template).environment
@@ -107,7 +106,7 @@ def options_of(tokenizer: ChatTokenizer) -> list[str]:
 
 @contextmanager
 def moved_clock() -> Iterator[None]:
-    """Let transformers' own functions for templates see another time within the body."""
+    """Shift the time that chat templates read by 401 days and 7 hours within the `with` block."""
     from transformers.utils import chat_template_utils
 
     class Moved(datetime):
@@ -131,26 +130,34 @@ def _clock(fixed: datetime | None) -> Callable[[str], str]:
 
 
 def _refuse_random(*_: object, **__: object) -> str:
-    raise ValueError("it draws random numbers, so the prompt would differ each time")
+    raise ValueError("the template draws random numbers, so the prompt would differ each time")
 
 
 @cache
 def _check(template: str) -> None:
-    """Raise `ValueError` for code that may never end before a line has run: compiling it, or a huge power."""
+    """Raise `ValueError` for a template that is too long or computes a power.
+
+    The line limit cannot stop the compilation of a long template or the computation of a huge power.
+    """
     from jinja2 import Environment
 
     if len(template) > MAX_CHARS:
-        raise ValueError(f"it has {len(template):,} characters, more than the maximum of {MAX_CHARS:,}")
+        raise ValueError(
+            f"the template has {len(template):,} characters, more than the maximum of {MAX_CHARS:,}"
+        )
     before = ""
     for _, kind, value in Environment(autoescape=True).lex(template):
         if (kind, value) == ("operator", "**") and before not in ("(", ","):  # there it unpacks arguments
-            raise ValueError("it computes a power, which may never end")
+            raise ValueError("the template computes a power, which may take forever")
         before = before if kind == "whitespace" else value
 
 
 @contextmanager
 def _bounded_work() -> Iterator[None]:
-    """Raise in the template after `MAX_LINES` lines; lines are counted, not timed, for repeatable runs."""
+    """Raise `RuntimeError` if chat templates in the block execute more than `MAX_LINES` lines.
+
+    The limit counts lines instead of seconds, so that the outcome is deterministic.
+    """
     num_lines = 0
 
     def count(frame: FrameType, event: str, _: object) -> Any:  # noqa: ANN401 - as sys.settrace has it
@@ -159,7 +166,7 @@ def _bounded_work() -> Iterator[None]:
             return count if frame.f_code.co_filename == _FILE else None
         num_lines += 1
         if num_lines > MAX_LINES:
-            raise RuntimeError(f"it runs more than {MAX_LINES:,} lines for one prompt")
+            raise RuntimeError(f"the template executes more than {MAX_LINES:,} lines for one prompt")
         return count
 
     before = sys.gettrace()

@@ -1,8 +1,8 @@
 """Multiple choice: reading choices from any layout, showing them with letters, finding the correct letter.
 
-Layouts: a list of texts (with or without their own letters), a mapping of letter to text, ARC's mapping of
-`label` and `text`, a list of objects with a label and a text, one text such as `a ) 38 , b ) 27`, or several
-columns with one choice each.
+Layouts: a list of texts (with or without letters in front), a mapping from letter to text, ARC's mapping with
+the lists `label` and `text`, a list of objects with a label and a text, one text such as `a ) 38 , b ) 27`,
+or several columns with one choice each.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from atrium.data.fields import UnreadableValueError, opened
 
 COLUMNS = ("options", "choices", "Options", "Choices")
-"""Columns that hold choices in published files."""
+"""Names of columns with choices in published files."""
 _COLUMN = re.compile(
     r"(|opt?|options?|choices?|ending|alternative|answer|sol|solution)[ _-]?([A-Za-z]|\d)", re.IGNORECASE
 )
@@ -29,26 +29,26 @@ _LETTER = re.compile(r"[(\[]?\s*([A-Za-z])\s*[)\].:]?")
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The texts of the choices in their order, and their labels in the file (A, B, ... by default)."""
+    """The choices of a question: their texts in order, and their labels in the file (default: A, B, ...)."""
 
     labels: tuple[str, ...]
     texts: tuple[str, ...]
 
     def shuffled(self, question: str) -> Choices:
-        """Return the same choices in an order determined by a hash of the question and of each text."""
+        """Return the choices in an order set by a hash of the question and each text, relabeled A, B, ..."""
         pairs = sorted(self.texts, key=lambda text: hashlib.sha256(f"{question}\n{text}".encode()).digest())
         return Choices(tuple(ascii_uppercase[: len(pairs)]), tuple(pairs))
 
     def shown(self) -> str:
-        """Return one line per choice: `(A) 12`."""
+        """Return the choices as text with letters A, B, ..., one line each: `(A) 12`."""
         return "\n".join(
             f"({letter}) {text}" for letter, text in zip(ascii_uppercase, self.texts, strict=False)
         )
 
     def text_of(self, reference: object) -> str:
-        """Return the text of the choice that a reference gives by its label, index from 0, or text.
+        """Return the text of the choice that a reference answer names: by label, by index from 0, or by text.
 
-        Raises `UnreadableValueError` if it matches none or several.
+        Raises `UnreadableValueError` if the reference matches no choice or several.
         """
         named = {self.texts.index(text) for text in self.texts if text == str(reference).strip()}
         label = _LETTER.fullmatch(str(reference).strip())
@@ -58,19 +58,22 @@ class Choices:
             is_labelled = any(own.isdecimal() for own in self.labels)
             named |= {reference} if 0 <= reference < len(self.texts) and not is_labelled else set()
         if len(named) != 1:
-            what = "is none" if not named else "may be several"
+            what = "matches none" if not named else "matches several"
             raise UnreadableValueError(
                 f"the answer {str(reference)[:40]!r} {what} of the {len(self.texts)} choices"
             )
         return self.texts[named.pop()]
 
     def letter_of(self, text: str) -> str:
-        """Return the letter that a choice is shown with."""
+        """Return the letter with which `shown` marks the choice `text`."""
         return ascii_uppercase[self.texts.index(text)]
 
 
 def choice_columns(names: Iterable[object]) -> tuple[str, ...]:
-    """Return the columns that hold one choice each by their names: A, B, C, or option_a, or choice1."""
+    """Return the columns whose names indicate one choice each, in order; empty if there are none.
+
+    Examples of such names are A, B, C; option_a, option_b; and choice1, choice2.
+    """
     found: dict[str, dict[str, str]] = {}
     for name in names:
         if isinstance(name, str) and (match := _COLUMN.fullmatch(name)):
@@ -87,28 +90,32 @@ def choice_columns(names: Iterable[object]) -> tuple[str, ...]:
 
 
 def labels_of(columns: Sequence[str]) -> tuple[str, ...]:
-    """Return the letters or numbers at the end of such column names; empty for other names."""
+    """Return the letters or digits at the end of the names of choice columns.
+
+    The result is empty if any name does not have the form of a choice column.
+    """
     found = [_COLUMN.fullmatch(name) for name in columns]
     return tuple(match[2] for match in found if match) if all(found) else ()
 
 
 def choices_of(values: Sequence[Any], columns: Sequence[str] = ()) -> Choices:
-    """Return the choices in a field's value, or in one value for each of these columns.
+    """Return the choices of a row: all in one value, or one in each of several values.
 
-    Raises `UnreadableValueError` for fewer than two choices, more than 26, or two equal ones.
+    `columns` names the columns of several values; the letters or digits at the end of the names become the
+    labels. Raises `UnreadableValueError` for fewer than 2 choices, more than 26, or two equal ones.
     """
     if len(values) > 1:
         labels, texts = list(labels_of(columns)), [_text(one) for one in values]
     else:
         labels, texts = _labelled(values[0])
     if not 2 <= len(texts) <= len(ascii_uppercase) or len(set(texts)) < len(texts):
-        raise UnreadableValueError(f"expected 2 to 26 different choices, got {len(texts)}")
+        raise UnreadableValueError(f"the choices must be 2 to 26 different texts, got {len(texts)}")
     own = labels if len(set(labels)) == len(texts) else ascii_uppercase[: len(texts)]
     return Choices(tuple(own), tuple(texts))
 
 
 def _labelled(value: Any) -> tuple[list[str], list[str]]:  # noqa: ANN401 - any value of a row
-    """Return the labels, if any, and the texts of choices in one value."""
+    """Return the labels and texts of the choices in one value; the labels are empty if the value has none."""
     value = opened(value) if isinstance(value, str) else value
     if isinstance(value, str):
         return _split(value)
@@ -118,7 +125,7 @@ def _labelled(value: Any) -> tuple[list[str], list[str]]:  # noqa: ANN401 - any 
         given = {str(key): text for key, text in value.items() if text is not None}
         return list(given), [_text(text) for text in given.values()]
     if not isinstance(value, list):
-        raise UnreadableValueError("no choices")
+        raise UnreadableValueError("the choices are missing")
     if value and all(isinstance(one, Mapping) for one in value):
         labels = [str(next((one[key] for key in _KEYS if key in one), "")) for one in value]
         return labels, [_text(next((one[key] for key in _TEXTS if key in one), None)) for one in value]
@@ -126,7 +133,7 @@ def _labelled(value: Any) -> tuple[list[str], list[str]]:  # noqa: ANN401 - any 
 
 
 def _unlettered(texts: Sequence[str]) -> list[str]:
-    """Return the texts without their own letters, if they begin with A, B, C, ... in this order."""
+    """Remove the letters in front of texts that begin with A, B, C, ... in order; return others unchanged."""
     found = [_LABEL.match(text) for text in texts]
     letters = "".join(match[1].upper() if match else "-" for match in found)
     if letters != ascii_uppercase[: len(texts)]:
@@ -135,7 +142,7 @@ def _unlettered(texts: Sequence[str]) -> list[str]:
 
 
 def _split(text: str) -> tuple[list[str], list[str]]:
-    """Split one text at its letters, in the order A, B, C, ..."""
+    """Split text such as `a ) 38 , b ) 27`; return an empty list of labels, and the texts of the choices."""
     places: list[re.Match[str]] = []
     for match in _INNER_LABEL.finditer(text):
         if match[1].upper() == ascii_uppercase[len(places) : len(places) + 1]:

@@ -1,10 +1,10 @@
-"""Training problems that also appear in a benchmark: the same question, or a shared run of words.
+"""Detection of training problems that also appear in a benchmark: equal questions, or shared word sequences.
 
-Source: the rule for words is open-r1's, which flags any 8 consecutive words that a benchmark contains
-(`num_words=8`, `min_common_frac=0`), and Qwen2.5-Math's, which flags 13 words if the longest common
-subsequence is above 0.6 (arXiv 2409.12122, section on decontamination; the numbers are recalled). Differs:
-numbers, signs and LaTeX commands are separate words, regardless of spacing; the share refers to the words of
-the longer question.
+Sources: open-r1 flags a problem that shares any 8 consecutive words with a benchmark (`num_words=8`,
+`min_common_frac=0`). Qwen2.5-Math flags 13 shared consecutive words if the longest common subsequence is
+above 0.6 (arXiv 2409.12122, section on decontamination; the numbers are quoted from memory). Differs:
+numbers, signs and LaTeX commands are separate words, regardless of spacing; the share is relative to the
+longer question.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ _Held = tuple[str, str]
 
 
 class Contamination(Section):
-    """The rule by which a training problem counts as a benchmark's."""
+    """The rule that decides whether a training problem counts as a repetition of a benchmark problem."""
 
     num_words: Count | None
-    """Number of consecutive words (including numbers and signs) that two questions share; null for equal
-    questions only."""
+    """Number of consecutive words (including numbers and signs) that two overlapping questions share; null:
+    only equal questions overlap."""
     min_common_frac: Frac
-    """Minimum share of the longer question's words that both have in the same order; 0 for any."""
+    """Minimum length of the longest common subsequence of words, as a share of the longer question; 0: no
+    minimum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """A training problem, the benchmark problem that it repeats, and the words that they share."""
+    """A training problem, the benchmark problem that it repeats (`held_id`), and the words they share."""
 
     problem_id: str
     benchmark: str
@@ -47,7 +48,7 @@ class Overlap:
 def find_overlaps(
     problems: Sequence[Problem], benchmarks: Mapping[str, Sequence[Problem]], rule: Contamination
 ) -> tuple[Overlap, ...]:
-    """Return the problems that also appear in a benchmark, each with the first problem that it repeats."""
+    """Return the training problems that repeat a benchmark problem, each with the first match."""
     held = {(name, one.problem_id): one.question for name, several in benchmarks.items() for one in several}
     by_key = {question_key(question): key for key, question in reversed(held.items())}
     words = {key: _words(question) for key, question in held.items()}
@@ -93,7 +94,7 @@ def _shared_run(
 
 
 def _common_frac(one: Sequence[str], other: Sequence[str]) -> float:
-    """Return the length of the longest common subsequence as a share of the longer one's words."""
+    """Return the length of the longest common subsequence divided by the length of the longer sequence."""
     row = [0] * (len(other) + 1)
     for word in one:
         before = 0

@@ -1,9 +1,9 @@
-r"""Field mapping: the location of a row's values, and the text of its reference answer.
+r"""Field mapping: look-up of a row's values, and extraction of its reference answer.
 
-The formats of answers in published datasets are recognized by the value, not by the dataset: text, a number,
-a list of one, an object of one, `... #### 1,234`, or text with a box. The caller provides the function that
-reads a box, so that references and completions are read by the same code. Questions are read in
-`conversations`, choices in `choices`.
+The format of an answer is recognized from the value, not from the dataset: text, a number, a list or object
+with one element, `... #### 1,234`, or text with a box. The caller provides the function that reads a box, so
+that references and completions are read by the same code. `conversations` reads questions, and `choices`
+reads choices.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ _NOT_FOUND = frozenset(("proof", "notfound"))
 
 
 class UnreadableValueError(ValueError):
-    """A value without a question or a single answer; the message gives the reason.
+    """Raised if a value contains no question, no choices, or not exactly one answer; the message says why.
 
-    `part` is the path of a part that may be the answer, such as `.target` or `[0]`; empty if there is none.
+    `part` is the path of the part of the value that may be the answer, such as `.target` or `[0]`; empty if
+    no part qualifies.
     """
 
     def __init__(self, message: str, *, part: str = "") -> None:
@@ -44,7 +45,7 @@ class UnreadableValueError(ValueError):
 
 @lru_cache(maxsize=256)
 def steps_of(path: str) -> tuple[str | int, ...]:
-    """Return a path's steps: `prompt[0].content` as `("prompt", 0, "content")`."""
+    """Return the steps of a path: `("prompt", 0, "content")` for `prompt[0].content`."""
     return tuple(name or int(index) for name, index in _STEP.findall(path))
 
 
@@ -68,7 +69,10 @@ def _has_index(value: object, step: str | int) -> bool:
 
 
 def first_of(row: Mapping[str, Any], paths: Sequence[str]) -> Any:  # noqa: ANN401 - any value of a row
-    """Return the first value that is not empty; else `None` if one is empty, else `MISSING`."""
+    """Return the first nonempty value at these paths.
+
+    Returns None if all fields that exist are empty, and `MISSING` if the row has none of the fields.
+    """
     found: Any = MISSING
     for path in paths:
         value = look_up(row, path)
@@ -81,7 +85,7 @@ def first_of(row: Mapping[str, Any], paths: Sequence[str]) -> Any:  # noqa: ANN4
 
 
 def answer_text(value: object, read_box: BoxReader, at: str = "") -> str:
-    """Return the reference answer in a field's value, without its box and without the reasoning.
+    """Return the reference answer in a field's value, without the reasoning or box around it.
 
     `at` is the path of the value within its field. Raises `UnreadableValueError` if the value is empty or not
     a single answer.
@@ -101,16 +105,17 @@ def answer_text(value: object, read_box: BoxReader, at: str = "") -> str:
         ((name, only),) = value.items()
         return answer_text(only, read_box, f"{at}.{name}")
     if isinstance(value, bool) or value is None:
-        raise UnreadableValueError("no answer")
+        raise UnreadableValueError("the answer is missing")
     if isinstance(value, int | float):
         return _number_text(value)
     return _plain_answer(str(value), read_box, at)
 
 
 def solution_answer(value: object, read_box: BoxReader) -> str:
-    """Return the reference answer of a solution: its last box, the text after `####`, or a bare expression.
+    """Return the reference answer in a worked solution.
 
-    Raises `UnreadableValueError` if it has none of them.
+    It is the content of the last box, the text after `####`, or the whole text if that is a short expression
+    rather than a sentence. Raises `UnreadableValueError` if the solution has none of these.
     """
     if isinstance(value, int | float):
         return answer_text(value, read_box)
@@ -118,7 +123,7 @@ def solution_answer(value: object, read_box: BoxReader) -> str:
     is_bare = len(text) <= _MAX_BARE_CHARS and "\n" not in text and not _SENTENCE.search(text)
     if _BOX.search(text) or _MARK in text or (text and is_bare):
         return _plain_answer(text, read_box)
-    raise UnreadableValueError("no answer, and no box in the solution")
+    raise UnreadableValueError("the answer is missing, and the solution contains no box")
 
 
 def _plain_answer(text: str, read_box: BoxReader, at: str = "") -> str:
@@ -135,18 +140,18 @@ def _plain_answer(text: str, read_box: BoxReader, at: str = "") -> str:
     if len(text) > 2 and text[0] == text[-1] == "$" and "$" not in text[1:-1]:
         text = text[1:-1].strip()
     if not text or text.lower() in _NOT_FOUND:
-        raise UnreadableValueError(f"no answer ({text})" if text else "no answer")
+        raise UnreadableValueError(f"the answer is missing ({text})" if text else "the answer is missing")
     return text
 
 
 def _number_text(value: int | float) -> str:
     if not math.isfinite(value):
-        raise UnreadableValueError("no answer")
+        raise UnreadableValueError("the answer is not a finite number")
     return str(int(value)) if value == int(value) else repr(value)
 
 
 def opened(text: str) -> Any:  # noqa: ANN401 - any JSON
-    """Return the content of JSON text; other text unchanged."""
+    """Parse text that is a JSON object or list; return any other text unchanged."""
     if not text.lstrip().startswith(("{", "[")):
         return text
     try:

@@ -1,10 +1,11 @@
-r"""Instructions in published questions: found and removed, so that a prompt does not have two.
+r"""Removal of instructions from published questions, so that no prompt contains two instructions.
 
 An instruction says how to answer ("put your final answer within \boxed{}"), not what the question is. Only
-sentences at the very beginning or end count, only if they name an answer format that no problem requires by
-itself (`\boxed`, `####`, `Answer:`, or thinking step by step), and never the whole text.
+sentences at the very beginning or end of a question are removed, and only if they ask for thinking step by
+step or name an answer format that no problem requires by itself (`\boxed`, `####`, `Answer:`). A text that
+consists of instructions only is kept.
 
-The phrases are those of the prompts that DAPO, verl, DeepScaleR and Qwen2.5-Math publish.
+The phrases come from the published prompts of DAPO, verl, DeepScaleR and Qwen2.5-Math.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _MAX_SENTENCES = 4
 
 
 def without_instruction(question: str) -> tuple[str, str | None]:
-    """Return the question without an instruction before or after it, and that instruction (or None)."""
+    """Return the question without instructions at its beginning and end, and the removed text (or None)."""
     text, after = _without_end(question.strip())
     text, before = _without_beginning(text)
     taken = " ".join(part for part in (before, after) if part)
@@ -86,6 +87,6 @@ def _is_instruction(text: str) -> bool:
 
 
 def _without_equation(math: re.Match[str]) -> str:
-    """Remove an equation in which a box marks a missing part; keep other mathematics."""
+    """Return an empty string for an equation whose missing part is a box, other mathematics unchanged."""
     rest = _BOX.sub("", math[0])
     return "" if rest != math[0] and re.search(r"[0-9A-Za-z=]", rest) else math[0]

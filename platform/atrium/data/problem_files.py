@@ -1,9 +1,9 @@
-"""Conversion of rows to problems, with counts of all rows that were dropped.
+"""Conversion of rows to problems, with counts of all dropped rows.
 
-Rows are selected by `where`, questions and answers found by field mapping, instructions removed, repeats
-dropped. A difference from the declaration (a field that no row has, another number of rows or of problems) is
-an error, so that a name always stands for the same data. Whether references can be graded is checked
-elsewhere.
+`where` selects the rows, the field mapping locates questions and answers, instructions are removed, and
+repeated problems are dropped. It is an error if no row has a declared field, or if the number of rows or
+problems differs from the declared number, so that a name always stands for the same data. Whether reference
+answers can be graded is checked elsewhere.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Found:
 
 
 class Reading:
-    """A reader of rows that keeps the distinct problems and all counts."""
+    """A reader that receives rows one by one, and keeps distinct problems and counts of dropped rows."""
 
     def __init__(self, wanted: ProblemFiles, read_box: BoxReader) -> None:
         self._wanted = wanted
@@ -54,7 +54,7 @@ class Reading:
         self._last_row: Row = {}
 
     def add(self, row: Row) -> None:
-        """Add the next row."""
+        """Count the next row, and keep its problem if `where` selects the row and the problem is new."""
         self.num_rows += 1
         self._last_row = row
         if not all(_is_among(look_up(row, path), allowed) for path, allowed in self._wanted.allowed.items()):
@@ -68,7 +68,7 @@ class Reading:
 
     def _take(self, row: RowProblem) -> None:
         problem = row.problem
-        # A question may repeat in 100 rows; for those a look at the text is enough.
+        # A question may occur in 100 rows; comparing the raw text saves computing its key again.
         key = self._raw_seen.get(row.raw)
         if key is None:
             key = self._raw_seen[row.raw] = _key(problem)
@@ -89,36 +89,45 @@ class Reading:
         self._notes.update(row.notes)
 
     def check(self, names: Sequence[str]) -> None:
-        """Raise `DataError` if the data do not match their declaration."""
+        """Raise `DataError` if the rows of the files `names` do not match the declaration in the settings."""
         wanted = self._wanted
         listed = f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''} of "
         is_one = [PurePath(wanted.source).name] == list(names)
         place = f"'{wanted.name}' ({'' if is_one else listed}{wanted.source})"
         if not self.num_rows:
-            raise DataError(f"{place} has no rows")
+            raise DataError(f"{place} has no rows; choose other data")
         _check_count(place, "rows", self.num_rows, wanted.expected_num_rows)
         if not self.num_chosen:
-            raise DataError(f"{place}: none of {self.num_rows} rows has {_shown_where(wanted.allowed)}")
+            raise DataError(
+                f"{place}: none of {self.num_rows} rows has {_shown_where(wanted.allowed)}; correct "
+                f"{wanted.section}.where"
+            )
         for name in ("question", "answer", "choices", CLUSTER):
             if self._reader.num_without[name] == self.num_chosen:
                 paths = ", ".join(
                     (*getattr(wanted.fields, name), *(wanted.fields.solution if name == "answer" else ()))
                 )
                 raise DataError(
-                    f"{place}: no row has a field for the {name}: expected {paths or 'nothing'}; a row has "
-                    f"{self._columns_text()}; set {wanted.section}.fields.{name}=FIELD"
+                    f"{place}: no row has a field for the {name}, expected {paths or 'no field'}; set "
+                    f"{wanted.section}.fields.{name} to one of the fields of a row, "
+                    f"{self._columns_text()}"
                 )
         if not self.found:
             raise DataError(
-                f"{place}: no row contains a problem: {self._incomplete_text()}; a row has "
-                f"{self._columns_text()}; set {wanted.section}.fields.question and "
-                f"{wanted.section}.fields.answer to the fields with question and answer"
+                f"{place}: no row contains a problem ({self._incomplete_text()}); set "
+                f"{wanted.section}.fields.question and {wanted.section}.fields.answer to the fields with "
+                f"question and answer; a row has {self._columns_text()}"
             )
         self._check_questions(place)
         _check_count(place, "distinct problems", len(self.found), wanted.expected_num_problems)
 
     def _check_questions(self, place: str) -> None:
-        """Raise `DataError` if most rows share a question that has different answers."""
+        """Raise `DataError` if the answers suggest that the question field is wrong.
+
+        That is so if most rows have one and the same question with different answers, if most rows differ
+        from the first answer to their question, or if there are fewer distinct questions than 10 % of the
+        rows and most rows have a question with different answers.
+        """
         conflicting = [found for found in self.found.values() if found.is_conflicting]
         most = max(conflicting, key=lambda found: found.num_rows, default=None)
         if most is None:
@@ -129,13 +138,17 @@ class Reading:
         if is_most or (is_few and 2 * num_shared > self.num_chosen):
             raise DataError(
                 f"{place}: {num_shared} of {self.num_chosen} rows have the same question as rows with "
-                f"another answer ({most.num_rows} ask {most.problem.question[:_MAX_SHOWN_CHARS]!r}), so "
-                f"this field is not the problem; a row has {self._columns_text()}; set "
-                f"{self._wanted.section}.fields.question=FIELD"
+                f"another answer (such as {most.num_rows} rows with "
+                f"{most.problem.question[:_MAX_SHOWN_CHARS]!r}); set "
+                f"{self._wanted.section}.fields.question to the field with the question; a row has "
+                f"{self._columns_text()}"
             )
 
     def problems(self) -> tuple[Problem, ...]:
-        """Return the problems; one without its own id is named by its question."""
+        """Return the distinct problems.
+
+        Unless every problem has a unique id, all ids are replaced by the data's name and a question hash.
+        """
         names = [found.problem.problem_id for found in self.found.values()]
         if all(names) and len(set(names)) == len(names):
             return tuple(found.problem for found in self.found.values())
@@ -146,14 +159,18 @@ class Reading:
         )
 
     def warnings(self) -> Iterator[str]:
-        """Yield warnings for the user, one line each."""
+        """Yield warnings for the user, one line each, about repeated, incomplete and other unusual rows."""
         if self.num_repeated:
             text = f"{self.num_repeated} of {self.num_chosen} rows repeat a problem, {len(self.found)} remain"
             if self.num_conflicting:
-                text += f" ({self.num_conflicting} repeats have another answer, the first one counts)"
+                text += f" ({self.num_conflicting} repeats have another answer; the first answer is used)"
             yield text
         if self.num_instructions:
-            done = "taken off" if self._wanted.strips else "kept, so choose a prompt without one"
+            done = (
+                "which is removed"
+                if self._wanted.strips
+                else "which is kept; choose a prompt without an instruction"
+            )
             shown = (self._instruction or "")[:_MAX_SHOWN_CHARS]
             yield f"{self.num_instructions} questions contain an instruction ({shown!r}), {done}"
         for note, count in self._notes.items():
@@ -167,7 +184,7 @@ class Reading:
             yield from self._unused_choices()
 
     def _unused_choices(self) -> Iterator[str]:
-        """Yield a note about columns of choices that no question shows."""
+        """Yield a warning if the rows have columns of choices that the questions do not show."""
         whole = tuple(name for name in COLUMNS if self._last_row.get(name))[:1]
         if names := whole or choice_columns(self._last_row):
             columns = f"column {names[0]}" if whole else f"columns {', '.join(names)}"
@@ -187,7 +204,7 @@ class Reading:
 
 
 def _key(problem: Problem) -> str:
-    """Return a key that is equal for rows with the same question and conversation, ignoring system turns."""
+    """Return a key that is equal for problems with the same question and turns; system turns are ignored."""
     earlier = [text for role, text in problem.turns if role != "system"]
     return "\n".join(question_key(text) for text in (*earlier, problem.question))
 
@@ -200,8 +217,8 @@ def _is_among(value: object, allowed: tuple[object, ...]) -> bool:
 def _check_count(place: str, what: str, found: int, expected: int | None) -> None:
     if expected is not None and found != expected:
         raise DataError(
-            f"{place}: expected {expected} {what}, got {found}: the data differ from those that the "
-            f"configuration was written for; pin revision, or set expected_num_{what.split()[-1]}=null to "
+            f"{place} must have {expected} {what}, got {found}, so the data changed since the "
+            f"configuration was written; pin revision, or set expected_num_{what.split()[-1]}=null to "
             "accept them"
         )
 

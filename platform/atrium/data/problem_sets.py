@@ -1,7 +1,7 @@
-"""Published and local problem sets: fetched, read, and recorded with their origin.
+"""Reading of published and local problem sets, with a record of their origin.
 
-The problems are distinct and in the order of the files. Whether the grader can read their reference answers,
-and which problems are used for training, is decided elsewhere.
+The problems are distinct and in the order of the files. Other modules check whether the grader can read the
+reference answers, and decide which problems are used for training.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from atrium.data.sources import Log, locate_files
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """The origin of problems and the fate of their rows; part of a run's provenance.
+    """The origin of a problem set, and counts of its kept and dropped rows; part of a run's provenance.
 
-    `num_unreadable` counts references that the grader did not find equal to the same answer in another form;
-    `unreadable` holds the ids of their problems, or None if nothing was checked. `num_unchecked` counts those
-    whose check timed out, and `num_overlapping` training problems that a benchmark also has; `overlaps` lists
-    them with the benchmark's problem and the shared words (the first 1,000).
+    `num_unreadable` counts reference answers that the grader does not recognize in another notation;
+    `unreadable` lists the ids of their problems, or is None if nothing was checked. `num_unchecked` counts
+    reference answers whose check timed out. `num_overlapping` counts training problems that also appear in a
+    benchmark; `overlaps` lists the first 1,000 of them, each with the benchmark problem and the shared words.
     """
 
     source: str
@@ -44,13 +44,13 @@ class Origin:
     warnings: tuple[str, ...] = ()
 
     def as_record(self) -> dict[str, object]:
-        """Return the record as plain values, for JSON."""
+        """Return the fields as a dictionary of plain values, for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemSet:
-    """Distinct problems in the order of the files, and their origin."""
+    """A named set of distinct problems in the order of the files, and their origin."""
 
     name: str
     problems: tuple[Problem, ...]
@@ -58,7 +58,7 @@ class ProblemSet:
 
 
 def read_problem_set(wanted: ProblemFiles, *, cache_dir: Path, read_box: BoxReader, log: Log) -> ProblemSet:
-    """Fetch the files, and read their problems.
+    """Download the files of a problem set if necessary, and read their problems.
 
     `read_box` returns the content of a text's last box. Raises `DataError` if the data are missing or do not
     match their declaration.

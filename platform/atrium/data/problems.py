@@ -1,6 +1,6 @@
 """Datasets: named, hashed collections of problems, and the endless order of training.
 
-The source of the problems (the built-in task, a file, the Hub) is not known here.
+Nothing here depends on the source of the problems: the built-in task, a file, or the Hub.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def content_hash(problems: Sequence[Problem]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """Problems under one name, with the hash of their content.
+    """A named collection of problems, with the hash of its content.
 
-    Raises `DataError` if it is empty or a `problem_id` occurs twice.
+    Raises `DataError` if there are no problems or if a `problem_id` occurs twice.
     """
 
     name: str
@@ -43,13 +43,13 @@ class Dataset:
 
     def __post_init__(self) -> None:
         if not self.problems:
-            raise DataError(f"dataset '{self.name}' contains no problems; give it at least one")
+            raise DataError(f"dataset '{self.name}' contains no problems; add at least one problem")
         seen: set[str] = set()
         for problem in self.problems:
             if problem.problem_id in seen:
                 raise DataError(
-                    f"dataset '{self.name}' contains problem_id '{problem.problem_id}' twice; give every "
-                    "problem its own"
+                    f"dataset '{self.name}' contains the problem_id '{problem.problem_id}' twice; give "
+                    "every problem its own problem_id"
                 )
             seen.add(problem.problem_id)
         object.__setattr__(self, "content_hash", content_hash(self.problems))
@@ -59,22 +59,22 @@ class Dataset:
 
 
 class ProblemStream:
-    """An endless concatenation of epochs, each a permutation of the problems keyed by (seed, epoch).
+    """An endless sequence of epochs, each a permutation of the problems determined by (seed, epoch).
 
-    The stream has no position: the problem at a cursor depends only on the problems and the seed, so a
-    resumed run continues from its cursor alone. Raises `DataError` without problems.
+    The stream stores no position: the problem at a cursor depends only on the problems and the seed, so a
+    resumed run needs only its cursor. Raises `DataError` if there are no problems.
     """
 
     def __init__(self, problems: Sequence[Problem], seed: int) -> None:
         if not problems:
-            raise DataError("a problem stream needs at least one problem to draw from")
+            raise DataError("a problem stream must have at least one problem, got none")
         self._problems = tuple(problems)
         self._seed = seed
 
     def take(self, cursor: int, num: int) -> tuple[Problem, ...]:
         """Return the problems at positions `cursor` to `cursor + num - 1`; both are at least 0."""
         if cursor < 0 or num < 0:
-            raise ValueError(f"cursor and num must be at least 0, got {cursor} and {num}")
+            raise ValueError(f"cursor and num must be at least 0, got cursor={cursor} and num={num}")
         taken: list[Problem] = []
         while len(taken) < num:
             epoch, offset = divmod(cursor + len(taken), len(self._problems))

@@ -17,7 +17,10 @@ _OTHER_TEXT = "Answer in one word."
 _SHOWN_END = 40
 
 Render = Callable[..., list[int] | None]
-"""Returns the prompt's tokens with some of its fields replaced; None if the chat template raises."""
+"""A function that renders the prompt with some template fields replaced.
+
+It returns the prompt's tokens, or None if rendering raises `ConfigError`.
+"""
 
 
 def check_prompt(
@@ -25,8 +28,8 @@ def check_prompt(
 ) -> list[str]:
     """Return notes about valid but unusual prompts, one line each.
 
-    Raises `ConfigError` for a chat template whose output changes, and for a system turn or an option without
-    effect.
+    Raises `ConfigError` if the chat template's output differs from one rendering to the next, or if a turn
+    or a chat option of the settings has no effect on the prompt.
     """
     if not template.use_chat_template:
         return []
@@ -66,7 +69,7 @@ def _renderer(
 
 
 def _check_repeats(template: PromptTemplate, prompt: list[int], text: str, render: Render) -> None:
-    """Raise `ConfigError` for a chat template that reads a clock, or other state, besides its date."""
+    """Raise `ConfigError` if the prompt differs at another time, or if it contains a memory address."""
     with moved_clock():
         again = render()
     if again == prompt and not _ADDRESS.search(text):
@@ -89,16 +92,16 @@ def _check_turns(template: PromptTemplate, prompt: list[int], render: Render) ->
     for what, is_asked, changed in turns:
         if is_asked and render(**changed) == prompt:
             raise ConfigError(
-                f"prompt template '{template.name}': the tokenizer's chat template leaves out the {what}, so "
-                "the model would never see it; choose another prompt, such as user_boxed, which puts all "
-                "instructions into the question, or one with use_chat_template=false"
+                f"prompt template '{template.name}': the tokenizer's chat template omits the {what}, so "
+                "the model would not see it; choose another prompt, such as user_boxed, which puts all "
+                "instructions into the question, or a prompt with use_chat_template=false"
             )
 
 
 def _check_option(
     tokenizer: ChatTokenizer, template: PromptTemplate, name: str, prompt: list[int], render: Render
 ) -> None:
-    """Raise `ConfigError` if the prompt is the same without the option and with another value of it."""
+    """Raise `ConfigError` if neither removing nor changing a chat option changes the prompt."""
     value = template.chat_options[name]
     others = {key: one for key, one in template.chat_options.items() if key != name}
     if isinstance(value, bool):

@@ -1,17 +1,17 @@
 r"""Prompts: the conversion of a problem's question to the token ids that a policy continues.
 
-A template adds an instruction, worked examples and an optional system turn; the markers of turns come from
-the tokenizer's chat template, so one template serves every model. It may name strings that end an answer. The
-tokenizer is passed in: nothing here imports transformers.
+A prompt template adds an instruction, worked examples and an optional system turn, and may define strings
+that end an answer. The markers of turns come from the tokenizer's chat template, so one prompt template
+works with every model. The tokenizer is passed in: nothing here imports transformers.
 
 Settings name a template of this module, or define one of their own (see `Prompt`).
 
-Sources: the instruction of `qwen_boxed` is the one that the Qwen model cards recommend for mathematics. On a
-Qwen tokenizer `qwen_boxed` and `qwen_user_boxed` give the prompts that the evaluation code of
+Sources: the instruction of `qwen_boxed` is recommended for mathematics by the Qwen model cards. With a Qwen
+tokenizer, `qwen_boxed` and `qwen_user_boxed` give the prompts that the evaluation code of
 github.com/hkust-nlp/simpleRL-reason calls qwen25-math-cot and qwen-boxed. `matharena` and `matharena_aime`
-are github.com/eth-sri/matharena's. `dapo` is arXiv 2503.14476's and `r1` is table 1 of arXiv 2501.12948.
-Differs: `dapo` and `r1` also ask for a box around the answer, because the grader reads it. `base_boxed` is
-Atrium's own, for models without a chat template; `bare` adds nothing.
+come from github.com/eth-sri/matharena, `dapo` from arXiv 2503.14476, and `r1` from table 1 of arXiv
+2501.12948. Differs: `dapo` and `r1` also ask for a box around the answer, because the grader reads the box.
+`base_boxed` is specific to Atrium, for models without a chat template; `bare` adds nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from atrium.base.section import Section, Text
 from atrium.data.chat_templates import ChatTokenizer, Option, conversation_tokens
 
 FIRST_PROMPT_BYTES = 2 << 30
-"""Memory limit for rendering the first prompt, which bounds a chat template's memory."""
+"""Maximum additional memory in bytes while the first prompt is rendered: the limit for a chat template."""
 _PLACEHOLDER = "{question}"
 _INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
 _MATHARENA = "Put your final answer within \\boxed{}."
@@ -41,11 +41,11 @@ _AIME = "The answer is an integer between 0 and 999 inclusive."
 
 
 PromptEncoder = Callable[[Problem], TokenIds]
-"""Converts a problem to the tokens of its prompt."""
+"""A function that converts a problem to the tokens of its prompt."""
 
 
 class WorkedExample(Section):
-    """A question and the answer that the model is shown for it."""
+    """A question with its answer, shown to the model as an example."""
 
     question: Text
     """Question of the example, formatted like the problem's own question."""
@@ -64,35 +64,36 @@ class PromptTemplate(Section):
     name: Text = "own"
     """Name of the prompt in records."""
     system: Text | None = None
-    """System turn; null leaves it to the chat template."""
+    """Text of the system turn; null leaves the system turn to the chat template."""
     examples: tuple[WorkedExample, ...] = ()
     """Questions with answers, shown before the question."""
     user: Text = _PLACEHOLDER
-    """Text around a question, which contains {question} exactly once."""
+    """Text of the user turn; {question} stands for the problem's question and occurs exactly once."""
     separator: str = "\n\n"
-    """Separator between examples without a chat template."""
+    """Text between two examples, and between the last example and the question, in a plain-text prompt."""
     use_chat_template: bool = True
     """Whether the tokenizer's chat template marks the turns; false gives plain text."""
     chat_options: dict[str, Option] = Field(default_factory=dict)
     """Options of the chat template: switches, numbers or text, such as Qwen3's enable_thinking."""
     stop: tuple[Text, ...] = ()
-    """Strings that end an answer; tokens up to the one that completes a string are kept and trained."""
+    """Strings that end an answer; all tokens up to the one that completes a string are kept and trained."""
 
     @model_validator(mode="after")
     def _check_whole(self) -> PromptTemplate:
         if self.user.count(_PLACEHOLDER) != 1:
             raise ValueError(
-                f"a user text with {_PLACEHOLDER} exactly once, not {self.user.count(_PLACEHOLDER)} times"
+                f"user must contain {_PLACEHOLDER} exactly once, got {self.user.count(_PLACEHOLDER)} times"
             )
         if not self.use_chat_template and (self.system is not None or self.chat_options):
             raise ValueError(
-                "use_chat_template=true, since system and chat_options have no effect without it"
+                "use_chat_template must be true with system or chat_options, which have no effect "
+                "without a chat template"
             )
         return self
 
     @property
     def content_hash(self) -> str:
-        """Return the SHA-256 (hex) of every field that affects the prompt, except the name."""
+        """The SHA-256 (hex) of every field that affects the prompt, except the name."""
         content: list[object] = [self.user, self.system, self.use_chat_template, dict(self.chat_options)]
         if self.examples or self.stop:
             examples = [[one.question, one.answer] for one in self.examples]
@@ -108,25 +109,26 @@ def encode_prompt(
     *,
     add_generation_prompt: bool = True,
 ) -> TokenIds:
-    """Return the prompt's token ids [T], up to the model's answer, for a `date` (see `chat_templates`).
+    """Return the token ids [T] of a problem's prompt, up to the start of the model's answer.
 
-    The problem's own system turn precedes that of the template, and its earlier turns are placed, unchanged,
-    between the worked examples and the question. Raises `ConfigError` if the template needs a chat template
-    and the tokenizer has none, or if plain text cannot represent the problem's turns.
+    `date` is the date that the chat template receives (see `conversation_tokens`). The problem's own system
+    turn precedes the template's system turn, and its earlier turns are placed, unchanged, between the worked
+    examples and the question. Raises `ConfigError` if the tokenizer lacks a required chat template, or if
+    plain text cannot represent the problem's turns.
     """
     if not template.use_chat_template:
         if problem.turns:
             raise ConfigError(
-                f"prompt template '{template.name}' is plain text, and problem {problem.problem_id!r} has a "
-                f"{problem.turns[0][0]} turn before its question; choose a template with a chat template"
-                + (", or system=drop for the data" if problem.turns[0][0] == "system" else "")
+                f"prompt template '{template.name}' is plain text, but problem {problem.problem_id!r} has a "
+                f"turn before its question (role {problem.turns[0][0]}); choose another prompt template"
+                + (", or system=drop in the data's settings" if problem.turns[0][0] == "system" else "")
             )
         text = plain_prompt(problem.question, template)
         return np.asarray(tokenizer.encode(text), dtype=np.int32)
     if not tokenizer.chat_template:
         raise ConfigError(
-            f"prompt template '{template.name}' needs a tokenizer with a chat template and this "
-            f"one has none; choose one of {', '.join(_without_chat())}"
+            f"prompt template '{template.name}' requires a tokenizer with a chat template, but this "
+            f"tokenizer has none; choose another prompt template: {', '.join(_without_chat())}"
         )
     try:
         token_ids = conversation_tokens(
@@ -137,18 +139,18 @@ def encode_prompt(
             add_generation_prompt=add_generation_prompt,
         )
     except ConfigError as error:
-        raise ConfigError(f"prompt template '{template.name}' {error}") from error
+        raise ConfigError(f"prompt template '{template.name}': {error}") from error
     return np.asarray(token_ids, dtype=np.int32)
 
 
 def plain_prompt(question: str, template: PromptTemplate) -> str:
-    """Return the prompt of a template without chat: the examples, then the question."""
+    """Return a plain-text prompt: the worked examples, then the question, joined by the separator."""
     shown = [template.user.replace(_PLACEHOLDER, one.question) + one.answer for one in template.examples]
     return template.separator.join([*shown, template.user.replace(_PLACEHOLDER, question)])
 
 
 def prompt_turns(problem: Problem, template: PromptTemplate) -> list[dict[str, str]]:
-    """Return the conversation that a chat template renders, up to the question."""
+    """Return the messages for the chat template (`role` and `content`); the last one is the question."""
     systems = [text for role, text in problem.turns if role == "system"]
     if template.system is not None and not any(template.system in text for text in systems):
         systems.append(template.system)
@@ -164,9 +166,10 @@ def prompt_turns(problem: Problem, template: PromptTemplate) -> list[dict[str, s
 def prompt_encoder(
     tokenizer: ChatTokenizer, template: PromptTemplate, date: str | None = None
 ) -> PromptEncoder:
-    """Return a function from a problem to its prompt's tokens, which encodes each question once.
+    """Return a function that converts a problem to its prompt's tokens and caches the result.
 
-    Encode one prompt before other threads work: only then can the chat template's memory be limited.
+    Call the function once before other threads start: the chat template's memory is limited only in the
+    first call, and the limit would apply to all threads.
     """
     known: dict[tuple[object, str], TokenIds] = {}
 
@@ -181,19 +184,23 @@ def prompt_encoder(
 
 
 def find_prompt_template(name: str) -> PromptTemplate:
-    """Return the template of that name in `PROMPT_TEMPLATES`; a `ValueError` names the nearest otherwise."""
+    """Return the template with this name from `PROMPT_TEMPLATES`.
+
+    Raises `ValueError`, with the most similar name, if there is no such template.
+    """
     template = PROMPT_TEMPLATES.get(name)
     if template is None:
         near = difflib.get_close_matches(name, PROMPT_TEMPLATES, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
         raise ValueError(
-            f"{', '.join(PROMPT_TEMPLATES)}, or a mapping with user, system, examples, stop{hint}"
+            f"unknown prompt template {name}{hint or ';'} use one of {', '.join(PROMPT_TEMPLATES)}, or a "
+            "mapping with user, system, examples or stop"
         )
     return template
 
 
 def _shortened(template: PromptTemplate) -> object:
-    """Return a shipped template by its name, as it was typed; a user's template with all its fields."""
+    """Serialize a shipped template as its name, and any other as the fields that are not defaults."""
     if PROMPT_TEMPLATES.get(template.name) == template:
         return template.name
     return template.model_dump(mode="json", exclude_defaults=True)
@@ -208,7 +215,7 @@ else:
         Discriminator(lambda value: "name" if isinstance(value, str) else "own"),
         PlainSerializer(_shortened),
     ]
-"""A template in settings: the name of a shipped one, or a mapping of its fields."""
+"""A template in settings: the name of a shipped template, or a mapping with the fields of a user's own."""
 
 
 def _without_chat() -> list[str]:

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from atrium.base.records import CLUSTER, Problem
@@ -34,9 +35,10 @@ _SOLUTION = "message lists end with a turn of the assistant, which is not part o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowProblem:
-    """The problem in a row; the `problem_id` is empty if it has none.
+    """The problem in a row; its `problem_id` is empty if the row contains no id.
 
-    `raw` is equal for rows whose prompt has the same text; `notes` are to be counted.
+    `raw` is equal for rows with the same prompt text. `instruction` is the instruction found in the question,
+    or None. `notes` describe the row's prompt for the user; the caller counts how many rows have each note.
     """
 
     raw: object
@@ -46,16 +48,16 @@ class RowProblem:
 
 
 class RowReader:
-    """Reads rows by a field mapping; `num_without` counts rows with a missing field."""
+    """A reader of rows by a field mapping; `num_without` counts the rows that lack each mapped field."""
 
     def __init__(self, wanted: ProblemFiles, read_box: BoxReader) -> None:
         self._wanted = wanted
         self._read_box = read_box
         self.num_without: Counter[str] = Counter()
-        self._instructions: dict[str, tuple[str, str | None]] = {}
+        self._without_instruction = lru_cache(maxsize=100_000)(without_instruction)
 
     def read(self, row: Row) -> RowProblem:
-        """Return the problem of a row. Raises `UnreadableValueError` if it has none."""
+        """Return the problem in a row. Raises `UnreadableValueError` if the row contains no problem."""
         wanted = self._wanted
         prompt = self._prompt(row)
         question, instruction = self._without_instruction(prompt.question)
@@ -95,18 +97,11 @@ class RowReader:
             prompt = replace(prompt, turns=(("system", system.strip()), *prompt.turns))
         return prompt
 
-    def _without_instruction(self, text: str) -> tuple[str, str | None]:
-        if text not in self._instructions:
-            if len(self._instructions) >= 100_000:
-                self._instructions.clear()
-            self._instructions[text] = without_instruction(text)
-        return self._instructions[text]
-
     def _value(self, row: Row, name: str) -> object:
         value = first_of(row, getattr(self._wanted.fields, name))
         if value is MISSING:
             self.num_without[name] += 1
-            raise UnreadableValueError(f"no field for the {name}")
+            raise UnreadableValueError(f"the row has no field for the {name}")
         return value
 
     def _choices(self, row: Row) -> Choices | None:
@@ -117,14 +112,14 @@ class RowReader:
         found = {path: value for path, value in by_path.items() if value is not MISSING}
         if not found:
             self.num_without["choices"] += 1
-            raise UnreadableValueError("no field for the choices")
+            raise UnreadableValueError("the row has no field for the choices")
         whole = [value for value in found.values() if isinstance(value, list | Mapping)]
-        # A number counts columns from 0 (COPA), and text names one (WinoGrande).
+        # A reference that is a number counts the columns from 0 (COPA); text is a label (WinoGrande).
         is_named = isinstance(first_of(row, self._wanted.fields.answer), str)
         return choices_of(whole[:1] or list(found.values()), list(found) if is_named else ())
 
     def _answer_value(self, row: Row, prompt: Asked) -> object:
-        """Return the value of the answer field; without one, the answer at the end of a solution."""
+        """Return the value of the answer field, or else the answer in the solution."""
         fields = self._wanted.fields
         value = first_of(row, fields.answer)
         if value is not MISSING and value is not None:
@@ -136,7 +131,7 @@ class RowReader:
             return solution_answer(solution, self._read_box)
         if value is MISSING:
             self.num_without["answer"] += 1
-        raise UnreadableValueError("no answer")
+        raise UnreadableValueError("the answer is missing")
 
     def _answer(self, row: Row, prompt: Asked) -> str:
         if not self._wanted.fields.verifier:
@@ -154,7 +149,7 @@ class RowReader:
         return "" if value is MISSING or value is None else answer_text(value, self._read_box)
 
     def _with_remedy(self, error: UnreadableValueError, row: Row, value: object) -> UnreadableValueError:
-        """Return the error with the settings that read a value of several parts."""
+        """Return the error with a hint at the settings that would read a value with several parts."""
         path = next((path for path in self._wanted.fields.answer if look_up(row, path) is value), None)
         if path is None or not error.part:
             return error
@@ -181,12 +176,12 @@ class RowReader:
             except (TypeError, ValueError) as error:
                 kind = type(value).__name__
                 raise UnreadableValueError(
-                    f"verifier.{name} is a {kind}, which JSON cannot represent"
+                    f"verifier.{name} has the type {kind}, which JSON cannot represent"
                 ) from error
         return found
 
     def _named(self, row: Row, group: str) -> dict[str, Any]:
-        """Return the values of a group of fields by name, without missing ones."""
+        """Return the values of a group of fields by name; missing fields are left out and counted."""
         values = {}
         for name, path in getattr(self._wanted.fields, group).items():
             value = look_up(row, path)

@@ -1,7 +1,7 @@
-"""Settings of problems: the built-in task, and sets on the Hub or in a file. Never torch.
+"""Settings of problems: the built-in task, and problem sets on the Hub or in files.
 
-The training set and a benchmark use the same names for shared settings, so a benchmark's file shows how to
-train on similar data.
+This module does not import torch. The training set and benchmarks share the names of their settings, so a
+benchmark's YAML file shows how to train on similar data.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ class ArithmeticSettings(Section):
     """Random seed of the problems; it does not depend on the run's seed."""
 
     def check(self) -> None:
-        """Raise `ConfigError` if there are no levels."""
+        """Raise `ConfigError` if `min_operands` is greater than `max_operands`."""
         if self.min_operands > self.max_operands:
             raise ConfigError(
-                f"dataset.min_operands={self.min_operands} is above "
-                f"dataset.max_operands={self.max_operands}; use 2 to {self.max_operands}"
+                f"dataset.min_operands must be at most dataset.max_operands={self.max_operands}, got "
+                f"{self.min_operands}; lower it"
             )
 
 
 def _as_paths(value: object) -> object:
-    # Defaults given here do not pass through JSON, where a list may stand for a tuple.
+    # Values set in code are not parsed as JSON, in which a list is accepted for a tuple.
     if isinstance(value, str):
         return (value,)
     return tuple(value) if isinstance(value, list) else value
 
 
 def _as_named_paths(value: object) -> object:
-    # A path alone, or a list of paths, is named by its own text.
+    # A single path or a list of paths has no names; the name of each value is then its path.
     if isinstance(value, str):
         return {value: value}
     return {str(path): path for path in value} if isinstance(value, list) else value
@@ -61,7 +61,7 @@ def _as_named_paths(value: object) -> object:
 FieldPaths = Annotated[tuple[Text, ...], BeforeValidator(_as_paths)]
 """Paths of a value in a row, such as `problem` or `extra_info.index`; the first one that exists is used."""
 NamedPaths = Annotated[dict[str, Text], BeforeValidator(_as_named_paths)]
-"""Paths, by the name of their value."""
+"""Paths by name; a path without a name, or each path of a list, is its own name."""
 
 Scalar = str | int | float | bool
 
@@ -72,30 +72,30 @@ class Fields(Section):
     question: Annotated[FieldPaths, Field(min_length=1)]
     """Field with the problem's text, or with a message list whose last user turn is the problem."""
     answer: FieldPaths = ()
-    """Field with the reference answer: text, a number, a list of one, or text with `####` or a box; may be
-    empty."""
+    """Field with the reference answer: text, a number, a list with one element, or text with `####` or a
+    box. Not needed with `solution`."""
     solution: FieldPaths = ()
-    """Field with a solution; its last box, or a bare expression, is the reference if no answer field is
-    filled."""
+    """Field with a worked solution. Without a value in `answer`, the reference answer is the solution's last
+    box, its text after `####`, or the solution itself if it is a bare expression."""
     system: FieldPaths = ()
     """Field with the text of the system turn, if it is not part of a message list."""
     choices: FieldPaths = ()
     """Field with the choices of a multiple-choice question, or several fields with one choice each. The
     question shows them with letters, and the reference becomes a letter. Empty: choices are not shown."""
     problem_id: FieldPaths = ()
-    """Field with the problem's id; if there is none, the id is derived from the question."""
+    """Field with the problem's id; without this field, ids are derived from the questions."""
     metadata: dict[str, Text] = Field(default_factory=dict)
-    """Fields by which results are broken down, such as level and subject, by name."""
+    """Fields, by name, by which results are broken down, such as level and subject."""
     cluster: FieldPaths = ()
     """Field with the contest, source, template or paraphrase that problems share: comparisons treat the
-    problems of one cluster as dependent. Not a subject, which recurs in the next competition."""
+    problems of one cluster as dependent. Do not use a subject, since subjects recur in every competition."""
     verifier: NamedPaths = Field(default_factory=dict)
-    """Fields that only the grader receives, unchanged, by name: a tolerance, the tests of a puzzle. With them
-    a reference that is JSON stays text, and a row may have no reference."""
+    """Fields, by name, that only the grader receives, unchanged: for example a tolerance, or the tests of a
+    puzzle. With such fields, a reference answer in JSON is kept as text, and may be missing."""
 
     @property
     def columns(self) -> frozenset[str]:
-        """Return the top-level fields that the paths begin with, and the paths themselves."""
+        """The columns to read: all paths, their first steps, and the usual columns of choices."""
         named = (
             *self.metadata.values(),
             *self.cluster,
@@ -125,28 +125,28 @@ class ProblemFiles(Section):
     fields: Fields
     """Mapping from a row's fields to their meaning."""
     where: dict[str, Scalar | tuple[Scalar, ...]] = Field(default_factory=dict)
-    """Filter of rows: fields with the value, or list of values, that they must have."""
+    """Filter of rows: for each field, the required value or a list of accepted values."""
     expected_num_rows: Count | None = None
     """Expected number of rows in the files; null if unknown."""
     expected_num_problems: Count | None = None
     """Expected number of problems after filtering and dropping repeats; null if unknown."""
     instruction: Literal["strip", "keep"] = "strip"
-    """Whether an instruction at the end of a question, such as `put your answer in a box`, is removed or
-    kept."""
+    """Whether an instruction at the start or end of a question, such as `put your answer in a box`, is
+    removed or kept."""
     system: Literal["keep", "drop"] = "keep"
-    """Whether a row's system turn is kept, before that of model.prompt, or dropped."""
+    """Whether a row's system turn is kept, in front of the system turn of model.prompt, or dropped."""
     choice_order: Literal["given", "shuffled"] = "given"
     """Order of choices: as given in the file, or shuffled by a hash of each question, for files in which the
     correct choice is always first."""
 
     @property
     def strips(self) -> bool:
-        """Whether instructions are removed."""
+        """Whether instructions are removed from the questions."""
         return self.instruction == "strip"
 
     @property
     def allowed(self) -> Mapping[str, tuple[Scalar, ...]]:
-        """The allowed values of a row, by field."""
+        """The accepted values of each field in `where`, as tuples."""
         return {
             name: values if isinstance(values, tuple) else (values,) for name, values in self.where.items()
         }

@@ -1,4 +1,4 @@
-"""Locations of a problem set's files: on this machine, or on the Hugging Face Hub and then in its cache.
+"""Location of a problem set's files, on this machine or on the Hugging Face Hub, and their download.
 
 Files of one repository always come from one commit, which is reported; interrupted downloads are resumed.
 `HF_ENDPOINT` names another Hub, `HF_HUB_OFFLINE` forbids network access, and `HF_HOME` or `HF_HUB_CACHE`
@@ -28,7 +28,7 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocatedFiles:
-    """Files on this machine, in reading order; `revision` is the Hub's commit, if any."""
+    """Files on this machine, in reading order; `revision` is their commit on the Hub, or None."""
 
     paths: tuple[Path, ...]
     names: tuple[str, ...]
@@ -38,21 +38,23 @@ class LocatedFiles:
 def locate_files(
     source: str, files: Sequence[str], *, revision: str | None, cache_dir: Path, log: Log
 ) -> LocatedFiles:
-    """Return the files of a local path or Hub dataset, downloading those that are not in the cache.
+    """Return the files of a local path or Hub dataset; files that are not in the cache are downloaded.
 
-    A local file is read regardless of `files`. If a folder or repository has one data file, `files` may be
-    empty. Raises `DataError` if anything is missing or cannot be fetched.
+    If `source` is a local file, `files` is ignored. If a folder or repository has one data file, `files` may
+    be empty. Raises `DataError` if a file is missing or cannot be downloaded.
     """
     path = Path(source).expanduser()
     if is_local(source):
         return _local_files(source, path, files)
     if not _HUB_ID.fullmatch(source):
-        raise DataError(f"source={source}: there is no such file, and it is not a Hub id (owner/name)")
+        raise DataError(
+            f"source={source}: there is no such file, and the name is not a Hub id (owner/name); correct it"
+        )
     return _hub_files(source, files, revision=revision, cache_dir=cache_dir, log=log)
 
 
 def is_local(source: str) -> bool:
-    """Return whether a source is a path: it exists, looks like one, or has a data file's suffix."""
+    """Return whether a source is a local path: it exists, looks like a path, or has a data file's suffix."""
     path = Path(source).expanduser()
     looks_like_path = source.startswith((".", "/", "~")) or source.count("/") > 1
     return looks_like_path or path.suffix.lower() in READERS or path.exists()
@@ -62,13 +64,13 @@ def _local_files(source: str, path: Path, files: Sequence[str]) -> LocatedFiles:
     if path.is_file():
         return LocatedFiles(paths=(path,), names=(path.name,), revision=None)
     if not path.is_dir():
-        raise DataError(f"source={source}: there is no such file or folder")
+        raise DataError(f"source={source}: there is no such file or folder; correct the path")
     found = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
     names = tuple(files) or (_only_data_file(source, found),)
     paths = tuple(path / name for name in names)
     for name, file in zip(names, paths, strict=True):
         if not file.is_file():
-            raise DataError(f"source={source}: it has no file {name}; it has {_listed(found)}")
+            raise DataError(f"source={source}: there is no file {name}; the folder has {_listed(found)}")
     return LocatedFiles(paths=paths, names=names, revision=None)
 
 
@@ -81,7 +83,7 @@ def _hub_files(
     paths: list[Path] = []
     for name in names:
         path = _downloaded(source, name, revision=commit, cache_dir=cache_dir, log=log)
-        # The first file determines the commit of a branch; the others must come from the same one.
+        # The first file determines the commit of a branch; the other files must come from the same commit.
         commit = _commit_of(path, name) or commit
         paths.append(path)
     return LocatedFiles(paths=tuple(paths), names=names, revision=commit)
@@ -105,7 +107,7 @@ def _downloaded(source: str, name: str, *, revision: str | None, cache_dir: Path
 
 
 def _files_on_hub(source: str, revision: str | None, cache_dir: Path) -> tuple[tuple[str, ...], str | None]:
-    """Return the only data file of a repository, and the commit that was used."""
+    """Return the only data file of a repository, as a tuple of one name, and the commit (or None)."""
     from huggingface_hub import HfApi, snapshot_download
 
     try:
@@ -117,7 +119,7 @@ def _files_on_hub(source: str, revision: str | None, cache_dir: Path) -> tuple[t
         try:
             # Files fetched by an earlier run are used without network access.
             cached = Path(snapshot_download(source, cache_dir=_hub_cache(cache_dir), **options))
-        except Exception:  # no usable copy: the error explains why the Hub did not answer
+        except Exception:  # no usable copy: report why the Hub could not be read
             raise _download_error(error, source=source, name=None, revision=revision) from error
         names = [str(path.relative_to(cached)) for path in cached.rglob("*")]
         commit = cached.name
@@ -128,7 +130,7 @@ def _only_data_file(source: str, names: Sequence[str]) -> str:
     data = [name for name in names if PurePosixPath(name).suffix.lower() in READERS]
     if len(data) != 1:
         found = f"has {len(data)} data files ({_listed(data)})" if data else "has no data file"
-        raise DataError(f"source={source}: {found}; name the files to read with files=[NAME,...]")
+        raise DataError(f"source={source} {found}, expected one; set files=[NAME,...] to the files to read")
     return data[0]
 
 
@@ -138,13 +140,13 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _commit_of(path: Path, name: str) -> str | None:
-    """Return the commit in a cache path `.../snapshots/<commit>/<name>`."""
+    """Return the commit in a cache path `.../snapshots/<commit>/<name>`; None for any other path."""
     snapshot = path.parents[len(PurePosixPath(name).parts) - 1]
     return snapshot.name if snapshot.parent.name == "snapshots" else None
 
 
 def _hub_cache(cache_dir: Path) -> Path | None:
-    """Return the cache folder, or None if the environment selects one for the library."""
+    """Return the cache folder, or None if an environment variable selects one for the Hub library."""
     return None if any(os.environ.get(name) for name in _CACHE_VARIABLES) else cache_dir / "huggingface"
 
 

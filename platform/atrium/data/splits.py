@@ -1,8 +1,8 @@
 r"""Identity of questions, and the assignment of problems to the parts of a dataset.
 
-Two questions are the same if they differ only in spacing and in LaTeX for spacing and size. The parts of a
-dataset follow from a keyed hash of each question: they do not depend on the order of the rows, and hardly on
-the other rows.
+Two questions are the same if they differ only in spacing and in LaTeX for spacing and size. Problems are
+ranked by a hash of the seed and the question. The parts of a dataset therefore do not depend on the order of
+the rows, and adding or removing rows moves few problems to another part.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FRACTION = re.compile(r"\\[dt]frac(?![A-Za-z])")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Splits:
-    """Training, validation (selection) and test (reporting) problems; all disjoint.
+    """Disjoint sets of training, validation (selection) and test (reporting) problems.
 
     `test` is None if the dataset holds out no test problems.
     """
@@ -36,12 +36,12 @@ class Splits:
 
     @property
     def parts(self) -> tuple[Dataset, ...]:
-        """Return the existing parts: train, validation, test."""
+        """The training, validation and, if it exists, test problems."""
         return (self.train, self.validation, *([self.test] if self.test else []))
 
 
 def question_key(question: str) -> str:
-    """Return a key that is equal for questions that differ only in layout."""
+    """Return a key that is equal for questions that differ only in layout and in final punctuation."""
     text = _FRACTION.sub(r"\\frac", unicodedata.normalize("NFKC", question))
     return _LAYOUT.sub("", text).rstrip(".?!:")
 
@@ -57,24 +57,30 @@ def split_problems(
 ) -> Splits:
     """Split problems with distinct questions into three parts, each in the order of the file.
 
-    `num_train=None` takes all remaining problems. Raises `DataError` if there are too few.
+    With `num_train=None`, all remaining problems are training problems. Raises `DataError` if there are
+    fewer problems than requested.
     """
+    check_sizes(name, len(problems), num_train, num_validation, num_test)
     num_held = num_validation + num_test
-    num_wanted = num_held + (1 if num_train is None else num_train)
-    if len(problems) < num_wanted:
-        to_train = "nothing" if num_train is None else f"fewer than num_train={num_train}"
-        raise DataError(
-            f"dataset '{name}' has {len(problems)} problems: num_validation={num_validation} and "
-            f"num_test={num_test} leave {to_train} to train on; lower them"
-        )
     ranked = sorted(range(len(problems)), key=lambda index: _hash(seed, problems[index].question))
-    test, validation = ranked[:num_test], ranked[num_test:num_held]
-    train = ranked[num_held:] if num_train is None else ranked[num_held:num_wanted]
+    test, validation, train = ranked[:num_test], ranked[num_test:num_held], ranked[num_held:][:num_train]
     return Splits(
         train=_part(f"{name}-train", problems, train),
         validation=_part(f"{name}-validation", problems, validation),
         test=_part(f"{name}-test", problems, test) if test else None,
     )
+
+
+def check_sizes(name: str, num: int, num_train: int | None, num_validation: int, num_test: int) -> None:
+    """Raise `DataError`, suggesting smaller parts, if `num` problems are too few for the three parts."""
+    if num < num_validation + num_test + (1 if num_train is None else num_train):
+        to_train = "nothing" if num_train is None else f"fewer than num_train={num_train}"
+        room = (num - (num_train or 0)) // 5
+        fitting = f"num_validation={min(num_validation, room)} num_test={min(num_test, room)}"
+        raise DataError(
+            f"dataset '{name}' has {num} problems, of which num_validation={num_validation} and num_test="
+            f"{num_test} leave {to_train} for training; {f'set {fitting}' if room > 0 else 'add problems'}"
+        )
 
 
 def _part(name: str, problems: Sequence[Problem], indices: Sequence[int]) -> Dataset:

@@ -1,1 +1,1 @@
-"""Documents: the output of commands and pages, as typed records that views render in every medium."""
+"""Documents: the output of commands and pages as typed records, which `views` renders in each medium."""

@@ -1,29 +1,30 @@
-"""The records of a document: sentences, tables and figures, as data.
+"""The records of a document: sentences, tables, figures, and their parts.
 
-A producer (`compare/document.py`) makes a `Document`, and `views` renders it in a terminal, in Markdown,
-LaTeX and HTML and as figures. A record holds numbers with their unit; only `views` turns them into text.
-Texts in records are plain: they may come from a run's settings, and every renderer escapes them.
+A producer such as `compare/document.py` creates a `Document`. `views` renders it in a terminal, as Markdown,
+LaTeX or HTML, and draws its figures. Records contain numbers with units, which only `views` formats. Texts in
+records are plain and may come from a run's settings, so every renderer escapes them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 Unit = Literal["", "share", "points", "p", "fraction", "ratio", "bound", "count", "seconds", "bytes"]
-"""The unit of a number, which determines its digits (`document.formatting.value_text`).
+"""The unit of a number, which determines its format (`document.formatting.value_text`).
 
-Shares and points are fractions of 1 and shown in percent, which a title has to say; `p` is a p-value, `bound`
-an end of a window of ratios.
+Values of the units `share` and `points` are fractions of 1. They are shown in percent but without the percent
+sign, so a title must name the unit. `p` is a p-value, and `bound` is a bound on the importance ratio.
 """
 Tone = Literal["plain", "better", "worse", "warning", "muted"]
-"""The meaning of a sentence for a reader, from which a renderer chooses the color."""
+"""The meaning of a sentence or row for the reader, which determines its color."""
 Pair = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A number, or None for an unknown one. `is_signed` is for differences: `+2.1`."""
+    """A number, or None if it is unknown. `is_signed` adds a plus sign to a positive number (`+2.1`)."""
 
     value: float | None
     unit: Unit = ""
@@ -32,9 +33,9 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A number with its interval, `81.2 [78.0, 84.1]`; without a value the interval alone.
+    """A number with its interval, such as `81.2 [78.0, 84.1]`; without a number, only the interval is shown.
 
-    `is_strong` marks the best of a column.
+    `is_strong` highlights the best value of a column.
     """
 
     value: float | None
@@ -46,7 +47,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The smallest and largest of several numbers, `100 to 200`; a single one if they are equal."""
+    """The smallest and the largest of several numbers, shown as `100 to 200`, or as `100` if equal."""
 
     low: float
     high: float
@@ -55,27 +56,32 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """The course of a number over time: a sparkline in a terminal."""
+    """A number over time (`values`, oldest first), shown as a sparkline; HTML draws a line at `limit`."""
 
     values: tuple[float, ...]
+    limit: float | None = None
 
 
 Cell = str | int | Value | Estimate | Span | Trend | None
-"""A cell of a table: text, a count, a number of a unit; None is shown as a dash."""
+"""A cell of a table: text, a count, or a record of numbers; None is shown as a dash."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A statement. `key` stays the same between versions, such as `verdict/atr`."""
+    """A sentence of a document; `key` identifies it across versions of Atrium, such as `verdict/atr`.
+
+    `detail` explains an alert: pages unfold it on a click, and a terminal prints it as a note.
+    """
 
     text: str
     tone: Tone = "plain"
     key: str = ""
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """Text of several lines shown as it is: a sample of a model, a command to copy, a configuration file."""
+    """Preformatted text of several lines, such as a sampled answer, a command or a configuration file."""
 
     text: str
     title: str = ""
@@ -83,10 +89,11 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column's title, which names the unit.
+    """A column of a table; `title` includes the unit.
 
-    `is_text` marks words, which are aligned left; explanations (`is_prose`) are wrapped, and left out in a
-    terminal. A narrow terminal leaves out columns with a `priority`, the highest first.
+    A column with `is_text` contains words and is aligned left. A column with `is_prose` contains
+    explanations; it is wrapped, and a terminal leaves it out. A narrow terminal also leaves out columns whose
+    `priority` is greater than 0, the highest first.
     """
 
     title: str
@@ -97,7 +104,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row's cells. `place` selects the color of its method; `is_strong` marks the row of interest."""
+    """A row of a table; `is_strong` highlights it.
+
+    `place` determines the color of the row's method (see `palette`); None means no color.
+    """
 
     cells: tuple[Cell, ...]
     place: int | None = None
@@ -107,10 +117,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table. Its first column names the rows; `note` below explains how to read it.
+    """A table whose first column names the rows; `note` is shown below it and explains how to read it.
 
-    A table with a `caption` is meant for a paper: LaTeX gives it a caption and a label, and HTML shows it as
-    LaTeX to copy; a terminal and Markdown leave it out.
+    A table with a `caption` is for use in a paper: LaTeX output contains it with caption and label, and HTML
+    shows its LaTeX code for copying. Terminal and Markdown output leave it out.
     """
 
     title: str
@@ -123,9 +133,10 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """An axis: its title with the unit, its scale, and its ends if they are fixed.
+    """An axis of a figure; `title` includes the unit.
 
-    Shares and points are drawn in percent. `labels` name the positions 0, 1, 2 and so on.
+    `low` and `high` are fixed ends; None means automatic. Shares and points are drawn in percent. `labels`
+    replace the numbers at the positions 0, 1, 2 and so on.
     """
 
     title: str = ""
@@ -138,7 +149,10 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A reference: a line at x or at y, or a shaded range from x to `end`; gray without a `place`."""
+    """A reference mark: a line at `x` or at `y`, or a shaded range from `x` to `end`.
+
+    `place` determines the color; None means gray.
+    """
 
     name: str = ""
     x: float | None = None
@@ -149,10 +163,10 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """A curve, or points. `place` is its color; None in `y` is a gap.
+    """A curve, or a series of points. None in `y` is a gap, and `place` determines the color and the dashes.
 
-    `low` and `high` are the ends of a band, or of whiskers. `dash` is that of the place unless given. With
-    `is_step` a value holds until the next x, as in a histogram.
+    `low` and `high` are the ends of a band, or of whiskers if `has_whiskers` is true. `dash` replaces the
+    dashes of the place. With `is_step`, a value is constant until the next x, as in a histogram.
     """
 
     name: str
@@ -171,7 +185,10 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """A row of a figure: a value, an outer and an inner interval, single observations (`dots`)."""
+    """A row of `Intervals` or `Bars`: a value, an outer and an inner interval, and observations (`dots`).
+
+    With `is_open`, the markers of the observations are hollow. `place` determines the color.
+    """
 
     name: str
     place: int = 0
@@ -185,7 +202,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A named point of a plane."""
+    """A named point in a `Plane`; `place` is the number of its color (see `atrium.document.palette`)."""
 
     name: str
     x: float
@@ -195,7 +212,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """Common fields of all figures. `caption` explains how to read it."""
+    """The common fields of all figures; `caption` explains how to read the figure."""
 
     key: str
     title: str
@@ -207,28 +224,33 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines(Figure):
-    """Curves with bands or whiskers."""
+    """A figure with curves, optionally with bands or whiskers."""
 
     series: tuple[Series, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intervals(Figure):
-    """A row for each value, with its intervals and its observations."""
+    """A figure with one row per value, which shows intervals and observations.
+
+    `interval_names` are the names of the outer and the inner interval.
+    """
 
     rows: tuple[Bounds, ...]
+    interval_names: tuple[str, str] = ("interval", "inner interval")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bars(Figure):
-    """A bar for each row: pale over its outer interval, strong over its inner one."""
+    """A figure with one bar per row, pale in the outer interval and strong in the inner interval."""
 
     rows: tuple[Bounds, ...]
+    interval_names: tuple[str, str] = ("interval", "inner interval")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plane(Figure):
-    """Named points, and curves below them."""
+    """A figure with named points, drawn over curves."""
 
     points: tuple[Point, ...]
     curves: tuple[Series, ...] = ()
@@ -236,15 +258,16 @@ class Plane(Figure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid(Figure):
-    """A share by row and column, shown by the strength of a color."""
+    """A heat map of shares by row and column; `ends` are the labels of the shares 0 and 1."""
 
     rows: tuple[str, ...]
     values: tuple[tuple[float, ...], ...]
+    ends: tuple[str, str] = ("0 %", "100 %")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """Figures as the panels of one file: its name without an ending, its title, the panels of a row."""
+    """An image file whose panels are figures, `num_columns` per row; `name` is its name without suffix."""
 
     name: str
     figures: tuple[Figure, ...]
@@ -254,7 +277,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """A stored picture by its path relative to the page; shown in Markdown only."""
+    """A stored image file, with its path relative to the page; shown only in Markdown."""
 
     title: str
     file: str
@@ -262,7 +285,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """Sentences, figures, tables, passages and images under one title; a page in HTML folds some."""
+    """Sentences, figures, tables, passages and images under one title; HTML collapses it if `is_folded`."""
 
     title: str
     key: str = ""
@@ -276,9 +299,10 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """An output: the answer, warnings about it (`alerts`), sections, and explanations (`notes`).
+    """The output of a command or page: an answer, warnings about it (`alerts`), sections, and notes.
 
-    Notes about these numbers have the tone `warning`; `muted` ones explain terms, and a terminal omits them.
+    Notes with the tone `warning` concern the shown numbers. Notes with the tone `muted` explain terms; a
+    terminal omits them.
     """
 
     key: str
@@ -288,3 +312,27 @@ class Document:
     answer: tuple[Sentence, ...] = ()
     sections: tuple[Section, ...] = ()
     notes: tuple[Sentence, ...] = ()
+
+
+def plain_table(
+    title: str,
+    titles: Iterable[str],
+    rows: Iterable[Row | Sequence[Cell]],
+    note: str = "",
+    *,
+    key: str = "",
+    is_text: bool = False,
+) -> Table:
+    """Return a table whose columns differ only in their titles; `is_text` makes all of them text."""
+    return Table(
+        title=title,
+        key=key,
+        note=note,
+        columns=tuple(Column(one, is_text=is_text) for one in titles),
+        rows=tuple(row if isinstance(row, Row) else Row(tuple(row)) for row in rows),
+    )
+
+
+def table_document(key: str, title: str, *tables: Table) -> Document:
+    """Return a document with one section, which contains the tables and has the document's title."""
+    return Document(key=key, title=title, sections=(Section(title=title, tables=tables),))

@@ -1,4 +1,4 @@
-"""Numbers and text for people: one format for each unit, durations, sizes, sparklines."""
+"""Formatting of numbers by unit, of durations, sizes and sparklines, and of text for a terminal."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int = 40) -> str:
-    """Return a curve as one line of at most `width` characters, each the mean of its part of the values.
+    """Return a curve as text of at most `width` characters; each shows the mean of a part of the values.
 
-    Values that are not finite show as a gap; a constant curve is a line at the bottom.
+    Values that are not finite are ignored; a part with no other values is a space. A constant curve is a line
+    at the bottom.
     """
     num_parts = min(width, len(values))
     means: list[float | None] = []
@@ -31,7 +32,7 @@ def sparkline(values: Sequence[float], width: int = 40) -> str:
     if not known:
         return ""
     low, high = min(known), max(known)
-    # Means of equal values differ in their last bits, which must not show as a change.
+    # Means of equal values may differ in their last bits; the curve still counts as constant.
     is_flat = high - low <= 1e-9 * max(abs(low), abs(high))
     top = len(_BARS) - 1
     return "".join(
@@ -43,10 +44,10 @@ def sparkline(values: Sequence[float], width: int = 40) -> str:
 def value_text(value: float | None, unit: Unit = "", *, is_signed: bool = False) -> str:
     """Format a number with the digits of its unit; a dash for None and NaN.
 
-    Shares and points have one decimal and are in percent, without the sign; a p-value has three decimals, or
-    is `<0.001`; a fraction has two decimals, a ratio three, a bound six, a count none, seconds below ten one,
-    and any other number three significant digits. With `is_signed` a positive number has a plus sign. Zero
-    never has a sign.
+    Shares and points are in percent with one decimal, without the percent sign. A p-value has three decimals,
+    or is `<0.001`. A fraction has two decimals, a ratio three, a bound six, a count none. Seconds below ten
+    have one decimal, and other numbers three significant digits. With `is_signed`, a positive number has a
+    plus sign. Zero never has a sign.
     """
     if value is None or math.isnan(value):
         return DASH
@@ -95,7 +96,10 @@ def span(interval: tuple[float, float] | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Format a number with three significant digits and at most nine characters; a dash for None."""
+    """Format a number with three significant digits, and from 1,000 to 100,000 with all its whole digits.
+
+    Numbers from 100,000 and below 0.001 have an exponent. None and NaN are a dash.
+    """
     if value is None or math.isnan(value):
         return "–"
     if value == 0 or 0.001 <= abs(value) < 100_000:
@@ -114,7 +118,7 @@ def duration(seconds: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """Format the time since an event, such as `just now`, `5 min`, `3 h` or `12 days`."""
+    """Format the time since an event as text without "ago": `just now`, `5 min`, `3 h` or `12 days`."""
     for size, unit in ((86_400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if seconds >= size * (2 if unit == "days" else 1):
             return f"{seconds / size:.0f} {unit}"
@@ -131,14 +135,14 @@ def size(num_bytes: float) -> str:
 
 
 def counted(num: int | str | None, noun: str) -> str:
-    """Format a count, such as `1 seed` or `8 seeds`."""
+    """Format a count with its noun in singular or plural, such as `1 seed` or `8 seeds`."""
     return f"{num} {noun}{'' if str(num) == '1' else 's'}"
 
 
 def printable(text: str) -> str:
-    """Return text that cannot control a terminal: control and direction characters are shown by their code.
+    """Return text that is safe to print: control and formatting characters are replaced by their code.
 
-    Line breaks and tabs are kept.
+    Such characters could control the terminal or reverse the text. Line breaks and tabs are kept.
     """
     return "".join(
         character
@@ -149,7 +153,7 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """Return the text, or its beginning and end around an ellipsis if it is longer than `width`."""
+    """Return the text; if it is longer than `width` characters, an ellipsis replaces its middle."""
     if len(text) <= width:
         return text
     head = (width - 3) * 2 // 3

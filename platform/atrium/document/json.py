@@ -1,4 +1,4 @@
-"""Documents as JSON: every record is an object that names its kind."""
+"""Documents as JSON, in which every record is an object with the class name of the record as `kind`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import fields, is_dataclass
 from atrium.document.document import Document
 
 VERSION = 1
-"""The version of the format."""
+"""The version of the JSON format."""
 
 
 def to_json(document: Document) -> dict[str, object]:
-    """Return the document as values of standard JSON; numbers that are not finite are `{"number": "inf"}`."""
+    """Return the document as standard JSON values; a non-finite number becomes `{"number": "inf"}`."""
     return {"version": VERSION, "document": _encoded(document)}
 
 

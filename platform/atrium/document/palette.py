@@ -1,6 +1,7 @@
-"""The color of a method: the same in every view, report and figure.
+"""The colors of methods, which are the same in all views, reports and figures.
 
-A place determines hue and dashes: hues repeat every `NUM_HUES` places, and every round has its own dashes.
+A method has a place, a number that determines its hue and its dashes. Hues repeat after `NUM_HUES` places,
+with other dashes each time.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from itertools import count
 
 NUM_HUES = 8
 _USUAL = ("atr", "grpo", "reinforce", "dapo", "gspo", "clip_higher", "cispo", "dr_grpo")
-"""The most frequently compared methods, which have different hues."""
+"""The most frequently compared methods; each has a hue of its own."""
 
 
 def places(method_by_name: Mapping[str, str]) -> dict[str, int]:
-    """Return the place of each name, by its method; earlier names have precedence.
+    """Return a different place for each name (key), according to its method (value).
 
-    A method gets its usual hue, unless another of these methods has it: then the next free one, and once all
-    hues are taken its own one again, with the next dashes.
+    The place has the usual hue of the method, or if it is taken, the next free hue. When all hues are taken,
+    they are used again with the next dashes. Names of the most frequently compared methods come first;
+    otherwise, earlier names have precedence.
 
     >>> places({"grpo": "grpo", "atr": "atr", "atr · delta 0.05": "atr"})
     {'grpo': 1, 'atr': 0, 'atr · delta 0.05': 2}

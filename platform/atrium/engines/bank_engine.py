@@ -1,9 +1,9 @@
-"""An engine that answers from a bank of stored completions, for all or part of each group.
+"""An engine that returns stored completions from a bank, for all or part of each group.
 
-A group takes its stored completions without replacement, so complete stored groups stay complete; the choice
-depends on the prompt and on the group's first seed. Completions of other engines depend only on their own
-seed. Completions that are not stored are sampled by a live engine, which has the policy's weights. A bank
-cannot represent a policy that did not write it, so evaluation always uses the live engine.
+Stored completions of a group are drawn without replacement, so complete stored groups stay complete. Unlike
+in other engines, where a completion depends only on its own seed, the draw depends on the prompt and the
+group's first seed. A live engine with the policy's weights samples the rest of the group. Evaluation always
+uses the live engine, since stored completions do not represent the current policy.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from atrium.engines.sampling import check_requests
 
 
 class BankEngine:
-    """Answers the first `stored_frac` of a request's seeds from `bank`, and the others with `live`.
+    """An engine that takes part of each request's completions from `bank`, and the rest from `live`.
 
     Parameters
     ----------
     bank
         Stored completions by prompt.
     live
-        The engine of the policy; it samples nothing if `stored_frac` is 1.
+        The engine with the policy's weights; it samples nothing if `stored_frac` is 1.
     stored_frac
-        Share of a request's seeds that is stored, in (0, 1], rounded to the nearest whole number.
+        Share of a request's completions that come from the bank, in (0, 1]; their number is rounded.
     context_length
         Maximum number of tokens of a prompt and its completion together.
     """
@@ -53,14 +53,16 @@ class BankEngine:
         """Yield each request's completions, the stored ones first.
 
         Temperature, `top_p` and `top_k` apply to live completions only. Raises `EngineError` as every engine
-        does, and for a prompt with too few stored completions, a stored completion longer than
-        `max_new_tokens`, and `ignore_stop`, which does not apply to stored text.
+        does, and for a prompt with too few stored completions, for a stored completion longer than
+        `max_new_tokens`, and for `ignore_stop` and stop strings, which cannot apply to stored text.
         """
         check_requests(requests, sampling, context_length=self._context_length)
         if sampling.stop:
-            raise EngineError("stop strings cannot end stored text; remove model.prompt.stop")
+            raise EngineError("stop strings cannot be used with stored completions; remove model.prompt.stop")
         if sampling.ignore_stop:
-            raise EngineError("ignore_stop cannot be used with stored completions; use a live engine")
+            raise EngineError(
+                "ignore_stop cannot be used with stored completions; use an engine that samples"
+            )
         stored = [self._stored(request, sampling.max_new_tokens) for request in requests]
         return self._generate(requests, sampling, stored)
 
@@ -87,7 +89,10 @@ class BankEngine:
             yield Generation(request_index=index, completions=stored[index] + generation.completions)
 
     def _stored(self, request: GenerationRequest, max_new_tokens: int) -> tuple[Completion, ...]:
-        """Draw the request's stored completions without replacement."""
+        """Draw the stored part of a request's completions from the bank, without replacement.
+
+        Raises `EngineError` if the prompt has too few of them, or if one exceeds `max_new_tokens` tokens.
+        """
         num_wanted = round(self._stored_frac * len(request.sample_seeds))
         if num_wanted == 0:
             return ()
@@ -95,8 +100,8 @@ class BankEngine:
         completions = self._bank.get(tuple(prompt.tolist()), ())
         if len(completions) < num_wanted:
             raise EngineError(
-                f"the prompt {_shown(prompt)} has {len(completions)} stored completions but a group needs "
-                f"{num_wanted}; store more, or use smaller groups"
+                f"the prompt {_shown(prompt)} has {len(completions)} stored completions, but a group "
+                f"needs {num_wanted}; store more completions, or use smaller groups"
             )
         keys = [derive_seed(request.sample_seeds[0], "stored", place) for place in range(len(completions))]
         chosen = np.argsort(np.array(keys), kind="stable")[:num_wanted]
@@ -104,8 +109,8 @@ class BankEngine:
         longest = max(len(completion.token_ids) for completion in drawn)
         if longest > max_new_tokens:
             raise EngineError(
-                f"a stored completion has {longest} tokens but max_new_tokens is {max_new_tokens}; use at "
-                "least that, since stored completions are not truncated"
+                f"max_new_tokens must be at least {longest}, the length of the longest stored "
+                f"completion, got {max_new_tokens}; raise it"
             )
         return drawn
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from atrium.base.records import Completion, Rollout, RolloutGroup
 from atrium.base.seeding import derive_seed
@@ -30,13 +31,14 @@ class RolloutRows:
         Int64 prompt and completion tokens of each row, from column 0 on; then `pad_token_id`.
     num_prompt_tokens_B, num_tokens_B
         Int64 arrays on the host: length of the prompt, and of prompt and completion together. The mask of
-        `batch` says which completion tokens are trained on.
+        `batch` marks the completion tokens that are trained on.
     prompt_index_B
         Int64 on the host; rows with equal values have equal prompts.
     batch
         The same rows for the objective.
     live_B
-        Bool; False for completions sampled by other weights: read from disk, or from before an update.
+        Bool; False for completions that the current weights did not sample: they were read from disk, or
+        sampled before an update.
     proximal_state_BTD
         The policy's last hidden states at the start of the step, at the completion tokens, if a state
         divergence needs them.
@@ -76,20 +78,20 @@ class RolloutRows:
 
     @property
     def lengths(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """The lengths of prompts and rows, and the prompt indices: the input for counting computed tokens."""
+        """Three arrays [B] for counting computed tokens: prompt lengths, row lengths and prompt indices."""
         return self.num_prompt_tokens_B, self.num_tokens_B, self.prompt_index_B
 
     @property
     def num_completion_tokens_B(self) -> NDArray[np.int64]:
-        """The length of each row's completion."""
+        """Number of completion tokens of each row, int64 [B] on the host."""
         return self.num_tokens_B - self.num_prompt_tokens_B
 
     def trained_rows(self) -> NDArray[np.int64]:
-        """Return the indices of rows that are computed."""
+        """Return the indices of the rows that are trained on."""
         return np.flatnonzero(self.batch.is_trained_B.cpu().numpy())
 
     def select(self, rows: NDArray[np.int64]) -> Self:
-        """Return the given rows, in the given order, trimmed to the longest of them."""
+        """Return the rows with these indices, in this order, with padding trimmed to the longest of them."""
         index = on_device(rows, self.token_BL.device)
         num_tokens_B = self.num_tokens_B[rows]
         num_prompt_tokens_B = self.num_prompt_tokens_B[rows]
@@ -108,7 +110,7 @@ class RolloutRows:
         )
 
     def with_batch(self, batch: Batch) -> Self:
-        """Return the same tokens with another batch for the objective."""
+        """Return a copy of the rows with another `batch` for the objective."""
         return replace(self, batch=batch)
 
 
@@ -134,46 +136,52 @@ def collate(
     groups
         Graded rollout groups; at least one, each with at least one completion.
     trains
-        For each group, whether it is computed or only counted in denominators.
+        For each group, whether its rows are trained on; other rows only count in denominators.
+    pad_token_id
+        Token that fills rows up to the length of the longest one.
     seed
         Random seed for an objective's choices on these rows.
     weight_version
-        Version of the policy's weights; None if they sampled all rows that were not read from disk.
+        Version of the policy's current weights; None if these weights sampled all rows except those read
+        from disk.
     """
-    rollouts = [(index, rollout) for index, group in enumerate(groups) for rollout in group.rollouts]
-    completion_ids = [rollout.completion.token_ids for _, rollout in rollouts]
-    prompt_ids = [groups[index].prompt_token_ids for index, _ in rollouts]
-    num_prompt_tokens_B = np.array([len(ids) for ids in prompt_ids], dtype=np.int64)
-    num_completion_tokens_B = np.array([len(ids) for ids in completion_ids], dtype=np.int64)
-    num_tokens_B = num_prompt_tokens_B + num_completion_tokens_B
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    indices = [index for index, group in enumerate(groups) for _ in group.rollouts]
+    completions = [rollout.completion for rollout in rollouts]
+    prompts = [groups[index].prompt_token_ids for index in indices]
+    token_ids = [np.append(prompt, one.token_ids) for prompt, one in zip(prompts, completions, strict=True)]
+    behaviors = [one.behavior_logprobs for one in rollouts if one.behavior_logprobs is not None]
+    key_B = [
+        derive_seed(seed, "row", groups[index].problem.problem_id, rollout.sample_index)
+        for index, rollout in zip(indices, rollouts, strict=True)
+    ]
 
-    token_BL = np.full((len(rollouts), num_tokens_B.max()), pad_token_id, dtype=np.int64)
-    logprob_BT = np.zeros((len(rollouts), num_completion_tokens_B.max()), dtype=np.float32)
-    mask_BT = np.arange(logprob_BT.shape[1]) < num_completion_tokens_B[:, None]
-    for row, (_, rollout) in enumerate(rollouts):
-        token_BL[row, : num_prompt_tokens_B[row]] = prompt_ids[row]
-        token_BL[row, num_prompt_tokens_B[row] : num_tokens_B[row]] = completion_ids[row]
-        logprob_BT[row, : num_completion_tokens_B[row]] = rollout.completion.logprobs
-        if rollout.completion.own is not None:
-            mask_BT[row, : num_completion_tokens_B[row]] = rollout.completion.own
-    key_B = [derive_seed(seed, "row", groups[i].problem.problem_id, r.sample_index) for i, r in rollouts]
+    def padded(rows: Sequence[NDArray[Any]], dtype: torch.dtype, value: int = 0) -> Tensor:
+        tensors = [torch.tensor(row, dtype=dtype) for row in rows]
+        return pad_sequence(tensors, batch_first=True, padding_value=value).to(device)
+
     batch = Batch(
-        mask_BT=torch.from_numpy(mask_BT).to(device),
-        **_rewards([rollout for _, rollout in rollouts], device),
-        group_B=torch.tensor([index for index, _ in rollouts], dtype=torch.int64, device=device),
+        mask_BT=padded([_is_own(one) for one in completions], torch.bool),
+        **_rewards(rollouts, device),
+        group_B=torch.tensor(indices, dtype=torch.int64, device=device),
         sample_key_B=torch.tensor(key_B, dtype=torch.int64, device=device),
-        rollout_logprob_BT=torch.from_numpy(logprob_BT).to(device),
-        is_trained_B=torch.tensor([trains[index] for index, _ in rollouts], dtype=torch.bool, device=device),
-        behavior_logprob_BT=_behavior([rollout for _, rollout in rollouts], mask_BT.shape, device),
+        rollout_logprob_BT=padded([one.logprobs for one in completions], torch.float32),
+        is_trained_B=torch.tensor([trains[index] for index in indices], dtype=torch.bool, device=device),
+        behavior_logprob_BT=padded(behaviors, torch.float32) if len(behaviors) == len(rollouts) else None,
     )
     return RolloutRows(
-        token_BL=torch.from_numpy(token_BL).to(device),
-        num_prompt_tokens_B=num_prompt_tokens_B,
-        num_tokens_B=num_tokens_B,
-        prompt_index_B=np.array([index for index, _ in rollouts], dtype=np.int64),
+        token_BL=padded(token_ids, torch.int64, pad_token_id),
+        num_prompt_tokens_B=np.array([len(prompt) for prompt in prompts], dtype=np.int64),
+        num_tokens_B=np.array([len(ids) for ids in token_ids], dtype=np.int64),
+        prompt_index_B=np.array(indices, dtype=np.int64),
         batch=batch,
-        live_B=torch.tensor([_is_live(r.completion, weight_version) for _, r in rollouts], device=device),
+        live_B=torch.tensor([_is_live(one, weight_version) for one in completions], device=device),
     )
+
+
+def _is_own(completion: Completion) -> NDArray[np.bool_]:
+    """Return True at the completion's tokens that the policy sampled, False at those of a tool."""
+    return np.ones(len(completion.token_ids), np.bool_) if completion.own is None else completion.own
 
 
 def _is_live(completion: Completion, weight_version: int | None) -> bool:
@@ -181,7 +189,10 @@ def _is_live(completion: Completion, weight_version: int | None) -> bool:
 
 
 def _rewards(rollouts: Sequence[Rollout], device: str) -> dict[str, Tensor]:
-    """Return the rewards [B]; of several, also the values and weights [B, K] of those with nonzero weight."""
+    """Return the reward tensors for `Batch`, by field name: `reward_B`, and for a weighted sum its parts.
+
+    The parts with nonzero weight are in `reward_BK` (NaN if a part abstained), their weights in `weight_BK`.
+    """
 
     def tensor(values: Sequence[Any]) -> Tensor:
         return torch.tensor(values, dtype=torch.float64, device=device)
@@ -195,18 +206,8 @@ def _rewards(rollouts: Sequence[Rollout], device: str) -> dict[str, Tensor]:
     return found
 
 
-def _behavior(rollouts: Sequence[Rollout], shape: tuple[int, ...], device: str) -> Tensor | None:
-    """Return the behavior log-probabilities [B, T] recorded in the rollouts; None if there are none."""
-    logprob_BT = np.zeros(shape, dtype=np.float32)
-    for row, rollout in enumerate(rollouts):
-        if rollout.behavior_logprobs is None:
-            return None
-        logprob_BT[row, : len(rollout.behavior_logprobs)] = rollout.behavior_logprobs
-    return torch.from_numpy(logprob_BT).to(device)
-
-
 def with_behavior(groups: Sequence[RolloutGroup], logprob_BT: Tensor) -> tuple[RolloutGroup, ...]:
-    """Return the groups with the behavior log-probabilities [B, T] of the rows made by `collate`."""
+    """Return the groups with these behavior log-probabilities [B, T], in the row order of `collate`."""
     rows = iter(logprob_BT.float().cpu().numpy())
     return tuple(
         replace(

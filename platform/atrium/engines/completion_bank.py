@@ -1,7 +1,7 @@
-"""A bank of completions: stored text as tokens of the policy, by prompt.
+"""A bank of stored completions as tokens of the policy, by prompt.
 
-Text without token ids is encoded by the policy's tokenizer and ends with its stop token unless it was cut
-off. Stored token ids are used unchanged once they are known to belong to this tokenizer.
+Text without token ids is encoded with the policy's tokenizer; a stop token is appended unless the completion
+was cut off. Stored token ids are checked to belong to this tokenizer, and used unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from atrium.data.prompts import PromptEncoder
 from atrium.engines.stored_rollouts import StoredCompletion
 
 Bank = dict[tuple[int, ...], tuple[Completion, ...]]
-"""The stored completions of each prompt, by its token ids."""
+"""The stored completions by the token ids of their prompt."""
 
 _MAX_TEXTS_COMPARED = 64
 
@@ -27,8 +27,9 @@ _MAX_TEXTS_COMPARED = 64
 class Vocabulary:
     """The parts of the policy's tokenizer that a bank needs.
 
-    `encode` and `decode` neither add nor expect special tokens; the first of the policy's `stop_token_ids` is
-    appended to a text; `unknown_token_id` represents text outside the vocabulary, if there is such a token.
+    `encode` and `decode` neither add nor expect special tokens. The first of `stop_token_ids` is appended to
+    an encoded text. Token ids are less than `num_tokens`. `unknown_token_id` represents text outside the
+    vocabulary; None if no token does.
     """
 
     encode: Callable[[str], Sequence[int]]
@@ -46,10 +47,11 @@ def build_bank(
     max_new_tokens: int,
     num_needed: int,
 ) -> Bank:
-    """Build the bank of these completions.
+    """Build a bank from stored completions; `encode_prompt` returns the token ids of a problem's prompt.
 
-    Raises `DataError` for tokens that are not the tokenizer's, for log-probabilities that are not one per
-    token, for completions longer than `max_new_tokens`, and for a prompt with fewer than `num_needed`.
+    Raises `DataError` for token ids of another tokenizer, for a number of log-probabilities other than one
+    per token, for a completion longer than `max_new_tokens`, and for a prompt with fewer than `num_needed`
+    completions.
     """
     every = max(1, len(stored) // _MAX_TEXTS_COMPARED)
     found: dict[tuple[int, ...], list[Completion]] = defaultdict(list)
@@ -69,8 +71,8 @@ def _completion(one: StoredCompletion, vocabulary: Vocabulary, *, compares_text:
         ids = np.asarray(vocabulary.encode(one.text), dtype=np.int64)
         if vocabulary.unknown_token_id is not None and (ids == vocabulary.unknown_token_id).any():
             raise DataError(
-                f"{one.where} contains text that the policy's tokenizer has no tokens for; use the model "
-                "that it was written for, or remove the row"
+                f"{one.where} contains text that the policy's tokenizer cannot encode; use the model "
+                "that wrote the text, or remove the row"
             )
         if stops:
             ids = np.append(ids, vocabulary.stop_token_ids[0])
@@ -79,11 +81,14 @@ def _completion(one: StoredCompletion, vocabulary: Vocabulary, *, compares_text:
         ids = one.token_ids
         text = _own_text(one, vocabulary, compares_text=compares_text)
     if not len(ids):
-        raise DataError(f"{one.where} has no tokens; a completion that was cut off has at least one")
+        raise DataError(
+            f"{one.where} has no tokens, but a truncated completion must have at least one; remove the row"
+        )
     if one.logprobs is not None and len(one.logprobs) != len(ids):
         raise DataError(
-            f"{one.where} has {len(one.logprobs)} log-probabilities for {len(ids)} tokens of the policy's "
-            "tokenizer, including the stop token; give token_ids too, or remove the column logprobs"
+            f"{one.where} has {len(one.logprobs)} log-probabilities, but the policy's tokenizer gives "
+            f"{len(ids)} tokens, including the stop token; add the column token_ids, or remove the "
+            "column logprobs"
         )
     unknown = np.full(len(ids), np.nan, dtype=np.float32)
     return Completion(
@@ -98,32 +103,35 @@ def _completion(one: StoredCompletion, vocabulary: Vocabulary, *, compares_text:
 
 
 def _own_text(one: StoredCompletion, vocabulary: Vocabulary, *, compares_text: bool) -> str:
-    """Return the text of stored tokens; a few texts are compared with the stored text."""
+    """Return the text of stored token ids; with `compares_text`, it must equal the stored text.
+
+    Raises `DataError` for token ids of another tokenizer.
+    """
     ids = one.token_ids
     assert ids is not None, "called for stored tokens"
-    other = "the ids are of another tokenizer; use the model that wrote them, or remove the column token_ids"
+    other = "use the model whose tokenizer wrote the ids, or remove the column token_ids"
     outside = ids[(ids < 0) | (ids >= vocabulary.num_tokens)]
     if len(outside):
         raise DataError(
-            f"{one.where} has the token id {outside[0]}, but the policy's tokenizer has ids "
-            f"0 to {vocabulary.num_tokens - 1}: {other}"
+            f"{one.where} has the token id {outside[0]}, but the policy's tokenizer has ids from 0 to "
+            f"{vocabulary.num_tokens - 1}; {other}"
         )
     ends_in_stop = len(ids) > 0 and int(ids[-1]) in vocabulary.stop_token_ids
     if ends_in_stop != (one.finish_reason is FinishReason.STOP):
         raise DataError(
-            f"{one.where} has the finish_reason {one.finish_reason.value} and "
-            f"{'ends' if ends_in_stop else 'does not end'} with a stop token of the policy: {other}"
+            f"{one.where} has the finish_reason {one.finish_reason.value}, but "
+            f"{('ends' if ends_in_stop else 'does not end')} with a stop token of the policy; {other}"
         )
     text = vocabulary.decode(ids[: len(ids) - ends_in_stop].tolist())
     if compares_text and _compared(text.encode("utf-8", "replace").decode()) != _compared(one.text):
-        raise DataError(f"{one.where} has token ids that do not decode to its text: {other}")
+        raise DataError(f"{one.where} has token ids that do not decode to its text; {other}")
     return text
 
 
 def _compared(text: str) -> str:
-    """Return the text without reasoning markers.
+    """Return the text without reasoning markers, for comparison with decoded token ids.
 
-    Earlier versions omitted the markers if they are special tokens.
+    Rollouts stored by earlier versions of Atrium lack the markers that are special tokens of the tokenizer.
     """
     for marker in REASONING_MARKERS:
         text = text.replace(marker, "")
@@ -135,9 +143,9 @@ def _check_lengths(found: dict[tuple[int, ...], list[Completion]], max_new_token
     num_long = sum(length > max_new_tokens for length in lengths)
     if num_long:
         raise DataError(
-            f"{num_long} of {len(lengths)} stored completions have more than "
-            f"rollout.max_new_tokens={max_new_tokens} tokens; use at least {max(lengths)}, the length of "
-            "the longest"
+            f"rollout.max_new_tokens must be at least {max(lengths)}, the length of the longest stored "
+            f"completion, got {max_new_tokens} ({num_long} of {len(lengths)} completions are longer); "
+            "raise it"
         )
 
 
@@ -148,7 +156,7 @@ def _check_numbers(
     if short:
         least = min(short, key=lambda prompt: len(found[prompt]))
         raise DataError(
-            f"{len(short)} of {len(found)} problems have fewer than the {num_needed} stored completions "
-            f"that a group needs ({asked[least].problem_id!r} has {len(found[least])}); lower "
-            "rollout.group_size or rollout.stored_frac, or remove those problems"
+            f"{len(short)} of {len(found)} problems have fewer than {num_needed} stored completions, the "
+            f"number for a group (such as {asked[least].problem_id!r} with {len(found[least])}); lower "
+            "rollout.group_size or rollout.stored_frac, or remove these problems"
         )

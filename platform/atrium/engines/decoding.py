@@ -1,7 +1,8 @@
 """Decoding of a batch with a transformers model through its public interface: cache, mask, positions.
 
-One prefill per distinct prompt, left-padded, whose states are shared by all rows of that prompt; then one
-token per row and step. Sampling, and which rows continue, is decided elsewhere.
+Each distinct prompt is left-padded and computed once (prefill), and all rows with this prompt share its
+states. Every later step computes one token per row. The caller samples the tokens and selects the rows that
+continue.
 
 Axes: N rows, U distinct prompts, L prompt tokens with padding, T new tokens, V vocabulary.
 """
@@ -10,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, LinearAttentionCacheLayerMixin
 
@@ -31,7 +32,7 @@ _OTHERS = "use a model whose layers are all attention, or another engine"
 class Decoder:
     """The model together with the cache, positions and mask of one batch.
 
-    `logit_NV` holds the logits of the next token of each row, in the model's dtype.
+    `logit_NV` contains the logits of the next token of each row, in the model's dtype.
     """
 
     def __init__(
@@ -42,12 +43,12 @@ class Decoder:
         pad_token_id: int,
         max_new_tokens: int,
     ) -> None:
-        """Run the distinct prompts among `prompts`, and give each row the states of its prompt."""
+        """Run the model on the distinct prompts, and copy the cached states of its prompt to each row."""
         self._model = model
         self._cache = new_cache(model, max_new_tokens)
         distinct = {prompt.tobytes(): prompt for prompt in prompts}
         token_UL, is_token_UL = _pad_left(list(distinct.values()), pad_token_id)
-        mask_UL = torch.from_numpy(is_token_UL).to(model.device)
+        mask_UL = is_token_UL.to(model.device)
         position_UL = (mask_UL.cumsum(-1) - 1).clamp_(min=0)
         is_padded = not is_token_UL.all()
         if not is_padded:
@@ -56,7 +57,7 @@ class Decoder:
         self._length = token_UL.shape[1]
         self._position = position_UL
         self._mask = mask_UL if is_padded else None
-        self.logit_NV = self._forward(torch.from_numpy(token_UL).to(model.device))
+        self.logit_NV = self._forward(token_UL.to(model.device))
         self._position = position_UL[:, -1:]
         if is_padded:
             self._mask = self._decoding_mask(mask_UL, max_new_tokens)
@@ -64,7 +65,7 @@ class Decoder:
         self.select(torch.tensor([place[prompt.tobytes()] for prompt in prompts], device=model.device))
 
     def select(self, index_N: Tensor) -> None:
-        """Make the rows at `index_N` the batch, in that order; a row may be dropped or repeated."""
+        """Replace the batch by its rows at `index_N`, in that order; rows may be dropped or repeated."""
         self._cache.batch_select_indices(index_N)
         self.logit_NV = self.logit_NV[index_N]
         if self._mask is not None:
@@ -72,7 +73,7 @@ class Decoder:
             self._position = self._position[index_N]
 
     def step(self, token_N: Tensor) -> None:
-        """Append one token to every row."""
+        """Append one token to every row, and compute the logits of the next token."""
         self._length += 1
         self._position = self._position + 1
         self.logit_NV = self._forward(token_N.unsqueeze(-1))
@@ -90,7 +91,7 @@ class Decoder:
         return logit_NV
 
     def _decoding_mask(self, mask_UL: Tensor, max_new_tokens: int) -> Tensor:
-        """Return the mask of all steps, whose last axis a step truncates to its length.
+        """Return the attention mask of all decoding steps; a step uses the columns of the tokens so far.
 
         If every layer attends to the whole cache, the mask is created in the form that attention adds to its
         scores, [U, 1, 1, L + T], so that transformers need not create it at every step.
@@ -106,15 +107,11 @@ class Decoder:
         return mask
 
 
-def _pad_left(prompts: Sequence[TokenIds], pad_token_id: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the prompts as right-aligned rows [U, L], and a mask that is one at their tokens."""
-    length = max(len(prompt) for prompt in prompts)
-    token_UL = np.full((len(prompts), length), pad_token_id, np.int64)
-    is_token_UL = np.zeros_like(token_UL)
-    for row, prompt in enumerate(prompts):
-        token_UL[row, length - len(prompt) :] = prompt
-        is_token_UL[row, length - len(prompt) :] = 1
-    return token_UL, is_token_UL
+def _pad_left(prompts: Sequence[TokenIds], pad_token_id: int) -> tuple[Tensor, Tensor]:
+    """Return the prompts as right-aligned rows, int64 [U, L], and an int64 mask that is 1 at their tokens."""
+    rows = [torch.tensor(prompt, dtype=torch.int64) for prompt in prompts]
+    padded = partial(pad_sequence, batch_first=True, padding_side="left")
+    return padded(rows, padding_value=pad_token_id), padded([torch.ones_like(row) for row in rows])
 
 
 class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
@@ -135,7 +132,7 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Append the states of new tokens, and return those of all tokens."""
+        """Append the keys and values of new tokens, and return the keys and values of all tokens."""
         start = self.get_seq_length()
         end = start + key_states.shape[-2]
         if not self.is_initialized:
@@ -153,7 +150,7 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
         return self.keys, self.values
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Make the rows at `indices` the batch; a row may be dropped or repeated."""
+        """Replace the batch by its rows at `indices`, in that order; rows may be dropped or repeated."""
         length = self.get_seq_length()
         self._key_room = self._key_room[indices]
         self._value_room = self._value_room[indices]
@@ -170,12 +167,15 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
 
 
 def new_cache(model: PreTrainedModel, max_new_tokens: int) -> DynamicCache:
-    """Return the model's own kind of cache, with spare capacity for layers that attend to all tokens."""
+    """Return a cache for the model, with spare capacity in layers that attend to all tokens.
+
+    Raises `EngineError` for a model with a recurrent state.
+    """
     cache = DynamicCache(config=model.config)
     if any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in cache.layers):
         raise EngineError(
-            f"{type(model).__name__} keeps a recurrent state that cannot be shared by the completions "
-            f"of a prompt; {_OTHERS}"
+            f"{type(model).__name__} has a recurrent state, which the completions of a prompt cannot "
+            f"share; {_OTHERS}"
         )
     cache.layers = [
         PreallocatedLayer(max_new_tokens) if type(layer) is DynamicLayer else layer for layer in cache.layers
@@ -184,7 +184,7 @@ def new_cache(model: PreTrainedModel, max_new_tokens: int) -> DynamicCache:
 
 
 def check_decoding(model: PreTrainedModel) -> None:
-    """Raise `EngineError` for a model without a cache that completions of one prompt can share."""
+    """Raise `EngineError` unless the model has a key-value cache that completions of a prompt can share."""
     cache, name = new_cache(model, max_new_tokens=1), type(model).__name__
     try:
         with inference_mode(model):
@@ -193,12 +193,12 @@ def check_decoding(model: PreTrainedModel) -> None:
     except (TypeError, ValueError, AttributeError) as error:
         raise EngineError(f"{name} cannot be sampled by this engine: {one_line(error)}; {_OTHERS}") from error
     if cache.get_seq_length() != 2:
-        raise EngineError(f"{name} has no key-value cache of transformers; {_OTHERS}")
+        raise EngineError(f"{name} has no key-value cache that this engine supports; {_OTHERS}")
 
 
 @contextmanager
 def inference_mode(model: PreTrainedModel) -> Iterator[None]:
-    """Compute without gradients and dropout, and restore every module's mode."""
+    """Run the `with` block without gradients and dropout, and restore the mode of every module at its end."""
     training = [module for module in model.modules() if module.training]
     if training:
         model.eval()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -29,9 +29,9 @@ class SamplingParams(Sampling):
     the completion. Training rollouts use no penalties, since samples would not follow the policy's
     distribution.
 
-    `ignore_stop` samples exactly `max_new_tokens` tokens: the stop token is given probability 0, and
-    log-probabilities are those of the distribution without it. Only benchmarks use it. A completion also ends
-    with the token that completes one of the strings `stop`, which it keeps.
+    `ignore_stop`, which only speed measurements use, samples exactly `max_new_tokens` tokens: the stop tokens
+    get probability 0, and log-probabilities are those of the distribution without them. `stop` lists strings
+    that also end a completion; the completion keeps the string.
     """
 
     ignore_stop: bool = False
@@ -39,7 +39,7 @@ class SamplingParams(Sampling):
 
     @property
     def has_penalties(self) -> bool:
-        """Whether tokens that have occurred become more or less likely."""
+        """Whether any penalty changes the distribution."""
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
 
 
@@ -49,9 +49,9 @@ class GenerationRequest:
 
     The completion of a seed depends only on the prompt, the weights, the sampling parameters and that seed,
     not on other requests, their order, or the engine's batching (up to floating-point rounding of the logits,
-    since a batch's shape may change the last bits). If an engine divides its work into units, consecutive
-    requests share a unit only if their `wave` is equal: a request's unit is then the same regardless of the
-    other requests.
+    since a batch's shape may change the last bits). `wave` is the number of the request's wave in an
+    evaluation (see `WaveSize`). An engine that forms batches never mixes waves in a batch, so the results of
+    a wave do not depend on other waves.
     """
 
     prompt_token_ids: TokenIds
@@ -71,10 +71,10 @@ class Generation:
 class EngineFacts:
     """The properties of a started engine that a run records.
 
-    `described` holds derived values, such as the size of its cache. `num_preempted` counts samples that were
-    preempted from the cache and recomputed since the start, None if this cannot happen. `idle_s` is the idle
-    time since the start, averaged over its processes; None for an engine in the trainer's process, which is
-    busy or keeps nobody waiting.
+    `described` contains derived values, such as the size of the engine's cache. `num_preempted` counts
+    samples that were preempted from the cache and recomputed since the start; None if preemption cannot
+    happen. `idle_s` is the time in seconds that servers were idle since the start, averaged over servers;
+    None for an engine in the trainer's process, whose idle time is not measured.
     """
 
     described: Mapping[str, str | int | float] = field(default_factory=dict)
@@ -83,12 +83,11 @@ class EngineFacts:
 
 
 class Sampler(Protocol):
-    """Samples completions from weights of the policy."""
+    """The interface for sampling completions, with the policy's current or earlier weights."""
 
     @property
     def facts(self) -> EngineFacts:
-        """Return the properties that only the running engine knows."""
-        ...
+        """Return the properties that are known only once the engine is running."""
 
     def generate(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
@@ -98,20 +97,25 @@ class Sampler(Protocol):
         An engine may also answer requests that are appended to `requests` during iteration. Raises
         `EngineError` when a prompt leaves no space for `max_new_tokens` in the model's context.
         """
-        ...
+
+
+@runtime_checkable
+class ReportsQueue(Protocol):
+    """The interface of engines that report the number of their unfinished samples."""
+
+    @property
+    def num_pending(self) -> int:
+        """The number of samples that are waiting or being sampled; any thread may read it."""
 
 
 class Engine(Sampler, Protocol):
-    """Samples completions from the policy's current weights."""
+    """The interface of engines: samplers that load the policy's weights after each update."""
 
     def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Replace the weights by the policy's (a full `state_dict`, including tied heads), as `version`."""
-        ...
+        """Load the policy's weights as `version`, from a full `state_dict` that includes tied heads."""
 
     def release_memory(self) -> None:
-        """Free the device's memory, if possible, until the engine is used again."""
-        ...
+        """Free the engine's device memory, if possible, until the engine is used again."""
 
     def close(self) -> None:
         """Release the engine's resources. Harmless when called twice."""
-        ...

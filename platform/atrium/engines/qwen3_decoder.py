@@ -1,12 +1,13 @@
 """Decoding Qwen3 models on a CPU with fewer and larger operations than the module's forward pass.
 
-At the sizes that train on a CPU, a decoding step of transformers spends a third of its time between
-operations. `Qwen3Decoder` does the same computation with the same weights: query, key and value in one
-product, gate and up in one, and attention as two batched products. It equals the module up to rounding.
+For models small enough to train on a CPU, a decoding step of transformers spends a third of its time between
+operations. `Qwen3Decoder` does the same computation with the same weights, but computes query, key and value
+in one product, gate and up in another, and attention as two batched products. Its results equal the module's
+up to rounding.
 
 Axes: N rows, H query heads, K key-value heads, R = H / K, D head size, L tokens so far, E hidden size.
 
-Source: `Qwen3ForCausalLM` of transformers, whose forward pass it repeats; prefill still uses the module.
+Source: the forward pass of `Qwen3ForCausalLM` in transformers. The prefill still uses the module itself.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ _PROJECTIONS = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", 
 
 
 def has_fused_form(model: PreTrainedModel) -> bool:
-    """Return whether `model` is a plain float32 Qwen3 on a CPU: no hooks, adapters or sliding windows."""
+    """Return whether `Qwen3Decoder` supports the model.
+
+    It supports float32 Qwen3 models on a CPU, without hooks, adapters or sliding windows.
+    """
     if type(model) is not Qwen3ForCausalLM:
         return False
     config, weight = model.config, model.get_input_embeddings().weight
@@ -48,10 +52,10 @@ def has_fused_form(model: PreTrainedModel) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The weights of one layer in the layout of its step; the norms' scales are folded into them.
+    """The weights of one layer, with the norms' scales multiplied into the matrices.
 
-    They are copied with the input axis first: for a hundred rows MKL multiplies them a fifth faster than the
-    module's own layout.
+    The matrices are stored with the input axis first: for 100 rows, MKL multiplies them 20 % faster than in
+    the module's own layout.
     """
 
     query_key_value: Tensor
@@ -75,7 +79,7 @@ class Qwen3Decoder(Decoder):
         self._head = (model.lm_head.weight * model.model.norm.weight).t().contiguous()
 
     def step(self, token_N: Tensor) -> None:
-        """Append one token to every row."""
+        """Append one token to every row, and compute the logits of the next token."""
         self._length += 1
         self._position = self._position + 1
         hidden_NE = functional.embedding(token_N, self._model.model.embed_tokens.weight)

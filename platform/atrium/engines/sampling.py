@@ -1,8 +1,8 @@
-"""Drawing tokens from logits, with randomness keyed only by sample seed and position.
+"""Sampling of tokens from logits, with randomness that depends only on sample seed and position.
 
-Pure functions on tensors, on any device; no generator state, no model. The token of a sample at a position is
-the inverse of the cumulative distribution at a uniform number, which is a hash of the sample's seed and the
-position. Batching, order and other samples cannot change it.
+The functions are pure and work on any device, without a model and without a random generator's state. A
+uniform number is hashed from a sample's seed and a position; the token is the value of the inverse cumulative
+distribution function at this number. Batching, order and other samples cannot change the token.
 
 Axes: N rows, T positions, V vocabulary, S stop tokens.
 
@@ -22,7 +22,7 @@ from atrium.base.records import TokenIds
 from atrium.engines.engine import GenerationRequest, SamplingParams
 from atrium.method.selection import INCREMENT, mix, shift_right, signed
 
-# Drawing holds a few float64 copies of the distributions; more rows than this are split.
+# Drawing needs several float64 copies of the distributions, so larger inputs are split by rows.
 _MAX_ELEMENTS = 1 << 25
 
 
@@ -31,31 +31,31 @@ def check_requests(
 ) -> None:
     """Raise `EngineError` for a prompt that is empty or too long.
 
-    A prompt is too long if the context does not fit `max_new_tokens` after it.
+    A prompt and `sampling.max_new_tokens` must fit into `context_length` tokens together.
     """
     for index, request in enumerate(requests):
         num_tokens = len(request.prompt_token_ids)
         if num_tokens == 0:
-            raise EngineError(f"the prompt of request {index} is empty; give at least one token")
+            raise EngineError(f"the prompt of request {index} must have at least one token, got none")
         if num_tokens + sampling.max_new_tokens > context_length:
             raise EngineError(
                 f"the prompt of request {index} has {num_tokens} tokens, so "
-                f"max_new_tokens={sampling.max_new_tokens} does not fit into a context of "
-                f"{context_length}; lower max_new_tokens or remove longer prompts"
+                f"max_new_tokens={sampling.max_new_tokens} does not fit the context of {context_length}; "
+                "lower max_new_tokens or remove longer prompts"
             )
 
 
 def check_version(begun: int, now: int) -> None:
-    """Raise `EngineError` if the weights were updated during sampling."""
+    """Raise `EngineError` if the weights' version has changed during sampling, from `begun` to `now`."""
     if now != begun:
         raise EngineError(
-            f"the weights changed from version {begun} to {now} during sampling; take all completions "
-            "before updating weights"
+            f"the weights changed from version {begun} to {now} during sampling; read all completions "
+            "before updating the weights"
         )
 
 
 def sample_keys(seeds: Sequence[int], device: torch.device | str) -> Tensor:
-    """Return the hash state int64 [N] of each sample seed (any integers, taken modulo 2**64)."""
+    """Return a hash state, int64 [N], for each sample seed (any integer, taken modulo 2**64)."""
     words = torch.tensor([signed(seed) for seed in seeds], dtype=torch.int64, device=device)
     return mix(words)
 
@@ -84,11 +84,11 @@ class Occurrences:
         self._count_NV[torch.arange(len(token_N), device=token_N.device), token_N] += 1
 
     def select(self, keep_N: Tensor) -> None:
-        """Keep only these rows."""
+        """Keep only the rows with the indices `keep_N`."""
         self._in_prompt_NV, self._count_NV = self._in_prompt_NV[keep_N], self._count_NV[keep_N]
 
     def penalised(self, logits_NV: Tensor, sampling: SamplingParams) -> Tensor:
-        """Return the logits float32 [N, V] after the penalties, see `SamplingParams`."""
+        """Return the logits, float32 [N, V], with the penalties of `SamplingParams` applied."""
         occurred_NV = self._count_NV > 0
         logits_NV = logits_NV.float()
         factor = sampling.repetition_penalty
@@ -101,10 +101,11 @@ class Occurrences:
 def log_distribution(logits_NV: Tensor, sampling: SamplingParams) -> Tensor:
     """Return the log-probabilities float32 [N, V] of the sampled distribution.
 
-    log softmax(logits / temperature), restricted to the tokens that are at least `min_p` times as likely as
-    the likeliest (arXiv 2407.01082), then to the `top_k` likeliest (including ties with the last), then to
-    the smallest set of the likeliest with probability `top_p` of the remainder, and renormalized; this is
-    vLLM's order. Excluded tokens have -inf. At temperature 0 it is the whole distribution at temperature 1.
+    The distribution is softmax(logits / temperature), truncated in vLLM's order and renormalized: to the
+    tokens that are at least `min_p` times as likely as the likeliest (arXiv 2407.01082), then to the `top_k`
+    likeliest (including ties with the last), then to the smallest set of the likeliest with probability
+    `top_p` of the remainder. Excluded tokens have -inf. Temperature 0 returns the whole distribution at
+    temperature 1.
     """
     scores_NV = logits_NV.float()
     if sampling.temperature == 0:
@@ -133,8 +134,8 @@ def draw(logprob_NV: Tensor, uniform_N: Tensor) -> Tensor:
     """Return the token int64 [N] at which the cumulative distribution first exceeds `uniform_N`.
 
     A token of probability 0 is never drawn: its cumulative sum equals its predecessor's, and the threshold
-    stays below the total because a uniform number is at most 1 - 2**-53. Rows with NaN give an arbitrary
-    token.
+    stays below the total because a uniform number is at most 1 - 2**-53. The token of a row with NaN is
+    arbitrary.
     """
     cumulative_NV = logprob_NV.exp().cumsum(-1, dtype=torch.float64)
     # Scaled by the total, because float32 probabilities sum to 1 only up to rounding.
@@ -148,8 +149,8 @@ def sample_tokens(
 ) -> tuple[Tensor, Tensor]:
     """Return the next token int64 [N] of every row, and its log-probability float32 [N].
 
-    With `ignore_stop` the tokens `stop_S` have probability 0. Rows whose logits are not finite give NaN as
-    log-probability; callers must check for it.
+    With `ignore_stop`, the tokens `stop_S` have probability 0. The log-probability is NaN in rows whose
+    logits are not finite; callers must check for NaN.
     """
     num_rows, vocabulary_size = logits_NV.shape
     chunk = max(1, _MAX_ELEMENTS // vocabulary_size)

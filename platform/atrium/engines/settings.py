@@ -1,6 +1,6 @@
-"""The engines' settings, which also describe each engine's capabilities. Never torch.
+"""The built-in engines' settings, which also describe each engine's capabilities.
 
-`assemble/engines.py` starts the engine of a class.
+`assemble/engines.py` starts the engine that belongs to a settings class. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from atrium.engines.declaration import ALONE, NUMBER_BYTES, EngineDemand, Engine
 from atrium.engines.vllm_environment import (
     BUILDS,
     CPU_HEAD_SIZES,
+    check_fp8_cache,
     check_serving,
     check_speculation,
     check_vllm,
@@ -35,29 +36,26 @@ _SAMPLES_OF_LARGE_MODELS = 64
 
 
 class DecoderSettings(EngineSettings):
-    """Settings of the engine that decodes with transformers."""
+    """Settings shared by the engines that decode with transformers."""
 
     max_batch_tokens: Count | None
-    """Maximum number of tokens that are generated at once, including padding; null for no limit."""
+    """Maximum number of prompt and completion tokens in a batch, including padding; null for no limit."""
     unit_samples: Count = 256
-    """Maximum number of completions that are sampled together, in whole groups. The number changes the last
-    bits of log-probabilities."""
+    """Maximum number of completions sampled together, in whole groups; affects the last bits of results."""
 
     def check(self, use: EngineUse) -> None:
-        """Check as every engine, and that a batch can hold one completion."""
+        """Raise `ConfigError` as for every engine, and if a batch cannot hold one completion."""
         super().check(use)
         if self.max_batch_tokens is not None and self.max_batch_tokens <= self.max_new_tokens:
             raise ConfigError(
-                f"rollout.max_batch_tokens={self.max_batch_tokens} does not hold one prompt and a "
-                f"completion of rollout.max_new_tokens={self.max_new_tokens}; use more, or null for no "
-                "limit"
+                "rollout.max_batch_tokens must be at least the tokens of one prompt and of "
+                f"rollout.max_new_tokens={self.max_new_tokens}, got {self.max_batch_tokens}; raise it"
             )
 
     def memory(self, shape: ModelShape, demand: EngineDemand) -> tuple[MemoryItem, ...]:
-        """Return a copy of the weights unless the trainer's are used, and the cache while decoding."""
+        """Return the memory of the engine's copy of the weights, if it needs one, and of its caches."""
         copied = demand.weight_bytes * shape.num_parameters if demand.is_apart else 0
-        # Keys and values are kept in float32.
-        token_bytes = NUMBER_BYTES["float32"] * shape.cache_numbers_per_token()
+        token_bytes = NUMBER_BYTES["float32"] * shape.cache_numbers_per_token()  # in float32
         wave = self.wave_size(shape.num_parameters)
         evaluated = min(wave.num_samples * demand.evaluation_tokens, wave.num_tokens)
         num_samples = self.num_prompts * self.group_size
@@ -80,7 +78,7 @@ class DecoderSettings(EngineSettings):
         )
 
     def wave_size(self, num_parameters: int) -> WaveSize:
-        """Return fewer samples at a time for larger models."""
+        """Return the limits on an evaluation's work per call: fewer samples for larger models."""
         is_small = num_parameters <= _SMALL_MODEL_PARAMETERS
         return WaveSize() if is_small else WaveSize(num_samples=_SAMPLES_OF_LARGE_MODELS)
 
@@ -89,14 +87,14 @@ class DecoderSettings(EngineSettings):
 
 
 class TransformersSettings(DecoderSettings):
-    """Rollouts sampled by the transformers engine."""
+    """Settings of rollouts sampled by the transformers engine."""
 
     engine: Literal["transformers"]
     """The engine that samples completions."""
 
 
 class VllmSettings(EngineSettings):
-    """Rollouts sampled by vLLM."""
+    """Settings of rollouts sampled by vLLM."""
 
     has_own_weights: ClassVar[bool] = True
     runs_as_server: ClassVar[bool] = True
@@ -111,7 +109,7 @@ class VllmSettings(EngineSettings):
     gpu_memory_fraction: Annotated[float, Field(gt=0.0, lt=1.0)]
     """Share of the GPU's memory for vLLM's weights and cache; not used if kv_cache_mb is given."""
     kv_cache_mb: Count | None
-    """Size of the key-value cache in megabytes; null for what gpu_memory_fraction leaves."""
+    """Size of the key-value cache in megabytes; null for the part of gpu_memory_fraction without weights."""
     kv_cache_dtype: Literal["auto", "fp8"]
     """Number format of cached keys and values; auto for compute.dtype."""
     enforce_eager: bool
@@ -119,22 +117,23 @@ class VllmSettings(EngineSettings):
     sleep_level: Literal[1, 2] | None
     """How vLLM frees memory during updates: 1 moves weights to the host, 2 drops them; null keeps them."""
     max_num_batched_tokens: Count = 8192
-    """Maximum number of tokens that one step computes. It bounds the prefill of prompts, and of samples that
-    lost their place in the cache."""
+    """Maximum number of tokens that vLLM computes in one step, including the prefill of prompts."""
     num_speculative_tokens: Count | None
-    """Number of tokens that are guessed from repetitions in the text and checked at once; null for off."""
+    """Number of tokens that vLLM drafts from repetitions in the text and verifies at once; null for no
+    speculative decoding."""
+    adapters: Literal["merged", "separate"] = "merged"
+    """What vLLM receives after each update: merged weights, or separate adapters that it applies itself."""
     start_timeout_s: Wait
     """Timeout in seconds for the start of vLLM, including compilation."""
     step_timeout_s: Wait
     """Timeout in seconds for one decoding step or one update of the weights."""
     tensor_parallel: Parallel = 1
-    """Number of processes that share one vLLM, which splits weights and cache over them. With
-    `placement=inside` these are consecutive processes of the run on one machine; each server starts its
-    own."""
+    """Number of processes over which one vLLM splits weights and cache. With `placement=inside`, these are
+    consecutive processes of the run on one machine; a server starts its own processes."""
 
     @property
     def processes_per_engine(self) -> int:
-        """The number of processes that share one engine, each on its own GPU if there are any."""
+        """The number of processes that share one engine; on a GPU machine, each has its own GPU."""
         return self.tensor_parallel
 
     @property
@@ -144,16 +143,16 @@ class VllmSettings(EngineSettings):
 
     @property
     def allows_expandable_segments(self) -> bool:
-        """Whether vLLM neither has sleeping memory pools of its own nor shares buffers between processes."""
+        """Whether vLLM works with torch's expandable segments: in one process, without its sleep mode."""
         return not self.sleeps and self.tensor_parallel == 1
 
     def check(self, use: EngineUse) -> None:
-        """Check as every engine, and for combinations that vLLM does not support."""
+        """Raise `ConfigError` as for every engine, and for combinations that vLLM does not support."""
         if self.overlaps and self.sleeps:
             raise ConfigError(
-                f"rollout.sleep_level={self.sleep_level}: with rollout.placement={self.placement} and "
-                f"rollout.lag={self.lag} vLLM samples during updates and cannot free its memory for them; "
-                "choose rollout.sleep_level=null, or rollout.placement=inside"
+                f"rollout.sleep_level={self.sleep_level} cannot be used with "
+                f"rollout.placement={self.placement} and rollout.lag={self.lag}, since vLLM samples "
+                "during updates; use null, or rollout.placement=inside"
             )
         if self.placement == "server":
             self._check_server(use)
@@ -164,29 +163,31 @@ class VllmSettings(EngineSettings):
             if len(set(of_engine)) < len(of_engine):
                 raise ConfigError(
                     f"rollout.devices={list(devices)} gives one engine the GPUs "
-                    f"{', '.join(map(str, of_engine))}, but each of its processes needs its own "
-                    f"(rollout.tensor_parallel={self.tensor_parallel}); name different ones"
+                    f"{', '.join(map(str, of_engine))}, but its "
+                    f"rollout.tensor_parallel={self.tensor_parallel} processes need different GPUs; "
+                    "change it"
                 )
         if self.enforce_eager and use.compiles:
             raise ConfigError(
-                "rollout.enforce_eager=true disables torch's compilation in this process, including "
-                "compute.compile=true; use rollout.enforce_eager=false, or compute.compile=false"
+                "rollout.enforce_eager=true cannot be combined with compute.compile=true, since it "
+                "disables compilation by torch; use rollout.enforce_eager=false, or compute.compile=false"
             )
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(
-                f"rollout.max_num_batched_tokens={self.max_num_batched_tokens} must be at least "
-                f"rollout.max_num_seqs={self.max_num_seqs}, one token per completion; raise it"
+                "rollout.max_num_batched_tokens must be at least "
+                f"rollout.max_num_seqs={self.max_num_seqs}, one token per completion, got "
+                f"{self.max_num_batched_tokens}; raise it"
             )
         if self.num_speculative_tokens is not None and use.evaluation_top_p < 1.0:
             raise ConfigError(
-                f"rollout.num_speculative_tokens={self.num_speculative_tokens}: with speculation vLLM "
-                f"reports wrong log-probabilities at evaluation.top_p={use.evaluation_top_p:g}; use null, "
-                "or evaluation.top_p=1"
+                f"rollout.num_speculative_tokens={self.num_speculative_tokens} requires "
+                "evaluation.top_p=1, since vLLM otherwise reports wrong log-probabilities, got "
+                f"{use.evaluation_top_p:g}; use null, or evaluation.top_p=1"
             )
         if self.context_length is not None and self.context_length <= self.max_new_tokens:
             raise ConfigError(
-                f"rollout.context_length={self.context_length} does not fit a prompt before "
-                f"rollout.max_new_tokens={self.max_new_tokens}; use more, or null for the model's own"
+                "rollout.context_length must be greater than "
+                f"rollout.max_new_tokens={self.max_new_tokens}, got {self.context_length}; raise it"
             )
 
     def _check_server(self, use: EngineUse) -> None:
@@ -196,33 +197,33 @@ class VllmSettings(EngineSettings):
             if value > _MAX_SERVER_TEMPERATURE:
                 raise ConfigError(
                     f"{section}.temperature must be at most {_MAX_SERVER_TEMPERATURE:g} with "
-                    f"rollout.placement=server, got {value:g}; lower it, or choose rollout.placement=inside"
+                    f"rollout.placement=server, got {value:g}; lower it"
                 )
         if use.has_stop_strings:
             raise ConfigError(
-                "model.prompt.stop: servers have no tokenizer to find stop strings with; choose "
-                "rollout.placement=inside"
+                "model.prompt.stop cannot be used with rollout.placement=server, since servers have no "
+                "tokenizer for stop strings; remove it, or choose rollout.placement=inside"
             )
         if len({url.lower() for url in self.servers}) < len(self.servers):
-            raise ConfigError("rollout.servers names a server twice; name each once")
+            raise ConfigError("rollout.servers must not name a server twice; remove the duplicate")
         if self.continuous and not self.lag:
             raise ConfigError(
-                "rollout.continuous=true: rollout.lag=0 would drop everything sampled during an update; "
-                "choose rollout.lag=1 or more"
+                "rollout.continuous=true requires rollout.lag of at least 1, since rollout.lag=0 would "
+                "discard everything that is sampled during an update; choose rollout.lag=1 or more"
             )
         if self.continuous and use.behavior_logprobs == "recompute":
             raise ConfigError(
-                "compute.behavior_logprobs=recompute needs the weights that sampled, but with "
-                "rollout.continuous=true they change within a completion; choose auto"
+                "compute.behavior_logprobs=recompute cannot be used with rollout.continuous=true, since "
+                "the weights change within a completion; choose compute.behavior_logprobs=auto"
             )
         if self.sleeps:
             raise ConfigError(
                 f"rollout.sleep_level={self.sleep_level} has no effect with rollout.placement=server, "
-                "whose servers have their own devices; choose rollout.sleep_level=null"
+                "since servers have their own devices; choose rollout.sleep_level=null"
             )
 
     def check_machine(self, device: str) -> None:
-        """Raise an error if no supported vLLM is installed, or settings for GPUs are given for a CPU."""
+        """Raise `MissingDependencyError` without a supported vLLM, `ConfigError` for GPU settings on CPU."""
         super().check_machine(device)
         if not self.servers or self.sends_weights:
             check_vllm(device)
@@ -234,31 +235,30 @@ class VllmSettings(EngineSettings):
             return
         if self.kv_cache_mb is None:
             raise ConfigError(
-                "rollout.kv_cache_mb=null takes a share of a GPU's memory, but compute.device=cpu; give a "
-                "size in megabytes, or choose rollout=vllm_cpu"
+                "rollout.kv_cache_mb must be a size in megabytes with compute.device=cpu, got null, "
+                "which means a share of a GPU's memory; set it, or choose rollout=vllm_cpu"
             )
-        if self.sleeps or self.kv_cache_dtype != "auto":
-            raise ConfigError(
-                f"rollout.sleep_level={self.sleep_level} and rollout.kv_cache_dtype={self.kv_cache_dtype} "
-                "require a GPU, but compute.device=cpu; use null and auto"
-            )
+        if self.sleeps:
+            raise ConfigError(f"rollout.sleep_level={self.sleep_level} requires a GPU; use null on a CPU")
 
     def check_model(self, shape: ModelShape, device: str) -> None:
-        """Raise `ConfigError` if vLLM cannot split the model, or has no kernel for it."""
+        """Raise `ConfigError` if vLLM cannot split the model over its processes, or has no kernel for it."""
         if (obstacle := shape.splitting_obstacle(self.tensor_parallel)) is not None:
             possible = [n for n in range(1, shape.num_heads + 1) if shape.splitting_obstacle(n) is None]
             raise ConfigError(
                 f"rollout.tensor_parallel={self.tensor_parallel} cannot split the model's {obstacle}; "
                 f"use {', '.join(map(str, possible))}"
             )
+        if device == "cpu" and self.kv_cache_dtype == "fp8":
+            check_fp8_cache(shape.head_size)
         if device == "cpu" and shape.head_size not in CPU_HEAD_SIZES:
             raise ConfigError(
-                f"model.head_dim={shape.head_size}: vLLM has no kernel for such attention heads on a CPU; "
-                f"use {', '.join(str(size) for size in CPU_HEAD_SIZES)}, or rollout=transformers"
+                f"model.head_dim must be {', '.join(str(size) for size in CPU_HEAD_SIZES)} for vLLM on "
+                f"a CPU, got {shape.head_size}; choose another model, or rollout=transformers"
             )
 
     def check_cache(self, shape: ModelShape, dtype: str, device_bytes: int | None) -> None:
-        """Raise `ConfigError` if the cache does not hold the longest completion."""
+        """Raise `ConfigError` if the cache is too small for the longest prompt and completion."""
         if not shape.context_length:
             return
         length = self.longest(shape.context_length)
@@ -266,9 +266,8 @@ class VllmSettings(EngineSettings):
         if self.kv_cache_mb is not None:
             if self.kv_cache_mb * _MEGABYTE < longest:
                 raise ConfigError(
-                    f"rollout.kv_cache_mb={self.kv_cache_mb} does not hold a completion of {length} "
-                    f"tokens, which needs {-(-longest // _MEGABYTE)}; use at least that, or lower "
-                    "rollout.context_length"
+                    f"rollout.kv_cache_mb must be at least {-(-longest // _MEGABYTE)} to hold {length} "
+                    f"tokens, got {self.kv_cache_mb}; raise it, or lower rollout.context_length"
                 )
         elif device_bytes is not None:
             weights = self._weights_bytes(shape, dtype)
@@ -276,25 +275,27 @@ class VllmSettings(EngineSettings):
             if weights + longest > budget:
                 raise ConfigError(
                     f"rollout.gpu_memory_fraction={self.gpu_memory_fraction:g} gives vLLM "
-                    f"{budget / _GB:.1f} GB, "
-                    f"but the weights in {dtype} take {weights / _GB:.1f} GB and one completion of "
-                    f"{length} tokens {longest / _GB:.1f} GB; raise it to "
+                    f"{budget / _GB:.1f} GB, but the weights in {dtype} need {weights / _GB:.1f} GB and "
+                    f"one completion of {length} tokens {longest / _GB:.1f} GB; raise it to "
                     f"{min(1.0, (weights + longest) / device_bytes):.2f}, or lower rollout.context_length"
                 )
 
     def longest(self, allowed: int) -> int:
-        """Return the maximum tokens of a prompt and its completion, at most `allowed`, the model's limit."""
+        """Return the maximum number of tokens of a prompt and its completion together.
+
+        `allowed` is the model's limit. Raises `ConfigError` if `context_length` is above it.
+        """
         if self.context_length is not None and self.context_length > allowed:
             raise ConfigError(
-                f"rollout.context_length={self.context_length} must be at most {allowed}, the model's "
-                "maximum; lower it, or use null for the maximum"
+                f"rollout.context_length must be at most {allowed} (the model's maximum), got "
+                f"{self.context_length}"
             )
         return self.context_length or allowed
 
     def memory(self, shape: ModelShape, demand: EngineDemand) -> tuple[MemoryItem, ...]:
-        """Return weights and cache: in all phases, or with `sleep_level` at the start and while sampling."""
+        """Return the memory of weights and cache; with `sleep_level`, they are freed during updates."""
         phases = (Phase.START, Phase.SAMPLING, Phase.EVALUATION) if self.sleeps else tuple(Phase)
-        # Sharded weights are sent at once, and stay awake until the engine samples.
+        # Sharded weights are loaded right after an update, so vLLM's copy is also in memory while saving.
         of_weights = (*phases, Phase.SAVING) if self.sleeps and demand.num_ranks > 1 else phases
         weights = self._weights_bytes(shape, demand.dtype)
         if (cache := self._cache_bytes(shape, demand.dtype, demand.device_bytes)) is None:
@@ -310,7 +311,7 @@ class VllmSettings(EngineSettings):
         )
 
     def concurrency(self, shape: ModelShape, dtype: str, device_bytes: int) -> Concurrency:
-        """As many completions as `max_num_seqs` and the cache allow."""
+        """Return how many completions `max_num_seqs` and the cache allow at once."""
         token_bytes = self._token_bytes(shape, dtype)
         return Concurrency(
             num_rows=self.max_num_seqs,
@@ -320,7 +321,7 @@ class VllmSettings(EngineSettings):
         )
 
     def _cache_bytes(self, shape: ModelShape, dtype: str, device_bytes: int | None) -> int | None:
-        """Bytes of the cache on one device; None where a share of unknown memory is asked for."""
+        """Return the bytes of the cache on one device; None if it is a share of an unknown device memory."""
         if self.kv_cache_mb is not None:
             return self.kv_cache_mb * _MEGABYTE
         if device_bytes is None:
@@ -331,7 +332,7 @@ class VllmSettings(EngineSettings):
         return NUMBER_BYTES[dtype] * shape.num_parameters // self.tensor_parallel
 
     def _token_bytes(self, shape: ModelShape, dtype: str) -> int:
-        """Return the bytes of the cache per token on each of the ranks that share it."""
+        """Return the bytes per cached token on each of the processes that share the cache."""
         cached = dtype if self.kv_cache_dtype == "auto" else self.kv_cache_dtype
         return NUMBER_BYTES[cached] * shape.cache_numbers_per_token(self.tensor_parallel)
 
@@ -341,13 +342,13 @@ class VllmSettings(EngineSettings):
         set_environment(device, enforce_eager=self.enforce_eager, cache_dir=cache_dir)
 
     def for_evaluation(self) -> Self:
-        """Return the settings of a single-process engine that has the GPU for itself."""
+        """Return the settings for an evaluation in one process, where vLLM has the GPU for itself."""
         alone = ALONE | {"tensor_parallel": 1, "sleep_level": None, "gpu_memory_fraction": _ALONE_FRACTION}
-        return self.model_copy(update=alone)
+        return self.model_copy(update=alone | {"adapters": "merged"})
 
 
 class BankSettings(DecoderSettings):
-    """Rollouts read from disk, all of each group or a part; the transformers engine samples the rest."""
+    """Settings of rollouts read from disk: whole groups, or a part that the transformers engine completes."""
 
     reads_stored: ClassVar[bool] = True
 
@@ -366,30 +367,30 @@ class BankSettings(DecoderSettings):
         return round(self.stored_frac * self.group_size)
 
     def check(self, use: EngineUse) -> None:
-        """Check as every engine, and for settings that completions from disk do not support."""
+        """Raise `ConfigError` as for every engine, and for settings that conflict with stored completions."""
         super().check(use)
         if self.lag:
-            raise ConfigError(f"rollout.lag={self.lag} has no effect on completions read from disk; use 0")
+            raise ConfigError(f"rollout.lag must be 0 for completions read from disk, got {self.lag}")
         if self.sampling_stream and self.num_stored == self.group_size:
             raise ConfigError(
-                f"rollout.sampling_stream={self.sampling_stream} has no effect if all completions are read "
-                "from disk; use 0, or rollout.stored_frac below 1"
+                "rollout.sampling_stream must be 0 if all completions are read from disk, got "
+                f"{self.sampling_stream}; use 0, or rollout.stored_frac less than 1"
             )
         if self.source == "last":
             raise ConfigError(
-                "rollout.source=last would select another run when this one is resumed or repeated; use "
-                "the run's own name, which `atrium runs` shows, or a path"
+                "rollout.source=last would select another run when the run is resumed or repeated; use "
+                "the name of the run, which `atrium runs` shows, or a path"
             )
         if self.num_stored == 0 or abs(self.num_stored - self.stored_frac * self.group_size) > 1e-6:
             shares = ", ".join(f"{number / self.group_size:g}" for number in range(1, self.group_size + 1))
             raise ConfigError(
-                f"rollout.stored_frac={self.stored_frac:g} of rollout.group_size={self.group_size} must be "
-                f"a whole number of completions; use {shares}"
+                "rollout.stored_frac must give a whole number of completions with "
+                f"rollout.group_size={self.group_size}, got {self.stored_frac:g}; use {shares}"
             )
         if use.behavior_logprobs == "recompute":
             raise ConfigError(
-                "compute.behavior_logprobs=recompute needs the weights that sampled, which do not exist "
-                "for completions read from disk; choose auto, or for the policy at the start of the step "
+                "compute.behavior_logprobs=recompute requires the weights that sampled, which are "
+                "unknown for completions read from disk; choose compute.behavior_logprobs=auto, or "
                 "algorithm.ratio.gate.anchor=proximal and algorithm.ratio.weight.anchor=proximal"
             )
 

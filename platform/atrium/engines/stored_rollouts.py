@@ -1,10 +1,10 @@
-"""Stored completions: reading them from Parquet, and matching them to their problems.
+"""Reading of stored completions from Parquet files, and matching them to their problems.
 
-Two formats are read: a run's recorded `rollouts/`, and a user's table with the columns `problem_id` or
-`prompt` (the problem's question), `completion` or `text`, and optionally `reward`, `token_ids`, `logprobs`
-(one per token, including the stop token), `finish_reason` (`stop` or `length`) and `own` (for each of
-`token_ids`, whether the policy sampled it, rather than a tool, for example). No model and no tokenizer is
-needed here; `completion_bank` converts the text to tokens.
+Two formats are read: a run's recorded `rollouts/`, and a user's table. A table has the columns `problem_id`
+or `prompt` (the problem's question), and `completion` or `text`. Optional columns are `reward`, `token_ids`,
+`logprobs` (one per token, including the stop token), `finish_reason` (`stop` or `length`) and `own` (for each
+of `token_ids`, True if the policy sampled the token, False if a tool wrote it, for example). This module
+needs no model and no tokenizer; `completion_bank` converts text to tokens.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ _KNOWN = ("problem_id", "prompt", "completion", "reward", "token_ids", "logprobs
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StoredCompletion:
-    """A row of a file with its problem. `where` names file and row, for messages."""
+    """A stored completion with its problem. `where` names its file and row in error messages.
+
+    Values that the file does not contain are None.
+    """
 
     where: str
     problem: Problem
@@ -46,9 +49,10 @@ class StoredCompletion:
 def read_stored(paths: Sequence[Path], problems: Sequence[Problem]) -> list[StoredCompletion]:
     """Read the completions of all files, in order, each with its problem.
 
-    A row is matched by `problem_id` if the file has one, in which case the questions must be equal, and
-    otherwise by its question (ignoring white space at both ends). Raises `DataError` for a file that cannot
-    be read or with a missing column, and for a row whose problem is not among `problems`.
+    A row is matched to a problem by its `problem_id`; if the row also has a question, it must be the
+    problem's question. Rows without an id are matched by their question, ignoring white space at both ends.
+    Raises `DataError` for a file that cannot be read or lacks a column, and for a row that matches no
+    problem.
     """
     by_id = {problem.problem_id: problem for problem in problems}
     by_question = {problem.question.strip(): problem for problem in problems}
@@ -60,13 +64,14 @@ def read_stored(paths: Sequence[Path], problems: Sequence[Problem]) -> list[Stor
             found.append(_completion(where, row, problem))
     if not found:
         raise DataError(
-            f"{', '.join(map(str, paths)) or 'the folder'} contains no completions: it has no rows"
+            f"{', '.join(map(str, paths)) or 'the folder'} contains no completions; choose another "
+            "rollout.source"
         )
     return found
 
 
 def stored_files(source: Path) -> list[Path]:
-    """Return the Parquet files of a source: the file itself, or all in the folder, sorted by name.
+    """Return the Parquet files of a source: the file itself, or all files in a folder, sorted by name.
 
     Raises `DataError` if there is none.
     """
@@ -76,13 +81,13 @@ def stored_files(source: Path) -> list[Path]:
     if not files:
         raise DataError(
             f"rollout.source={source}: there are no Parquet files; use a run that recorded rollouts, a "
-            "folder of Parquet files, or one such file"
+            "folder of Parquet files, or a Parquet file"
         )
     return files
 
 
 def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of a file under the names of `_KNOWN`, without missing columns."""
+    """Yield each row of a file as a mapping with keys from `_KNOWN`; missing columns have no key."""
     try:
         with open_plain(path) as plain, pq.ParquetFile(plain) as file:
             present = set(file.schema_arrow.names)
@@ -90,12 +95,12 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
             _check_columns(path, present, named)
             _check_types(path, file.schema_arrow, named)
             for batch in file.iter_batches(columns=list(named.values())):
-                columns = {name: batch.column(found).to_pylist() for name, found in named.items()}
-                for values in zip(*columns.values(), strict=True):
-                    yield dict(zip(columns, values, strict=True))
+                yield from batch.select(list(named.values())).rename_columns(list(named)).to_pylist()
     except (OSError, pa.ArrowException) as error:
         reason = str(error).split("\n")[0]
-        raise DataError(f"{path} cannot be read as Parquet; it is missing or damaged: {reason}") from error
+        raise DataError(
+            f"{path} is missing or is not a valid Parquet file: {reason}; restore the file"
+        ) from error
 
 
 def _column(name: str, present: set[str]) -> str | None:
@@ -108,7 +113,9 @@ def _check_columns(path: Path, present: set[str], named: Mapping[str, str]) -> N
         missing.append("prompt (or question, or problem_id)")
     if missing:
         has = ", ".join(sorted(present)) or "none"
-        raise DataError(f"{path}: the column {' and '.join(missing)} is missing; its columns are {has}")
+        raise DataError(
+            f"{path}: required columns are missing: {'; '.join(missing)}; add them (the file has {has})"
+        )
 
 
 def _check_types(path: Path, schema: pa.Schema, named: Mapping[str, str]) -> None:
@@ -116,7 +123,7 @@ def _check_types(path: Path, schema: pa.Schema, named: Mapping[str, str]) -> Non
         words, is_right = _TYPES[name]
         found = schema.field(column).type
         if not (pa.types.is_null(found) or is_right(found)):
-            raise DataError(f"{path}: the column {column} must hold {words}, got {found}")
+            raise DataError(f"{path}: the column {column} must contain {words}, got {found}")
 
 
 def _is_text(found: pa.DataType) -> bool:
@@ -158,13 +165,13 @@ def _matched(
         raise DataError(
             f"{where} answers {asked}, which is not among the {len(by_id)} training problems"
             + (f" (the nearest is {close[0]!r})" if close else "")
-            + "; choose the dataset that the completions answer, or remove such rows"
+            + "; choose the dataset that the completions answer, or remove these rows"
         )
     if question is not None and question.strip() != problem.question.strip():
         raise DataError(
-            f"{where} has the problem_id {problem.problem_id!r} of the question "
-            f"{_shortened(problem.question)!r} but asks {_shortened(question)!r}: its problems are "
-            "different ones; choose the dataset that it was recorded with"
+            f"{where} has the problem_id {problem.problem_id!r}, whose question is "
+            f"{_shortened(problem.question)!r}, but the row has the question {_shortened(question)!r}; "
+            "choose the dataset that the completions were recorded with"
         )
     return problem
 
@@ -176,12 +183,14 @@ def _completion(where: str, row: Mapping[str, Any], problem: Problem) -> StoredC
     finish = row.get("finish_reason") or FinishReason.STOP.value
     if finish not in {reason.value for reason in FinishReason}:
         allowed = " or ".join(reason.value for reason in FinishReason)
-        raise DataError(f"{where} has the finish_reason {finish!r}; expected {allowed}")
+        raise DataError(f"{where} has the finish_reason {finish!r}, expected {allowed}")
     if reward is not None and not np.isfinite(reward):
-        raise DataError(f"{where} has the reward {reward}, which must be a finite number")
+        raise DataError(f"{where} has the reward {reward}, expected a finite number")
     ids, logprobs, own = row.get("token_ids"), row.get("logprobs"), row.get("own")
     if own is not None and (ids is None or len(own) != len(ids) or not any(own)):
-        raise DataError(f"{where}: own must have one value for each of token_ids, at least one of them true")
+        raise DataError(
+            f"{where}: own must have one value for each of token_ids, and at least one of them must be true"
+        )
     return StoredCompletion(
         where=where,
         problem=problem,
@@ -195,12 +204,21 @@ def _completion(where: str, row: Mapping[str, Any], problem: Problem) -> StoredC
 
 
 def _checked(where: str, logprobs: Logprobs) -> Logprobs:
-    """Return log-probabilities of at most 0; NaN, for an unknown one, is kept."""
+    """Return the log-probabilities, with rounding errors above 0 removed; NaN (unknown) is kept.
+
+    Raises `DataError` for values above 0 and for minus infinity.
+    """
     wrong = logprobs[logprobs > 1e-3]
     if len(wrong):
-        raise DataError(f"{where} has the log-probability {wrong[0]:g}, which must be at most 0, in nats")
+        raise DataError(
+            f"{where} has the log-probability {wrong[0]:g}, but log-probabilities must be at most 0, in "
+            "nats; correct the column logprobs"
+        )
     if np.isneginf(logprobs).any():
-        raise DataError(f"{where} has the log-probability -inf: its sampler could not have drawn the token")
+        raise DataError(
+            f"{where} has the log-probability -inf, but a sampled token must have a probability greater "
+            "than 0; correct the column logprobs"
+        )
     return np.minimum(logprobs, np.float32(0.0))
 
 

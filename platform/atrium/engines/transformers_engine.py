@@ -1,9 +1,9 @@
 """Sampling with a transformers model in this process: the engine that runs anywhere, on CPU and CUDA.
 
-Left-padded batches with a key-value cache, through the public interface of transformers: one prefill per
-distinct prompt, shared by its completions; finished rows are dropped when it saves time; masks and positions
-are explicit, since without them a padded batch silently has other probabilities. The module is the trainer's
-own, so memory holds no second copy of the weights.
+The engine decodes left-padded batches with a key-value cache, through the public interface of transformers.
+Each distinct prompt is computed once and shared by its completions. Finished rows are dropped when this saves
+time. Masks and positions are explicit, since padding would change the probabilities without them. The module
+is the trainer's own, so memory holds no second copy of the weights.
 
 Axes: N rows (completions in flight), F rows that have just finished, U distinct prompts, L prompt tokens with
 padding, T new tokens, B positions whose random numbers are hashed at once, V vocabulary, S stop tokens.
@@ -35,8 +35,8 @@ from atrium.engines.sampling import (
 from atrium.engines.weights import load_weights
 from atrium.models.texts import TextDecoder
 
-# Finished rows are dropped once they have wasted as much time as copying the cache of the others costs, in
-# decoding steps of the remaining rows.
+# Cost of copying the cache of the remaining rows, in decoding steps of these rows. Finished rows are dropped
+# once the computation wasted on them exceeds this cost.
 _DROP_COST_STEPS = 0.5
 # Random numbers are hashed for this many positions at a time.
 _UNIFORM_BLOCK = 32
@@ -44,7 +44,7 @@ _UNIFORM_BLOCK = 32
 
 @dataclass(kw_only=True, eq=False)
 class TransformersEngine:
-    """Samples from `model`, a causal language model of transformers, in waves of bounded size.
+    """An engine that samples from `model`, a causal language model of transformers, in waves (batches).
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class TransformersEngine:
 
     @property
     def facts(self) -> EngineFacts:
-        """Return no facts, since everything follows from the settings."""
+        """Return empty facts, since all properties of this engine follow from its settings."""
         return EngineFacts()
 
     def generate(
@@ -89,8 +89,8 @@ class TransformersEngine:
         """Yield each request's completions once, as soon as all of them are finished, in any order.
 
         Checks all requests when called, before anything is generated. Raises `EngineError` for a prompt that
-        is empty or too long for `max_new_tokens`, for invalid sampling parameters, for logits that are not
-        finite, and if weights change before the last completion.
+        is empty or too long for `max_new_tokens`, for logits that are not finite, and if weights change
+        before the last completion.
         """
         check_requests(requests, sampling, context_length=self.context_length)
         return self._generate(requests, sampling)
@@ -106,10 +106,12 @@ class TransformersEngine:
                 unfinished[index] = {}
             else:
                 yield Generation(request_index=index, completions=())
-        # Only the last token may reach beyond a string: an earlier match would have ended the completion.
-        ends_in_string = StopStringCriteria(self.tokenizer, sampling.stop) if sampling.stop else None
+        # A stop string always ends within the last token: an earlier match would have ended the completion.
+        ends_in_string = None
+        if sampling.stop and not sampling.ignore_stop:
+            ends_in_string = StopStringCriteria(self.tokenizer, sampling.stop)
         for rows in self._waves(requests, sampling.max_new_tokens):
-            # Nothing is yielded inside `inference_mode`, which must not affect the caller.
+            # Nothing is yielded inside `inference_mode`, so that the mode does not affect the caller.
             with inference_mode(self.model):
                 decoder = decoder_type(
                     self.model,
@@ -159,24 +161,24 @@ class TransformersEngine:
         ]
 
     def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Load a full `state_dict` as `version`; the module's own tensors are left unchanged.
+        """Load a full `state_dict` as `version`; tensors that share the module's memory are not copied.
 
-        Raises `EngineError`, with nothing changed, unless names and shapes are exactly the module's; tied
-        weights appear under each of their names, with equal values.
+        Raises `EngineError`, with nothing changed, unless names and shapes are exactly the module's. Tied
+        weights must appear under each of their names, with equal values.
         """
         load_weights(self.model, weights)
         self._weight_version = version
 
     def release_memory(self) -> None:
-        """Do nothing, like `close`."""
+        """Do nothing: between generations the engine has no memory of its own."""
 
     def close(self) -> None:
-        """Do nothing: between generations the engine holds no memory of its own."""
+        """Do nothing: the engine has no resources of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A completion to sample: the index of its request, its seed and its prompt."""
+    """A completion to sample: its request, its index within the request, its seed and its prompt."""
 
     request_index: int
     sample_index: int
@@ -186,9 +188,10 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """The sample of a row; `stopped` says whether the last token is a stop token.
+    """The sampled tokens of a row, with their log-probabilities.
 
-    `finished` says whether it is one, or completes a stop string.
+    `stopped` is True if the last token is a stop token. `finished` is also True if the last token completes a
+    stop string; if it is False, the length limit ended the sample.
     """
 
     row: _Row
@@ -199,11 +202,11 @@ class _Sample:
 
 
 def cut_units(requests: Sequence[GenerationRequest], unit_samples: int | None) -> list[range]:
-    """Return the indices of each unit's requests, which are consecutive; none if there are no requests.
+    """Divide requests into units of consecutive requests; return the range of request indices of each unit.
 
-    A batch's shape changes the last bits of its results, so units depend on the requests alone. A unit
-    belongs to one wave and has at most `unit_samples` samples, and at least one request; None makes a unit of
-    the whole wave.
+    A batch's shape changes the last bits of its results, so units depend only on the requests. All requests
+    of a unit have the same `wave`. A unit has at most `unit_samples` samples, unless a single request has
+    more; None means no limit.
     """
     units: list[range] = []
     first = num_samples = 0
@@ -217,7 +220,7 @@ def cut_units(requests: Sequence[GenerationRequest], unit_samples: int | None) -
 
 
 def _plan_waves(rows: list[_Row], max_new_tokens: int, max_batch_tokens: int | None) -> Iterator[list[_Row]]:
-    """Split a unit's completions into waves, sorted by prompt length so that neighbors need no padding."""
+    """Split a unit's completions into waves (batches), with the longest prompts first to reduce padding."""
     rows = sorted(rows, key=lambda row: -len(row.prompt))
     while rows:
         num_rows = len(rows)
@@ -253,7 +256,10 @@ class _Wave:
         self._logprob_TN = torch.empty(shape, dtype=torch.float32, device=device)
 
     def run(self) -> list[_Sample]:
-        """Decode until some completions are finished, and return those; requires `num_live` > 0."""
+        """Decode until at least one completion is finished; return the newly finished completions.
+
+        `num_live` must be greater than 0.
+        """
         while True:
             position = self._num_steps
             if position % _UNIFORM_BLOCK == 0:
@@ -280,19 +286,14 @@ class _Wave:
                 return samples
 
     def _take_finished(self, token_N: Tensor) -> list[_Sample]:
-        if self.sampling.ignore_stop:
-            if self._num_steps < self.sampling.max_new_tokens:
-                return []
-            stopped_N = finished_N = torch.zeros_like(self._is_live_N)
-        else:
-            stopped_N = finished_N = self._is_live_N & (token_N.unsqueeze(-1) == self._stop_S).any(-1)
-            if self.ends_in_string is not None:
-                token_NT = self._token_TN[: self._num_steps].T
-                finished_N = stopped_N | self._is_live_N & self.ends_in_string(token_NT, None)
-        if self._num_steps < self.sampling.max_new_tokens:
-            place_F = finished_N.nonzero().squeeze(-1)
-        else:
-            place_F = self._is_live_N.nonzero().squeeze(-1)
+        is_last = self._num_steps == self.sampling.max_new_tokens
+        if self.sampling.ignore_stop and not is_last:
+            return []  # no stop token can be sampled
+        stopped_N = finished_N = self._is_live_N & (token_N.unsqueeze(-1) == self._stop_S).any(-1)
+        if self.ends_in_string is not None:
+            token_NT = self._token_TN[: self._num_steps].T
+            finished_N = stopped_N | self._is_live_N & self.ends_in_string(token_NT, None)
+        place_F = (self._is_live_N if is_last else finished_N).nonzero().squeeze(-1)
         if len(place_F) == 0:
             return []
         self._is_live_N[place_F] = False

@@ -28,6 +28,7 @@ from atrium.base.watchdog import Watchdog
 from atrium.engines.engine import EngineFacts, Generation, GenerationRequest, SamplingParams
 from atrium.engines.sampling import check_requests, check_version
 from atrium.engines.settings import VllmSettings
+from atrium.engines.vllm_adapters import AdapterFiles
 from atrium.engines.vllm_outputs import completions_of
 from atrium.engines.vllm_start import (
     Place,
@@ -38,7 +39,7 @@ from atrium.engines.vllm_start import (
     start_vllm,
 )
 from atrium.engines.weights import check_weights
-from atrium.models.lora import base_weights, merged_weights
+from atrium.models.lora import base_weights, has_lora, merged_weights
 from atrium.models.shards import full_tensor, is_sharded
 from atrium.models.texts import TextDecoder
 
@@ -47,13 +48,14 @@ _Place = tuple[int, int]
 
 
 class VllmEngine:
-    """Samples from `model`'s architecture with the weights given to `update_weights`, initially its own.
+    """A vLLM engine with the architecture of `model`, initially with the weights of `model`.
 
     Parameters
     ----------
     model
-        The policy: its configuration, its initial weights, and the names and shapes of later ones. Adapters
-        are merged before, so vLLM runs the plain architecture at full speed.
+        The policy: its configuration, its initial weights, and the names and shapes of later weights.
+        Adapters are merged into the weights, so vLLM runs the plain architecture at full speed; with
+        `rollout.adapters=separate`, vLLM applies them itself.
     tokenizer
         Turns completions into text, without special tokens.
     stop_token_ids
@@ -89,20 +91,31 @@ class VllmEngine:
         self._is_out_of_step = False
         self._watchdog = Watchdog()
         self._engine: Any = None
+        is_separate = settings.adapters == "separate" and has_lora(model)
+        self._adapters = AdapterFiles(model) if is_separate else None
+        self._adapter: Any = None
         with self._bounded("vLLM to start", settings.start_timeout_s):
-            self._engine = start_vllm(model, settings, place, cache_dir)
+            base = None if self._adapters is None else self._adapters.base(place.dtype)
+            self._engine = start_vllm(model, settings, place, cache_dir, base)
         self._preemptions = Preemptions(self._engine)
         self._described = described(self._engine)
-        # Private, in vLLM 0.25 to 0.33: without a tokenizer of its own, vLLM searches for stop strings in the
-        # text decoded here. It is used for requests with stop strings only.
+        # vLLM searches for stop strings in decoded text, but has no tokenizer of its own here. The attribute
+        # is private (vLLM 0.25 to 0.33), and used only for requests with stop strings.
         self._engine.output_processor.tokenizer = tokenizer
         self._weights: Mapping[str, Tensor] = merged_weights(model)
-        self._load()
+        # On several ranks, the model's parameters have no values before the first `update_weights`.
+        if not next(model.parameters()).is_meta:
+            self._load()
 
     @property
     def facts(self) -> EngineFacts:
-        """Return derived settings of vLLM, and its preemptions."""
+        """Return settings that vLLM derived, and its number of preemptions."""
         return EngineFacts(described=self._described, num_preempted=self._preemptions.num)
+
+    @property
+    def num_pending(self) -> int:
+        """The number of samples that are waiting or being sampled."""
+        return int(self._engine.get_num_unfinished_requests())
 
     def generate(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
@@ -111,30 +124,31 @@ class VllmEngine:
 
         Requests that are appended to `requests` during iteration are answered too. Checks all requests when
         called, before anything is generated. Raises `EngineError` for a prompt that is empty or too long for
-        `max_new_tokens`, for invalid sampling parameters, for log-probabilities that are not finite, if vLLM
-        fails, and if weights change before the last completion. Ranks that share the engine must call this
-        with the same requests and take all completions: they may not append requests, and after abandoned
-        completions the engine refuses further calls.
+        `max_new_tokens`, for sampling parameters that vLLM's speculation does not support, for
+        log-probabilities that are not finite, if vLLM fails, and if weights change before the last
+        completion. Ranks that share the engine must pass the same requests, append none, and consume all
+        completions; if they stop earlier, later calls raise `EngineError`.
         """
         if self._engine is None:
             raise EngineError("vLLM has exited and cannot generate; resume the run with --resume")
         if self._is_out_of_step:
             raise EngineError(
-                "completions were abandoned, so the processes that share vLLM (rollout.tensor_parallel) "
-                "are out of step; resume from the last checkpoint with --resume"
+                "the processes that share vLLM (rollout.tensor_parallel) are out of step, since some "
+                "completions were not read to the end; resume from the last checkpoint with --resume"
             )
         check_requests(requests, sampling, context_length=self._context_length)
         is_cut = sampling.top_p < 1.0 or sampling.top_k is not None or sampling.min_p > 0
         if self._settings.num_speculative_tokens is not None and sampling.has_penalties:
             raise EngineError(
-                "penalties are not known to be correct with speculation (rollout.num_speculative_tokens); "
-                "set it to null, or remove the penalties"
+                "penalties cannot be combined with rollout.num_speculative_tokens, since their results "
+                "may be wrong; set rollout.num_speculative_tokens=null, or remove the penalties"
             )
         if self._settings.num_speculative_tokens is not None and is_cut:
             # Seen with vLLM 0.32: log-probabilities of minus infinity with top_p, an error with top_k.
             raise EngineError(
-                "vLLM does not support speculation (rollout.num_speculative_tokens) with top_p, top_k or "
-                "min_p; set it to null, or top_p to 1, top_k to null and min_p to 0"
+                "top_p, top_k and min_p cannot be combined with rollout.num_speculative_tokens, which "
+                "vLLM does not support; set rollout.num_speculative_tokens=null, or top_p=1, top_k=null "
+                "and min_p=0"
             )
         return self._generate(requests, sampling)
 
@@ -176,14 +190,15 @@ class VllmEngine:
         check_requests(requests[num_seen:], sampling, context_length=self._context_length)
         if 0 < num_seen < len(requests) and self._settings.tensor_parallel > 1:
             raise EngineError(
-                "requests were appended during iteration, which processes that share vLLM "
-                "(rollout.tensor_parallel) would each do at another moment; pass all requests at once"
+                "requests cannot be appended during iteration by processes that share vLLM "
+                "(rollout.tensor_parallel), since the processes would get out of step; pass all requests "
+                "at once"
             )
 
     def _submit(
         self, request_index: int, request: GenerationRequest, sampling: SamplingParams
     ) -> dict[str, _Place]:
-        """Submit the samples of one request to vLLM; they are in flight under the returned names."""
+        """Submit the samples of one request to vLLM; return their places by vLLM's request id."""
         from vllm import TokensPrompt
 
         samples: dict[str, _Place] = {}
@@ -193,18 +208,19 @@ class VllmEngine:
             self._num_submitted += 1
             parameters = sampling_parameters(sampling, seed, self._stop_token_ids)
             with self._bounded("vLLM to take a request", self._settings.step_timeout_s):
-                self._engine.add_request(name, TokensPrompt(prompt_token_ids=token_ids), parameters)
+                prompt = TokensPrompt(prompt_token_ids=token_ids)
+                self._engine.add_request(name, prompt, parameters, lora_request=self._adapter)
             samples[name] = (request_index, sample_index)
         return samples
 
     def _step(
         self, in_flight: dict[str, _Place], sampling: SamplingParams, version: int
     ) -> list[tuple[_Place, Completion]]:
-        """Decode one token of every sample; finished ones are removed from `in_flight`."""
+        """Run one decoding step of vLLM; return finished samples and remove them from `in_flight`."""
         if not in_flight:
             return []
         with self._bounded("a decoding step of vLLM", self._settings.step_timeout_s):
-            # Outputs may belong to another call whose completions are being taken too.
+            # Outputs may belong to another call of `generate` that has not ended yet.
             self._finished |= {output.request_id: output for output in self._engine.step() if output.finished}
         names = [name for name in self._finished if name in in_flight]
         if not names:
@@ -219,30 +235,37 @@ class VllmEngine:
     def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Load a full `state_dict` as `version`, in place, and clear the caches of the old weights.
 
-        A sleeping engine reads them when it wakes up, unless they are sharded. Raises `EngineError`, with
-        nothing changed, unless names and shapes are exactly the model's; tied weights appear under each of
-        their names, with equal values.
+        A sleeping engine loads the weights when it wakes up, unless they are sharded. Raises `EngineError`,
+        with nothing changed, unless names and shapes are exactly the model's. Tied weights must appear under
+        each of their names, with equal values.
         """
         check_weights(base_weights(self._model), weights)
         self._weights = weights
         self._weight_version = version
         self._is_stale = True
-        # Shards are gathered by all ranks at once, whatever each of them samples next.
+        # All ranks must gather shards at the same time, but they may wake up at different times.
         if not self._asleep or is_sharded(next(iter(weights.values()))):
             self._refresh()
 
     def _load(self) -> None:
-        """Copy `self._weights` into vLLM's model. A tied head must be among them, or the old one stays."""
+        """Copy `self._weights` into vLLM's model, or write the new adapters for vLLM if they are separate.
+
+        The weights must include a tied head; otherwise vLLM would keep the old one.
+        """
         with self._bounded("new weights to reach vLLM", self._settings.step_timeout_s):
-            # An iterator: merged or gathered weights are dropped as soon as they are copied.
-            weights = ((name, full_tensor(weight)) for name, weight in self._weights.items())
-            self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+            if self._adapters is None:
+                # An iterator, so that each merged or gathered tensor is freed as soon as it is copied.
+                weights = ((name, full_tensor(weight)) for name, weight in self._weights.items())
+                self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+            else:
+                self._adapters.drop_base()
+                self._adapter = self._adapters.request()
             self._engine.reset_prefix_cache(reset_running_requests=True)
         if self._settings.sleep_level != 2:
             self._weights = {}  # vLLM has them now, so their owner may free them
 
     def _refresh(self) -> None:
-        """Wake vLLM's own weights and update them; its cache may stay asleep."""
+        """Wake vLLM's weights, and load new weights if there are any; vLLM's cache may stay asleep."""
         if "weights" in self._asleep:
             self._rouse("weights")
         if self._is_stale:
@@ -250,7 +273,7 @@ class VllmEngine:
             self._is_stale = False
 
     def _wake(self) -> None:
-        """Wake everything: new weights are loaded before the cache's memory is allocated again."""
+        """Wake weights and cache; new weights are loaded before the cache's memory is allocated again."""
         self._refresh()
         if "kv_cache" in self._asleep:
             self._rouse("kv_cache")
@@ -262,35 +285,37 @@ class VllmEngine:
         self._asleep.remove(pool)
 
     def release_memory(self) -> None:
-        """Free the device's memory until the engine is used again, if the settings ask for sleep."""
+        """Free the device's memory until the engine is used again, if `sleep_level` is set."""
         self._sleep()
 
     def _sleep(self) -> None:
-        """Free the device's memory if the settings ask for it and nothing is in flight."""
+        """Free the device's memory if `sleep_level` is set and no samples are in flight."""
         level = self._settings.sleep_level
         is_idle = self._engine is not None and not self._engine.has_unfinished_requests()
         if level is None or "weights" in self._asleep or not is_idle:
             return
         if self._asleep:
-            self._rouse("kv_cache")  # vLLM frees both pools, and would free this one twice
+            self._rouse("kv_cache")  # sleep() frees both pools, and must not free one twice
         with self._bounded("vLLM to go to sleep", self._settings.step_timeout_s):
             self._engine.sleep(level=level)
         self._asleep = {"weights", "kv_cache"}
-        self._is_stale |= level == 2  # which drops them
+        self._is_stale |= level == 2  # level 2 drops the weights
 
     def close(self) -> None:
-        """End vLLM and free its memory. Harmless when called twice."""
+        """Shut down vLLM and free its memory. Safe to call more than once."""
         engine, self._engine = self._engine, None
         if engine is not None:
             with self._bounded("vLLM to end", self._settings.step_timeout_s):
                 engine.engine_core.shutdown()
             del engine
             gc.collect()
+        if self._adapters is not None:
+            self._adapters.close()
         self._watchdog.close()
 
     @contextmanager
     def _bounded(self, what: str, timeout_s: float) -> Iterator[None]:
-        """Run vLLM's code with a timeout, without its warnings, and with any failure as one line."""
+        """Run vLLM's code with a timeout and without warnings; any failure becomes an `EngineError`."""
         try:
             with self._watchdog.bounded(what, timeout_s), warnings.catch_warnings():
                 warnings.simplefilter("ignore")

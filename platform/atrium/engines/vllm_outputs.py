@@ -15,10 +15,11 @@ from atrium.models.texts import TextDecoder
 def completions_of(
     outputs: Sequence[Any], decode: TextDecoder, stop_token_ids: Sequence[int], version: int | None
 ) -> list[Completion]:
-    """Return finished outputs as completions, sampled by the weights of `version`, or of their spans if None.
+    """Convert finished outputs of vLLM to completions.
 
-    Raises `EngineError` for outputs that did not end at a stop token or the length limit, and for
-    log-probabilities that are not finite.
+    `version` is the version of the weights that sampled them; None reads it from the outputs' `spans`. Raises
+    `EngineError` for outputs that did not end at a stop token or the length limit, and for log-probabilities
+    that are not finite.
     """
     stopped = [bool(output.token_ids) and output.token_ids[-1] in stop_token_ids for output in outputs]
     texts = decode(
@@ -32,9 +33,9 @@ def completions_of(
         logprobs = np.asarray(output.logprobs.logprobs, dtype=np.float32)
         if len(logprobs) != len(output.token_ids) or output.finish_reason not in ("stop", "length"):
             raise EngineError(
-                f"vLLM ended a completion for the reason '{output.finish_reason}', with {len(logprobs)} "
-                f"log-probabilities for {len(output.token_ids)} tokens; resume from the last checkpoint "
-                "with --resume"
+                f"vLLM returned a completion with the finish reason '{output.finish_reason}' and "
+                f"{len(logprobs)} log-probabilities for {len(output.token_ids)} tokens; resume from the "
+                "last checkpoint with --resume"
             )
         if not np.isfinite(logprobs).all():
             raise PolicyDivergedError

@@ -1,4 +1,4 @@
-"""Interface to vLLM: start arguments, parameters of one sample, and failures as one line."""
+"""Interface to vLLM: start arguments, sampling parameters, and one-line error messages."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ import copy
 import functools
 import hashlib
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch._dynamo.config
 import torch.distributed
 from transformers import PreTrainedModel
 
+from atrium.base.atomic import write_text
 from atrium.engines.engine import SamplingParams
 from atrium.engines.settings import VllmSettings
 
 _MEGABYTE = 1 << 20
-# vLLM interprets a seed of -1 as none; other seeds are taken modulo this.
+# Seeds are taken modulo this number, which also avoids -1: vLLM interprets -1 as no seed.
 _NUM_SEEDS = 1 << 63
 _GLOO_EXECUTOR = "atrium.engines.vllm_executor.GlooExecutor"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The place of vLLM's computation: `cpu` or `cuda`, `float32` or `bfloat16`, and the context in tokens.
+    """The device, number format, and context length in tokens with which vLLM computes.
 
-    `head_dtype` is the number format of the logits: `float32`, or `model` for the model's.
+    `head_dtype` is the number format of the logits; `model` means `dtype`.
     """
 
     device: Literal["cpu", "cuda"]
@@ -38,10 +38,21 @@ class Place:
     head_dtype: Literal["model", "float32"] = "model"
 
 
+class Base(NamedTuple):
+    """Base weights in `folder`, and the maximum rank of the adapters that vLLM adds to them."""
+
+    folder: Path
+    rank: int
+
+
 def start_vllm(  # vLLM has no types here
-    model: PreTrainedModel, settings: VllmSettings, place: Place, cache_dir: Path
+    model: PreTrainedModel,
+    settings: VllmSettings,
+    place: Place,
+    cache_dir: Path,
+    base: Base | None = None,
 ) -> Any:  # noqa: ANN401
-    """Start vLLM with the architecture of the model and placeholder weights."""
+    """Start vLLM with the model's architecture, and with the weights of `base` or, if None, placeholders."""
     if settings.enforce_eager:
         # The environment sets this too, but torch may have read it already; vLLM compiles at import.
         torch._dynamo.config.disable = True
@@ -52,8 +63,10 @@ def start_vllm(  # vLLM has no types here
 
     engine = LLMEngine.from_engine_args(
         EngineArgs(
-            model=str(model_folder(model, cache_dir)),
-            load_format="dummy",
+            model=str(model_folder(model, cache_dir) if base is None else base.folder),
+            load_format="dummy" if base is None else "auto",
+            enable_lora=base is not None,
+            max_lora_rank=16 if base is None else base.rank,
             enable_sleep_mode=settings.sleep_level is not None,
             **engine_arguments(settings, place),
             **batching(settings, place),
@@ -67,7 +80,7 @@ def start_vllm(  # vLLM has no types here
 
 
 def engine_arguments(settings: VllmSettings, place: Place) -> dict[str, Any]:
-    """Return the arguments that determine vLLM's computation, in this process or in a server."""
+    """Return the arguments that determine what vLLM computes, in this process or in a server, by name."""
     speculative = None
     if settings.num_speculative_tokens is not None:
         speculative = {"method": "ngram", "num_speculative_tokens": settings.num_speculative_tokens}
@@ -103,7 +116,7 @@ def _drop_queue() -> None:
 
 
 def model_folder(model: PreTrainedModel, cache_dir: Path) -> Path:
-    """Return a folder with only the model's configuration, named by its content.
+    """Create and return a folder with only the model's configuration, named by a hash of its content.
 
     The path is part of vLLM's key for compiled code, so equal models share a folder.
     """
@@ -111,9 +124,7 @@ def model_folder(model: PreTrainedModel, cache_dir: Path) -> Path:
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
     folder = cache_dir.absolute() / "vllm-models" / name
     folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f".config-{os.getpid()}"  # ranks write at the same time
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(folder / "config.json")
+    write_text(folder / "config.json", text)  # atomic, since ranks write at the same time
     return folder
 
 
@@ -126,9 +137,9 @@ def model_config(model: PreTrainedModel) -> str:
 
 
 class Preemptions:
-    """Counts the samples that vLLM preempts and recomputes later.
+    """A counter of the samples that vLLM preempts and recomputes later.
 
-    vLLM's own count needs statistics of every token, and its log message is below the shown level.
+    It wraps vLLM's scheduler, because vLLM counts preemptions only if it records statistics of every token.
     """
 
     def __init__(self, engine: Any) -> None:  # noqa: ANN401 - vLLM has no types here
@@ -145,7 +156,7 @@ class Preemptions:
 
 
 def described(engine: Any) -> Mapping[str, str | int | float]:  # noqa: ANN401 - as above
-    """Describe settings that vLLM derived: the code that runs the model, and the capacity of its cache."""
+    """Return settings that vLLM derived, by name: its model runner and the capacity of its cache."""
     from vllm import __version__
 
     config = engine.vllm_config
@@ -164,10 +175,10 @@ def described(engine: Any) -> Mapping[str, str | int | float]:  # noqa: ANN401 -
 
 
 def _sharing(settings: VllmSettings, place: Place) -> dict[str, Any]:
-    """Return the arguments with which ranks of a run have engines in the existing process group.
+    """Return the arguments for engines in the run's process group; none for a single process.
 
-    Ranks start and end their engines at the same time. vLLM splits an engine over consecutive ranks, each of
-    which schedules and samples by itself; it treats several engines as independent copies.
+    All ranks start and end their engines at the same time. vLLM splits an engine over consecutive ranks, each
+    of which schedules and samples by itself. Several engines are independent copies.
     """
     num_ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
     if num_ranks == 1:
@@ -180,7 +191,10 @@ def _sharing(settings: VllmSettings, place: Place) -> dict[str, Any]:
 
 
 def batching(settings: VllmSettings, place: Place) -> dict[str, Any]:
-    """Return how prompts are batched: whole on a CPU, where vLLM cannot rewind a seed within a prompt."""
+    """Return vLLM's arguments for batching prompts, by name.
+
+    On a CPU prompts are not split into chunks, since vLLM cannot rewind a seed within a prompt there.
+    """
     num_tokens = settings.max_num_batched_tokens
     if place.device != "cpu":
         return {"max_num_batched_tokens": num_tokens}
@@ -191,7 +205,7 @@ def batching(settings: VllmSettings, place: Place) -> dict[str, Any]:
 
 
 def sampling_fields(sampling: SamplingParams, seed: int, stop_token_ids: Sequence[int]) -> dict[str, Any]:
-    """Return the fields of vLLM's parameters for one sample, as JSON has them too."""
+    """Return the fields of vLLM's sampling parameters for one sample, as plain values for Python or JSON."""
     return {
         "max_tokens": sampling.max_new_tokens,
         # Stop tokens have probability 0 until this many tokens are sampled.
@@ -215,11 +229,11 @@ def sampling_fields(sampling: SamplingParams, seed: int, stop_token_ids: Sequenc
 
 
 def sampling_parameters(sampling: SamplingParams, seed: int, stop_token_ids: Sequence[int]) -> Any:  # noqa: ANN401 - as above
-    """Return vLLM's parameters for one sample."""
+    """Return vLLM's `SamplingParams` for one sample, with the exact temperature of `sampling`."""
     from vllm import SamplingParams as VllmSamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    # The constructor raises small temperatures to 0.01 and refuses those above 2; the sampler needs neither.
+    # The constructor raises temperatures to at least 0.01 and refuses those above 2; the sampler takes any.
     allowed = sampling.model_copy(update={"temperature": min(sampling.temperature, 1.0)})
     parameters = VllmSamplingParams(
         **sampling_fields(allowed, seed, stop_token_ids),
@@ -232,7 +246,7 @@ def sampling_parameters(sampling: SamplingParams, seed: int, stop_token_ids: Seq
 
 
 def explanation(what: str, error: Exception) -> str:
-    """Describe in one line why vLLM failed, with the setting that helps, if known."""
+    """Return a one-line message on why vLLM failed while waiting for `what`, with a remedy."""
     message = " ".join(str(error).split())[:300] or type(error).__name__
     advice = "resume from the last checkpoint with --resume"
     if "out of memory" in message.lower() or "kv cache" in message.lower():

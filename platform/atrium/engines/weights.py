@@ -1,6 +1,6 @@
-"""Loading of weights, with checks for missing, unexpected and contradictory ones.
+"""Loading of weights, with checks for missing, unexpected and contradictory tensors.
 
-A weight that is silently not loaded is the costliest error between a trainer and an engine.
+Without these checks, an engine could silently keep an old tensor and sample from another policy.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from atrium.models.shards import full_tensor, local_tensor
 
 
 def load_weights(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
-    """Copy a full `state_dict` into `model`; tensors that are the model's own are left unchanged.
+    """Copy a full `state_dict` into `model`, except for tensors that share the model's memory.
 
     Sharded weights are gathered one by one. Raises `EngineError`, with nothing changed, for weights that
-    `check_weights` refuses.
+    `check_weights` rejects.
     """
     own = model.state_dict()
     check_weights(own, weights)
@@ -33,30 +33,30 @@ def load_weights(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
 def check_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
     """Raise `EngineError` unless names and shapes are exactly those of `own`, a model's `state_dict`.
 
-    Tied weights appear under each of their names, with equal values.
+    Tied weights must appear under each of their names, with equal values.
     """
     missing, unexpected = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
     if missing or unexpected:
         raise EngineError(
             f"the weights do not fit the model (missing: {_names(missing)}; unexpected: "
-            f"{_names(unexpected)}); give its full state_dict, including tied heads"
+            f"{_names(unexpected)}); pass the full state_dict, including tied heads"
         )
     first_of: dict[int, str] = {}
     for name, target in own.items():
         source = weights[name]
         if source.shape != target.shape:
             raise EngineError(
-                f"the weight {name} has shape {tuple(source.shape)}, expected {tuple(target.shape)}; give "
-                "the weights of the same architecture"
+                f"the weight {name} has shape {tuple(source.shape)}, expected {tuple(target.shape)}; "
+                "pass weights of the same architecture"
             )
-        # Other weights are not kept here: some are computed on access.
+        # Names are kept, not tensors: merged weights are computed on access and would fill the memory.
         tied_name = first_of.setdefault(local_tensor(target).data_ptr(), name)
         tied = source if tied_name == name else weights[tied_name]
         is_same = local_tensor(source).data_ptr() == local_tensor(tied).data_ptr()
         if not is_same and not torch.equal(local_tensor(source), local_tensor(tied)):
             raise EngineError(
-                f"the model ties {tied_name} and {name}, but the weights given for them differ; give equal "
-                "weights, or load the model with tie_word_embeddings=false"
+                f"{tied_name} and {name} must be equal, since the model ties them, but their weights "
+                "differ; pass equal weights, or load the model with tie_word_embeddings=false"
             )
 
 

@@ -1,1 +1,1 @@
-"""Evaluation of a policy on benchmarks: outcomes per problem, and estimates from them."""
+"""Evaluation of a policy on benchmarks: graded samples of each problem, and estimates from them."""

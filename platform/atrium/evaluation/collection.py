@@ -1,7 +1,7 @@
-"""The samples of an evaluation in progress: sampled, graded, and handed over.
+"""Collection of an evaluation's samples: submission for grading, and transfer to the caller.
 
-Samples are in memory only: the caller of `evaluate` stores those it receives. Nothing is sampled or estimated
-here.
+Samples are kept in memory only; the caller of `evaluate` may store the samples that it receives. `evaluator`
+samples, and `results` computes the estimates.
 """
 
 from __future__ import annotations
@@ -18,28 +18,19 @@ from atrium.grading.grader import Grader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """The progress of an evaluation, in samples; `num_tokens` are those sampled by this call.
-
-    `mean` is over the graded samples so far, including those finished before the call; None before the first.
-    """
-
-    num_sampled: int
-    num_samples: int
-    num_tokens: int
-    mean: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """Callbacks during an evaluation, and results of an earlier one.
+    """Callbacks during an evaluation, and samples from an interrupted evaluation.
 
-    `on_finished` receives the samples of whole problems, K of each, as soon as all of a wave are graded;
-    these may be passed as `finished`, by problem id, to a later call, which then samples the rest.
-    `on_progress` is called after each sample.
+    `on_progress(num_tokens, mean)` is called after each sample. `num_tokens` counts the tokens sampled so far
+    by this call of `evaluate`. `mean` is the share of correct samples among all graded samples, including
+    those in `finished`; None if no sample has been graded.
+
+    `on_finished` receives the samples of a wave, that is, of
+    problems that are sampled together, as soon as all are graded: K samples per problem. A later call may
+    receive these samples as `finished`, by problem id, and then samples only the remaining problems.
     """
 
-    on_progress: Callable[[Progress], None] | None = None
+    on_progress: Callable[[int, float | None], None] | None = None
     on_finished: Callable[[Sequence[EvaluatedSample]], None] | None = None
     finished: Mapping[str, Sequence[EvaluatedSample]] = field(default_factory=dict)
 
@@ -51,14 +42,37 @@ class _Outcome(NamedTuple):
     verdict: Future[Verdict]
 
     def is_correct(self, *, require_stop: bool) -> bool:
-        """Return whether it counts; waits for the verdict."""
+        """Return whether the completion counts as correct; waits for the verdict.
+
+        With `require_stop`, a completion that the length limit ended counts as wrong.
+        """
         stopped = self.completion.finish_reason is FinishReason.STOP
         return self.verdict.result().is_correct and (stopped or not require_stop)
+
+    def sample(self, problem: Problem, sample_index: int, *, require_stop: bool) -> EvaluatedSample:
+        """Return the graded completion as a sample of `problem`; waits for the verdict."""
+        completion, verdict = self.completion, self.verdict.result()
+        return EvaluatedSample(
+            problem=problem,
+            sample_index=sample_index,
+            text=completion.text,
+            verdict=verdict.kind,
+            reason=verdict.reason,
+            extracted=verdict.extracted,
+            is_correct=self.is_correct(require_stop=require_stop),
+            num_tokens=completion.num_tokens,
+            finish_reason=completion.finish_reason,
+            logprob_sum=float(completion.logprobs.sum(dtype=np.float64)),
+        )
 
 
 @dataclass(kw_only=True, eq=False)
 class Collection:
-    """The samples of one evaluation of `problems`, `num_samples` each, by index."""
+    """The samples of one evaluation: `num_samples` for each of `problems`.
+
+    Each sample is submitted to `grader` when it is added. With `require_stop`, truncated completions count as
+    wrong. `watch` receives the progress and the graded samples.
+    """
 
     problems: Sequence[Problem]
     num_samples: int
@@ -75,45 +89,43 @@ class Collection:
         }
         self._waiting: list[Sequence[int]] = []
         known = [sample for samples_K in self._samples.values() for sample in samples_K]
-        self._num_sampled, self._num_tokens = len(known), 0
+        self._num_tokens = 0
         self._ungraded: list[_Outcome] = []
         self._num_graded, self._num_correct = len(known), sum(sample.is_correct for sample in known)
 
     def add(self, index: int, sample_index: int, completion: Completion) -> bool:
-        """Add one sample and report it; return whether it was the last of its problem."""
+        """Add a sample of problem `index`, and submit it for grading; return whether the problem is complete.
+
+        A problem is complete when all its samples have been added, even if some are not graded yet.
+        """
         problem = self.problems[index]
         verdict = self.grader.submit(completion.text, problem.answer, problem.judged_by)
         outcome = _Outcome(completion, verdict)
         of_problem = self._outcomes.setdefault(index, {})
         of_problem[sample_index] = outcome
         self._hand_over_graded()
-        self._num_sampled += 1
         self._num_tokens += completion.num_tokens
         if self.watch.on_progress is not None:
-            self.watch.on_progress(
-                Progress(
-                    num_sampled=self._num_sampled,
-                    num_samples=len(self.problems) * self.num_samples,
-                    num_tokens=self._num_tokens,
-                    mean=self._mean_including(outcome),
-                )
-            )
+            self.watch.on_progress(self._num_tokens, self._mean_including(outcome))
         return len(of_problem) == self.num_samples
 
     def hand_over(self, indices: Sequence[int]) -> None:
-        """Hand over these sampled problems together, now or as soon as they are graded."""
+        """Pass the samples of the problems `indices` to `on_finished` together, as soon as all are graded."""
         self._waiting.append(indices)
         self._hand_over_graded()
 
     def wait(self) -> list[tuple[EvaluatedSample, ...]]:
-        """Hand over the rest as it is graded; return all samples by problem."""
+        """Wait until all samples are graded and passed to `on_finished`; return them by problem."""
         for indices in self._waiting:
             self._finish(indices)
         self._waiting = []
         return [self._samples[index] for index in range(len(self.problems))]
 
     def _mean_including(self, outcome: _Outcome) -> float | None:
-        """Return the share correct among the outcomes with verdicts; None before the first."""
+        """Return the share of correct samples among all graded ones, including `outcome` if it is graded.
+
+        Returns None if no sample is graded.
+        """
         outcomes, self._ungraded = [*self._ungraded, outcome], []
         for one in outcomes:
             if one.verdict.done():
@@ -135,31 +147,8 @@ class Collection:
         for index in indices:
             outcomes = self._outcomes.pop(index)
             self._samples[index] = tuple(
-                _evaluated(
-                    self.problems[index],
-                    sample_index,
-                    outcomes[sample_index],
-                    require_stop=self.require_stop,
-                )
-                for sample_index in range(self.num_samples)
+                outcomes[number].sample(self.problems[index], number, require_stop=self.require_stop)
+                for number in range(self.num_samples)
             )
         if self.watch.on_finished is not None:
             self.watch.on_finished([sample for index in indices for sample in self._samples[index]])
-
-
-def _evaluated(
-    problem: Problem, sample_index: int, outcome: _Outcome, *, require_stop: bool
-) -> EvaluatedSample:
-    completion, verdict = outcome.completion, outcome.verdict.result()
-    return EvaluatedSample(
-        problem=problem,
-        sample_index=sample_index,
-        text=completion.text,
-        verdict=verdict.kind,
-        reason=verdict.reason,
-        extracted=verdict.extracted,
-        is_correct=outcome.is_correct(require_stop=require_stop),
-        num_tokens=completion.num_tokens,
-        finish_reason=completion.finish_reason,
-        logprob_sum=float(completion.logprobs.sum(dtype=np.float64)),
-    )

@@ -1,15 +1,15 @@
-"""Evaluation of a policy on a benchmark: sample, grade, estimate.
+"""Evaluation of a policy on a benchmark: sampling, grading and estimation.
 
-The same code evaluates inside training and from the command line. It has no policy and writes nothing: an
-engine samples, a grader grades while the engine continues sampling, and the caller records the results, at
-the end or problem by problem if an interruption must lose nothing. A sample's seed depends only on the
-evaluation seed, the run's seed, the benchmark, the problem and the sample's index, so evaluating more often,
-or more problems, changes no other random choice.
+Training and the command line use the same code. An engine samples, and a grader grades while the engine
+continues. Nothing is written: the caller records the results at the end, or wave by wave, so that an
+interruption loses little. A sample's seed depends only on the evaluation seed, the run's seed, the benchmark,
+the problem and the sample's index. Evaluating more often, or more problems, therefore changes no other random
+choice.
 
-An engine's batch can change the last bits of a log-probability. A fixed rule divides the work into waves,
-which share no batch and are finished as a whole, so that an interrupted and an uninterrupted evaluation use
-the same batches and give the same rows. The engine receives all waves at once, so that several processes have
-work until the end.
+The composition of a batch can change the last bits of a log-probability. A fixed rule divides the work into
+waves; a batch never contains samples of two waves, and a wave is finished as a whole. An evaluation that was
+interrupted and resumed therefore uses the same batches and gives the same results. The engine receives all
+waves at once, so that all of its processes have work until the end.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from atrium.base.errors import EngineError
-from atrium.base.records import Completion, EvaluatedSample, Problem, TokenIds
+from atrium.base.records import BenchmarkResult, Completion, EvaluatedSample, Floats, Problem, TokenIds
 from atrium.base.seeding import derive_seed
 from atrium.data.prompts import PromptEncoder
 from atrium.engines.declaration import WaveSize
 from atrium.engines.engine import Engine, GenerationRequest, SamplingParams
 from atrium.evaluation.collection import Collection, Watch
 from atrium.evaluation.majority import majority_at
-from atrium.evaluation.results import Results, summarize
+from atrium.evaluation.results import summarize
 from atrium.grading.grader import Grader
-from atrium.stats.estimates import Values
 
 _SMALL_WAVES = WaveSize()
 _UNWATCHED = Watch()
@@ -35,13 +34,14 @@ _UNWATCHED = Watch()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
-    """A set of problems, and how answers are sampled.
+    """A set of problems, with the settings for sampling and scoring answers.
 
     `require_stop` counts a truncated completion as wrong regardless of its answer. `pass_at` lists the k of
-    Pass@k, each at most `num_samples`; None stands for `num_samples` and the powers of two below it.
+    Pass@k, each at most `num_samples`; None means `num_samples` and the powers of two below it.
     `breakdown_by` names the metadata keys by which results are broken down.
 
-    The configuration checks that no k is above `num_samples`, and `Dataset` that problems have unique ids.
+    The values are not checked here: the configuration ensures that no k is above `num_samples`, and `Dataset`
+    ensures that problem ids are unique.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Benchmark:
 
     @property
     def reported_pass_at(self) -> tuple[int, ...]:
-        """The k of Pass@k in results, ascending and without repeats."""
+        """The values of k for which Pass@k is reported, ascending and without duplicates."""
         if self.pass_at is not None:
             return tuple(sorted(set(self.pass_at)))
         powers = {2**power for power in range(self.num_samples.bit_length())}
@@ -62,30 +62,21 @@ class Benchmark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """The outcome of one benchmark: its samples by (problem, sample index), and their summary."""
-
-    benchmark: str
-    samples: tuple[EvaluatedSample, ...]
-    results: Results
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Draws:
-    """The engine that answers problems, and the seeds of its draws.
+    """The engine that samples answers, with its prompts, seeds and batch limits.
 
     Attributes
     ----------
     engine, encode
         The engine that samples, and a function from a problem to its prompt's token ids.
     seed
-        The evaluation seed: equal seeds draw equal samples from equal weights.
+        The evaluation seed: with equal seeds, equal weights give equal samples.
     run_seed
-        The seed of the run that trained these weights. Runs with different seeds share no draws, so that
-        their sampling noise is independent; None for weights that no run has trained.
+        The seed of the run that trained the weights, so that runs with different seeds have independent
+        sampling noise; None for weights that no run has trained.
     wave_size
-        Amount that is sampled together. None for an engine that fills its batch by itself: each problem is
-        then finished separately.
+        Limits on the work that is sampled together. None for an engine that batches by itself; each problem
+        is then a wave.
     """
 
     engine: Engine
@@ -95,11 +86,14 @@ class Draws:
     wave_size: WaveSize | None = _SMALL_WAVES
 
 
-def evaluate(benchmark: Benchmark, draws: Draws, grader: Grader, watch: Watch = _UNWATCHED) -> Evaluation:
+def evaluate(
+    benchmark: Benchmark, draws: Draws, grader: Grader, watch: Watch = _UNWATCHED, *, step: int = 0
+) -> BenchmarkResult:
     """Sample `num_samples` completions of every problem, grade them, and compute the estimates.
 
-    `watch` holds callbacks, and samples that are already finished. Raises `EngineError` if the engine does
-    not return each sample exactly once.
+    The samples are sorted by problem and sample index. `watch` contains callbacks, and samples that are
+    already finished. `step` is the training step of the policy. Raises `EngineError` if the engine does not
+    return each sample exactly once.
     """
     work = Collection(
         problems=benchmark.problems,
@@ -131,28 +125,31 @@ def evaluate(benchmark: Benchmark, draws: Draws, grader: Grader, watch: Watch = 
         breakdown_by=benchmark.breakdown_by,
     )
     results["draws"] = {"evaluation_seed": draws.seed, "run_seed": draws.run_seed}
-    return Evaluation(benchmark=benchmark.name, samples=samples, results=results)
+    return BenchmarkResult(step=step, benchmark=benchmark.name, samples=samples, results=results)
 
 
 def _majority(
     benchmark: Benchmark, samples_PK: Sequence[Sequence[EvaluatedSample]], grader: Grader
-) -> dict[int, Values]:
-    """Return Maj@k of each problem at K and wherever Pass@k is reported."""
+) -> dict[int, Floats]:
+    """Return Maj@k of each problem for k = K and for every k at which Pass@k is reported."""
     ks = sorted({*benchmark.reported_pass_at, benchmark.num_samples})
     return majority_at(samples_PK, ks, require_stop=benchmark.require_stop, compare=grader.compare)
 
 
 def sample_only(benchmark: Benchmark, draws: Draws) -> None:
-    """Sample as `evaluate` does, without results: for a process that shares its engine with a grading one."""
+    """Sample as `evaluate` does, but without grading.
+
+    Processes that share an engine must all sample, while only one of them grades.
+    """
     prompts = {index: draws.encode(problem) for index, problem in enumerate(benchmark.problems)}
     for _ in _sampled(benchmark, list(_waves(benchmark, draws)), prompts, draws):
         pass
 
 
 def _waves(benchmark: Benchmark, draws: Draws) -> Iterator[list[int]]:
-    """Yield the indices of all problems in waves, including finished ones: longest prompts first.
+    """Divide all problems, including finished ones, into waves; yield each wave's problem indices.
 
-    Without a size each problem is a wave.
+    The longest prompts come first. If `draws.wave_size` is None, each problem is a wave.
     """
     size = draws.wave_size
     places = list(range(len(benchmark.problems)))
@@ -175,10 +172,10 @@ def _sampled(
     prompts: Mapping[int, TokenIds],
     draws: Draws,
 ) -> Iterator[tuple[int, int, Completion]]:
-    """Yield each finished sample of the waves' problems: problem index, sample index, completion.
+    """Sample the problems of all waves; yield problem index, sample index and completion of each sample.
 
-    A request has one sample, so that none waits for its problem's others. Checks that the engine returns each
-    sample once.
+    Each request is for one sample, so that a sample is yielded without waiting for its problem's others.
+    Raises `EngineError` unless the engine returns each sample exactly once.
     """
     key = (benchmark.name,) if draws.run_seed is None else (draws.run_seed, benchmark.name)
     places = [
@@ -211,6 +208,6 @@ def _sampled(
         yield (*places[request][:2], generation.completions[0])
     if missing:
         raise EngineError(
-            f"the engine returned nothing for {len(missing)} of {len(requests)} samples of "
-            f"benchmark {benchmark.name!r}"
+            f"the engine returned nothing for {len(missing)} of {len(requests)} samples of benchmark "
+            f"{benchmark.name!r}; run the evaluation again"
         )

@@ -1,10 +1,10 @@
-"""Maj@k: the value of the most frequent of k answers to each problem, with equal answers counted together.
+"""Maj@k: the probability that the most frequent of k sampled answers to a problem is correct.
 
-Two answers are the same vote if the grader finds them equal, however they are written. All answers equal to
-the reference answer are one vote, so only wrong answers are compared with each other, and only if the
-comparison can change the winner for one of the requested k. Ties are broken at random: the value of a problem
-is then the probability that the correct answer is drawn. Below K it is the exact mean over all subsets of k
-samples; for more than 1,000 samples that is beyond double precision, and there is no value below K.
+Answers count as one if the grader finds them equal, regardless of their notation. Correct answers all equal
+the reference answer, so only wrong answers are compared with each other, and only if the comparison can
+change the winner for one of the requested k. Ties are broken at random, so a problem's value may be a
+fraction. For k < K, the value is the exact mean over all subsets of k samples. With more than 1,000 samples,
+this mean exceeds the range of double precision, and only k = K is computed.
 
 Source: self-consistency, arXiv 2203.11171. Axes: P problems, K samples per problem.
 """
@@ -21,14 +21,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from atrium.base.records import EvaluatedSample, FinishReason, Verdict, VerdictKind
-from atrium.stats.estimates import Values
+from atrium.base.records import EvaluatedSample, FinishReason, Floats, Verdict, VerdictKind
 
 Compare = Callable[[str, str], Future[Verdict]]
-"""Starts a comparison of two extracted answers; `correct` means that they are equal."""
+"""A function that starts a comparison of two extracted answers; `correct` means that they are equal."""
 
 _MAX_COMPARED = 64
-"""Maximum number of different wrong answers per problem that are compared, the most frequent first."""
+"""Maximum number of different wrong answers per problem that are compared; the most frequent are chosen."""
 
 
 def majority_at(
@@ -37,11 +36,11 @@ def majority_at(
     *,
     require_stop: bool,
     compare: Compare,
-) -> dict[int, Values]:
-    """Return Maj@k of each problem [P], in [0, 1], for each k from 1 to K; 0 if no sample has an answer.
+) -> dict[int, Floats]:
+    """Return Maj@k of each problem [P], in [0, 1], by k; 0 for a problem without any answer.
 
-    Samples without an answer do not vote, nor do truncated ones under `require_stop`. An answer that could
-    not be graded votes as a wrong one.
+    Samples without an answer have no vote; with `require_stop`, truncated samples have none either. An answer
+    that could not be graded counts as wrong. With more than 1,000 samples, each k below K is left out.
     """
     num_samples = max(map(len, samples_PK))
     ks = [k for k in ks if k == num_samples or num_samples <= _MAX_SUBSETS_OF]
@@ -59,7 +58,7 @@ _MAX_SUBSETS_OF = 1_000
 
 
 class _Votes(NamedTuple):
-    """The count of the correct answer, and of each wrong text."""
+    """The number of votes for the correct answer, and for each text of a wrong answer."""
 
     num_correct: int
     wrong: Counter[str]
@@ -79,10 +78,11 @@ def _votes(samples_K: Sequence[EvaluatedSample], *, require_stop: bool) -> _Vote
 
 
 def _comparisons(votes: _Votes, compare: Compare, *, below: bool) -> _Comparisons:
-    """Return the comparisons of wrong answers whose sum could beat or tie with the correct answer.
+    """Start the comparisons of wrong answers that can change the winner, and return them by pair.
 
-    Among all samples that depends on the votes; `below` says that subsets of three or more of them are
-    evaluated, where two equal wrong answers beat a single correct one.
+    `below` is True if a k with 2 < k < K is requested: in a subset of k samples, two equal wrong answers can
+    beat a single correct one. Otherwise nothing is compared if the numbers of votes alone decide the winner
+    of all K samples.
     """
     most = max(votes.wrong.values(), default=0)
     if votes.num_correct == 0 or not (below or most <= votes.num_correct <= votes.wrong.total()):
@@ -92,7 +92,7 @@ def _comparisons(votes: _Votes, compare: Compare, *, below: bool) -> _Comparison
 
 
 def _merged(wrong: Counter[str], comparisons: _Comparisons) -> list[int]:
-    """Return the number of votes of each wrong answer, with equal ones added up."""
+    """Return the number of votes of each wrong answer, after merging equal answers."""
     first = {answer: answer for answer in wrong}
 
     def first_of(answer: str) -> str:
@@ -113,8 +113,10 @@ def _merged(wrong: Counter[str], comparisons: _Comparisons) -> list[int]:
 def _share_of_wins(num_correct: int, num_wrong: tuple[int, ...], num_samples: int, k: int) -> float:
     """Return the probability that the correct answer wins among k samples drawn without replacement.
 
-    Summed over the number c of correct ones drawn: `ways[x, t]` counts the draws of x others in which no
-    wrong answer has more than c votes and t have as many, each of which shares the win.
+    Sums over the number c of correct samples drawn. `ways[x, t]` counts the draws of x other samples in which
+    no wrong answer has more than c votes, and exactly t wrong answers have c votes. The correct answer then
+    wins with probability 1 / (t + 1). `num_wrong` contains the number of votes of each wrong answer; other
+    samples have no vote.
     """
     if k >= num_samples:
         most = max((num_correct, *num_wrong))

@@ -1,7 +1,8 @@
-"""The summary of one evaluation: plain numbers, ready for JSON, computed from its samples alone.
+"""The summary of an evaluation as plain numbers for JSON, computed only from its samples.
 
-Every score has both of its intervals (see `estimates`), and is reported with the truncated share, the mean
-length and the share of each verdict, because a score without them can mislead.
+Scores have two confidence intervals: over problems, and over samples (see `estimates`). The summary also
+contains the share of truncated samples, the mean length and the share of each verdict, because a score alone
+can mislead.
 
 Axes: P problems, K samples per problem.
 """
@@ -15,12 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atrium.base.records import EvaluatedSample, FinishReason, VerdictKind
+from atrium.base.records import EvaluatedSample, FinishReason, Floats, VerdictKind
 from atrium.grading.grader import ENDLESS_THOUGHT
 from atrium.stats.estimates import (
     Counts,
     Interval,
-    Values,
     interval_over_problems,
     macro_average,
     mean_at_k,
@@ -30,7 +30,7 @@ from atrium.stats.estimates import (
 )
 
 Results = dict[str, Any]
-"""Numbers, null, and lists and dictionaries of them."""
+"""A dictionary of numbers, null, lists and dictionaries, which can be stored as JSON."""
 
 
 def summarize(
@@ -38,20 +38,25 @@ def summarize(
     *,
     num_samples: int,
     pass_at: Sequence[int],
-    majority_P: Mapping[int, Values] | None = None,
+    majority_P: Mapping[int, Floats] | None = None,
     breakdown_by: Sequence[str] = (),
 ) -> Results:
     """Summarize samples in the order of (problem, sample index), `num_samples` per problem.
 
-    Keys: `k`, the number of samples per problem; `mean_at_k`, `pass_at_k` (at k = K),
-    `interval_over_problems` and `interval_sampling` (of Mean@K; [low, high], or null where it cannot be
-    estimated), `num_problems`, `completion_length` (tokens, mean), `truncated_frac`; `maj_at_k` and
-    `maj_interval_over_problems`, and `maj_at` and `maj_at_intervals` (over problems) by k, if Maj@k of each
-    problem is given, including K; `pass_at`, `pass_at_intervals`, `pass_hat` (Pass^k) and
-    `pass_hat_intervals` by k; `curve`, for every k from 1 to K, Pass@k, Pass^k and the Mean@k of the first k
-    samples; `num_samples`, `num_tokens`; `num_endless_thoughts`, the answers whose reasoning did not end;
-    `verdicts`, the share of each kind, which ignores truncation as verdicts do; `breakdown`, the scores by
-    metadata key and value, for problems that have it.
+    Intervals are [low, high], or null if they cannot be estimated. The keys are:
+
+    - `k`: number of samples per problem, K; `num_problems`, `num_samples`, `num_tokens`: totals
+    - `mean_at_k`, `pass_at_k`: scores at k = K
+    - `interval_over_problems`, `interval_sampling`: intervals of `mean_at_k`
+    - `completion_length`: mean number of tokens; `truncated_frac`: share of truncated samples
+    - `maj_at_k`, `maj_interval_over_problems`: Maj@K and its interval, only if `majority_P` is given
+    - `maj_at`, `maj_at_intervals`: Maj@k and its interval over problems by k, only if `majority_P` is given
+    - `pass_at`, `pass_at_intervals`: Pass@k and its intervals by k
+    - `pass_hat`, `pass_hat_intervals`: Pass^k and its intervals by k
+    - `curve`: Pass@k, Pass^k, and Mean@k of the first k samples, as lists for k from 1 to K
+    - `num_endless_thoughts`: number of answers whose reasoning did not end
+    - `verdicts`: share of each kind of verdict, regardless of truncation
+    - `breakdown`: scores by metadata key and value, for the problems with this key
     """
     samples_PK = [samples[start : start + num_samples] for start in range(0, len(samples), num_samples)]
     is_correct_PK = np.array([s.is_correct for s in samples]).reshape(-1, num_samples)
@@ -73,10 +78,11 @@ def summarize(
 
 
 def summarize_all(evaluations: Sequence[Sequence[EvaluatedSample]]) -> Results:
-    """Return the macro average over benchmarks: each has the same weight, whatever its number of problems.
+    """Return the macro average over benchmarks, which gives each benchmark the same weight.
 
-    `mean_at_k` and `pass_at_k` (each benchmark at its own K) with their intervals over problems, [low, high]
-    or null. Each benchmark's samples are given in the order of (problem, sample index).
+    `evaluations` contains the samples of each benchmark in the order of (problem, sample index). The result
+    contains `mean_at_k` and `pass_at_k`, with each benchmark at its own K, and their intervals over problems,
+    [low, high] or null.
     """
     mean_BP, pass_BP = [], []
     for samples in evaluations:
@@ -95,7 +101,7 @@ def summarize_all(evaluations: Sequence[Sequence[EvaluatedSample]]) -> Results:
 
 
 def _scores(samples_PK: Sequence[Sequence[EvaluatedSample]], num_samples: int) -> Results:
-    """Return the main scores, with the length of the answers and the number of truncated ones."""
+    """Return the main scores and their intervals, the mean length, and the share of truncated samples."""
     samples = [sample for samples_K in samples_PK for sample in samples_K]
     num_correct_P = np.array([sum(s.is_correct for s in samples_K) for samples_K in samples_PK])
     mean_P = mean_at_k(num_correct_P, num_samples)
@@ -110,7 +116,7 @@ def _scores(samples_PK: Sequence[Sequence[EvaluatedSample]], num_samples: int) -
     }
 
 
-def _majority(majority_P: Mapping[int, Values] | None, num_samples: int) -> Results:
+def _majority(majority_P: Mapping[int, Floats] | None, num_samples: int) -> Results:
     if majority_P is None:
         return {}
     return {
@@ -122,10 +128,10 @@ def _majority(majority_P: Mapping[int, Values] | None, num_samples: int) -> Resu
 
 
 def _by_k(num_correct_P: Counts, num_samples: int, ks: Sequence[int]) -> Results:
-    """Return Pass@k and Pass^k at the `ks`, each with both intervals."""
+    """Return Pass@k and Pass^k for each k in `ks`, with their intervals over problems and over samples."""
     pass_PK = pass_at_k(num_correct_P, num_samples)
     hat_PK = pass_hat_k(num_correct_P, num_samples)
-    # All of k are correct exactly if none of k is wrong, so Pass^k is 1 minus the Pass@k of wrong samples.
+    # All of k samples are correct if none is wrong, so Pass^k is 1 minus the Pass@k of wrong samples.
     wrong_P = num_samples - num_correct_P
     sampling = {k: sampling_interval(num_correct_P, num_samples, k) for k in ks}
     hat_sampling = {k: _complement(sampling_interval(wrong_P, num_samples, k)) for k in ks}
@@ -160,12 +166,12 @@ def _breakdown(samples_PK: Sequence[Sequence[EvaluatedSample]], num_samples: int
 
 
 def _natural_order(value: str) -> tuple[bool, int, str]:
-    """Return a sort key: numbers by value, then text."""
+    """Return a sort key that puts numbers first, in numeric order, and then text in alphabetical order."""
     is_text = not value.isdecimal()
     return (is_text, 0 if is_text else int(value), value)
 
 
-def _both(value_P: Values, sampling: Interval | None) -> Results:
+def _both(value_P: Floats, sampling: Interval | None) -> Results:
     return {"over_problems": _as_list(interval_over_problems(value_P)), "sampling": _as_list(sampling)}
 
 

@@ -1,10 +1,10 @@
-r"""The value of an answer that is an expression: exact if it is rational, else inexact.
+r"""Evaluation of an answer that is an expression; the value is exact if it is rational, else inexact.
 
 A small evaluator for the unambiguous part of LaTeX: numbers, fractions, mixed numbers, roots, powers,
 products, sums, factorials, binomials, functions, absolute values, degrees, the imaginary unit, and letters. A
-letter stands for a number, by default one that depends only on its name. Evaluation takes place in a `Field`:
-floats tell most different values apart, and `identity` decides the rest with exact points and arbitrary
-precision.
+letter is replaced by a number, by default one that depends only on the letter's name. A `Field` computes the
+values: floats distinguish most values, and `identity` decides the remaining cases with exact points and
+arbitrary precision.
 
 Anything ambiguous (`f(x)`, `1/2x`, `\sin x/2`, a word, a set, a relation) has no value here and is left to
 math-verify. This is not a general parser of answers.
@@ -24,13 +24,13 @@ from atrium.grading.tokens import MAX_DEPTH, content, is_text
 from atrium.grading.values import NoValueError, Value, is_nan
 
 LOG = r"\log"
-"""Name under which the unknown base of a bare logarithm is listed."""
+"""Entry in an evaluator's `names` for the unknown base of a logarithm without a base."""
 
 GREEK = word_set(
     r"\alpha \beta \gamma \delta \epsilon \theta \lambda \mu \nu \rho \sigma \tau \phi \psi \omega "
     r"\varepsilon \varphi \eta \kappa \xi \chi \zeta \Delta \Omega \Gamma \Lambda \hbar \ell"
 )
-"""Greek and other letters that are names."""
+"""LaTeX commands for letters that may be variables."""
 _CONSTANTS = frozenset((r"\pi", "e", "E", "i"))
 _SHORT_WORDS = word_set(
     "pi sin cos tan cot sec csc log ln exp mod max min gcd lcm inf deg rad and or not is no yes cm mm km ft "
@@ -50,9 +50,9 @@ _INVERSES = {r"\sin": r"\arcsin", r"\cos": r"\arccos", r"\tan": r"\arctan"}
 
 @lru_cache(maxsize=4_096)
 def evaluate(tokens: tuple[str, ...]) -> Value | None:
-    """Return the value of canonical tokens in floats, or None if they are not unambiguous arithmetic."""
+    """Evaluate canonical tokens as a rational or a float; None unless they are unambiguous arithmetic."""
     if r"\log" in tokens:
-        return None  # to base 10 or e
+        return None  # the base may be 10 or e
     evaluator = Evaluator(tokens, FLOATS).run()
     number = evaluator.result
     if number is None:
@@ -62,7 +62,7 @@ def evaluate(tokens: tuple[str, ...]) -> Value | None:
 
 
 def _spelled_out(tokens: Sequence[str]) -> list[str]:
-    """Return the tokens with `xy` split into `x`, `y`, unless it is a known name."""
+    r"""Split tokens such as `xy` into letters, except known words, and unify the spellings of `\cis`."""
     spelled: list[str] = []
     for token in tokens:
         is_run = 1 < len(token) <= 3 and token.isascii() and token.isalpha()
@@ -75,7 +75,7 @@ def _spelled_out(tokens: Sequence[str]) -> list[str]:
 
 @lru_cache(maxsize=4_096)
 def _stand_in(name: str) -> float:
-    """Return a number between 0.5 and 1.5 for a letter, the same in every process."""
+    """Return the value substituted for a letter: between 0.5 and 1.5, and the same in every process."""
     digest = hashlib.blake2b(name.encode(), digest_size=6).digest()
     return 0.5 + int.from_bytes(digest, "big") / 2**48
 
@@ -83,9 +83,10 @@ def _stand_in(name: str) -> float:
 class Evaluator:
     """A recursive-descent evaluator for one answer's tokens; nesting is limited by `MAX_DEPTH`.
 
-    After `run`: the `result`, the `names` in it, those under a root, whether there was a decimal fraction,
-    the largest intermediate magnitude, and the number of bits (`num_bits`) and the root degree (`degree`) of
-    the value.
+    After `run`, `result` is the value or None. `names` are the letters read, and `rooted` are the letters
+    under a root or in a logarithm. `is_decimal` tells whether there was a decimal fraction, and `scale` is
+    the largest intermediate magnitude. `num_bits` sums the sizes of all intermediate values, `degree` is the
+    product of the root degrees, and `is_algebraic` tells whether all operations were algebraic.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Evaluator:
         self._in_function = 0
 
     def run(self) -> Evaluator:
-        """Evaluate; `result` stays None if there is no value."""
+        """Evaluate the tokens and return the evaluator; `result` remains None if there is no value."""
         try:
             number = self.expression(0)
         except (NoValueError, ZeroDivisionError, ValueError, OverflowError, RecursionError):
@@ -117,7 +118,10 @@ class Evaluator:
         return self
 
     def expression(self, depth: int) -> Amount:
-        """Parse a sum with an optional leading sign."""
+        """Parse and evaluate a sum with an optional leading sign, at nesting depth `depth`.
+
+        Raises `NoValueError` beyond the depth `MAX_DEPTH` and for tokens without a value.
+        """
         if depth > MAX_DEPTH:
             raise NoValueError
         sign = self._take_sign()
@@ -166,7 +170,7 @@ class Evaluator:
                 return base
 
     def _num_marks(self) -> int:
-        """Return the number of exclamation marks: two are a double factorial, more are ambiguous."""
+        """Consume exclamation marks, and return 1 for a factorial or 2 for a double factorial."""
         start = self.position
         while self._peek() == "!":
             self.position += 1
@@ -175,7 +179,7 @@ class Evaluator:
         return self.position - start
 
     def _degrees(self, number: Amount) -> Amount:
-        """Return an angle: in radians within a function, else its number of degrees."""
+        """Convert degrees to radians in a function's argument; elsewhere return the number unchanged."""
         if not self._in_function:
             return number
         self.is_algebraic = False
@@ -198,7 +202,7 @@ class Evaluator:
             self.position -= 1
             number = self._bracketed(depth, token)
             if token == "{" and (not is_first or self._starts_factor()):
-                raise NoValueError  # {4}{2} shows as 42
+                raise NoValueError  # {4}{2} is displayed as 42
             return number
         if token == r"\frac":
             upper = self._group(depth)
@@ -216,7 +220,7 @@ class Evaluator:
             raise NoValueError
         self.is_decimal |= "." in token
         number = Fraction(token)
-        if self._peek() == r"\frac":  # a mixed number, if the fraction is a proper one
+        if self._peek() == r"\frac":  # a mixed number if the fraction is proper
             start = self.position
             part = self._base(depth + 1, is_first=True)
             digits = [t for t in self.tokens[start + 1 : self.position] if t not in "{}"]
@@ -248,7 +252,10 @@ class Evaluator:
         return _stand_in(name) if self.points is None else self.points[name]
 
     def _is_factor(self, name: str) -> bool:
-        """Return whether a letter before a bracket multiplies a sum in it, as in `n(n+1)`."""
+        """Return whether the letter `name` is a factor of the bracket after it, as in `n(n+1)`.
+
+        That requires a sum in the bracket, and a letter that does not usually denote a function.
+        """
         rest = self.tokens[self.position : self.position + 8]
         inner = rest[1 : rest.index(")")] if ")" in rest else rest[1:]
         return name not in _CALLED and not {"+", "-"}.isdisjoint(inner[1:])
@@ -283,7 +290,7 @@ class Evaluator:
         return self._noted(number if exponent is None else self.field.power(number, exponent))
 
     def _argument(self, depth: int) -> Amount:
-        r"""Return a function's argument: a bracket, or the factors up to the next sign or function."""
+        r"""Parse a function's argument: a bracket, or the factors up to the next sign or function."""
         if self._peek() in ("(", "{"):
             argument = self._bracketed(depth, self._peek())
             if self._peek() in ("^", "!", "("):
@@ -316,7 +323,7 @@ class Evaluator:
         return self._noted(Fraction(comb(int(upper), int(lower))))
 
     def _group(self, depth: int, *, is_exponent: bool = False, takes_numbers: bool = False) -> Amount:
-        r"""Return an argument in braces; also in parentheses, `\sqrt(3)`, or of one token, `\frac\pi 2`."""
+        r"""Parse an argument: in braces, in parentheses as in `\sqrt(3)`, or one token as in `\frac\pi 2`."""
         token = self._peek()
         if token in ("{", "("):
             return self._bracketed(depth, token)

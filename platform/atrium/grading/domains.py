@@ -1,12 +1,12 @@
 r"""Sets of real numbers, in every common notation, as conditions on one variable.
 
-Intervals and their unions, inequalities and chains of them, solved if they are linear, `x \ne 1`, `|x-2| <
-3`, differences such as `\mathbb{R} \setminus \{0\}`, set builders `\{x : x > 2\}`, and all of these joined by
-"and", "or" or a comma. A comma between conditions means "and", unless no number satisfies them all: `x<1,
-x>3` are two rays.
+Supported notations: intervals and their unions; inequalities and chains of inequalities, which are solved if
+they are linear; `x \ne 1`; `|x-2| < 3`; differences such as `\mathbb{R} \setminus \{0\}`; set builders such
+as `\{x : x > 2\}`; and all of these joined by "and", "or" or a comma. A comma between conditions means "and",
+unless no number satisfies all conditions: `x<1, x>3` are two rays.
 
-Two sets are equal if they contain the same end points and the same gaps between them. The caller's `Leaf`
-decides which end points are equal; without its answer there is none here.
+Two sets are equal if they contain the same end points and the same gaps between end points. The caller's
+`Leaf` decides whether two end points are equal; if it cannot decide, the comparison of the sets returns None.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """A set of real numbers, with the name of its variable, if any."""
+    """A set of real numbers; `variable` is the name of its variable, empty if the notation has none."""
 
     node: Node
     variable: Tokens
     is_shown: bool
-    """Whether it is certainly a set of numbers, unlike `(1,2)`, which may be a point."""
+    """Whether the notation always denotes a set of numbers; `(1,2)` may also be a point."""
 
     @property
     def ends(self) -> tuple[Tokens, ...]:
-        """Return the finite end points, as they are written."""
+        """The tokens of each finite end point, without repetitions."""
         return tuple(end for end in dict.fromkeys(_ends(self.node)) if end not in (_LOWEST, _HIGHEST))
 
 
@@ -71,7 +71,7 @@ _ALL, _NONE = Node("and"), Node("or")
 def domain(tokens: Tokens, *, reads_points: bool = False) -> Domain | None:
     """Return the set of real numbers that an answer denotes, or None if it denotes something else.
 
-    `(1,2), (3,4)` are two points, or with `reads_points` two intervals.
+    With `reads_points`, `(1,2), (3,4)` are two intervals instead of two points.
     """
     head = split(tokens, SUCH_THAT)[0] if r"\in" in tokens else ()
     if r"\in" in head and tokens[len(head) : len(head) + 1] and tokens[0] != r"\{":
@@ -87,7 +87,7 @@ def domain(tokens: Tokens, *, reads_points: bool = False) -> Domain | None:
 
 
 def same_domain(wanted: Domain, given: Domain, leaf: Leaf) -> bool | None:
-    """Return whether two domains are the same set; None if that is uncertain."""
+    """Return whether two domains are the same set; None if that cannot be decided."""
     if wanted.variable and given.variable and wanted.variable != given.variable:
         return None if any(_names(end) for end in (*wanted.ends, *given.ends)) else False
     places: dict[Tokens, int] = {}
@@ -134,7 +134,7 @@ def _ends(node: Node) -> Iterator[Tokens]:
 
 
 def _members(node: Node, positions: range, ranks: dict[Tokens, int]) -> frozenset[int]:
-    """Return the positions, end points and gaps, that satisfy a condition."""
+    """Return the positions that satisfy a condition: odd ones are end points, even ones the gaps between."""
     parts = [_members(part, positions, ranks) for part in node.parts]
     match node.kind:
         case "or":
@@ -157,7 +157,11 @@ def _members(node: Node, positions: range, ranks: dict[Tokens, int]) -> frozense
 
 
 def _same_pieces(wanted: Node, given: Node, places: dict[Tokens, int]) -> bool | None:
-    """Return whether conditions on end points with letters, whose order is unknown, have one form."""
+    """Return True if two conditions combine the same relations to the same end points, else None.
+
+    `places` has the same number for equal end points. A difference decides nothing, because the order of end
+    points with letters is unknown.
+    """
 
     def form(node: Node) -> object:
         end = places.get(node.end, node.end)
@@ -171,7 +175,10 @@ def _same_pieces(wanted: Node, given: Node, places: dict[Tokens, int]) -> bool |
 
 
 def _simplified(node: Node) -> Node:
-    """Return the condition without bounds at infinity."""
+    """Replace each bound at infinity by the condition that is always true or never true.
+
+    Conditions that are always true are then dropped from conjunctions.
+    """
     if node.end in (_LOWEST, _HIGHEST):
         return _ALL if (node.end == _LOWEST) == (node.kind in (">", r"\geq")) else _NONE
     parts = tuple(map(_simplified, node.parts))
@@ -188,7 +195,7 @@ class _Reader:
         self.reads_points = reads_points
 
     def condition(self, tokens: Tokens) -> Node | None:
-        """Parse relations joined by conjunctions as a condition."""
+        """Parse relations joined by "and", "or" or commas; None for other tokens."""
         if RELATIONS.isdisjoint(tokens):
             return None
         several = split(tokens, _OR)
@@ -261,7 +268,7 @@ class _Reader:
         return _joined("and", [_around(shift, order, end) for order, end in bounds])
 
     def set_of_numbers(self, tokens: Tokens) -> Node | None:
-        """Parse a set: intervals, points, all real numbers, set builders, and operations on them."""
+        """Parse intervals, points, the real numbers, set builders, and operations on sets; else None."""
         for separators, kind in ((_UNIONS, "or"), (_INTERSECTIONS, "and"), (_AND, "or")):
             parts = split(tokens, separators)
             if separators is _AND and not all(map(self._is_interval, parts)):
@@ -283,7 +290,7 @@ class _Reader:
         return self._bracketed(tokens) if enclosed(tokens) else None
 
     def _is_interval(self, tokens: Tokens) -> bool:
-        """Return whether it is an interval, or, like `(1,2)`, may be one since the other answer is a set."""
+        """Return whether the tokens are an interval; `(1,2)` counts as one only with `reads_points`."""
         is_enclosed = enclosed(tokens) and tokens[0] in ("(", "[") and len(split(tokens[1:-1], _AND)) == 2
         is_shown = tokens[0] == "[" or tokens[-1] == "]" or r"\infty" in tokens
         return is_enclosed and (is_shown or self.reads_points)
@@ -333,7 +340,7 @@ def _points(tokens: Tokens) -> Node | None:
 
 
 def _around(shift: Tokens, order: str, end: Tokens) -> Node:
-    """Return the condition that the distance from the shift's opposite is below, or above, a bound."""
+    """Return the condition on x that is equivalent to `|x + shift| ORDER end`, such as `|x-2| < 3`."""
     middle = ("-", "(", *shift, ")") if shift else ("0",)
     upper = Node(order, end=(*middle, "+", "(", *end, ")"))
     lower = Node(REVERSED[order], end=(*middle, "-", "(", *end, ")"))
@@ -349,7 +356,10 @@ def _is_name(tokens: Tokens) -> bool:
 
 
 def _variable(tokens: Tokens) -> tuple[Tokens, Tokens]:
-    """Return the variable on one side of an inequality, and the term added to it, as in `|x-2|`."""
+    """Split a side of an inequality, such as `|x-2|`, into the variable `x` and the added term `-2`.
+
+    The term is empty for `x` and `|x|`. Both parts are empty for any other side.
+    """
     if _is_name(tokens):
         return tokens, ()
     if len(tokens) < 3 or tokens[0] != "|" or tokens[-1] != "|":

@@ -1,18 +1,18 @@
 r"""Equivalence of an answer and the reference answer, decided from the two texts.
 
-Two stages. `settle` decides cheap cases: equal canonical texts, words, rational numbers, different values,
-sets of numbers, and lists of these. It also refuses answers that name more than one value (`41=42`, `42
-\approx 41`, `x=41, x=42`), some of which math-verify accepts. `verify` is the second stage: it decides
-expressions by `identity`, and passes only expressions that cannot be parsed there to math-verify
-(`symbolic`). It may never terminate and is called in a worker process only. Nothing is extracted from
-completions here.
+The comparison has two stages. `settle` decides cheap cases: equal canonical texts, words, rational numbers,
+different values, sets of numbers, and lists of these. It also refuses answers that name more than one value
+(`41=42`, `42 \approx 41`, `x=41, x=42`), some of which math-verify accepts. `verify` is the second stage: it
+decides expressions by `identity`, and passes only expressions that `identity` cannot parse to math-verify
+(`symbolic`). `verify` may never terminate, so only worker processes call it. Another module, `extraction`,
+extracts answers from completions.
 
 Percentages: `50\%` equals 0.5, and also 50, because reference answers to "what percent" are bare numbers.
-This does not hold between -1 and 1, where a bare number may be a share: `1\%` is not 1.
+Bare numbers between -1 and 1 are excluded, since they may be shares: `1\%` is not 1.
 
-Differs from math-verify: the first stage and `identity`; lists are matched element by element before they are
-matched as a whole; units are dropped here (`units`), not there, where a word list also drops variables and
-changed values.
+This module differs from math-verify in three points. The first stage and `identity` are added. Lists are
+compared element by element before they are compared as a whole. Units are removed by `units`, since the word
+list of math-verify also removes variables and changes values.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ from atrium.grading.vectors import beside
 
 _MAX_PAIRS = 400
 _MAX_PARSED_DEPTH = 8
-_SLOW_BRACKETS = frozenset("()[]")  # nested in one another, math-verify takes twice as long
+_SLOW_BRACKETS = frozenset("()[]")  # each level of nesting doubles the time of math-verify
 
 _DIFFERENT = ({"{}", "()"}, {"{}", "(]"}, {"{}", "[)"})  # a set is neither a point nor an interval
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Whether the answer equals the reference answer, the reason, and a partial score, if any."""
+    """A comparison's result: whether the answers are equal, the reason, and a partial score, if any."""
 
     is_equal: bool
     reason: str
@@ -80,10 +80,10 @@ _SAME_VALUE, _OTHER_VALUE = Finding(True, "same value"), Finding(False, "other v
 
 
 def settle(gold: str, answer: str, *, tolerance: Tolerance = EXACT) -> Finding | None:
-    """Decide without math-verify, or return None if only math-verify can decide.
+    """Compare an answer with the reference answer `gold` in cheap cases; None if `verify` has to decide.
 
-    Numbers are equal within the tolerance; by default exactly, decimals to six places. Texts of more than
-    `MAX_ANSWER_CHARS` characters are equal only if they are identical.
+    Numbers are compared within the tolerance; by default exactly, and decimals to six places. Texts of more
+    than `MAX_ANSWER_CHARS` characters are equal only if they are identical.
     """
     if len(answer) > MAX_ANSWER_CHARS or len(gold) > MAX_ANSWER_CHARS:
         return Finding(answer == gold, "too long for an answer, compared as text")
@@ -94,7 +94,7 @@ def settle(gold: str, answer: str, *, tolerance: Tolerance = EXACT) -> Finding |
     if not is_denied and (wanted.text == given.text or _same_assignments(wanted, given)):
         return Finding(bool(wanted.tokens), "same text")
     is_plain = not (given.has_change or given.has_stray_digits or tolerance)
-    if is_plain and wanted.text.isdecimal() and given.text.isdecimal():  # as most answers are
+    if is_plain and wanted.text.isdecimal() and given.text.isdecimal():  # the usual case
         return _SAME_VALUE if int(wanted.text) == int(given.text) else _OTHER_VALUE
     if not given.tokens:
         return Finding(False, "nothing but spacing and punctuation")
@@ -113,14 +113,14 @@ def settle(gold: str, answer: str, *, tolerance: Tolerance = EXACT) -> Finding |
     if conditions is not None and not _fit(wanted.tokens, given.tokens, conditions, leaf):
         return Finding(False, "other conditions")
     is_equal = _compare(main_value(wanted.tokens), main_value(given.tokens), leaf)
-    # A family may be written in another way.
+    # The same family of values can have another notation, so a difference is not final.
     if is_equal is None or (conditions is not None and not is_equal):
         return None
     return _SAME_VALUE if is_equal else _OTHER_VALUE
 
 
 def verify(gold: str, answer: str) -> Finding:
-    """Decide with math-verify, with no limit on time and memory: only for a worker process."""
+    """Compare an answer with `gold` without limits on time or memory; only worker processes call this."""
     wanted, given = _without_choices(read(gold), read(beside(gold, answer)))
     wanted, given, conditions = _without_conditions(wanted, given)
     tokens = without_labels(main_value(wanted.tokens), main_value(given.tokens))
@@ -156,7 +156,7 @@ def _verify(wanted: Tokens, given: Tokens) -> Finding:
 
 
 def _compare_choices(wanted: Form, given: Form) -> Finding | None:
-    """Compare the letters of two choices, if the reference answer is one."""
+    """Compare the letters of two multiple-choice answers; None if the letters do not decide."""
     if wanted.words is not None and wanted.words in CHOICES:
         chosen = choice(given.tokens)
         return Finding(chosen[0] == wanted.words, "the letter of the choice") if chosen else None
@@ -173,7 +173,7 @@ def _compare_choices(wanted: Form, given: Form) -> Finding | None:
 
 
 def _without_choices(wanted: Form, given: Form) -> tuple[Form, Form]:
-    """Return the values of choices."""
+    """Replace a choice that includes its value by the value alone: `(B) 12` by `12`."""
     chosen = choice(given.tokens)
     by_gold = choice(wanted.tokens)
     if chosen and chosen[1] and (by_gold or not any(chosen[0] in token for token in wanted.tokens)):
@@ -184,7 +184,7 @@ def _without_choices(wanted: Form, given: Form) -> tuple[Form, Form]:
 
 
 def _without_conditions(wanted: Form, given: Form) -> tuple[Form, Form, Conditions | None]:
-    """Return the values without their conditions, and the conditions; None if neither answer has any."""
+    """Separate both values from their conditions; the conditions are None if neither answer has any."""
     if wanted.words is not None or given.words is not None:
         return wanted, given, None
     by_gold, by_answer = qualified(wanted.tokens), qualified(given.tokens)
@@ -199,7 +199,7 @@ def _fit(wanted: Tokens, given: Tokens, conditions: Conditions, leaf: Leaf) -> b
 
 
 def _compare_families(wanted: Tokens, given: Tokens, letters: tuple[str, str]) -> bool | None:
-    """Compare values with a letter that stands for all integers; None if there is no such letter."""
+    """Compare families of values such as `3k`, whose `letters` stand for all integers; None if undecided."""
     if _compare(wanted, given, _compare_values_precisely):
         return True
     if wanted[:2] == given[:2] and wanted[1:2] == (r"\neq",):
@@ -213,7 +213,7 @@ def _compare_families(wanted: Tokens, given: Tokens, letters: tuple[str, str]) -
 
 
 def _same_assignments(wanted: Form, given: Form) -> bool:
-    """Return whether both read `p=5,q=2,p=7,q=2`, regardless of their separators."""
+    """Return whether the texts are the same list of equations, such as `p=5,q=2` and `p=5;q=2`."""
     if "=" not in wanted.tokens:
         return False
     return wanted.text.replace(";", ",") == given.text.replace(";", ",")
@@ -234,16 +234,16 @@ def _compare_words(wanted: Form, given: Form) -> Finding | None:
 
 
 def _spelled(form: Form) -> str:
-    r"""Return the text in lower case, without markup for words; `\text{May 3}` becomes `May 3`."""
+    r"""Return the text in lower case, without spaces and markup for words: `may3` for `\text{May 3}`."""
     return (
         "".join(content(token) if is_text(token) else token for token in form.tokens).replace(" ", "").lower()
     )
 
 
 def _compare(wanted: Tokens, given: Tokens, leaf: Leaf) -> bool | None:
-    """Compare sets of numbers, lists, sets and tuples by their elements, anything else by `leaf`.
+    """Return whether two answers are equal; None if neither their structure nor `leaf` decides.
 
-    True and False are as certain as `leaf` is; None means that the structure is not decisive.
+    Lists, sets and tuples are compared element by element, and single values by `leaf`.
     """
     is_equal = _compare_domains(wanted, given, leaf)
     if is_equal is not None:
@@ -270,7 +270,7 @@ def _compare(wanted: Tokens, given: Tokens, leaf: Leaf) -> bool | None:
 
 
 def _without_braces_of_one(wanted: Tokens, given: Tokens) -> tuple[Tokens, Tokens]:
-    """Return both, with a set of one element replaced by that element if the other is no set."""
+    """Replace a set of one element by the element if the other answer is not a set."""
     sides = (wanted, given)
     is_set = [side[:1] == (r"\{",) and enclosed(side) for side in sides]
     if is_set[0] == is_set[1]:
@@ -293,7 +293,7 @@ def _compare_domains(wanted: Tokens, given: Tokens, leaf: Leaf) -> bool | None:
 
 
 def _are_read_backwards(wanted: Tokens, given: Tokens, leaf: Leaf) -> bool:
-    r"""Return whether they are `a \neq b` and `b \neq a`, which math-verify considers different."""
+    r"""Return whether the answers are `a \neq b` and `b \neq a`, which math-verify considers different."""
     if r"\neq" not in wanted or r"\neq" not in given:
         return False
     first, second = (split(side, frozenset((r"\neq",))) for side in (wanted, given))
@@ -357,7 +357,7 @@ def _compare_unordered(wanted: Sequence[Tokens], given: Sequence[Tokens], leaf: 
                 break
         else:
             if len(wanted) == len(given) and is_certain and not any(result is None for result in results):
-                return False  # an element that equals no remaining one on the other side
+                return False  # no remaining element of the other list equals this element
             is_certain = False
     if not is_certain or unused:
         return None
@@ -365,7 +365,7 @@ def _compare_unordered(wanted: Sequence[Tokens], given: Sequence[Tokens], leaf: 
 
 
 def _compare_values(wanted: Tokens, given: Tokens, *, tolerance: Tolerance = EXACT) -> bool | None:
-    """Compare two single values by arithmetic; None if that is not decisive."""
+    """Compare two single values by arithmetic; None if arithmetic does not decide."""
     wanted, given = without_base(wanted), without_base(given)
     wanted_percent, given_percent = wanted[-1:] == PERCENT, given[-1:] == PERCENT
     a = evaluate(wanted[:-1] if wanted_percent else wanted)
@@ -384,7 +384,7 @@ def _compare_values(wanted: Tokens, given: Tokens, *, tolerance: Tolerance = EXA
 
 
 def _compare_values_precisely(wanted: Tokens, given: Tokens) -> bool | None:
-    """Compare two single values as `_compare_values` does, and then by `identity`."""
+    """Compare two single values by arithmetic, and by `identity` if arithmetic does not decide."""
     is_equal = _compare_values(wanted, given)
     wanted_percent, given_percent = wanted[-1:] == PERCENT, given[-1:] == PERCENT
     if is_equal is not None or wanted_percent != given_percent:

@@ -1,7 +1,7 @@
 r"""Extraction of a completion's answer: the last cluster of balanced `\boxed{}` after the reasoning.
 
-Nothing is judged here; `equivalence` interprets the boxed text. One pass without recursion, so the time is
-linear in the text, even with nested or unclosed boxes.
+This module does not judge answers; `equivalence` interprets the boxed text. The text is parsed in one pass
+without recursion, so the time is linear in its length, even with nested or unclosed boxes.
 
 **Reasoning.** Text before the last `</think>` is reasoning, and so is text after an unclosed `<think>`. With
 `thinking`, a completion without `</think>` has no answer. Without `thinking`, no `</think>` is required and
@@ -11,15 +11,15 @@ an answer in it never counts.
 **Cluster.** Boxes belong to one cluster, and form one list of answers, if the text between two neighbors is
 
 - only spacing, math delimiters and punctuation: `\boxed{1}, \boxed{2}`;
-- a few words that end in "and" or "or" and hold no end of a sentence: `\boxed{1} for part (a) and \boxed{2}`;
+- a few words of one sentence that end in "and" or "or": `\boxed{1} for part (a) and \boxed{2}`;
 - one of these with a label before the next box: `x = \boxed{1}, y = \boxed{2}`;
 - a sign or words for an approximation before a box with a decimal: `\boxed{\frac13} \approx \boxed{0.333}`.
 
-Two contradicting neighbors are therefore a list of two, which equals no single number. Boxes further apart
-are separate attempts, of which the last counts. If the last box is never closed, the completion was cut off
-and has no answer. Braces around a number, a letter or a command may be missing: `\boxed 5`.
+Two contradicting neighbors therefore form a list of two, which equals no single number. Boxes further apart
+are separate attempts, and only the last attempt counts. If the last box is never closed, the completion was
+truncated and has no answer. Braces around a number, a letter or a command may be missing: `\boxed 5`.
 
-Other settings take the last number of the text, or the text after words such as `Answer:`.
+Other functions extract the last number of the text, or the text after words such as `Answer:`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import NamedTuple
 from atrium.base.records import REASONING_MARKERS
 
 ANSWER = "{answer}"
-"""Placeholder for the answer in the words around it."""
+"""Placeholder for the answer in the `place` of `answer_after`."""
 _MAX_JOINT_CHARS = 50
 
 # A box command (its backslash possibly doubled by escaping) with its opening brace; any other escaped
@@ -79,15 +79,16 @@ def answer_text(text: str, *, thinking: bool) -> str | None:
 def extract_answer(text: str, *, thinking: bool) -> str | None:
     r"""Return the content of the last cluster of balanced boxes, or None if there is no answer.
 
-    Boxes of one cluster are joined by `", "`, without empty and repeated ones. A box inside another belongs
-    to the outer one. None: no balanced box, or only white space in the last cluster.
+    The contents of a cluster's boxes are joined by `", "`, or by `\approx` before an approximation; empty and
+    repeated boxes are dropped. A nested box is part of the outer box's content. There is no answer if no box
+    is balanced, if the last cluster holds only white space, or if the reasoning never ended.
     """
     visible = answer_text(text, thinking=thinking)
     return None if visible is None else last_box(visible)
 
 
 def last_box(visible: str) -> str | None:
-    """Return the same as `extract_answer`, for a text without reasoning."""
+    """Return the content of the last cluster of boxes in a text without reasoning, or None."""
     boxes = _outermost_boxes(visible, _BRACES) or _outermost_boxes(visible, _ALL_BRACES)
     if not boxes:
         return None
@@ -107,7 +108,7 @@ def last_box(visible: str) -> str | None:
 
 
 def last_number(visible: str) -> str | None:
-    """Return the last number of a text, such as -1,234.5. A minus after a value is an operation."""
+    """Return the last number of a text, such as -1,234.5; a minus sign after a value is not part of it."""
     numbers = _NUMBER.findall(visible)
     return str(numbers[-1]).replace(" ", "") if numbers else None
 
@@ -115,8 +116,8 @@ def last_number(visible: str) -> str | None:
 def answer_after(visible: str, place: str) -> str | None:
     """Return the text at {answer} in the last match of `place`, in a text without reasoning.
 
-    An answer ends with its line, or before the text that follows {answer} in `place`. Case, white space and
-    emphasis around the answer are ignored.
+    The answer extends to the end of its line, or to the text that follows {answer} in `place`. Case, white
+    space and emphasis around the answer are ignored. None if there is no match or no answer.
     """
     before, _, after = place.partition(ANSWER)
     words = map(re.escape, re.findall(r"\w+|[^\w\s]", before))
@@ -137,7 +138,7 @@ class _Box(NamedTuple):
 
 
 def _outermost_boxes(text: str, braces: re.Pattern[str]) -> list[_Box]:
-    """Return the boxes without inner ones; none if the last one is never closed."""
+    """Return the outermost boxes; empty if the last box is never closed."""
     first = _FIRST_BOX.search(text)
     if first is None:
         return []
@@ -162,7 +163,7 @@ def _outermost_boxes(text: str, braces: re.Pattern[str]) -> list[_Box]:
 
 
 def _with_unbraced(text: str, start: int, boxes: list[_Box]) -> list[_Box]:
-    """Return the boxes and those without braces between them, in order."""
+    r"""Return all boxes in order: `boxes`, and the boxes without braces between them, such as `\boxed 5`."""
     merged: list[_Box] = []
     rest = iter([*boxes, _Box(len(text) + 1, "", len(text) + 1)])
     following = next(rest)
@@ -176,7 +177,7 @@ def _with_unbraced(text: str, start: int, boxes: list[_Box]) -> list[_Box]:
 
 
 def _joint(text: str, first: _Box, second: _Box) -> str | None:
-    """Return the text that joins two neighbors of one cluster, or None for separate attempts."""
+    """Return the text that joins two adjacent boxes of one cluster, or None if they are separate attempts."""
     between = text[first.end : second.start]
     if len(between) > 2 * _MAX_JOINT_CHARS:
         return None

@@ -1,11 +1,11 @@
-r"""Number types for evaluating expressions: exact rationals, and inexact numbers beyond them.
+r"""Arithmetic for evaluating expressions: exact for rationals, and inexact for all other numbers.
 
-`Field` turns a number that is not a rational of moderate size into a float: fast, and sufficient to tell most
-numbers apart. `Precise` turns it into an mpmath number of any precision: a second opinion on numbers that
-floats cannot tell apart. Both treat real powers and roots in the same way:
+`Field` and `Precise` represent rationals of moderate size exactly. `Field` represents all other numbers by
+floats, which are fast and distinguish most numbers. `Precise` represents them by mpmath numbers of any
+precision, for numbers that floats cannot distinguish. Both classes treat real powers and roots the same way:
 
-- an odd root of a negative number is negative; a fractional power of one has no value;
-- an even root of a negative constant is imaginary; it has no value if a letter takes part.
+- an odd root of a negative number is negative; a fractional power of a negative number has no value;
+- the square root of a negative constant is imaginary; other even roots of negative numbers have no value.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Amount = Any
 
 _MAX_EXPONENT = 10**12
 MAX_EXACT = 20_000
-"""Largest number whose factorials and binomials are computed exactly."""
+"""Largest number for which factorials and binomial coefficients are computed exactly."""
 _REAL_FUNCTIONS = {
     **{name: name[1:] for name in (r"\sin", r"\cos", r"\tan", r"\sinh", r"\cosh", r"\tanh")},
     r"\ln": "log",
@@ -37,10 +37,10 @@ FUNCTIONS = frozenset((*_REAL_FUNCTIONS, *_RECIPROCALS, r"\exp", r"\cis", r"\log
 
 
 class Field:
-    """Exact rationals up to `max_bits`, floats beyond, and infinity beyond floats.
+    """Arithmetic with exact rationals of at most `max_bits` bits, and floats for all other numbers.
 
-    A subclass has other inexact numbers. `library` provides the functions of inexact real numbers: `math`, or
-    mpmath's context.
+    Numbers beyond the range of floats are infinite. `library` provides the functions of inexact real numbers:
+    the module `math` here, and an mpmath context in the subclass `Precise`.
     """
 
     max_bits = MAX_BITS
@@ -50,7 +50,7 @@ class Field:
     library: Any = math
 
     def inexact(self, number: Number) -> Amount:
-        """Return a fraction as an inexact number; other numbers unchanged."""
+        """Convert a fraction to an inexact number; return any other number unchanged."""
         return float(number) if isinstance(number, Fraction) else number
 
     def exp(self, number: Amount) -> Amount:
@@ -58,22 +58,22 @@ class Field:
         return cmath.exp(number) if isinstance(number, complex) else math.exp(number)
 
     def magnitude(self, number: Amount) -> Amount:
-        """Return the absolute value, in a form that can be compared."""
+        """Return the absolute value as a float; infinity if it exceeds the range of floats."""
         try:
             return abs(complex(number))
         except OverflowError:
             return math.inf
 
     def size(self, number: Amount) -> int:
-        """Return the number of bits in the number's notation; 0 if it is never needed."""
+        """Return the size of a number in bits; 0 here, since only `Precise` needs it."""
         return 0
 
     def is_complex(self, number: Amount) -> bool:
-        """Return whether it has an imaginary part."""
+        """Return whether the number is of a complex type."""
         return isinstance(number, complex)
 
     def reduced(self, number: Number) -> Amount:
-        """Return the number, made inexact if it is a rational with too many bits."""
+        """Convert a rational with more than `max_bits` bits to an inexact number; return others unchanged."""
         if isinstance(number, Fraction):
             bits = max(number.numerator.bit_length(), number.denominator.bit_length())
             if bits > self.max_bits:
@@ -93,7 +93,10 @@ class Field:
         return first / second
 
     def power(self, base: Amount, exponent: Amount) -> Amount:
-        """Return the power, exact if it is a rational of moderate size."""
+        """Return the power, exact if it is a rational of at most about `max_bits` bits.
+
+        Raises `NoValueError` for a fractional power of a negative or complex number.
+        """
         is_whole = isinstance(exponent, Fraction) and exponent.denominator == 1
         if is_whole and isinstance(base, Fraction):
             num_bits = max(base.numerator.bit_length(), base.denominator.bit_length())
@@ -113,7 +116,7 @@ class Field:
         return self.real_power(self.inexact(base), self.inexact(exponent))
 
     def whole_power(self, base: Amount, exponent: int) -> Amount:
-        """Return a power of an inexact number."""
+        """Return an integer power of an inexact number, which may be negative or complex."""
         return base**exponent if isinstance(base, complex) else self.real_power(base, exponent)
 
     def real_power(self, base: Amount, exponent: Amount) -> Amount:
@@ -124,13 +127,16 @@ class Field:
             return self.overflow(base, exponent)
 
     def overflow(self, base: Amount, exponent: Amount) -> Amount:
-        """Return the value of a power that cannot be computed: infinity, if it tends to that."""
+        """Return infinity if the base exceeds 1 and the exponent is positive; else raise `NoValueError`."""
         if base > 1 and exponent > 0:
             return math.inf
         raise NoValueError
 
     def root(self, radicand: Amount, index: Amount, *, is_constant: bool) -> Amount:
-        """Return the real root, imaginary for an even root of a negative constant; exact for squares."""
+        """Return the real root, or the imaginary square root of a negative constant.
+
+        Square roots of rational squares are exact. Raises `NoValueError` if there is no such root.
+        """
         if not isinstance(index, Fraction) or index.denominator != 1 or not 2 <= index <= 10_000:
             raise NoValueError
         if self.is_complex(radicand):
@@ -149,11 +155,14 @@ class Field:
         return self.positive_root(self.inexact(radicand), int(index))
 
     def positive_root(self, radicand: Amount, index: int) -> Amount:
-        """Return the root of a non-negative inexact number."""
+        """Return the real root of a nonnegative inexact number."""
         return radicand ** (1 / index)
 
     def factorial(self, number: Amount, *, step: int = 1) -> Amount:
-        """Return the factorial of a natural number, or with a step of 2 the double factorial."""
+        """Return the factorial of a natural number, or its double factorial if `step` is 2.
+
+        Raises `NoValueError` for any other number.
+        """
         if not isinstance(number, Fraction) or number.denominator != 1 or number < 0:
             raise NoValueError
         if number <= min(MAX_EXACT, self.max_bits // 8):
@@ -162,11 +171,14 @@ class Field:
         return self.huge_factorial(int(number), step)
 
     def huge_factorial(self, number: int, step: int) -> Amount:
-        """Return the factorial of a natural number that is too large for an exact one."""
+        """Return the value for a factorial that is too large to compute exactly: infinity here."""
         return math.inf
 
     def function(self, name: str, argument: Amount) -> Amount:
-        """Return the value of a function; only the exponential has values outside the real numbers."""
+        r"""Return the value of a function of a real number; `\exp` and `\cis` also accept complex numbers.
+
+        Raises `NoValueError` outside the function's real domain.
+        """
         if name == r"\cis":
             return self.exp(self.i * self.inexact(argument))
         if name == r"\exp":
@@ -187,7 +199,7 @@ class Field:
 
 
 class Precise(Field):
-    """mpmath numbers with `bits` bits and practically unlimited exponents."""
+    """Arithmetic with exact rationals, and mpmath numbers of `bits` bits and almost unlimited exponents."""
 
     max_bits = 2**18
 
@@ -200,13 +212,13 @@ class Precise(Field):
         self.i = self.library.mpc(0, 1)
 
     def inexact(self, number: Amount) -> Amount:
-        """Return an mpmath number."""
+        """Convert a fraction to an mpmath number; return any other number unchanged."""
         if isinstance(number, Fraction):
             return self.library.mpf(number.numerator) / number.denominator
         return number
 
     def add(self, first: Amount, second: Amount) -> Amount:
-        """Return the sum; fractions are converted because mpmath does not support them."""
+        """Return the sum, exact for two fractions; a fraction beside another number is converted first."""
         return first + second if type(first) is type(second) else self.inexact(first) + self.inexact(second)
 
     def multiply(self, first: Amount, second: Amount) -> Amount:
@@ -218,7 +230,7 @@ class Precise(Field):
         return first / second if type(first) is type(second) else self.inexact(first) / self.inexact(second)
 
     def exp(self, number: Amount) -> Amount:
-        """Return the exponential."""
+        """Return the exponential; raise `NoValueError` for numbers of more than 1e12 in magnitude."""
         if self.magnitude(number) > _MAX_EXPONENT:
             raise NoValueError
         return self.library.exp(number)
@@ -228,31 +240,31 @@ class Precise(Field):
         return abs(self.inexact(number))
 
     def size(self, number: Amount) -> int:
-        """Return the bits of a fraction, or the exponent of an inexact number."""
+        """Return the number of bits of a fraction, or the absolute binary exponent of an inexact number."""
         if isinstance(number, Fraction):
             return number.numerator.bit_length() + number.denominator.bit_length()
         return abs(int(self.library.mag(number))) if number and self.library.isfinite(number) else 1
 
     def is_complex(self, number: Amount) -> bool:
-        """Return whether it has an imaginary part."""
+        """Return whether the number is of mpmath's complex type."""
         return isinstance(number, self.library.mpc)
 
     def real_power(self, base: Amount, exponent: Amount) -> Amount:
-        """Return the power."""
+        """Return a power of a positive inexact number."""
         return base**exponent
 
     whole_power = real_power
 
     def overflow(self, base: Amount, exponent: Amount) -> Amount:
-        """Raise an error: no infinity represents it."""
+        """Raise `NoValueError`: unlike floats, these numbers do not represent large powers by infinity."""
         raise NoValueError
 
     def positive_root(self, radicand: Amount, index: int) -> Amount:
-        """Return the root."""
+        """Return the real root of a nonnegative inexact number."""
         return self.library.root(radicand, index)
 
     def huge_factorial(self, number: int, step: int) -> Amount:
-        """Return the factorial as an inexact number."""
+        """Return a factorial that is too large to compute exactly, as an inexact number."""
         if number > _MAX_EXPONENT:
             raise NoValueError
         return (self.library.fac if step == 1 else self.library.fac2)(self.library.mpf(number))
@@ -263,5 +275,5 @@ FLOATS = Field()
 
 @lru_cache(maxsize=32)
 def precise(bits: int) -> Precise:
-    """Return the field with that precision, cached because a context is slow to create."""
+    """Return the field with `bits` bits of precision; cached, because mpmath contexts are slow to create."""
     return Precise(bits)

@@ -1,4 +1,4 @@
-"""The grader protocol: takes a completion's text and a reference answer, returns a future verdict."""
+"""The interface of graders, which compare completions with reference answers asynchronously."""
 
 from __future__ import annotations
 
@@ -9,27 +9,24 @@ from typing import Any, Protocol
 from atrium.base.records import Verdict
 
 GRADER_VERSION = 3
-"""Version of the verdicts: increased whenever an answer may get a different verdict than before."""
+"""Version of the verdicts; it increases with every change that may alter the verdict on an answer."""
 
 ENDLESS_THOUGHT = "the thinking never ended"
-"""Reason of a verdict on a completion whose reasoning was never closed."""
+"""Reason in the verdict on a completion whose reasoning has no end marker."""
 
 
 class Grader(Protocol):
-    """Grades texts against reference answers without ever blocking, crashing or hanging its caller."""
+    """A grader of completions that never blocks, crashes or hangs its caller."""
 
     def submit(self, text: str, gold: str, judged_by: Mapping[str, Any]) -> Future[Verdict]:
-        """Start grading a text for a problem with this reference and these verifier values.
+        """Start grading a completion's text against the reference answer `gold`.
 
-        The future always ends in a verdict within the grader's deadline, or in `GraderError` once the grader
-        cannot grade anything any more: that is no answer's fault, and ends the run.
+        `judged_by` holds the problem's verifier values. The future yields a verdict within the grader's
+        deadline. It raises `GraderError` if the grader has failed permanently, which ends the run.
         """
-        ...
 
     def compare(self, gold: str, answer: str) -> Future[Verdict]:
-        """Start comparing an answer without its box with the reference answer, as `submit` does."""
-        ...
+        """Start comparing an extracted answer with `gold`, and return a future as `submit` does."""
 
     def close(self) -> None:
-        """End all workers. Harmless when called twice."""
-        ...
+        """Stop all workers. A second call has no effect."""

@@ -1,18 +1,18 @@
-r"""Equality of two expressions, decided with exact points and as much precision as necessary.
+r"""Equality of two expressions, decided at exact points and with as much precision as necessary.
 
 **Constants.** Rationals are compared exactly. The difference of other constants is computed with a precision
 that doubles until its sign is known. Two algebraic numbers that agree to the bits of a root separation bound
-(roughly, the bits of their notation times the degrees of their roots) are equal; with functions and powers of
-e or pi, for which no such bound is known, agreement to `_ENOUGH_BITS` counts. Decimals follow the rule of
-`values.rationally_equal`: six places, and five significant digits.
+(roughly, the bits of their notation times the degrees of their roots) are equal. For functions and powers of
+e or pi no such bound is known, and agreement to `_ENOUGH_BITS` bits counts as equality. Decimals follow the
+rule of `values.rationally_equal`: six places, and five significant digits.
 
-**Letters.** Two expressions in letters are equal if they agree at random rational points, exactly if they are
-rational functions. A point where one has no real value is no evidence. Letters under a root, or in a
-logarithm, on both sides are assumed to be positive, so `\sqrt{ab}` is `\sqrt{a}\sqrt{b}`; with a root on one
-side only they are not, so `\sqrt{x^2}` is `|x|` and not `x`. If real points give no values, as for `n!` and
-`(-1)^n`, natural numbers are tried.
+**Letters.** Two expressions with letters are equal if they agree at random rational points; the agreement of
+rational functions is exact. Points at which an expression has no real value are skipped. If both expressions
+have letters under a root or in a logarithm, these letters are assumed to be positive, so `\sqrt{ab}` is
+`\sqrt{a}\sqrt{b}`. Otherwise letters may be negative, so `\sqrt{x^2}` is `|x|` and not `x`. If real points
+give no values, as for `n!` and `(-1)^n`, natural numbers are tried.
 
-The computation may take long, and is called in a worker process only.
+The computation may take long, so it runs in worker processes only.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from atrium.grading.arithmetic import LOG, Evaluator
@@ -38,7 +39,7 @@ _LOG_BASES = (Fraction(10), Fraction(27, 10))
 
 
 def same(first: Tokens, second: Tokens) -> bool | None:
-    """Return whether two expressions are equal; None if one cannot be parsed, or has no value to compare."""
+    """Return whether two expressions are equal; None if one cannot be parsed or has no value to compare."""
     names: set[str] = set()
     rooted: list[set[str]] = []
     for tokens in (first, second):
@@ -53,7 +54,7 @@ def same(first: Tokens, second: Tokens) -> bool | None:
     positive = rooted[0] | rooted[1] if rooted[0] and rooted[1] else set[str]()
     if LOG in names and not all(_has_bare_log(tokens) for tokens in (first, second)):
         return None
-    for points in (_real_points(positive), _natural_points()):
+    for points in (_points(partial(_real, positive)), _points(_natural)):
         is_equal = _agree_at(first, second, points)
         if is_equal is not None:
             return is_equal
@@ -63,7 +64,7 @@ def same(first: Tokens, second: Tokens) -> bool | None:
 class _Point(dict[str, Fraction]):
     """A point with a value for each letter, drawn when the letter is first read.
 
-    The letters are not known in advance: a first evaluation stops at the first operation without a value.
+    The letters are not known in advance, since an evaluation may stop before it has read all of them.
     """
 
     def __init__(self, draw: Callable[[str], Fraction]) -> None:
@@ -76,7 +77,7 @@ class _Point(dict[str, Fraction]):
 
 
 def _anywhere(name: str) -> Fraction:
-    """Return one value for any letter, used to find out which letters there are."""
+    """Return a fixed rational for a letter, for the first evaluation, which only collects the letters."""
     return Fraction(7, 3) + Fraction(sum(map(ord, name)) % 97, 89)
 
 
@@ -89,7 +90,7 @@ def _has_bare_log(tokens: Tokens) -> bool:
 
 
 def _agree_at(first: Tokens, second: Tokens, points: Iterator[_Point]) -> bool | None:
-    """Return whether the two agree at points where both have values; None if too few points are found."""
+    """Return whether two expressions agree at six of `points`; None if fewer can be decided."""
     num_agreed = 0
     for point in points:
         is_equal = _agree(first, second, point)
@@ -102,7 +103,7 @@ def _agree_at(first: Tokens, second: Tokens, points: Iterator[_Point]) -> bool |
 
 
 def _agree(first: Tokens, second: Tokens, point: Mapping[str, Fraction]) -> bool | None:
-    """Return whether both have the same value at a point; None if one has none, or none is known."""
+    """Return whether two expressions have the same value at a point; None if that cannot be decided."""
     bits, before = _FIRST_BITS, None
     while True:
         a, b = _evaluated(first, bits, point), _evaluated(second, bits, point)
@@ -125,7 +126,7 @@ def _agree(first: Tokens, second: Tokens, point: Mapping[str, Fraction]) -> bool
 
 
 def _agree_in_powers(first: Tokens, second: Tokens) -> bool | None:
-    """Return whether two products of huge powers are equal; None if one is a sum, or neither is huge."""
+    """Return whether two products of huge powers are equal; None for sums, decimals and moderate numbers."""
     sides = [Evaluator(tokens, POWERS).run() for tokens in (first, second)]
     a, b = (side.result for side in sides)
     if not (isinstance(a, Product) or isinstance(b, Product)) or any(side.is_decimal for side in sides):
@@ -137,14 +138,14 @@ def _agree_in_powers(first: Tokens, second: Tokens) -> bool | None:
 
 
 def _wanted_bits(a: Evaluator, b: Evaluator) -> int:
-    """Return the number of bits within which two different values would differ."""
+    """Return the precision, in bits, at which the difference of two different values becomes visible."""
     wanted = 2 * (a.num_bits + b.num_bits) * min(a.degree * b.degree, _MAX_DEGREE) + _FIRST_BITS
     is_algebraic = a.is_algebraic and b.is_algebraic
     return wanted if is_algebraic else min(max(wanted, _ENOUGH_BITS // 4), _ENOUGH_BITS)
 
 
 def _agree_in_decimals(a: Evaluator, b: Evaluator) -> bool:
-    """Apply the rule of `rationally_equal` to the real and the imaginary part."""
+    """Return whether real and imaginary parts of two values agree by the rule of `rationally_equal`."""
     field = a.field
     x, y = field.inexact(a.result), field.inexact(b.result)
     if abs(x - y) > max(abs(x), abs(y)) / 100_000:
@@ -153,26 +154,20 @@ def _agree_in_decimals(a: Evaluator, b: Evaluator) -> bool:
     return all(field.library.nint(part(x) * 10**6) == field.library.nint(part(y) * 10**6) for part in parts)
 
 
-def _real_points(positive: set[str]) -> Iterator[_Point]:
-    """Yield random points, the same in every process; only letters outside `positive` may be negative."""
-    for index in range(_MAX_TRIES):
-
-        def draw(name: str, index: int = index) -> Fraction:
-            generator = random.Random(f"real {index} {name}")
-            value = Fraction(generator.randrange(200, 5_000), generator.randrange(701, 997))
-            return -value if name not in positive and generator.random() < 0.4 else value
-
-        yield _Point(_with_log_base(draw, index))
+def _points(draw: Callable[[int, str], Fraction]) -> Iterator[_Point]:
+    """Yield numbered points; `draw` returns a letter's value, given the point's number and the letter."""
+    for number in range(_MAX_TRIES):
+        point = _Point(partial(draw, number))
+        point[LOG] = _LOG_BASES[number % 2]
+        yield point
 
 
-def _natural_points() -> Iterator[_Point]:
-    for index in range(_MAX_TRIES):
-
-        def draw(name: str, index: int = index) -> Fraction:
-            return Fraction(random.Random(f"natural {index} {name}").randrange(2, 12 + index))
-
-        yield _Point(_with_log_base(draw, index))
+def _real(positive: set[str], number: int, name: str) -> Fraction:
+    """Return a random value, the same in every process; it is positive for letters in `positive`."""
+    generator = random.Random(f"real {number} {name}")
+    value = Fraction(generator.randrange(200, 5_000), generator.randrange(701, 997))
+    return -value if name not in positive and generator.random() < 0.4 else value
 
 
-def _with_log_base(draw: Callable[[str], Fraction], index: int) -> Callable[[str], Fraction]:
-    return lambda name: _LOG_BASES[index % 2] if name == LOG else draw(name)
+def _natural(number: int, name: str) -> Fraction:
+    return Fraction(random.Random(f"natural {number} {name}").randrange(2, 12 + number))

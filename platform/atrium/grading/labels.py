@@ -1,8 +1,8 @@
 r"""Answers with a conventional meaning: choices with their values, ratios, and times of day.
 
-A choice is a capital letter up to J in brackets, or before a colon, a point or a closing bracket, with its
-value: `\textbf{(C)}\ 12`, `C: 12`. A ratio is `3:4`, `3 \text{ to } 4` or `6:8`. A possible time of day,
-`10:30`, is not reduced.
+A choice is a capital letter from A to J in brackets, or before a colon, a period or a closing bracket,
+followed by its value: `\textbf{(C)}\ 12`, `C: 12`. Ratios such as `3:4`, `3 \text{ to } 4` and `6:8` are
+equal if they reduce to the same ratio. Answers that may be times of day, such as `10:30`, are not reduced.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ENDS = frozenset((")", ":", "."))
 
 
 def choice(tokens: Tokens) -> tuple[str, Tokens] | None:
-    """Return the letter of a choice and its value, or None if the answer is not a choice."""
+    """Return the letter and the value (may be empty) of a multiple-choice answer; None for other answers."""
     if not (tokens and (tokens[0] == "(" or tokens[0] in CHOICES or is_text(tokens[0]))):
         return None
     letter, start = _choice_start(tokens)
@@ -41,7 +41,7 @@ def choice(tokens: Tokens) -> tuple[str, Tokens] | None:
 
 
 def letter_of(words: str) -> str:
-    """Return the letter that words choose, as `Option B:` and `The answer is (B)` do, or an empty text."""
+    """Return the letter in words such as `Option B:` and `The answer is (B)`; empty for other words."""
     found = _SET_CHOICE.fullmatch(words)
     return "" if found is None or changes_value(found["before"] or "") else found["letter"]
 
@@ -64,7 +64,7 @@ def _choice_start(tokens: Tokens) -> tuple[str, int]:
 
 
 def compare_by_convention(wanted: Tokens, given: Tokens, leaf: Leaf) -> bool | None:
-    """Compare times and ratios; None if neither side is one."""
+    """Compare times of day and ratios; None for other answers, or if `leaf` cannot decide."""
     first, second = time_of_day(wanted), time_of_day(given)
     if first and second and (first[1] or second[1] or (":" in wanted and ":" in given)):
         return _same_time(first, second)
@@ -87,7 +87,10 @@ def compare_by_convention(wanted: Tokens, given: Tokens, leaf: Leaf) -> bool | N
 
 
 def time_of_day(tokens: Tokens) -> tuple[int, str] | None:
-    """Return the minutes since midnight as written, and am, pm or nothing; None if it is not a time."""
+    """Return the minutes and the mark of a time of day; None for other tokens.
+
+    The mark is `am`, `pm`, or empty. It does not affect the minutes: 1:30 pm has 90.
+    """
     mark = ""
     if tokens and (is_text(tokens[-1]) or tokens[-1].isalpha()):
         words = content(tokens[-1]) if is_text(tokens[-1]) else tokens[-1]

@@ -1,6 +1,6 @@
-r"""Linear inequalities in one letter, solved: `2a - 5 > 0` is `a > 5/2`, `0 < 3 - x < 2` is `1 < x < 3`.
+r"""Solution of linear inequalities in one letter: `2a - 5 > 0` becomes `a > 5/2`.
 
-The coefficients may be any constants; the resulting bound is written in tokens, so it stays exact.
+The coefficients may be any constants. The resulting bounds are expressions in tokens, so they remain exact.
 """
 
 from __future__ import annotations
@@ -14,14 +14,18 @@ from atrium.grading.arithmetic import evaluate
 from atrium.grading.tokens import NESTING, Tokens, substituted
 
 REVERSED = {"<": ">", ">": "<", r"\leq": r"\geq", r"\geq": r"\leq", r"\neq": r"\neq"}
-"""Relations and their mirror images."""
+"""For each relation, the relation that holds if its sides are exchanged."""
 _PROBES = (("(", "-", "3", ")"), (r"\frac", "{", "7", "}", "{", "2", "}"), ("11",))
 _NOISE = Fraction(1, 10**9)
 _PLACES = (Fraction(-3), Fraction(7, 2), Fraction(11))
 
 
 def isolated(sides: Sequence[Tokens], signs: Sequence[str]) -> tuple[str, list[tuple[str, Tokens]]] | None:
-    """Return the letter and its relations to constants; None if the sides are not linear in one letter."""
+    """Solve an inequality, or a chain of two, for its only letter.
+
+    `sides` are the two or three expressions between `signs`. Returns the letter and its relations to
+    constants, or None if the inequality is not linear in exactly one letter.
+    """
     if len(sides) == 2:
         middle: Tokens = ("(", *sides[0], ")", "-", "(", *sides[1], ")")
         zero: Tokens = ("0",)
@@ -44,7 +48,7 @@ def isolated(sides: Sequence[Tokens], signs: Sequence[str]) -> tuple[str, list[t
 
 
 def _slope(middle: Tokens, name: str, start: Tokens, one: Tokens) -> Fraction | None:
-    """Return the slope of a linear expression in its letter; None if it is not linear."""
+    """Return the slope of an expression in the letter `name`; None if the expression is not linear."""
     low, high = _number(start), _number(one)
     if name not in middle or low is None or high is None or _is_divisor(middle, name):
         return None
@@ -57,7 +61,7 @@ def _slope(middle: Tokens, name: str, start: Tokens, one: Tokens) -> Fraction | 
 
 
 def _is_divisor(tokens: Tokens, name: str) -> bool:
-    """Return whether something is divided by the letter, so that the expression is undefined somewhere."""
+    """Return whether the letter occurs in a divisor, so that the expression may be undefined somewhere."""
     depth = 0
     for index, (before, token) in enumerate(pairwise(tokens), start=1):
         if depth or (before, token) == ("}", "{"):

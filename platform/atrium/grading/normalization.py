@@ -1,11 +1,11 @@
-r"""Normalization: the canonical tokens of an answer, one spelling for equivalent notations.
+r"""Conversion of an answer to canonical tokens, which have one spelling for equivalent notations.
 
-Every rule here preserves the meaning: white space, size and font commands are dropped, synonyms become one,
-arguments get their braces, numbers are spelled in one way (`numerals`), units after a value are dropped
-(`units`). Two answers with equal canonical text therefore mean the same. Rules that could change a value are
-not here (`4\quad 2` is not 42, and `1, 234` is not 1234). No value is computed and nothing is compared.
+Every rule here preserves the meaning: white space, size and font commands are dropped, synonyms are unified,
+missing braces around arguments are added, numbers get one notation (`numerals`), and units after a value are
+dropped (`units`). Two answers with equal canonical text therefore mean the same. Rules that could change a
+value are excluded: `4\quad 2` is not 42, and `1, 234` is not 1234. No value is computed or compared.
 
-The text is passed over a fixed number of times, at most `MAX_ANSWER_CHARS` characters, without recursion.
+The text has at most `MAX_ANSWER_CHARS` characters, and is scanned a fixed number of times without recursion.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _MAX_TRIMS = 32
 _OF_NUMBER_SETS = RELATIONS | {r"\infty"}
 _PLURAL = re.compile(r"(?<=[a-z]{3}[a-rt-z])s$")
 _FILLERS = word_set("a an the there is are exist exists")
-_SAYINGS = tuple(  # phrases of several words: the required ones, and optional ones
+_SAYINGS = tuple(  # phrases: the canonical name, the required words, and the optional words
     (name, word_set(needed), word_set(needed) | word_set(others))
     for name, needed, others in (
         ("none", "no solution", "real such valid possible equation system inequality it has have"),
@@ -91,10 +91,11 @@ _SAYINGS = tuple(  # phrases of several words: the required ones, and optional o
 class Form:
     r"""An answer in canonical tokens.
 
-    `words` is set if it consists of words only, in lower case and without spaces (one letter keeps its case).
-    `has_text` distinguishes words set as text, `\text{even}`, from letters that may be variables.
-    `has_stray_digits`: there are digits inside and outside set text, so no unit can be dropped. `has_change`:
-    there is more than words, and a word negates something or changes the value before it.
+    If the answer consists of words only, `words` is their text in lower case and without spaces (a single
+    letter keeps its case); otherwise it is None. `has_text` tells whether words are set as text,
+    `\text{even}`, unlike letters that may be variables. `has_stray_digits` tells whether digits occur inside
+    and outside of such text, so that no unit can be dropped. `has_change` tells whether the answer is more
+    than words, and a word negates something or changes the value before it.
     """
 
     tokens: Tokens
@@ -107,7 +108,7 @@ class Form:
 
 @lru_cache(maxsize=4_096)
 def read(answer: str) -> Form:
-    """Return the canonical form of an answer without its box, or of a reference answer."""
+    """Return the canonical form of an extracted answer or a reference answer."""
     if r"\boxed" in answer:
         answer = extract_answer(answer, thinking=False) or answer
     answer = without_remark(answer)
@@ -124,7 +125,7 @@ def read(answer: str) -> Form:
         return Form(symbols, join(symbols), None, False, False, has_change)
     if words is None and not has_stray_digits and not (texts and any(map(is_quantifier, tokens))):
         tokens = without_unit(tokens)
-    if texts:  # not a unit after all: `\mathrm{e}` would have become `e` earlier
+    if texts:  # letters such as `\mathrm{m}` that turned out not to be units
         tokens = tuple(
             content(token) if is_text(token) and len(content(token)) == 1 else token for token in tokens
         )
@@ -136,7 +137,7 @@ def read(answer: str) -> Form:
 
 
 def with_tokens(form: Form, tokens: Tokens) -> Form:
-    """Return the form of a part of an answer."""
+    """Return the form of a part of an answer, given the form of the whole and the tokens of the part."""
     tokens = without_unit(tokens)
     return replace(
         form, tokens=tokens, text=join(tokens), words=_words(tokens), has_text=any(map(is_text, tokens))
@@ -225,7 +226,7 @@ def _tokens(text: str) -> list[str]:
 
 
 def _collapsed(tokens: list[str]) -> list[str]:
-    """Return the tokens without brackets that enclose only brackets of the same kind."""
+    """Drop the outer one of two pairs of brackets that enclose the same tokens: `((x))` becomes `(x)`."""
     if not any(a == b and a in ("{", "(") for a, b in pairwise(tokens)):
         return tokens
     closings, opened = {}, []
@@ -243,7 +244,7 @@ def _collapsed(tokens: list[str]) -> list[str]:
 
 
 def _without_lead_in(tokens: list[str]) -> list[str]:
-    """Return the tokens without introductory words before the value."""
+    """Drop introductory words before the value."""
     start = 0
     while start + 1 < len(tokens) and is_text(tokens[start]) and tokens[start + 1] not in ("=", r"\in"):
         if not is_lead_in(content(tokens[start])):
@@ -254,13 +255,13 @@ def _without_lead_in(tokens: list[str]) -> list[str]:
 
 
 def _multiple(word: str, tokens: list[str]) -> Tokens:
-    """Return the factor that a word such as `million` is after a number; empty for any other word."""
+    """Return the factor that a word such as `million` after a number stands for; empty for other words."""
     is_behind_number = tokens and tokens[-1][-1].isdigit()
     return _MULTIPLES.get(word.lower(), ()) if is_behind_number else ()
 
 
 def _group(raw: list[str], start: int) -> tuple[str | None, int]:
-    """Return the text of the brace group at `start`, and its end; None if there is none."""
+    """Return the content of the brace group at `start`, and its end; the content is None without a group."""
     while start < len(raw) and raw[start].isspace():
         start += 1
     depth = 0
@@ -272,7 +273,7 @@ def _group(raw: list[str], start: int) -> tuple[str | None, int]:
 
 
 def _set_text(words: str) -> str:
-    r"""Return the replacement of `\text{words}`: a number or a letter itself, a conjunction as a comma."""
+    r"""Return the token for `\text{words}`: `\land` for `and`, numbers and letters as they are, else text."""
     words = " ".join(re.sub(r"~|\\[,;:! $]|\$", " ", words).split())
     bare = words.replace(" ", "").lower()
     if bare in WORD_SYNONYMS:
@@ -312,7 +313,7 @@ def _words(tokens: Tokens) -> str | None:
 
 
 def _phrase(words: str) -> str:
-    """Join words; among several, articles and plural endings are ignored."""
+    """Join words without spaces; in phrases, ignore articles and plural endings, and unify synonyms."""
     found = words.split()
     if len(found) > 1:
         found = [_PLURAL.sub("", word) for word in found if word.lower() not in _FILLERS]

@@ -1,7 +1,7 @@
 r"""Tables for `normalization`: equivalent spellings in LaTeX and Unicode.
 
-Only spellings whose meaning does not depend on the context. Those that depend on a number, as in `4²` and
-`3½`, are in `numerals`.
+The tables contain only spellings whose meaning does not depend on the context. `numerals` converts spellings
+that depend on a number, as in `4²` and `3½`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 def word_set(text: str) -> frozenset[str]:
-    """Return the words of a text."""
+    """Return the set of the words of a text."""
     return frozenset(text.split())
 
 
@@ -25,7 +25,7 @@ REWRITES = tuple(
         ("<|", r"<\|[^<>|]{1,40}\|>", ""),  # special tokens left in by a decoder
         ("box", r"\\(?:boxed|fbox|framebox)\s*\{([^{}]*)\}", r"\1"),  # a nested box
         ("color", r"\\(?:text)?color\s*\{[^{}]*\}", ""),
-        ("<", r"^\s*<([^<>]*,[^<>]*)>\s*$", r"(\1)"),  # Tokens and their canonical synonym.
+        ("<", r"^\s*<([^<>]*,[^<>]*)>\s*$", r"(\1)"),  # a tuple in angle brackets
         ("{", r"(?<![\\a-zA-Z])([dt]?frac|sqrt)(?=\s*\{)", r"\\\1"),  # a lost backslash
         ("o", r"(?<=[0-9)}])\s*\^\s*(?:\{\s*o\s*\}|o(?![a-zA-Z]))", r"^{\\circ}"),
         (":", r"(?<=[0-9])\s*(?:\{:\}|\\?:\\?)\s*(?=[0-9])", ":"),
@@ -40,14 +40,14 @@ REWRITES = tuple(
         ("^", r"\^\s*([0-9]+)", r"^{\1}"),  # `2^10` means `2^{10}`, and math-verify reads it so
         ("_", r"(?<=[0-9])_\s*([0-9]{1,2})(?![0-9])", r"_{\1}"),  # a number base
         ("", r"([_^])\s*([0-9](?![0-9])|[a-zA-Z](?![a-zA-Z]))", r"\1{\2}"),
-        ("times", r"\\text\s*\{\s*times\s*\}\s*(?=[0-9(\\])", r"\\times "),  # elsewhere `times` are counted
+        ("times", r"\\text\s*\{\s*times\s*\}\s*(?=[0-9(\\])", r"\\times "),  # elsewhere `times` is a unit
         (".", r"(?:=\s*)?([0-9]*\.[0-9]+)\s*(?:\\[lc]?dots|\.\.\.)", r"\\approx \1"),
         ("\\", r"\\degree(?![a-zA-Z])|\^\s*\\circ(?![a-zA-Z])|\^\s*\\degree(?![a-zA-Z])", r"^{\\circ}"),
     )
 )
-"""Rewriting rules in order: a text that must occur, the pattern, and its replacement.
+"""Rewriting rules in order: a string that must occur in the text, the pattern, and its replacement.
 
-Each takes linear time, except in texts with very long runs of digits.
+Each rule takes linear time, except in texts with very long sequences of digits.
 """
 
 UNICODE = str.maketrans(
@@ -63,7 +63,7 @@ UNICODE = str.maketrans(
         ).items()
     }
 )
-"""Characters and their LaTeX."""
+"""Unicode characters and their replacements in ASCII or LaTeX."""
 
 SYNONYMS = _pairs(
     r"""\dbinom \binom \tbinom \binom \lt < \gt > \ne \neq \le \leq \leqslant \leq \ge \geq
@@ -72,7 +72,7 @@ SYNONYMS = _pairs(
     \wedge \land \vee \lor
     \thickapprox \approx \ast *"""
 )
-"""Tokens and the one token that stands for them."""
+"""Tokens and their canonical synonyms."""
 
 SPACES = word_set(r"\, \; \: \! \> ~ \quad \qquad \thinspace \enspace") | {r"\ "}
 """Tokens for white space."""
@@ -82,7 +82,7 @@ DROPPED = word_set(
     \nolimits \boxed \fbox \framebox \rm \bf \underline \large \Large \LARGE \huge \Huge \small
     $ \$ \( \) \[ \] € £ ¥ ₹ \pounds \euro \yen \ """
 )
-"""Tokens that only change appearance or delimit mathematics, and currencies."""
+"""Tokens that only change the appearance or delimit mathematics, and currency symbols."""
 
 TEXT_FONTS = word_set(r"\text \textbf \textit \textrm \textnormal \mbox \hbox \emph")
 MATH_FONTS = word_set(r"\mathrm \mathbf \mathit \mathsf \mathnormal \bm")
@@ -94,9 +94,9 @@ WORD_SYNONYMS = (
     | dict.fromkeys(("percent", "percentage", "pct", "%"), "%")
     | {"dividedby": "/", "plus": "+", "minus": "-", "to": ":", "isto": ":"}
 )
-"""Words and their canonical token."""
+"""Words and their canonical tokens."""
 
 CONJUNCTIONS = frozenset((",", r"\land", r"\lor"))
 """Tokens between the members of a list, and between conditions."""
 RELATIONS = frozenset(("<", ">", r"\leq", r"\geq", r"\neq", r"\in", r"\notin"))
-"""Tokens between a name and its bound, or the set that it belongs to."""
+"""Tokens between a variable and its bound or the set of its values."""

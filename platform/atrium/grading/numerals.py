@@ -1,6 +1,7 @@
 r"""Conversion of other notations for numbers to LaTeX: `7e37`, `0.\overline{3}`, `3 1/2`, `½`, `√2`, `np.pi`.
 
-Each rule preserves the value; only the rule for repeating decimals computes one. LaTeX is unchanged.
+Each rule preserves the value; only the rule for repeating decimals computes a value. Numbers that are already
+in LaTeX remain unchanged.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def spell_unicode(text: str) -> str:
 
 
 def spell_numbers(text: str) -> str:
-    """Convert numbers and functions to LaTeX; linear time except for very long runs of digits."""
+    """Convert numbers and functions to LaTeX, in linear time except for very long sequences of digits."""
     if _IS_PLAIN.fullmatch(text):
         return text
     text = text.replace("**", "^")
@@ -81,7 +82,7 @@ def _function(match: re.Match[str]) -> str:
 
 
 def _repeating(match: re.Match[str]) -> str:
-    """Return a repeating decimal as a fraction over 9, 99, 990, ..."""
+    """Return a repeating decimal as a fraction with a denominator such as 9, 99 or 990."""
     whole, fixed, period = match[1] or "0", match[2], match[3] or match[match.re.groups]
     nines = (10 ** len(period) - 1) * 10 ** len(fixed)
     return rf"\frac{{{int(whole + fixed + period) - int(whole + fixed)}}}{{{nines}}}"

@@ -1,8 +1,8 @@
-r"""The grader of the training loop and of evaluation: takes completions, returns futures of verdicts.
+r"""The grader of training and evaluation: a pool of workers that returns futures of verdicts.
 
-Cheap comparisons are made in the caller, and their future is done when `submit` returns; only those that need
-math-verify go to a worker process. A verdict depends on the answer alone: the reward decides whether a
-truncated completion counts. Processes are handled in `supervisor`.
+Cheap comparisons run in the calling process, and their futures are done when `submit` returns; only
+comparisons that need math-verify are sent to a worker process. A verdict depends on the answer alone; the
+reward decides whether a truncated completion counts. `supervisor` manages the processes.
 """
 
 from __future__ import annotations
@@ -35,25 +35,26 @@ _Key = tuple[str, str, str]
 
 
 class GraderPool:
-    r"""Grades completions against reference answers in killable worker processes.
+    r"""A grader that compares completions with reference answers in worker processes that can be killed.
 
     Parameters
     ----------
     verifier
-        How answers are found and compared, the maximum number of worker processes, and their limits:
-        after its `timeout_s` an answer is `timed_out`, beyond its `memory_limit_mb` `crashed`. Workers
-        start with the first jobs, or with `prepare`. The class must not be declared in `__main__`.
+        The way in which answers are found and compared, the maximum number of worker processes, and their
+        limits. A comparison that takes longer than `timeout_s` gets the verdict `timed_out`, and one that
+        needs more than `memory_limit_mb` gets `crashed`. Workers start with the first jobs, or with
+        `prepare`. The verifier's class must not be declared in `__main__`.
     thinking
-        Whether the model was asked to reason: then a completion without `</think>` has no answer.
+        Whether the model reasons before it answers; a completion without `</think>` then has no answer.
 
-    Safe to call from several threads. A comparison decided by a worker is cached while it is among the last
-    16,384; timeouts and crashes are not cached.
+    The pool may be used from several threads. It caches the last 16,384 results of workers, but no timeouts
+    or crashes.
     """
 
     def __init__(self, verifier: Verifier, thinking: bool = False) -> None:
         self._thinking = thinking
         self.verifier = verifier
-        # Once, since this takes a microsecond.
+        # Tested once, since the test takes about a microsecond.
         self._placed = verifier if isinstance(verifier, PlacedVerifier) else None
         self._origin = _origin(verifier)
         self._lock = threading.Lock()
@@ -69,9 +70,9 @@ class GraderPool:
     def submit(
         self, text: str, gold: str, judged_by: Mapping[str, Any] = MappingProxyType({})
     ) -> Future[Verdict]:
-        """Start grading a completion; the future ends in a verdict, or in `GraderError` if none is possible.
+        """Start grading a completion; the future yields a verdict, or `GraderError` if grading fails.
 
-        `judged_by` holds the metadata and the verifier values of its problem. Blocks only while 10,000 jobs
+        `judged_by` holds the metadata and the verifier values of the problem. Blocks only while 10,000 jobs
         are queued for the workers. After `close`, answers that need a worker get the verdict `crashed`.
         """
         visible = answer_text(text, thinking=self._thinking)
@@ -107,19 +108,19 @@ class GraderPool:
         return _NO_ANSWER if answer is None else _settled(self.verifier.of_problem(judged_by), gold, answer)
 
     def grade(self, text: str, gold: str) -> Verdict:
-        """Grade one completion and wait for the verdict."""
+        """Grade the completion `text` against the reference answer `gold`, and wait for the verdict."""
         return self.submit(text, gold).result()
 
     def prepare(self) -> None:
-        """Start a worker in the background, so that the first text that needs one need not wait."""
+        """Start a worker in the background, so that the first job does not wait for its start."""
         self._supervisor.prepare()
 
     def worker_process_ids(self) -> list[int]:
-        """Return the process ids of the workers that are ready; empty while none was needed."""
+        """Return the process ids of the workers that are ready; empty until a worker is needed."""
         return self._supervisor.process_ids()
 
     def close(self) -> None:
-        """End all workers; answers that are not graded by then get the verdict `crashed`."""
+        """Stop all workers; pending answers get the verdict `crashed`."""
         self._supervisor.close()
 
     def __enter__(self) -> GraderPool:
@@ -129,7 +130,7 @@ class GraderPool:
         self.close()
 
     def _ask(self, verifier: Verifier, gold: str, answer: str) -> Future[Verdict]:
-        """Send the pair to a worker, unless its result is cached or pending."""
+        """Send an answer and its reference to a worker, unless the result is cached or pending."""
         settings = "" if verifier is self.verifier else verifier.model_dump_json()
         key, future = (settings, gold, answer), Future[Verdict]()
         with self._lock:
@@ -164,11 +165,14 @@ def _done(verdict: Verdict) -> Future[Verdict]:
 
 
 def _origin(verifier: Verifier) -> dict[str, object]:
-    """Return the location of the verifier's class, for a worker, and its settings."""
+    """Return the location of the verifier's class, and its settings, so that a worker can load it."""
     kind = type(verifier)
     file = getattr(sys.modules[kind.__module__], "__file__", None)
     if kind.__module__ == "__main__":
-        raise ConfigError(f"the grader {kind.__name__} is declared in the main program; move it to a module")
+        raise ConfigError(
+            f"the grader {kind.__name__} must not be declared in the main program, which workers cannot "
+            "import; move it to a module"
+        )
     return {
         "module": kind.__module__,
         "name": kind.__name__,
@@ -179,13 +183,13 @@ def _origin(verifier: Verifier) -> dict[str, object]:
 
 
 def _settled(verifier: Verifier, gold: str, answer: str) -> Verdict | None:
-    """Return the verdict without a worker process, or None if a worker is needed."""
+    """Return the verdict of a comparison in this process, or None if a worker is needed."""
     if not isinstance(verifier, PlacedVerifier):
         return None
     try:
         finding = verifier.settle(gold, answer)
     except Exception as error:
-        # A bug triggered by one answer in millions must not end the run; it is counted.
+        # A bug triggered by one answer in millions must not end the run; the verdict counts as a crash.
         return _crashed(f"the comparison failed: {place_of(error, verifier)}", answer)
     return None if finding is None else _verdict(finding, answer)
 
@@ -199,8 +203,6 @@ def _end(futures: Iterable[Future[Verdict]], outcome: Outcome, answer: str | Non
     if isinstance(outcome, Failure):
         kind = VerdictKind.TIMED_OUT if outcome.is_timeout else VerdictKind.CRASHED
         verdict = Verdict(kind=kind, reason=outcome.reason, extracted=_shortened(answer))
-    elif "failure" in outcome.message:
-        verdict = _crashed(f"the comparison failed: {outcome.message['failure']}", answer)
     elif "is_equal" not in outcome.message:
         verdict = _NO_ANSWER
     else:
@@ -227,5 +229,5 @@ def _crashed(reason: str, answer: str | None) -> Verdict:
 
 
 def _shortened(answer: str | None) -> str | None:
-    # Records keep verdicts for as long as the run: the beginning of a megabyte of digits is enough.
+    # The run's record keeps all verdicts; of an answer with a million digits, the beginning is enough.
     return None if answer is None else answer[:MAX_ANSWER_CHARS]

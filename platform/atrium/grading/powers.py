@@ -1,7 +1,7 @@
 r"""Products of powers with exact exponents, for numbers that are too large to write out: `2^{2^{100}}`.
 
 Two products are compared by their exponents. Their bases are split by common divisors until they are pairwise
-coprime; then the numbers are equal if all exponents are, whether they are integers or not.
+coprime; then the products are equal if all exponents are equal, whether integers or fractions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from atrium.grading.values import NoValueError, Number
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A sign times powers of natural numbers."""
+    """A product of a sign and powers of natural numbers: pairs of base and exponent."""
 
     sign: int
     powers: tuple[tuple[int, Fraction], ...]
@@ -29,12 +29,15 @@ class Product:
 
 
 class Powers(Field):
-    """Exact rationals, and products of powers beyond; sums of such products and functions have no value."""
+    """Arithmetic with exact rationals, and products of powers for larger numbers.
+
+    Sums of such products, and functions, have no value: they raise `NoValueError`.
+    """
 
     pi = e = i = math.nan
 
     def inexact(self, number: Number) -> Amount:
-        """Raise an error: no number is inexact here."""
+        """Raise `NoValueError`, since this field has no inexact numbers."""
         raise NoValueError
 
     exp = inexact
@@ -44,11 +47,11 @@ class Powers(Field):
         return number
 
     def magnitude(self, number: Amount) -> float:
-        """Return 0: the magnitude is unknown."""
+        """Return 0, since the magnitude of a product is unknown."""
         return 0.0
 
     def add(self, first: Amount, second: Amount) -> Amount:
-        """Return the sum of two rationals."""
+        """Return the sum of two rationals; raise `NoValueError` for products."""
         if not (isinstance(first, Fraction) and isinstance(second, Fraction)):
             raise NoValueError
         return first + second
@@ -65,7 +68,7 @@ class Powers(Field):
         return self.multiply(first, self.power(second, Fraction(-1)))
 
     def power(self, base: Amount, exponent: Amount) -> Amount:
-        """Return the power, as a rational if it is small."""
+        """Return the power: as a rational if it has at most about `max_bits` bits, else as a product."""
         if not isinstance(exponent, Fraction):
             raise NoValueError
         if isinstance(base, Fraction) and exponent.denominator == 1:
@@ -83,16 +86,16 @@ class Powers(Field):
         return self.power(radicand, 1 / index if isinstance(index, Fraction) and index else index)
 
     def huge_factorial(self, number: int, step: int) -> Amount:
-        """Raise an error: it is not computed."""
+        """Raise `NoValueError`, since large factorials are not computed."""
         raise NoValueError
 
     def function(self, name: str, argument: Amount) -> Amount:
-        """Raise an error: it is not computed."""
+        """Raise `NoValueError`, since functions are not computed."""
         raise NoValueError
 
 
 def product(number: Amount) -> Product:
-    """Return a number as a product of powers."""
+    """Convert a rational to a product of powers. Raises `NoValueError` for 0 and for inexact numbers."""
     if isinstance(number, Product):
         return number
     if not isinstance(number, Fraction) or number == 0:

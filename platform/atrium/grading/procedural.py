@@ -1,8 +1,8 @@
 """Tasks of the package reasoning-gym: their generators, and a verifier that calls their own scorers.
 
 A problem is identified by its task, difficulty, other generator settings and seed. A worker process generates
-it again from these, so that the scorer gets the generator's own objects. A hash of the question detects
-another version of the package that generates another problem.
+the problem again from these values, so that the scorer receives the generator's own objects. A hash of the
+question detects a version of the package that generates a different problem.
 """
 
 from __future__ import annotations
@@ -29,33 +29,34 @@ from atrium.grading.verifiers import ExpressionVerifier
 PACKAGE = "reasoning-gym"
 FIELD = "reasoning_gym"
 """Name of the verifier value that identifies a problem."""
-_INSTALL = f"it is not installed; {install_command('tasks')}"
+_INSTALL = f"is not installed; run {install_command('tasks')}"
 _MAX_LISTED = 12
 
 
 class ReasoningGymVerifier(ExpressionVerifier):
-    """The scorer of the reasoning-gym task that a problem comes from; other problems are graded by `math`.
+    """A verifier that grades reasoning-gym problems by their task's scorer, and other problems as `math`.
 
-    A score of 1 is a correct answer, and a lower one a partial score. Source: arXiv 2505.24760.
+    An answer with the score 1 is correct; a lower score is recorded as a partial score. Source: arXiv
+    2505.24760.
     """
 
     modules: ClassVar[tuple[str, ...]] = ("reasoning_gym",)
     kind: Literal["reasoning_gym"] = "reasoning_gym"
     """Kind of grader."""
     problem: dict[str, JsonValue] | None = None
-    """Problem to grade, set from the dataset; null for a problem that is not from this package."""
+    """Problem to grade, set from the dataset; null for a problem that is not from reasoning-gym."""
 
     def of_problem(self, judged_by: Mapping[str, Any]) -> ReasoningGymVerifier:
-        """Return the verifier with the problem that the data identify."""
+        """Return the verifier for the problem that the verifier values identify."""
         named = judged_by.get(FIELD)
         return self if named is None else self.model_copy(update={"problem": named})
 
     def settle(self, gold: str, answer: str) -> Finding | None:
-        """Return None: only worker processes call a scorer."""
+        """Decide cheap cases as `MathVerifier` does; None for reasoning-gym problems, which workers score."""
         return equivalence.settle(gold, answer) if self.problem is None else None
 
     def compare(self, gold: str, answer: str) -> Finding:
-        """Score the answer with the task's scorer, regardless of the reference."""
+        """Score answers to reasoning-gym problems, ignoring `gold`; compare others as `MathVerifier` does."""
         if self.problem is None:
             return equivalence.verify(gold, answer)
         dataset, entry = generated(json.dumps(self.problem, sort_keys=True))
@@ -63,7 +64,7 @@ class ReasoningGymVerifier(ExpressionVerifier):
         return Finding(score > 1 - 1e-6, f"scored {score:.3g} by {PACKAGE}", score)
 
     def restate(self, gold: str) -> str:
-        """Return the reference unchanged; its own scorer must accept it."""
+        """Return a reasoning-gym answer unchanged, since its scorer must accept it; restate others."""
         return super().restate(gold) if self.problem is None else gold
 
 
@@ -72,14 +73,14 @@ def installed_version() -> str:
     try:
         return metadata.version(PACKAGE)
     except metadata.PackageNotFoundError as error:
-        raise DataError(f"{PACKAGE}: {_INSTALL}") from error
+        raise DataError(f"{PACKAGE} {_INSTALL}") from error
 
 
 @lru_cache(maxsize=256)
 def generated(named: str) -> tuple[Any, Mapping[str, Any]]:
-    """Return the generator and the entry of a problem given as JSON.
+    """Return the generator and the entry of the problem that the JSON text `named` identifies.
 
-    Raises `DataError` if the package generates another question.
+    Raises `DataError` if the installed package generates a different question.
     """
     problem = json.loads(named)
     dataset, entry = _generate(problem)
@@ -92,16 +93,19 @@ def generated(named: str) -> tuple[Any, Mapping[str, Any]]:
 
 
 def serve() -> None:
-    """Answer JSON lines that identify problems with their question and reference, until the input ends.
+    """Generate problems for another process until standard input ends.
 
-    This runs in its own process with a fixed hash seed, which affects the order of some generators.
+    Each input line is JSON that identifies a problem; the reply line is JSON with its question and reference
+    answer, or with an error. The process has a fixed hash seed, since some generators depend on it.
     """
     for line in sys.stdin:
         try:
             _, entry = _generate(json.loads(line))
             answer = entry["answer"]
             if not isinstance(answer, str) or not answer.strip():
-                raise DataError("the task has no reference answers, so its scorer cannot be checked")
+                raise DataError(
+                    "the task has no reference answers, so its scorer cannot be checked; choose another task"
+                )
             reply = {"question": entry["question"], "answer": answer, "sha256": _digest(entry["question"])}
         except DataError as error:
             reply = {"error": str(error)}
@@ -110,7 +114,7 @@ def serve() -> None:
 
 
 def _generate(problem: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-    """Return a generator of one problem, and its entry."""
+    """Return a generator for one problem, and the problem's entry."""
     task, options = problem["task"], dict(problem["options"])
     datasets, curricula = _registry()
     if task not in datasets:
@@ -123,7 +127,8 @@ def _generate(problem: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
     known = {field.name for field in fields(config_class)} - {"seed", "size"}
     if unknown := options.keys() - known:
         raise DataError(
-            f"dataset.options.{min(unknown)}: unknown setting of {task}; it has {', '.join(sorted(known))}"
+            f"dataset.options.{min(unknown)}: unknown setting of {task}; use one of "
+            f"{', '.join(sorted(known))}"
         )
     base = {"seed": int(problem["seed"]), "size": 1}
     random.seed(base["seed"])  # some generators also draw from the global stream
@@ -138,24 +143,30 @@ def _generate(problem: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
         raise
     except Exception as error:  # generators raise arbitrary errors for invalid settings
         said = " ".join(str(error).split())[:200] or type(error).__name__
-        raise DataError(f"dataset.task={task}: the generator refuses these settings ({said})") from error
+        raise DataError(
+            f"dataset.task={task}: the generator rejects these settings ({said}); change dataset.options "
+            "or dataset.difficulty"
+        ) from error
 
 
 def _at_difficulty(task: str, level: int, curricula: Mapping[str, Any], base: dict[str, int]) -> Any:  # noqa: ANN401 - untyped
     """Return the generator's settings at a level of its curriculum, counted from 0."""
     if task not in curricula:
-        raise DataError(f"dataset.difficulty={level}: {task} has no levels; use dataset.options")
+        raise DataError(
+            f"dataset.difficulty={level} cannot be used with {task}, which has no levels; remove it and "
+            "use dataset.options"
+        )
     curriculum = curricula[task]()
     highest = max(len(attribute.levels) for attribute in curriculum.attributes.values()) - 1
     if level > highest:
-        raise DataError(f"dataset.difficulty={level}: {task} has the levels 0 to {highest}")
+        raise DataError(f"dataset.difficulty must be between 0 and {highest} for {task}, got {level}")
     curriculum.set_global_level(level)
     return curriculum.generate_configuration(base)
 
 
 @lru_cache(maxsize=1)
 def _registry() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return the generators and their settings by task, and the curricula."""
+    """Return two mappings by task: the generators with their settings classes, and the curricula."""
     installed_version()
     importlib.import_module("reasoning_gym")
     factory = importlib.import_module("reasoning_gym.factory")

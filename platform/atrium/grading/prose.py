@@ -1,7 +1,7 @@
-r"""Text around an answer: escapes, emphasis, sentences, words and numbers in one `\text`, bases in words.
+r"""Handling of text around an answer: escapes, emphasis, sentences, `\text` with numbers, bases in words.
 
-`unwrapped` works on the text before tokenization. `is_lead_in` says which words may precede a value without
-changing it: `The answer is`, `Alice has`, but not `more than` or `multiples of`.
+`unwrapped` cleans the text before tokenization. `is_lead_in` decides which words may precede a value without
+changing it: `The answer is` and `Alice has`, but not `more than` or `multiples of`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,11 @@ _WORD = re.compile(r"[A-Za-z'-]+")
 
 
 def unwrapped(text: str) -> str:
-    """Return the text without doubled backslashes, emphasis and currencies, words split from numbers."""
+    r"""Clean the text of an answer before tokenization.
+
+    Doubled backslashes, emphasis, currencies and an introductory sentence are removed; numbers and bases in
+    words become digits; and words in `\text` are separated from numbers.
+    """
     if "\\\\" in text:
         text = _unescaped(text)
     if "*" in text or "`" in text or "__" in text:
@@ -108,7 +112,7 @@ def without_remark(text: str) -> str:
 
 
 def _in_digits(text: str) -> str:
-    """Return a number in words as digits, also if it is in brackets next to its digits."""
+    """Convert a number in words to digits, also in `25 (twenty-five)`; return other text unchanged."""
     both = _NUMBER_AND_WORDS.fullmatch(text) if "(" in text else None
     if both:
         digits, words = (both[1], both[2]) if both[1] else (both[4], both[3])
@@ -119,7 +123,7 @@ def _in_digits(text: str) -> str:
 
 
 def named_number(words: str) -> int | None:
-    """Return the natural number that words name, such as `twenty-five`, or None."""
+    """Return the natural number that words such as `twenty-five` name; None for other words."""
     total, part, room = 0, 0, 1_000
     for word in words.lower().replace("-", " ").replace(" and ", " ").split():
         if word in _NAMED and _NAMED[word] < room:
@@ -134,7 +138,7 @@ def named_number(words: str) -> int | None:
 
 
 def is_lead_in(words: str) -> bool:
-    """Return whether these words introduce a value without changing it."""
+    """Return whether words introduce a value without changing it."""
     found = _WORD.findall(words.lower())
     if not found or letter_of(words.strip()):
         return words.strip() in ("", ":")
@@ -144,7 +148,7 @@ def is_lead_in(words: str) -> bool:
 
 
 def _unescaped(text: str) -> str:
-    r"""Return a text in which all backslashes, or those of commands, are doubled, as LaTeX."""
+    r"""Undo an escaping error that doubled all backslashes, or only the backslashes of commands."""
     if r"\begin" not in text:  # there a doubled backslash ends a row; elsewhere it is an escaping error
         return _ESCAPED_COMMAND.sub(r"\\", text)
     if _COMMAND.search(text):
@@ -159,5 +163,5 @@ def _without_currency(match: re.Match[str]) -> str:
 
 
 def _told_apart(words: str) -> str:
-    r"""Return `15\text{ apples}` for `15 apples`."""
+    r"""Set the words next to a number as text: `15 apples` becomes `15 \text{apples}`."""
     return _WORDS.sub(lambda match: rf" \text{{{match[0]}}} ", _ORDINAL.sub("", words))

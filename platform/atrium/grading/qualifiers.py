@@ -1,9 +1,9 @@
 r"""Conditions after an answer, such as `3k, k \in \mathbb{Z}` and `2^{n-1} \text{ for all } n \geq 2`.
 
-A condition says which values a letter of the answer takes. It is harmless if the reference answer has none,
-unless it restricts the answer to single values (`3k, k = 2`, `k \in \{1,2\}`); if both have conditions on a
-letter, these must agree. A letter that stands for all integers may have another name, and a family of numbers
-`a + bk` another representative: see `same_family`.
+A condition says which values a letter of the answer takes. If the reference answer has no condition, an
+answer's condition is accepted unless it restricts the answer to single values (`3k, k = 2`, `k \in \{1,2\}`).
+If both answers have conditions on a letter, the conditions must agree. A letter that stands for all integers
+may have another name, and a family of numbers `a + bk` may have another starting point `a` (`same_family`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,17 @@ from dataclasses import dataclass
 from atrium.grading.arithmetic import GREEK
 from atrium.grading.domains import domain, same_domain
 from atrium.grading.notation import RELATIONS, word_set
-from atrium.grading.tokens import SUCH_THAT, Leaf, Tokens, content, enclosed, is_text, split, substituted
+from atrium.grading.tokens import (
+    NESTING,
+    SUCH_THAT,
+    Leaf,
+    Tokens,
+    content,
+    enclosed,
+    is_text,
+    split,
+    substituted,
+)
 
 _SEPARATORS = frozenset((",", ";", r"\land"))
 _DOTS = frozenset((r"\ldots", r"\dots", r"\cdots", "..."))
@@ -36,12 +46,15 @@ _WORDS = (
     )
 )
 _FONTS = frozenset((r"\mathbb", r"\mathbf"))
-_WHOLE = frozenset("ijklmnpqrst")  # letters that count if a condition bounds them from both sides
+_WHOLE = frozenset("ijklmnpqrst")  # letters that usually stand for integers
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition: its letters, their number set, and their bounds."""
+    """A condition: its letters, the kind of numbers they stand for, and their bounds.
+
+    `is_narrow` tells whether the letters take only finitely many values.
+    """
 
     names: frozenset[str]
     kind: str
@@ -50,16 +63,16 @@ class Condition:
 
     @property
     def is_family(self) -> bool:
-        """Return whether its letters run over all integers."""
+        """Whether the letters stand for all integers."""
         return self.kind == "integer" and not self.bounds
 
 
 Conditions = tuple[tuple[Condition, ...], tuple[Condition, ...]]
-"""The conditions of the reference answer, and those of the answer."""
+"""The conditions of the reference answer, and the conditions of the answer."""
 
 
 def qualified(tokens: Tokens) -> tuple[Tokens, tuple[Condition, ...]]:
-    """Return the value of an answer, and the conditions after it."""
+    """Separate an answer into its value and the conditions after the value."""
     if tokens[:1] == (r"\{",) and enclosed(tokens):
         inner = _of_builder(tokens[1:-1])
         if inner is not None:
@@ -88,7 +101,11 @@ def qualified(tokens: Tokens) -> tuple[Tokens, tuple[Condition, ...]]:
 
 
 def agree(wanted: tuple[Condition, ...], given: tuple[Condition, ...], leaf: Leaf) -> bool:
-    """Return whether the conditions of an answer fit those of the reference answer."""
+    """Return whether the answer's conditions (`given`) agree with those of the reference answer (`wanted`).
+
+    Kinds and bounds of a letter are compared only if both answers have conditions on it. `leaf` compares the
+    end points of bounds.
+    """
     if any(condition.is_narrow for condition in given) != any(condition.is_narrow for condition in wanted):
         return False
     for name in {name for condition in (*wanted, *given) for name in condition.names}:
@@ -105,7 +122,7 @@ def agree(wanted: tuple[Condition, ...], given: tuple[Condition, ...], leaf: Lea
 
 
 def family_letters(wanted: Tokens, given: Tokens, conditions: Conditions) -> tuple[str, str]:
-    """Return the letter of each side that stands for all integers; empty if there is none."""
+    """Return, for each answer, the letter that stands for all integers; empty if there is no such letter."""
     first, second = (
         next((min(c.names) for c in side if c.is_family and len(c.names) == 1), "") for side in conditions
     )
@@ -116,9 +133,10 @@ def family_letters(wanted: Tokens, given: Tokens, conditions: Conditions) -> tup
 
 
 def _undeclared(tokens: Tokens, declared: str) -> str:
-    """Return the letter over all integers in an answer without conditions, if the other declares one.
+    """Return the letter that stands for all integers in an answer without conditions; empty if none does.
 
-    Without a label before it, as in `n = 3m`, a letter other than `k` may be a given number.
+    `declared` is the letter that the other answer declares, or empty. After a label, as in `n = 3m`, every
+    letter of `_WHOLE` counts. Without a label only `k` counts, since other letters may be given numbers.
     """
     *label, value = split(tokens, frozenset(("=", r"\neq"))) or ((),)
     letters = _letters(value)
@@ -129,13 +147,18 @@ def _undeclared(tokens: Tokens, declared: str) -> str:
 
 
 def is_one_of_family(conditions: tuple[Condition, ...], family: Tokens, single: Tokens) -> bool:
-    """Return whether a value without letters is compared with a family of values, such as `3` with `3m`."""
+    """Return whether `family` has a letter for all integers, such as `3m`, and `single` has none."""
     letters = {name for condition in conditions if condition.is_family for name in condition.names}
     return bool(letters & _letters(family)) and not _letters(split(single, frozenset(("=",)))[-1])
 
 
 def is_of_fewer(given: Tokens, wanted: tuple[Condition, ...], others: tuple[Condition, ...]) -> bool:
-    """Return whether a condition of the answer keeps only part of a set, such as the integers `x > 2`."""
+    r"""Return whether the answer excludes numbers by their kind, as in `x > 2, x \in \mathbb{Z}`.
+
+    That is so if the answer restricts its variable to integers, natural numbers or rationals, and the
+    reference answer has no condition on the variable. `given` are the answer's tokens, `others` its
+    conditions, and `wanted` the conditions of the reference answer.
+    """
     found = domain(given) if others and not RELATIONS.isdisjoint(given) else None
     names = frozenset(found.variable if found else ()) - _WHOLE
     is_kept = any(
@@ -145,7 +168,7 @@ def is_of_fewer(given: Tokens, wanted: tuple[Condition, ...], others: tuple[Cond
 
 
 def same_family(wanted: Tokens, given: Tokens, letters: tuple[str, str], leaf: Leaf) -> bool | None:
-    """Return whether `a + bk` and `c + dm` are one set for integers k and m; None if unknown."""
+    """Return whether `a + bk` and `c + dm` give the same set for all integers k and m; None if undecided."""
     first, second = (
         [substituted(tokens, letter, (number,)) for number in "012"]
         for tokens, letter in zip((wanted, given), letters, strict=True)
@@ -163,7 +186,7 @@ def same_family(wanted: Tokens, given: Tokens, letters: tuple[str, str], leaf: L
 
 
 def _of_builder(inner: Tokens) -> tuple[Tokens, tuple[Condition, ...]] | None:
-    r"""Return `3k` and its condition, of `3k : k \in \mathbb{Z}`."""
+    r"""Separate the content of a set builder, such as `3k : k \in \mathbb{Z}`, into value and conditions."""
     parts = split(inner, SUCH_THAT)
     if len(parts) < 2 or len(parts[0]) < 2 or not RELATIONS.isdisjoint(parts[0]):
         return None
@@ -186,12 +209,12 @@ def _start(tokens: Tokens) -> int:
             )
             if is_condition and _conditions(rest):
                 return index
-        depth += {"(": 1, "[": 1, "{": 1, r"\{": 1, ")": -1, "]": -1, "}": -1, r"\}": -1}.get(token, 0)
+        depth += NESTING.get(token, 0)
     return 0
 
 
 def is_quantifier(token: str) -> bool:
-    """Return whether words begin a condition."""
+    r"""Return whether a token is text that can begin a condition, such as `\text{for all}`."""
     if not is_text(token):
         return False
     words = content(token).strip("( ,").lower().split()
@@ -199,7 +222,7 @@ def is_quantifier(token: str) -> bool:
 
 
 def _conditions(tokens: Tokens) -> tuple[Condition, ...] | None:
-    """Return the conditions that tokens consist of, or None if they contain anything else."""
+    """Parse tokens that consist of conditions; None if the tokens contain anything else."""
     if tokens[:1] == ("(",) and enclosed(tokens):
         tokens = tokens[1:-1]
     if tokens.count("(") < tokens.count(")") and tokens[-1:] == (")",):
@@ -265,7 +288,7 @@ def _of_letters(rest: Tokens, kind: str) -> Condition | None:
 
 
 def _sequence(tokens: Tokens) -> str:
-    """Return the kind of numbers that `0, 1, 2, ...` are."""
+    r"""Return the kind of a sequence: `integer` if it contains `-` or `\pm`, else `natural` and its start."""
     return "integer" if {"-", r"\pm"} & set(tokens) else "natural" + "".join(tokens[:1])
 
 

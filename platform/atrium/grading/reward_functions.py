@@ -1,7 +1,7 @@
-"""Reward functions with TRL's or `verifiers`' signature, as rewards of this package.
+"""Registration of reward functions from TRL and `verifiers` as rewards of this package.
 
-A plugin calls `from_trl` or `from_verifiers` once per function; the reward is then selected by its kind,
-alone or as one of several. Functions may be asynchronous.
+A plugin calls `from_trl` or `from_verifiers` once per function. A configuration then selects the reward by
+its kind, alone or as one of several. Functions may be asynchronous.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from atrium.grading.rewards import GradedGroup, Reward
 
 
 def from_trl(function: Callable[..., Any], *, kind: str | None = None, messages: bool = True) -> type[Reward]:
-    """Declare a reward function of TRL as a reward of this kind, by default the function's name.
+    """Register a TRL reward function as the reward `kind`, which defaults to the function's name.
 
     The function is called by keyword with lists of one element per completion: `prompts`, `completions`,
     `completion_ids`, `answer`, `solution` (also the reference answer), and the problem's metadata and
-    verifier values as columns. It returns a number or None for each completion. `messages` says whether
-    prompts and completions are lists of messages, as in a conversational dataset, or texts.
+    verifier values as columns. It returns a number or None for each completion. With `messages`, prompts and
+    completions are lists of messages, as in a conversational dataset; otherwise they are texts.
     """
 
     def rewards(_: Reward, group: GradedGroup) -> Sequence[float | None]:
@@ -43,7 +43,7 @@ def from_trl(function: Callable[..., Any], *, kind: str | None = None, messages:
 
 
 def from_verifiers(function: Callable[..., Any], *, kind: str | None = None) -> type[Reward]:
-    """Declare a reward function of `verifiers` as a reward of this kind, by default the function's name.
+    """Register a reward function of `verifiers` as the reward `kind`, which defaults to the function's name.
 
     The function is called once per completion with the arguments that it declares: `prompt` and `completion`
     (lists of messages), `answer`, `info` (the problem's metadata and verifier values), `task` (the problem's
@@ -67,9 +67,9 @@ def from_verifiers(function: Callable[..., Any], *, kind: str | None = None) -> 
 
 
 def _declared(function: Callable[..., Any], rewards: Callable[..., Any], kind: str | None) -> type[Reward]:
-    """Return a class of the axis whose instances call the function; errors name the function's own lines."""
+    """Return a reward class whose instances call the function; error messages name the function's lines."""
     if not inspect.isfunction(function):
-        raise TypeError(f"a reward function must be a Python function, got {function!r}; wrap it in one")
+        raise TypeError(f"a reward function must be a Python function, got {function!r}; define it with def")
     name = kind or function.__name__
     settings = {"kind": name, "__annotations__": {"kind": Literal[name]}, "__module__": function.__module__}
     call = functools.wraps(function)(rewards)
@@ -78,7 +78,7 @@ def _declared(function: Callable[..., Any], rewards: Callable[..., Any], kind: s
 
 
 def _called(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a user's code
-    """Call the function with the arguments that it declares."""
+    """Call a function, which may be asynchronous, with the arguments that it declares."""
     parameters = inspect.signature(function).parameters.values()
     takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
     taken = given if takes_all else {one.name: given[one.name] for one in parameters if one.name in given}

@@ -1,9 +1,8 @@
 """Rewards of the completions of a group, computed from their verdicts.
 
-A reward is one class. Its settings are the section `reward` of a configuration; calling it with a group
-returns a number for each completion. It receives the problem, the completions, the verdicts and the whole
-group, and must be deterministic. A class declared elsewhere is available once its module is imported, which
-must happen before the configuration is.
+A reward is one class. Its settings are the section `reward` of a configuration. Calling a reward with a group
+(problem, completions and verdicts) returns a number for each completion; the result must be deterministic.
+Modules with further rewards must be imported before the configuration's classes.
 
 `random` and `format` are controls: some models improve on a benchmark when trained on a reward without
 information about correctness (arXiv 2506.10947), so a reward has to show a gain over a control.
@@ -25,7 +24,7 @@ from pydantic import Field
 
 from atrium.base.errors import ConfigError, PluginError
 from atrium.base.records import Completion, FinishReason, Problem, Verdict, VerdictKind
-from atrium.base.section import Axis, Count, Number, Positive, Section
+from atrium.base.section import Choice, Count, Number, Positive, Section
 from atrium.base.seeding import derive_seed
 
 
@@ -45,11 +44,15 @@ class GradedGroup:
 
 
 RewardFunction = Callable[[GradedGroup], Sequence[float | None]]
-"""A `Reward` as a function: a group to the reward of each of its completions [G], None if it abstains."""
+"""A `Reward` as a function: it takes a group and returns a reward, or None, for each completion [G]."""
 
 
 def checked_rewards(reward: RewardFunction, group: GradedGroup) -> list[float | None]:
-    """Return a group's rewards; `PluginError` names the class unless each is one number or None."""
+    """Call a reward with a group, and return the rewards [G] after a check of their number and values.
+
+    Raises `PluginError`, with the location of the reward's code, unless the reward returns one finite number
+    or None for each completion.
+    """
     given: Sequence[Any] = reward(group)  # of any type: a user's code
     try:
         # `float` also accepts text, but the digits of an answer are no reward.
@@ -62,15 +65,15 @@ def checked_rewards(reward: RewardFunction, group: GradedGroup) -> list[float | 
         function = reward if hasattr(reward, "__code__") else type(reward).__call__
         code: CodeType = inspect.unwrap(function).__code__
         raise PluginError(
-            f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_qualname}: expected a finite "
-            f"number, or None to abstain, for each of the {len(group.completions)} completions of problem "
-            f"{group.problem.problem_id}, got {str(given)[:200]}"
+            f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_qualname}: the reward must "
+            f"return a finite number, or None to abstain, for each of the {len(group.completions)} "
+            f"completions of problem {group.problem.problem_id}, got {str(given)[:200]}"
         )
     return rewards
 
 
-class Reward(Axis, axis=True):
-    """The reward of each completion of a group: a number, or None if the reward abstains.
+class Reward(Choice, axis=True):
+    """A reward, which gives each completion of a group a number, or None to abstain.
 
     A completion without a reward is excluded from the update: from its group's mean, deviation, size and
     filter, and from all reward metrics. A group with abstentions and fewer than two rewards is dropped.
@@ -78,11 +81,11 @@ class Reward(Axis, axis=True):
 
     @property
     def counts_cut_off_as_wrong(self) -> bool:
-        """Whether an answer that was cut off is also wrong for the group filter."""
+        """Whether the group filter counts truncated completions as incorrect."""
         return False
 
     def check(self, max_new_tokens: int) -> None:
-        """Raise `ConfigError` for settings that cannot work with completions of that length."""
+        """Raise `ConfigError` for settings that do not fit completions of at most `max_new_tokens` tokens."""
 
     @abstractmethod
     def __call__(self, group: GradedGroup) -> Sequence[float | None]:
@@ -93,7 +96,7 @@ class OverlongPenalty(Section):
     """A penalty that grows over the last tokens before the length limit.
 
     With the limit L, B = `buffer_tokens` (1 <= B <= L), f = `factor`, and a completion of n tokens including
-    the stop token: 0 for n <= L - B, then -f (n - (L - B)) / B, and -f for n >= L.
+    the stop token, the penalty is 0 for n <= L - B, -f (n - (L - B)) / B for longer ones, and -f for n >= L.
 
     Source: DAPO, arXiv 2503.14476, equation 13 (soft overlong punishment), where f is 1.
     """
@@ -101,37 +104,37 @@ class OverlongPenalty(Section):
     buffer_tokens: Count
     """Number of tokens before the limit over which the penalty grows; at most the limit itself."""
     factor: Positive
-    """Penalty at the limit."""
+    """Size of the penalty at the limit."""
 
     def __call__(self, num_tokens: int, max_tokens: int) -> float:
-        """Return the penalty for a completion of that many tokens, in [-factor, 0]."""
+        """Return the penalty, in [-factor, 0], for a completion of `num_tokens` tokens."""
         num_over = num_tokens - (max_tokens - self.buffer_tokens)
         share = min(max(num_over, 0), self.buffer_tokens) / self.buffer_tokens
         return -self.factor * share if share > 0 else 0.0
 
 
 class CorrectnessReward(Reward):
-    """A value for each kind of verdict, with an optional length penalty.
+    """A reward with a value for each kind of verdict, and an optional length penalty.
 
-    A grade that timed out or crashed has the value of an incorrect answer; its share is a metric of the run.
-    With `require_stop` a correct answer of a completion that was cut off counts as incorrect. The penalty is
-    added to the value in all cases.
+    An answer whose grading timed out or crashed has the value of an incorrect answer; the share of such
+    answers is a metric of the run. With `require_stop`, a correct answer in a truncated completion counts as
+    incorrect. The penalty is added to the value in all cases.
     """
 
     kind: Literal["correctness"] = "correctness"
     """Kind of reward."""
     correct: Number = 1.0
-    """Reward of a correct answer; must be greater than the other two."""
+    """Reward of a correct answer; must be greater than `incorrect` and `no_answer`."""
     incorrect: Number = 0.0
-    """Reward of a wrong answer, and of one that could not be graded."""
+    """Reward of an incorrect answer, and of an answer that could not be graded."""
     no_answer: Number = 0.0
     """Reward of a completion without an answer."""
     require_stop: bool = True
-    """Whether a completion that was cut off counts as incorrect even if its answer is correct."""
+    """Whether a truncated completion counts as incorrect even if its answer is correct."""
     partial: bool = True
-    """Whether a partial score, as given by reasoning_gym, counts in proportion."""
+    """Whether an incorrect answer with a partial score, as from reasoning_gym, gets a proportional reward."""
     overlong: OverlongPenalty | None = None
-    """Penalty for overlong completions; null for none."""
+    """Penalty for completions near the length limit; null for no penalty."""
 
     @property
     def counts_cut_off_as_wrong(self) -> bool:
@@ -139,17 +142,17 @@ class CorrectnessReward(Reward):
         return self.require_stop
 
     def check(self, max_new_tokens: int) -> None:
-        """Check that a correct answer has the highest reward and the penalty's buffer fits the limit."""
+        """Raise `ConfigError` unless the reward is highest for correct answers and the buffer fits."""
         for name, value in (("incorrect", self.incorrect), ("no_answer", self.no_answer)):
             if self.correct <= value:
                 raise ConfigError(
-                    f"reward.correct={self.correct:g} must be above reward.{name}={value:g}, so that a "
-                    "correct answer has the highest reward"
+                    f"reward.correct={self.correct:g} must be greater than reward.{name}={value:g}, so "
+                    "that a correct answer has the highest reward"
                 )
         if self.overlong is not None and self.overlong.buffer_tokens > max_new_tokens:
             raise ConfigError(
-                f"reward.overlong.buffer_tokens={self.overlong.buffer_tokens} must be at most "
-                f"rollout.max_new_tokens={max_new_tokens}, the maximum length of a completion"
+                f"reward.overlong.buffer_tokens must be at most rollout.max_new_tokens={max_new_tokens}, "
+                f"the maximum length of a completion, got {self.overlong.buffer_tokens}"
             )
 
     def __call__(self, group: GradedGroup) -> list[float]:
@@ -171,7 +174,7 @@ class CorrectnessReward(Reward):
 
 
 class FormatReward(Reward):
-    """A control: 1 for a completion with an answer, whether or not it is correct."""
+    """A control reward: 1 for a completion with an answer, whether correct or not, else 0."""
 
     kind: Literal["format"] = "format"
     """Kind of reward."""
@@ -182,10 +185,10 @@ class FormatReward(Reward):
 
 
 class LengthReward(Reward):
-    """1 for a completion of at most `limit` tokens, 0 for a longer one.
+    """A reward for short completions: 1 for a completion of at most `limit` tokens, else 0.
 
-    The length reward of GDPO's experiments on mathematics (arXiv 2601.05242); `only_correct` is its variant
-    for correct answers only. Both are recalled from the paper, not checked against it.
+    Source: the length reward of GDPO's experiments on mathematics (arXiv 2601.05242); `only_correct` selects
+    its variant for correct answers only. Both follow the paper from memory and were not checked against it.
     """
 
     kind: Literal["length"] = "length"
@@ -196,15 +199,15 @@ class LengthReward(Reward):
     """Whether a completion must also be correct for a reward of 1."""
 
     def check(self, max_new_tokens: int) -> None:
-        """Check that completions can be longer than the limit."""
+        """Raise `ConfigError` if no completion can be longer than the limit."""
         if self.limit >= max_new_tokens:
             raise ConfigError(
-                f"reward.limit={self.limit} has no effect, since completions have at most "
-                f"rollout.max_new_tokens={max_new_tokens} tokens; use a smaller limit"
+                f"reward.limit must be less than rollout.max_new_tokens={max_new_tokens} to have an "
+                f"effect, got {self.limit}; use a smaller limit"
             )
 
     def __call__(self, group: GradedGroup) -> list[float]:
-        """Return 1 for each completion that is short enough, else 0."""
+        """Return 1 for each completion that is short enough (and correct, with `only_correct`), else 0."""
         pairs = zip(group.completions, group.verdicts, strict=True)
         return [
             float(one.num_tokens <= self.limit and (verdict.is_correct or not self.only_correct))
@@ -213,10 +216,10 @@ class LengthReward(Reward):
 
 
 class RandomReward(Reward):
-    """A control: 1 or 0 at random, regardless of the completion.
+    """A control reward: 1 or 0 at random, regardless of the completion.
 
-    The draw is keyed by the run's seed, the problem, the sample and the step, so a resumed run draws the
-    same. Source: arXiv 2506.10947, section on random rewards.
+    The run's seed, the problem, the sample and the step determine the reward, so a resumed run draws the same
+    rewards. Source: arXiv 2506.10947, section on random rewards.
     """
 
     kind: Literal["random"] = "random"
@@ -225,7 +228,7 @@ class RandomReward(Reward):
     """Probability of a reward of 1; otherwise it is 0."""
 
     def __call__(self, group: GradedGroup) -> list[float]:
-        """Return random rewards keyed by the completions' position in the run."""
+        """Return 1 for each completion with the probability `probability`, else 0."""
         places = range(len(group.completions))
         key = group.seed, "random_reward", group.problem.problem_id
         draws = [derive_seed(*key, sample_index, group.step) for sample_index in places]

@@ -1,6 +1,6 @@
-"""Several rewards at once: each with a name and a weight, and their weighted sum.
+"""Combination of several rewards, each with a name and a weight, into a weighted sum.
 
-The class is declared after all other rewards, including those of plugins, since any of them may be a part.
+`SeveralReward` is declared after all other rewards, including plugins, since any of them may be a part of it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ class WeightedReward(Section):
     """A reward and its weight."""
 
     weight: Number = 1.0
-    """Factor of the reward. With 0 it is recorded but not used in training."""
+    """Factor of the reward. A reward with weight 0 is recorded but not used in training."""
     reward: Reward
-    """Reward that is weighted."""
+    """Reward to be weighted."""
 
 
 class SeveralReward(Reward):
     """The weighted sum of several rewards.
 
-    The sum of a completion leaves out the rewards that abstained for it, and those of weight 0; if none is
-    left, the completion has no reward. It does not depend on the order of the rewards.
+    A completion's sum excludes rewards that abstain and rewards of weight 0; if no reward remains, the
+    completion has no reward. The sum does not depend on the order of the rewards.
     `algorithm.advantage.per_reward` says whether the rewards are added before or after their statistics are
     computed.
     """
@@ -41,25 +41,25 @@ class SeveralReward(Reward):
     kind: Literal["several"] = "several"
     """Kind of reward."""
     parts: Annotated[dict[str, WeightedReward], Field(min_length=1, max_length=32)]
-    """Rewards by name (a letter, then letters, digits and underscores), under which each is recorded."""
+    """Rewards by the name under which each is recorded: a letter, then letters, digits and underscores."""
 
     @property
     def counts_cut_off_as_wrong(self) -> bool:
-        """Whether this holds for any reward with a weight other than 0."""
+        """Whether any reward with a nonzero weight counts truncated completions as incorrect."""
         return any(part.reward.counts_cut_off_as_wrong for part in self.parts.values() if part.weight)
 
     def check(self, max_new_tokens: int) -> None:
-        """Check names, weights and each reward; messages name the reward."""
+        """Raise `ConfigError` if a name or a reward is invalid, or if all weights are 0."""
         if not any(part.weight for part in self.parts.values()):
             raise ConfigError(
-                f"reward.parts: the weights of {', '.join(self.parts)} are all 0, so the reward is always "
-                "0; set one to another number"
+                "reward.parts: at least one weight must differ from 0, but the weights of "
+                f"{', '.join(self.parts)} are all 0; change one of them"
             )
         for name, part in self.parts.items():
             if not _NAME.fullmatch(name):
                 raise ConfigError(
-                    f"reward.parts.{name}: a name must be a letter and up to 39 letters, digits and "
-                    "underscores, such as short_enough"
+                    f"reward.parts.{name}: a name must consist of a letter and up to 39 letters, digits "
+                    "and underscores, such as short_enough"
                 )
             try:
                 part.reward.check(max_new_tokens)
@@ -67,7 +67,7 @@ class SeveralReward(Reward):
                 raise ConfigError(f"reward.parts.{name}: {error}") from error
 
     def by_name(self, group: GradedGroup) -> list[NamedRewards]:
-        """Return the rewards [G] of the group's completions by name, each with its weight, sorted by name."""
+        """Return, for each completion [G], a mapping from each reward's name to (reward, weight)."""
         values = {name: checked_rewards(part.reward, group) for name, part in self.parts.items()}
         return [
             {name: (values[name][place], self.parts[name].weight) for name in sorted(values)}
@@ -80,9 +80,9 @@ class SeveralReward(Reward):
 
 
 def weighted_sum(parts: NamedRewards) -> float | None:
-    """Return the sum of the rewards that have a value and a weight other than 0; None if there are none.
+    """Return the weighted sum of the rewards with a value and a nonzero weight; None if there are none.
 
-    It is rounded once, so that the order of the rewards does not matter.
+    The sum is rounded only once, so that the order of the rewards does not matter.
     """
     terms = [weight * value for value, weight in parts.values() if value is not None and weight]
     return math.fsum(terms) if terms else None
@@ -91,7 +91,10 @@ def weighted_sum(parts: NamedRewards) -> float | None:
 def rewards_of(
     reward: RewardFunction, group: GradedGroup
 ) -> tuple[Sequence[float | None], Sequence[NamedRewards]]:
-    """Return a group's rewards [G], and the named rewards that each sums up; none for a single reward."""
+    """Return a group's rewards [G] and, for each of them, the named rewards that it combines [G].
+
+    The named rewards are empty unless `reward` is a `SeveralReward`.
+    """
     if isinstance(reward, SeveralReward):
         named = reward.by_name(group)
         return [weighted_sum(parts) for parts in named], named

@@ -1,8 +1,8 @@
-r"""A reference answer in another notation: tests that a grader parses it, rather than comparing texts.
+r"""Restatement of reference answers, to test that a grader parses answers instead of comparing texts.
 
 `7e37` becomes `7\times 10^{37}`, 0.25 becomes `\frac{2}{8}`, a set is reordered, the sides of an equation are
-exchanged, conditions become a set and a set a condition, words become capitals, and any other expression is
-multiplied by one.
+exchanged, conditions become a set, a set becomes a condition, words become upper case, and any other
+expression is multiplied by 1.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAMED = frozenset((r"\mathbb", r"\emptyset", r"\notin"))
 
 
 def restated(gold: str) -> str:
-    """Return an answer that equals the reference answer and has another text."""
+    """Return the reference answer in another notation: an equal answer with a different text."""
     exponent = _EXPONENT.fullmatch(gold)
     if exponent:  # parsed here from the text, to detect a parser that reads e as Euler's number
         return rf"{exponent[1]} \times 10^{{{int(exponent[2])}}}"
@@ -75,7 +75,7 @@ def _restated(tokens: Tokens) -> str:
 
 
 def _set_of_numbers(tokens: Tokens) -> str:
-    r"""Return conditions as a set builder and a set as a condition; empty if its parts can be restated."""
+    r"""Restate conditions as a set builder, or a set of numbers as a condition; empty for other answers."""
     is_builder = tokens[:1] == (r"\{",) and not RELATIONS.isdisjoint(tokens)
     is_joined = len(split(tokens, RELATIONS)) > 1 and len(split(tokens, _CONJUNCTIONS)) > 1
     is_named = not _NAMED.isdisjoint(tokens)
@@ -92,7 +92,7 @@ def _set_of_numbers(tokens: Tokens) -> str:
 
 
 def _read_backwards(tokens: Tokens) -> str:
-    """Return the same inequalities from right to left, such as `7 > x > 2`; empty if there are none."""
+    """Return inequalities from right to left, `7 > x > 2` for `2 < x < 7`; empty for other answers."""
     signs = [token for token in tokens if token in REVERSED]
     parts = split(tokens, frozenset(REVERSED))
     if (

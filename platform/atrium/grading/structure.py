@@ -1,7 +1,8 @@
-r"""The structure of an answer: its label, its elements, and the one value, or several, that it names.
+r"""The structure of an answer: its label, its elements, and whether it names one value or several.
 
-The module works on canonical tokens (`normalization`) and looks only at the form, except that constants in
-one chain of equations must not differ (`41=42`). Whether two answers are equal is decided in `equivalence`.
+The module works on canonical tokens (`normalization`). It considers only their form, with one exception: the
+constants in a chain of equations must not differ (`41=42`). `equivalence` decides whether two answers are
+equal.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ _SEVERAL = (  # a reference answer with one of these may name more than one numb
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """The elements of a list, and the brackets around it, `{}` for a set; a bare list has none.
+    """The elements of a list, and its brackets: `{}` for a set, empty for a list without brackets.
 
-    A matrix has its shape as brackets, as in `2x3`, and its entries as elements.
+    For a matrix, `parts` are the entries, and `brackets` is the shape, such as `2x3`.
     """
 
     brackets: str
@@ -44,20 +45,20 @@ class Elements:
 
     @property
     def is_bare(self) -> bool:
-        """Return whether it is a list without brackets or a set, whose order is ignored."""
+        """Whether the order of the elements is ignored: in a list without brackets, and in a set."""
         return self.brackets in ("", "{}")
 
     @property
     def is_vector(self) -> bool:
-        """Return whether it is a tuple, or a matrix of one row or column."""
+        """Whether the elements form a tuple, or a matrix with one row or one column."""
         return self.brackets == "()" or self.brackets in (f"{len(self.parts)}x1", f"1x{len(self.parts)}")
 
 
 def elements(tokens: Tokens) -> Elements | None:
     r"""Return the elements of a list, set, tuple, interval or matrix, or None for a single value.
 
-    `a \pm b` is a list of two. In a list with commas and semicolons the semicolons separate; within brackets
-    such a mixture has no meaning (None).
+    `a \pm b` is a list of two. In a bare list or a set with commas and semicolons, the semicolons separate
+    the elements; in other brackets such a mixture has no meaning, and the result is None.
     """
     brackets = ""
     if tokens[:1] == (r"\begin",):
@@ -89,7 +90,7 @@ def _entries(tokens: Tokens) -> Elements | None:
 
 
 def main_value(tokens: Tokens) -> Tokens:
-    r"""Return an answer's value before rounding: `7/9` of `7/9 \approx 0.78`, `x = 2` of `x \approx 2`."""
+    r"""Return the value before rounding: `7/9` for `7/9 \approx 0.78`, and `x = 2` for `x \approx 2`."""
     parts = split(tokens, _APPROXIMATIONS)
     if len(parts) < 2 or len(split(tokens, _SEPARATORS)) > 1:
         return tokens
@@ -97,12 +98,12 @@ def main_value(tokens: Tokens) -> Tokens:
 
 
 def unlabelled(tokens: Tokens) -> Tokens:
-    """Return the tokens after a label such as `x =`, or all of them."""
+    """Return the value of an answer without a label such as `x =`, and without a rounded value after it."""
     return _labelled(main_value(tokens))[1]
 
 
 def without_labels(wanted: Tokens, given: Tokens) -> tuple[Tokens, Tokens]:
-    """Return both without `x =`, if they have the same label or one of them has no equation at all."""
+    """Drop labels such as `x =` if both answers have the same label, or if one answer has no relation."""
     wanted_label, wanted_rest = _labelled(wanted)
     given_label, given_rest = _labelled(given)
     if wanted_label != given_label and (
@@ -114,7 +115,7 @@ def without_labels(wanted: Tokens, given: Tokens) -> tuple[Tokens, Tokens]:
 
 
 def objection(wanted: Form, given: Form) -> str | None:
-    """Return the reason why an answer cannot count regardless of its parts, or None."""
+    """Return the reason to reject an answer before its value is compared, or None."""
     if given.has_stray_digits and not wanted.has_stray_digits:
         return "the words in it hold numbers of their own"
     if given.has_change and not wanted.has_change:
@@ -126,7 +127,7 @@ def objection(wanted: Form, given: Form) -> str | None:
     if _SEVERAL.isdisjoint(wanted.tokens) and _num_candidates(given.tokens) > 1:
         return "several answers where one is wanted"
     base = _base_subscript(given.tokens)
-    # A reference answer without a base is decimal; an answer without one is in the base of the reference
+    # A reference answer without a base is decimal. An answer without a base has the base of the reference
     # answer.
     is_other_base = base is not None and base != (_base_subscript(wanted.tokens) or "10")
     return "another number base" if is_other_base and evaluate(without_base(wanted.tokens)) else None
@@ -140,7 +141,7 @@ def _labelled(tokens: Tokens) -> tuple[Tokens | None, Tokens]:
 
 
 def _is_label(tokens: Tokens) -> bool:
-    r"""Return whether it names a quantity, as `x`, `x_{1}`, `f(x)`, `(p,q)` and `\text{Area}` do."""
+    r"""Return whether tokens name a quantity, such as `x`, `x_{1}`, `f(x)`, `(p,q)` or `\text{Area}`."""
     in_subscript = False
     for token in tokens:
         if token in _OPERATORS or (token[0].isdigit() and not in_subscript):
@@ -155,7 +156,7 @@ def _is_mixed_number(tokens: Tokens) -> bool:
 
 
 def without_base(tokens: Tokens) -> Tokens:
-    """Return `2516` of `2516_{8}`; `objection` checks that the bases agree."""
+    """Drop the base of a number, `2516` for `2516_{8}`; `objection` checks that the bases agree."""
     return tokens if _base_subscript(tokens) is None else tokens[:-4]
 
 
@@ -192,7 +193,10 @@ def _contradicts_itself(tokens: Tokens) -> bool:
 
 
 def _may_be_rounded(first: Value, second: Value, numeral: Tokens) -> bool:
-    r"""Return whether `first \approx second` can be true, which requires rounding of a non-integer."""
+    r"""Return whether `first \approx second` can be true; two different integers are never approximations.
+
+    `numeral` holds the tokens of `second`, whose decimal places determine the accepted rounding error.
+    """
     if not differ(first, second):
         return True
     if is_integer(first.number) and is_integer(second.number):

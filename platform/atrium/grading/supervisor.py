@@ -1,12 +1,12 @@
-"""Runs grading jobs in worker processes that may be killed, and always returns an outcome.
+"""Execution of grading jobs in worker processes that may be killed; every job gets an outcome.
 
-A thread for each worker process sends it one job at a time, kills it at the deadline, replaces it if it died,
-and calls back with the outcome. Processes are started with the first job, and no more than are needed. The
-module knows nothing about answers and verdicts; a job is a line of bytes.
+Each worker process has a thread in the caller. The thread sends one job at a time to the worker, kills the
+worker at the deadline, replaces a dead worker, and calls back with the outcome. Processes start with the
+first job, and no more start than are needed. A job is a line of bytes, which this module does not interpret.
 
-The deadline of a job is measured from the moment it is sent to a ready worker. A job whose worker died is
-sent to another one, since the worker may have been killed from outside; if a second worker dies, the job
-fails.
+The deadline of a job is measured from the moment when the job is sent to a ready worker. If the worker dies,
+the job is sent to another worker, since the first one may have been killed from outside; if a second worker
+dies, the job fails.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import json
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,7 +29,7 @@ MAX_PENDING = 10_000
 
 _START_TIMEOUT_S = 120.0
 _NOT_STARTED = "the grader's processes could not start or were killed"
-# One may be killed from outside, by a machine that is out of memory.
+# A process may be killed from outside, for example when the machine is out of memory.
 _MAX_FAILED_STARTS, _MAX_DIED = 3, 2
 
 
@@ -50,7 +50,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """The reason why no further job can be done."""
+    """The reason why the supervisor cannot run any further job."""
 
     reason: str
 
@@ -59,17 +59,11 @@ Outcome = Reply | Failure | Defect
 
 
 class _NoProcessesError(Exception):
-    """No worker could be started, several times in a row."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    line: bytes
-    on_done: Callable[[Outcome], None]
+    """Raised if several attempts in a row to start a worker have failed."""
 
 
 class _Worker:
-    """The caller's end of one worker; `pid` is None until its first message."""
+    """The caller's connection to one worker; `pid` is None until the worker's first message."""
 
     def __init__(self, template: Template) -> None:
         self.template = template
@@ -78,7 +72,10 @@ class _Worker:
         self._lines = self.connection.makefile("rb")
 
     def receive(self, deadline: float) -> dict[str, Any]:
-        """Return the next message; `TimeoutError` at the deadline, another `OSError` if the worker died."""
+        """Return the worker's next message.
+
+        Raises `TimeoutError` at the deadline, and another `OSError` if the worker has died.
+        """
         self.connection.settimeout(max(deadline - time.monotonic(), 1e-3))
         line = self._lines.readline()
         if not line.endswith(b"\n"):
@@ -87,29 +84,37 @@ class _Worker:
         return message
 
     def close(self) -> None:
-        """Close the connection, and end the process."""
+        """Close the connection and kill the process."""
         self._lines.close()
         self.connection.close()
         if self.pid is not None:
             self.template.kill(self.pid)
 
 
+class _Own(threading.local):
+    """The state of one thread: its worker, and whether it is a thread of the supervisor."""
+
+    worker: _Worker | None = None
+    runs_jobs = False
+
+
 class Supervisor:
-    """Distributes jobs to at most `num_workers` processes and calls back with their outcomes."""
+    """A supervisor that runs jobs in at most `num_workers` processes and calls back with their outcomes."""
 
     def __init__(
         self, *, num_workers: int, timeout_s: float, memory_limit_mb: int, modules: Sequence[str] = ()
     ) -> None:
-        """Create it; `modules` are imported before the first worker, so that no job waits for them."""
+        """Initialize without starting processes.
+
+        The template imports `modules` before the first job, so that no deadline includes the import.
+        """
         self._new_template = partial(
             Template, memory_limit_mb=memory_limit_mb, timeout_s=timeout_s, modules=modules
         )
-        self._num_workers = num_workers
         self._timeout_s = timeout_s
-        self._changed = threading.Condition()
-        self._queue: deque[_Job] = deque()
-        self._threads: list[threading.Thread] = []
-        self._num_free = 0
+        self._threads = ThreadPoolExecutor(num_workers, thread_name_prefix="grader")
+        self._room = threading.Semaphore(MAX_PENDING)
+        self._own = _Own()
         self._is_closed = False
         self._defect: Defect | None = None
         self._starting = threading.Lock()
@@ -119,104 +124,60 @@ class Supervisor:
         self._num_failed_starts = 0
 
     def prepare(self) -> None:
-        """Start a worker before any job needs it. Returns at once; no effect if there were jobs already."""
-        with self._changed:
-            if not self._threads and not self._is_closed:
-                self._start_thread(with_worker=True)
+        """Start a worker in the background before any job needs it."""
+        if not self._is_closed:
+            self._threads.submit(self._own_worker)
 
     def submit(self, line: bytes, on_done: Callable[[Outcome], None]) -> None:
         """Queue a job; `on_done` is called once, from a thread of the supervisor.
 
         Blocks while `MAX_PENDING` jobs are queued, except in a callback, which must never block. After
-        `close` the outcome is a failure at once, and a defect if the supervisor had ended by itself.
+        `close`, `on_done` is called immediately with a `Failure`, or with the `Defect` that ended the
+        supervisor.
         """
-        with self._changed:
-            while len(self._queue) >= MAX_PENDING and not self._is_closed:
-                if threading.current_thread() in self._threads:
-                    break
-                self._changed.wait()
-            is_closed = self._is_closed
-            if not is_closed:
-                self._queue.append(_Job(line, on_done))
-                if len(self._queue) > self._num_free and len(self._threads) < self._num_workers:
-                    self._start_thread(with_worker=False)
-                self._changed.notify_all()
-        if is_closed:
+        has_room = self._room.acquire(blocking=not self._own.runs_jobs)
+        try:
+            self._threads.submit(self._run, line, on_done, has_room)
+        except RuntimeError:  # `close` has ended the threads
             on_done(self._closed())
 
     def close(self) -> None:
-        """End all processes; unfinished jobs fail. Harmless when called twice."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
+        """Stop all processes; unfinished jobs fail. A second call has no effect."""
+        self._is_closed = True
         with self._starting:
-            for worker in list(self._workers):
+            for worker in self._workers.copy():
                 with contextlib.suppress(OSError):  # it is already closed
                     worker.connection.shutdown(socket.SHUT_RDWR)
-        if threading.current_thread() not in self._threads:  # several threads may get here
-            for thread in self._threads:
-                thread.join()
+        self._threads.shutdown(wait=not self._own.runs_jobs)
         with self._starting:
+            for worker in self._workers.copy():
+                self._drop(worker)
             self._end_template()
-        with self._changed:
-            jobs = list(self._queue)
-            self._queue.clear()
-        for job in jobs:
-            job.on_done(self._closed())
 
     def process_ids(self) -> list[int]:
         """Return the process ids of the workers that are ready, for tests and diagnostics."""
-        return [worker.pid for worker in list(self._workers) if worker.pid is not None]
+        return [worker.pid for worker in self._workers.copy() if worker.pid is not None]
 
     def _closed(self) -> Failure | Defect:
         return self._defect or Failure(False, "the grader was closed")
 
-    def _start_thread(self, *, with_worker: bool) -> None:
-        thread = threading.Thread(target=self._run, args=(with_worker,), name="grader", daemon=True)
-        self._threads.append(thread)
-        self._num_free += 1
-        thread.start()
-
-    def _run(self, with_worker: bool) -> None:
-        """Do one job after the other, in one worker as long as it lives."""
-        worker: _Worker | None = None
-        job: _Job | None = None
+    def _run(self, line: bytes, on_done: Callable[[Outcome], None], has_room: bool) -> None:
+        """Run a job and call back with its outcome; after an unexpected error, no further job runs."""
+        self._own.runs_jobs = True
+        if has_room:
+            self._room.release()
         try:
-            if with_worker:
-                worker = self._start_worker()
-            while (job := self._next_job()) is not None:
-                outcome, worker = self._outcome(job.line, worker)
-                done, job = job, None
-                done.on_done(outcome)
-                with self._changed:
-                    self._num_free += 1
-        except Exception as error:  # every waiting answer ends with the cause, and none waits forever
+            outcome = self._outcome(line)
+        except Exception as error:
             is_known = isinstance(error, _NoProcessesError)
-            self._defect = Defect(str(error) if is_known else f"{type(error).__name__}: {error}")
-        finally:
-            if worker is not None and worker in self._workers:
-                self._drop(worker)
-            if job is not None:
-                job.on_done(self._closed())
-            if self._defect is not None:
-                self.close()
+            outcome = self._defect = Defect(str(error) if is_known else f"{type(error).__name__}: {error}")
+        on_done(outcome)
 
-    def _next_job(self) -> _Job | None:
-        """Wait for and return the next job; None after `close`."""
-        with self._changed:
-            while not self._queue and not self._is_closed:
-                self._changed.wait()
-            if self._is_closed:
-                return None
-            self._num_free -= 1
-            self._changed.notify_all()
-            return self._queue.popleft()
-
-    def _outcome(self, line: bytes, worker: _Worker | None) -> tuple[Outcome, _Worker | None]:
-        """Return the outcome of a job, and the worker for the next one, if it is alive."""
+    def _outcome(self, line: bytes) -> Outcome:
+        """Run a job in this thread's worker, which is replaced after a failure or timeout."""
         num_died = 0
-        while not self._is_closed:
-            worker = worker or self._start_worker()
+        while not (self._is_closed or self._defect):
+            worker = self._own_worker()
             if worker is None:
                 continue
             has_begun, deadline = False, time.monotonic() + self._timeout_s
@@ -226,22 +187,26 @@ class Supervisor:
                 message = worker.receive(deadline)
             except TimeoutError:
                 self._drop(worker)
-                return Failure(True, f"no decision within {self._timeout_s:g} s"), None
+                return Failure(True, f"no decision within {self._timeout_s:g} s")
             except OSError:
                 self._drop(worker)
-                worker, num_died = None, num_died + has_begun
+                num_died += has_begun
                 if num_died >= _MAX_DIED:
-                    reason = "two worker processes died: out of memory, or killed from outside"
-                    return Failure(False, reason), None
+                    return Failure(False, "two worker processes died: out of memory, or killed from outside")
                 continue
             if "failure" in message:
                 self._drop(worker)
-                worker = None
-            return Reply(message), worker
-        return self._closed(), worker
+                return Failure(False, f"the comparison failed: {message['failure']}")
+            return Reply(message)
+        return self._closed()
+
+    def _own_worker(self) -> _Worker | None:
+        """Return this thread's worker, and start one if necessary; None if that failed."""
+        self._own.worker = self._own.worker or self._start_worker()
+        return self._own.worker
 
     def _start_worker(self) -> _Worker | None:
-        """Start a worker and wait until it is ready; None if it failed, so that the caller tries again."""
+        """Start a worker and wait until it is ready; None if that failed and the caller should try again."""
         with self._starting:
             if self._is_closed:
                 return None
@@ -270,18 +235,23 @@ class Supervisor:
         return worker
 
     def _lose_template(self, reason: str) -> None:
-        """Give up the template; another starts for the next worker, unless none ever can."""
+        """Discard the template, so that the next worker starts another one.
+
+        Raises `_NoProcessesError` after `_MAX_FAILED_STARTS` templates in a row without a ready worker.
+        """
         self._num_failed_starts += not self._was_ready
         self._end_template()
         if self._num_failed_starts >= _MAX_FAILED_STARTS:
             raise _NoProcessesError(reason)
 
     def _end_template(self) -> None:
-        # A template without workers may still be loading, and would not notice that it should end.
+        # A template that was never ready may still be loading, and would not notice the closed socket.
         if self._template is not None:
             self._template.end(at_once=not self._was_ready)
         self._template, self._was_ready = None, False
 
     def _drop(self, worker: _Worker) -> None:
-        self._workers.remove(worker)
-        worker.close()
+        self._own.worker = None
+        with contextlib.suppress(ValueError):  # `close` has dropped it
+            self._workers.remove(worker)
+            worker.close()

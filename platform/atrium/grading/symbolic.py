@@ -1,7 +1,8 @@
-r"""Math-verify, for expressions that `arithmetic` cannot evaluate: integrals, sums, calls, equations.
+r"""Comparison by math-verify, for expressions without a value in `arithmetic`: integrals, sums, equations.
 
-Both sides are read from a box, with LaTeX extraction only and no fallback. It may never terminate and is
-called in a worker process only. Source: math-verify 0.9.0, https://github.com/huggingface/Math-Verify.
+Math-verify parses both answers from a box, by LaTeX extraction only and without a fallback. It may never
+terminate, so only worker processes call it. Source: math-verify 0.9.0,
+https://github.com/huggingface/Math-Verify.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from atrium.grading.structure import unlabelled
 from atrium.grading.tokens import Tokens, join
 
 PERCENT = ("%",)
-"""Endings of a percentage."""
+"""The tokens at the end of a percentage."""
 _NAMES = frozenset("abcfghjkmnopqrstuvwyzABFGHJKMPQRTUVWYZ")  # letters without a meaning of their own
 
 
 def numeric_value(text: str) -> complex | None:
-    """Return the number that math-verify reads, or None if there is none: only for a worker process."""
+    """Return the value of a text that math-verify parses as a number, else None; in worker processes only."""
     tokens = unlabelled(read(text).tokens)
     is_percent = tokens[-1:] == PERCENT
     found = parsed(join(tokens[:-1] if is_percent else tokens))
@@ -38,7 +39,7 @@ def equal_by_math_verify(wanted: Tokens, given: Tokens) -> bool:
     is_percent = wanted[-1:] == PERCENT
     if is_percent != (given[-1:] == PERCENT):
         return False  # a number and a percentage have already been compared by `settle`
-    end = -1 if is_percent else None  # its grammar for antlr 4.9 cannot read a percent sign
+    end = -1 if is_percent else None  # math-verify's grammar for antlr 4.9 has no percent sign
     gold, answer = map(parsed, map(join, plainly_named(wanted[:end], given[:end])))
     try:
         is_equal = bool(math_verify(gold, answer, timeout_seconds=None, raise_on_error=True))
@@ -53,7 +54,10 @@ def equal_by_math_verify(wanted: Tokens, given: Tokens) -> bool:
 
 
 def _differ(gold: list[Any], answer: list[Any], relative: float) -> bool:
-    """Return whether two constants differ: math-verify compares six places only, and 1/100! is then 0."""
+    """Return whether two constants differ by more than `relative` times the larger magnitude.
+
+    Math-verify compares only six decimal places, so that 1/100! would equal 0.
+    """
     sides = [side for side in (*gold, *answer) if getattr(side, "is_number", False)]
     if len(sides) < 2:
         return False
@@ -64,7 +68,7 @@ def _differ(gold: list[Any], answer: list[Any], relative: float) -> bool:
 
 
 def plainly_named(wanted: Tokens, given: Tokens) -> tuple[Tokens, Tokens]:
-    r"""Replace names with a subscript by letters: math-verify cannot read `E_{1}` or `L_{\odot}`."""
+    r"""Replace names with subscripts by unused letters; math-verify cannot parse `E_{1}` or `L_{\odot}`."""
     letters = iter(sorted(_NAMES - {letter for token in (*wanted, *given) for letter in token}))
     names: dict[Tokens, str] = {}
     try:
@@ -91,7 +95,10 @@ def _renamed(tokens: Tokens, names: dict[Tokens, str], letters: Iterator[str]) -
 
 @lru_cache(maxsize=4_096)
 def parsed(latex: str) -> list[Any]:
-    """Return math-verify's parse, empty if there is none; cached, so a reference answer is parsed once."""
+    """Return math-verify's parse of LaTeX, empty if parsing fails.
+
+    The result is cached, so that a reference answer is parsed only once.
+    """
     from latex2sympy2_extended import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse
 

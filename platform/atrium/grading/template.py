@@ -1,7 +1,7 @@
-"""The caller's end of the template process that grading workers are forked from.
+"""The caller's side of the template process, from which grading workers are forked.
 
-It starts and ends the process and sends it requests; the code of the process is in `worker`. Nothing here
-blocks, except for waiting for the process to end.
+This module starts and stops the template process and sends requests to it; `worker` contains the code of the
+process. Nothing here blocks, except for waiting until the process exits.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _BOOT = (
 
 
 class Template:
-    """The process that workers are forked from, and the socket that it listens to."""
+    """The template process, from which workers are forked, and the socket for requests to it."""
 
     def __init__(self, *, memory_limit_mb: int, timeout_s: float, modules: Sequence[str] = ()) -> None:
         self.control, theirs = socket.socketpair()
         arguments = [os.pathsep, os.pathsep.join(sys.path), str(memory_limit_mb), str(timeout_s), *modules]
-        # One hash seed for all workers: the order of SymPy's terms, and so its results, depend on it.
+        # All workers have the same hash seed: it determines the order of SymPy's terms, and so the results.
         environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONWARNINGS": "ignore"}
         with theirs:
             self.process = subprocess.Popen(
@@ -43,9 +43,9 @@ class Template:
             )
 
     def fork(self) -> socket.socket:
-        """Request a worker and return the connection to it; this blocks until the template is ready.
+        """Request a worker and return the connection to it, without waiting until the worker is ready.
 
-        Raises OSError if the template has exited.
+        Raises `OSError` if the template has exited.
         """
         ours, theirs = socket.socketpair()
         with theirs, contextlib.ExitStack() as unsent:
@@ -55,16 +55,16 @@ class Template:
         return ours
 
     def kill(self, pid: int) -> None:
-        """Kill a worker, whether it is still running or not."""
+        """Kill a worker; no effect if it has already exited."""
         try:
             self.control.sendall(REQUEST.pack(KILL, pid))
         except OSError:
-            if self.process.poll() != 0:  # the template exited without ending its workers
+            if self.process.poll() != 0:  # the template exited without killing its workers
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
     def end(self, *, at_once: bool) -> None:
-        """End the process; unless `at_once`, it ends its workers first."""
+        """Stop the template process; unless `at_once`, it kills its workers before it exits."""
         with contextlib.suppress(OSError):
             self.control.shutdown(socket.SHUT_RDWR)
         self.control.close()

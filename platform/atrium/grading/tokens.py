@@ -1,7 +1,7 @@
-r"""Canonical tokens of an answer: LaTeX words, numbers and signs, and the positions of brackets.
+r"""Operations on the canonical tokens of an answer: splitting, joining, matching brackets, substitution.
 
-A token is `\frac`, `12.5`, `x`, `(` or a run of words set as text, `\text{even}`. `normalization` maps
-spellings to tokens.
+A token is a command (`\frac`), a number (`12.5`), letters (`x`), a sign (`(`), or words set as text
+(`\text{even}`). `normalization` converts an answer to tokens.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from itertools import accumulate
 
 Tokens = tuple[str, ...]
 Leaf = Callable[[Tokens, Tokens], bool | None]
-"""Decides whether two values without a structure are equal; None if unknown."""
+"""A function that decides whether two single values are equal; it returns None if it cannot decide."""
 
 REALS: Tokens = (r"\mathbb", "{", "R", "}")
 SUCH_THAT = frozenset((r"\mid", ":", "|"))
-"""Tokens between a member of a set and its conditions."""
+"""Tokens between the members and the conditions in a set builder."""
 
 MAX_DEPTH = 24
-"""Maximum nesting depth of brackets that is parsed."""
+"""Maximum nesting depth of brackets in an answer that is parsed."""
 
 NESTING = {**dict.fromkeys(("(", "[", "{", r"\{"), 1), **dict.fromkeys((")", "]", "}", r"\}"), -1)}
-"""Change of the bracket depth by a token."""
+"""Brackets, with the change of the nesting depth at each of them."""
 
 
 def join(tokens: Sequence[str]) -> str:
@@ -35,22 +35,22 @@ def join(tokens: Sequence[str]) -> str:
 
 
 def is_text(token: str) -> bool:
-    """Return whether the token is a run of words set as text."""
+    r"""Return whether the token consists of words set as text, `\text{even}`."""
     return token.startswith(r"\text{")
 
 
 def has_digit(text: str) -> bool:
-    """Return whether there is a digit of any script in the text."""
+    """Return whether the text contains a digit of any script."""
     return any(map(str.isdigit, text))
 
 
 def content(token: str) -> str:
-    r"""Return the words of a token that is set as text: `even` of `\text{even}`."""
+    r"""Return the words of a token that is set as text: `even` for `\text{even}`."""
     return token[len(r"\text{") : -1]
 
 
 def split(tokens: Sequence[str], separators: frozenset[str]) -> tuple[Tokens, ...]:
-    """Split at separators outside all brackets; empty parts are dropped."""
+    """Split tokens at separators outside all brackets; empty parts are dropped."""
     if separators.isdisjoint(tokens):
         return (tuple(tokens),) if tokens else ()
     parts: list[list[str]] = [[]]
@@ -94,7 +94,7 @@ def group_start(tokens: Sequence[str], end: int) -> int:
 
 
 def substituted(tokens: Tokens, letter: str, value: Tokens) -> Tokens:
-    """Return the tokens with a letter replaced by a value in brackets, also in runs such as `ab`."""
+    """Replace a letter by a value in brackets, also in tokens with several letters such as `ab`."""
     spelled: list[str] = []
     for token in tokens:
         for part in token if token.isalpha() and len(token) <= 3 else (token,):

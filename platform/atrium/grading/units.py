@@ -1,12 +1,12 @@
-r"""Units after a value, and words that are not units.
+r"""Removal of units after a value, and recognition of words that are not units.
 
-A unit names the quantity: `5\text{ cm}^2`, `1.6\,\mathrm{km}/\mathrm{s}`, `20^{\circ}\mathrm{C}`, `125\text{
-miles}`. It is a product of words and symbols, each with a power, and it is dropped from a value. Any noun may
-be counted, so words are units unless one of them belongs to the closed class of words that change a value:
-numerals, comparisons, operations, negations. `5\text{ or six}` and `5\text{ million}` are not 5.
+A unit is a product of words and symbols, each with an optional power: `5\text{ cm}^2`,
+`1.6\,\mathrm{km}/\mathrm{s}`, `20^{\circ}\mathrm{C}`, `125\text{ miles}`. Units are dropped from values.
+Since any noun may be counted, all words are units, except words that change a value: numerals, comparisons,
+operations and negations. `5\text{ or six}` and `5\text{ million}` are not 5.
 
-**Letters in italics** may be variables. A symbol of several letters (`km`) is always a unit; a single letter
-(`m`) is one only after a number and if the reference answer does not contain this letter.
+**Letters in italics** may be variables. A symbol of several letters (`km`) is always a unit. A single letter
+(`m`) is a unit only after a number, and only if the reference answer does not contain the letter.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _MICRO = r"\mu"
 _DEGREE = ("^", "{", r"\circ", "}")
 _OF_ANGLES = frozenset(
     (r"\cis", r"\text{cis}", r"\sin", r"\cos", r"\tan", r"\cot", r"\sec", r"\csc")
-)  # of 20 degrees, not of 20
+)  # functions whose argument keeps its degree sign
 _OF_DAY = frozenset(
     form
     for mark in ("am", "a.m.", "a.m", "AM", "A.M.", "A.M", "PM", "P.M.", "p.m.", "p.m", "P.M")
     for form in (mark, rf"\text{{{mark}}}")
 )
 _NOT_A_UNIT = frozenset(("sqrt", "infinity", "infty", "choose"))
-# Tokens that cannot end a value, so words after them are no unit of it.
+# Tokens that cannot end a value, so that words after them are not a unit.
 _NO_VALUE = frozenset("+-=/*^_<>,;:|([{&") | frozenset(
     (r"\cdot", r"\times", r"\leq", r"\geq", r"\neq", r"\approx", r"\in", r"\pm", r"\to", r"\{", " ", r"\\")
 )
@@ -60,9 +60,9 @@ _CHANGES = _NUMERALS | word_set(
     "under below between through until approximately roughly nearly almost except unless if maybe perhaps "
     "possibly negative either not never no none neither cannot isn't wrong incorrect false"
 )
-"""Words that change a value or turn it into no value."""
+"""Words that change, extend or deny the value next to them."""
 
-_WORD = re.compile(r"[A-Za-z'-]+")  # `two-digit numbers` are counted, two of them are not
+_WORD = re.compile(r"[A-Za-z'-]+")  # `two-digit` is one word, and not the numeral `two`
 # Contents of unit words besides letters: the power of `cm^2`, `m2` and `m s^{-1}`, commands.
 _TEXT_POWER = re.compile(
     r"(?<=[A-Za-z])\s?\^?\{?-?[1-4]\}?(?![0-9A-Za-z.])|\\(?:mu|Omega|cdot|times)(?![A-Za-z])|\^\{\\circ\s*\}"
@@ -71,28 +71,31 @@ _UNIT_TEXT = re.compile(r"[A-Za-z\s/.'()*·%-]*")
 
 
 def changes_value(words: str, *, by_numerals: bool = True) -> bool:
-    r"""Return whether words change a value, as `or six`, `million` and `is wrong` do, or a bare `squared`."""
+    """Return whether words change a value, such as `or six`, `million`, `is wrong` and a bare `squared`.
+
+    With `by_numerals=False`, numerals do not count as a change.
+    """
     found = _WORD.findall(words.lower())
     changes = _CHANGES if by_numerals else _CHANGES - _NUMERALS
     return not changes.isdisjoint(found) or found[:1] in (["squared"], ["cubed"])
 
 
 def bare_words(words: str) -> str:
-    r"""Return words without the powers of units: `\text{cm}` of `\text{cm^2}`."""
+    """Drop the powers of units from words: `cm` for `cm^2`."""
     return _TEXT_POWER.sub("", words)
 
 
 def without_unit(tokens: Tokens) -> Tokens:
-    """Return the tokens without the unit after the value, if its font shows that it is a unit."""
+    """Drop the unit after a value, if its font or spelling shows that it is a unit."""
     start, is_shown = _unit_start(tokens)
     return tokens[:start] if is_shown else tokens
 
 
 def without_symbols(tokens: Tokens, other: Tokens, *, is_gold: bool) -> Tokens:
-    """Return the tokens without a unit in plain letters that `other` does not contain.
+    """Drop a unit in plain letters, unless the answer `other` contains one of its letters.
 
-    From a reference answer no single letter is dropped. An answer `5 m` is 5 if the reference answer is 5,
-    and `5m` if `m` is a variable of the reference answer.
+    A single letter is never dropped from a reference answer (`is_gold`). An answer `5 m` is 5 if the
+    reference answer is 5, and it remains `5 m` if `m` is a variable of the reference answer.
     """
     start, _ = _unit_start(tokens)
     if start == len(tokens) or not (tokens[start - 1][-1].isdigit() or tokens[start - 1] == "}"):
@@ -104,7 +107,10 @@ def without_symbols(tokens: Tokens, other: Tokens, *, is_gold: bool) -> Tokens:
 
 
 def _unit_start(tokens: Tokens) -> tuple[int, bool]:
-    """Return the start of the unit after a value (or the end), and whether it is set as text."""
+    """Return the start of the unit after a value, and whether its font or spelling identifies it as a unit.
+
+    Without a unit, the start is the end of the tokens.
+    """
     end, is_shown = len(tokens), False
     start = end
     while end > 1:
@@ -123,7 +129,10 @@ def _unit_start(tokens: Tokens) -> tuple[int, bool]:
 
 
 def _factor_start(tokens: Tokens, end: int) -> tuple[int, bool]:
-    """Return the start of a unit's factor ending at `end`, with its power, and whether it is set text."""
+    """Return the start of the unit's factor that ends at `end`, and whether it is certainly a unit.
+
+    The factor includes its power. The start is `end` if there is no such factor.
+    """
     if tokens[max(end - 4, 0) : end] == _DEGREE and _OF_ANGLES.isdisjoint(tokens):
         return end - 4, True
     base = end
@@ -157,7 +166,7 @@ def _factor_start(tokens: Tokens, end: int) -> tuple[int, bool]:
 
 
 def _group_start(tokens: Tokens, opening: int, end: int) -> tuple[int, bool]:
-    r"""Return the start of a factor as `_factor_start` does, for a group from `opening` on.
+    r"""Return the result of `_factor_start` for a factor that ends with the brace group at `opening`.
 
     Examples: `{\mu m}`, `\frac{\text{m}}{\text{s}}`.
     """

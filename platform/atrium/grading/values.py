@@ -1,7 +1,7 @@
-"""Numbers with a record of their origin: operations, and tests of equality and difference.
+"""Values of expressions: numbers with facts about their computation, and tests of equality and difference.
 
-Exact rationals can be proven equal; other numbers are floats and can only be proven different, beyond any
-rounding. `arithmetic` reads numbers from answers.
+Exact rationals can be proven equal. Other numbers are floats, which can only be proven different: they differ
+by more than any rounding error. `arithmetic` computes the values of answers.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from fractions import Fraction
 Number = Fraction | float | complex
 
 MAX_BITS = 4_096
-"""Number of bits above which rationals become floats in the first pass."""
+"""Maximum number of bits of exact rationals; in the first stage, larger rationals become floats."""
 
 _RELATIVE_NOISE = 2e-6
-"""Relative difference, to the largest intermediate number, above which floats are different."""
+"""Difference, relative to the largest intermediate number, above which floats are certainly different."""
 
 
 class NoValueError(Exception):
-    """An answer is not unambiguous arithmetic, or its value would not be agreed upon by all readers."""
+    """Raised if an expression is not unambiguous arithmetic, or if readers may disagree about its value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A number, the largest intermediate magnitude, and the numbers it was computed from.
+    """The value of an expression: a number, with facts about its computation.
 
-    `is_decimal`: a decimal fraction was among the numbers, so the value may be rounded. `names`: the letters
-    in it; empty for a constant.
+    `scale` is the largest intermediate magnitude. `is_decimal` tells whether the expression contains a
+    decimal fraction, so that the value may be rounded. `names` are the letters in the expression; empty for a
+    constant.
     """
 
     number: Number
@@ -38,20 +39,20 @@ class Value:
 
 
 def differ(first: Value, second: Value) -> bool:
-    """Return whether two values are certainly different, beyond rounding of any kind."""
+    """Return whether two values are certainly different: by more than any rounding error."""
     a, b = first.number, second.number
     if isinstance(a, Fraction) and isinstance(b, Fraction):
         return a != b and (not (first.is_decimal or second.is_decimal) or abs(a - b) > 1e-6)
-    if is_infinite(a) or is_infinite(b):  # beyond 1e308
+    if is_infinite(a) or is_infinite(b):  # beyond the range of floats
         return is_infinite(a) != is_infinite(b) and max(_finite_scale(first), _finite_scale(second)) < 1e300
     return abs(complex(a) - complex(b)) > _RELATIVE_NOISE * max(1.0, first.scale, second.scale)
 
 
 def rationally_equal(first: Value, second: Value) -> bool | None:
-    """Return whether two rational constants are equal, decimals to six places; None if one is not rational.
+    """Return whether two rational constants are equal; None if either is not a rational constant.
 
-    Decimals must agree after rounding to six places, as in math-verify, and to a relative 1e-5, so that
-    0.0000001 is not 0.
+    Decimals must agree after rounding to six places, as in math-verify, and up to a relative difference of
+    1e-5, so that 0.0000001 is not 0.
     """
     a, b = first.number, second.number
     if not (isinstance(a, Fraction) and isinstance(b, Fraction)) or first.names or second.names:
@@ -63,7 +64,7 @@ def rationally_equal(first: Value, second: Value) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Maximum difference of numbers: relative to the larger one, or absolute, whichever is larger."""
+    """Maximum difference of two numbers: relative to the larger number or absolute, whichever allows more."""
 
     relative: float = 0.0
     absolute: float = 0.0
@@ -82,7 +83,7 @@ EXACT = Tolerance()
 
 
 def close(first: Value, second: Value, tolerance: Tolerance) -> bool | None:
-    """Return whether two constants agree within a tolerance; None if one depends on a letter."""
+    """Return whether two constants agree within a tolerance; None if either has letters or is infinite."""
     if first.names or second.names or is_infinite(first.number) or is_infinite(second.number):
         return None
     a, b = complex(first.number), complex(second.number)
@@ -90,17 +91,17 @@ def close(first: Value, second: Value, tolerance: Tolerance) -> bool | None:
 
 
 def is_integer(number: Number) -> bool:
-    """Return whether it is an exact integer; a float never is."""
+    """Return whether a number is an exact integer; False for every float."""
     return isinstance(number, Fraction) and number.denominator == 1
 
 
 def is_infinite(number: Number) -> bool:
-    """Return whether an intermediate value was too large for a float."""
+    """Return whether a number is infinite, since an intermediate value exceeded the range of floats."""
     return not isinstance(number, Fraction) and cmath.isinf(number)
 
 
 def is_nan(number: object) -> bool:
-    """Return whether it is not a number, such as infinity times zero."""
+    """Return whether a number is NaN, such as infinity times zero."""
     return number != number
 
 

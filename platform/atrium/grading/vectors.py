@@ -1,7 +1,9 @@
-r"""Vectors written with unit vectors, as tuples: `2\hat{i}-3\hat{j}`, `2\mathbf{i}-3\mathbf{j}` are `(2,-3)`.
+r"""Conversion of sums of unit vectors to tuples.
 
-Only for two different unit vectors, each once: `2+3\mathbf{i}` is a complex number. Letters without a hat or
-a font are unit vectors only if the reference answer contains unit vectors.
+`2\hat{i}-3\hat{j}` and `2\mathbf{i}-3\mathbf{j}` become `(2,-3)`.
+
+A sum must contain at least two different unit vectors, each once: `2+3\mathbf{i}` is a complex number.
+Letters without a hat or a font are unit vectors only if the reference answer contains unit vectors.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ _COEFFICIENT = re.compile(
 
 
 def as_tuple(text: str) -> str:
-    """Return a sum of multiples of unit vectors as a tuple; any other text unchanged."""
+    """Convert a sum of multiples of unit vectors to a tuple; return any other text unchanged."""
     if "\\" not in text or not _UNIT.search(text):
         return text
     units = list(_UNIT.finditer(text))
@@ -40,7 +42,7 @@ def as_tuple(text: str) -> str:
 
 
 def beside(gold: str, answer: str) -> str:
-    """Return the answer with letters as unit vectors, if the reference answer contains unit vectors."""
+    """Mark the letters i, j and k of an answer as unit vectors if the reference answer has unit vectors."""
     if "\\" not in gold or as_tuple(gold) == gold or as_tuple(answer) != answer:
         return answer
     return _LETTER.sub(r"\\mathbf{\1}", answer)

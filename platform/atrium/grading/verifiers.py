@@ -1,18 +1,18 @@
-r"""Verifiers: extract the answer of a completion, and compare it with the reference answer.
+r"""Verifiers, which extract the answer of a completion and compare it with the reference answer.
 
 A verifier is one class: its settings are the section `grader` of a configuration, or of a benchmark. Its
-methods:
+methods return:
 
 - `extract`: the answer in a text, or None if there is none;
 - `compare`: whether an answer equals the reference answer, and the reason;
 - `of_problem`: the verifier adapted to a problem's metadata or verifier values;
-- `write` and `restate`: a completion that states an answer, and the reference answer in another form.
-  Together they define a gradable reference answer: one for which its own answer in another form counts.
+- `write` and `restate`: a completion that states an answer, and the reference answer in another notation.
+  Together they test whether a reference answer can be graded: its restatement must count as correct.
 
-All methods run in worker processes that are killed at a deadline (`pool`), so a verifier may be slow, hang or
-crash. A subclass of `PlacedVerifier` finds answers according to its setting `answer`, and may `settle` fast
-and safe cases in the caller; the verifiers below do. A class declared elsewhere is available once its module
-is imported, which must happen before the configuration is.
+Extraction and comparison run in worker processes that are killed at a deadline (`pool`), so a verifier may be
+slow, hang or crash. A subclass of `PlacedVerifier` finds answers according to its setting `answer` in the
+calling process, and its method `settle` may decide fast and safe cases there. Modules with further verifiers
+must be imported before the configuration's classes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field
 
 from atrium.base.errors import DataError
-from atrium.base.section import Axis, NonNegative, Parallel, Positive, Text, Wait
+from atrium.base.section import Choice, NonNegative, Parallel, Positive, Text, Wait
 from atrium.grading import equivalence
 from atrium.grading.arithmetic import evaluate
 from atrium.grading.equivalence import Finding
@@ -44,50 +44,52 @@ _ONLY_LETTERS = re.compile(r"(?:[\s,;()\[\].]|\b(?:and|or)\b|\b[A-Za-z]\b)+")
 _LETTER = re.compile(r"\b[A-Za-z]\b")
 
 
-class Verifier(Axis, axis=True):
-    """Extracts the answer of a completion and compares it with the reference answer."""
+class Verifier(Choice, axis=True):
+    """A verifier, which extracts the answer of a completion and compares it with the reference answer."""
 
     modules: ClassVar[tuple[str, ...]] = ()
     """Modules that worker processes import before the first answer, outside its time limit."""
     num_workers: Parallel = 2
     """Number of worker processes; they start only when an answer needs more than a comparison of text."""
     timeout_s: Wait = 5.0
-    """Timeout in seconds, after which a worker is killed and the verdict is that it timed out."""
+    """Timeout of one comparison in seconds; then the worker is killed and the verdict is `timed_out`."""
     memory_limit_mb: Annotated[int, Field(ge=256, le=10**9)] = 1024
     """Maximum address space of one worker in megabytes; math-verify takes about 100."""
 
     @abstractmethod
     def extract(self, text: str) -> str | None:
-        """Return the answer in a completion without its reasoning; None if there is none."""
+        """Return the answer in the text of a completion after its reasoning; None if there is no answer."""
 
     @abstractmethod
     def compare(self, gold: str, answer: str) -> Finding:
-        """Return whether an extracted answer equals the reference answer."""
+        """Return whether an extracted answer equals the reference answer `gold`, and the reason."""
 
     def of_problem(self, judged_by: Mapping[str, Any]) -> Verifier:
-        """Return the verifier for a problem's metadata and `fields.verifier` values; by default this one.
+        """Return the verifier adapted to a problem; by default this verifier.
 
-        Values of `fields.verifier` are passed as the file contains them. Raises `DataError` for a value that
-        it cannot use; the error ends the run before training.
+        `judged_by` holds the problem's metadata and its `fields.verifier` values, as the file contains them.
+        Raises `DataError` for a value that the verifier cannot use; the error ends the run before training.
         """
-        del judged_by
         return self
 
     @abstractmethod
     def write(self, answer: str) -> str:
-        """Return a completion that gives this answer, so that `extract` finds it."""
+        """Return a completion in which `extract` finds this answer."""
 
     def restate(self, gold: str) -> str:
-        """Return the reference answer in another form that equals it; by default unchanged."""
+        """Return the reference answer in another, equal notation; by default unchanged."""
         return gold
 
 
 def _check_place(place: str) -> str:
-    """Return a valid place unchanged. Raises `ValueError` otherwise."""
+    """Return `place`. Raises `ValueError` unless it is in `_PLACES` or words that contain {answer} once."""
     before, marker, after = place.partition(ANSWER)
     if place in _PLACES or (marker and before.strip() and ANSWER not in after):
         return place
-    raise ValueError(f"{', '.join(_PLACES)}, or words that contain {ANSWER} once, such as 'Answer: {ANSWER}'")
+    raise ValueError(
+        f"the place of an answer must be one of {', '.join(_PLACES)}, or text that contains {ANSWER} "
+        f"once, such as 'Answer: {ANSWER}', got {place}"
+    )
 
 
 _PLACES = ("box", "last_number")
@@ -100,33 +102,32 @@ class PlacedVerifier(Verifier):
     answer: Place = "box"
     r"""Place of the answer: box (the last cluster of `\boxed{}`), last_number (as in Qwen2.5-Math's
     evaluation code and lm-eval's flexible-extract), or words that contain {answer}, such as DAPO's 'Answer:
-    {answer}' and GSM8K's '#### {answer}'. The last one counts, up to the end of its line."""
+    {answer}' and GSM8K's '#### {answer}'. The last match counts, up to the end of its line."""
 
     def extract(self, text: str) -> str | None:
-        """Return the text at that place."""
+        """Return the answer at the place that `answer` sets; None if there is no answer."""
         if self.answer == "box":
             return last_box(text)
         return last_number(text) if self.answer == "last_number" else answer_after(text, self.answer)
 
     def write(self, answer: str) -> str:
-        """Return the answer at its place."""
+        """Return a completion with this answer at the place that `answer` sets."""
         if self.answer == "box":
             return rf"\boxed{{{answer}}}"
         return f"It is {answer}" if self.answer == "last_number" else self.answer.replace(ANSWER, answer)
 
     def settle(self, gold: str, answer: str) -> Finding | None:
-        """Compare in the caller's own process; None if only a worker process can decide."""
-        del gold, answer
+        """Compare an answer with `gold` in the calling process; None if a worker process has to decide."""
         return None
 
 
 class ExpressionVerifier(PlacedVerifier):
-    """A verifier that reads mathematical expressions."""
+    """A verifier of answers that are mathematical expressions."""
 
     def restate(self, gold: str) -> str:
-        """Return an equal expression, see `soundness`.
+        """Return an equal expression in another notation (see `soundness`).
 
-        A number gets another decimal if only numbers are found.
+        With `answer=last_number`, only the notation of a number changes: it gets another decimal place.
         """
         if self.answer != "last_number":
             return restated(gold)
@@ -134,26 +135,26 @@ class ExpressionVerifier(PlacedVerifier):
 
 
 class MathVerifier(ExpressionVerifier):
-    """Compares the answer with the reference answer symbolically: `equivalence`."""
+    """A verifier that compares answers symbolically (see `equivalence`)."""
 
     kind: Literal["math"] = "math"
     """Kind of grader."""
 
     def settle(self, gold: str, answer: str) -> Finding | None:
-        """Decide by text, words, rational numbers and lists of them."""
+        """Decide cheap cases, such as equal texts, words, rational numbers, and lists of these."""
         return equivalence.settle(gold, answer)
 
     def compare(self, gold: str, answer: str) -> Finding:
-        """Compare with math-verify."""
+        """Compare two expressions symbolically, without a time limit; only worker processes call this."""
         return equivalence.verify(gold, answer)
 
 
 class ToleranceVerifier(ExpressionVerifier):
-    """Compares the answer with the reference answer symbolically, or as numbers within a tolerance.
+    """A verifier that compares answers symbolically, or as numbers within a tolerance.
 
-    Source: Qwen2.5-Math's evaluation code, whose tolerance is a relative 1e-4. Differs: there the reference
-    answer divided or multiplied by 100 counts too; here percentages are read as for `math`. OlympiadBench's
-    evaluation code has absolute tolerances instead, 1e-8 if a problem names none.
+    Source: Qwen2.5-Math's evaluation code, with a relative tolerance of 1e-4. Differs: that code also accepts
+    the reference answer divided or multiplied by 100; here percentages are read as in `math`. OlympiadBench's
+    evaluation code has absolute tolerances instead, by default 1e-8.
     """
 
     kind: Literal["math_tolerance"] = "math_tolerance"
@@ -161,17 +162,16 @@ class ToleranceVerifier(ExpressionVerifier):
     relative_tolerance: Annotated[NonNegative, Field(lt=1.0)] = 1e-4
     """Maximum difference of two numbers, also within lists, relative to the larger one."""
     absolute_tolerance: Annotated[NonNegative, Field(le=1e9)] = 0.0
-    """Difference of two numbers that is accepted regardless of their size."""
+    """Maximum difference of two numbers that is accepted regardless of their size."""
     tolerance_from: Text | None = None
     """Name in fields.verifier (or fields.metadata) of a problem's own absolute tolerance, such as error; null
     for none."""
 
     def of_problem(self, judged_by: Mapping[str, Any]) -> ToleranceVerifier:
-        """Return the verifier with the problem's own tolerance.
+        """Return the verifier with the problem's own absolute tolerance.
 
-        Of several, for several answers, the smallest.
-
-        Raises `DataError` if it is not a number.
+        If the problem has several tolerances, separated by commas, the smallest one applies to all answers.
+        Raises `DataError` if a tolerance is not a number, or if the smallest one is not between 0 and 1e9.
         """
         own = judged_by.get(self.tolerance_from) if self.tolerance_from else None
         if own is None:
@@ -181,7 +181,10 @@ class ToleranceVerifier(ExpressionVerifier):
         except ValueError:
             tolerance = -1.0
         if not 0.0 <= tolerance <= 1e9:
-            raise DataError(f"{self.tolerance_from}={own!r} of a problem must be a number of at least 0")
+            raise DataError(
+                f"the field {self.tolerance_from} of a problem must be a number between 0 and 1e9, or "
+                f"several of them separated by commas, got {own!r}"
+            )
         return self.model_copy(update={"absolute_tolerance": tolerance})
 
     @property
@@ -190,30 +193,30 @@ class ToleranceVerifier(ExpressionVerifier):
         return Tolerance(relative=self.relative_tolerance, absolute=self.absolute_tolerance)
 
     def settle(self, gold: str, answer: str) -> Finding | None:
-        """Decide as `math` does, but numbers within the tolerance are equal."""
+        """Decide cheap cases as `MathVerifier` does, except that numbers within the tolerance are equal."""
         return equivalence.settle(gold, answer, tolerance=self.tolerance)
 
     def compare(self, gold: str, answer: str) -> Finding:
-        """Compare with math-verify, and then as numbers."""
+        """Compare as `MathVerifier` does; expressions that it finds unequal are also compared as numbers."""
         finding = equivalence.verify(gold, answer)
         return finding if finding.is_equal else _as_numbers(gold, answer, self.tolerance, finding)
 
 
 class ExactVerifier(PlacedVerifier):
-    """Compares the answer with the reference answer as text, ignoring white space."""
+    """A verifier that compares answers as text, regardless of the amount of white space."""
 
     kind: Literal["exact"] = "exact"
     """Kind of grader."""
 
     def settle(self, gold: str, answer: str) -> Finding:
-        """Compare the two texts, ignoring white space around them and runs of white space within."""
+        """Compare the two texts; leading, trailing and repeated white space is ignored."""
         return Finding(gold.split() == answer.split(), "compared as text")
 
     compare = settle
 
 
 class NumericVerifier(ExpressionVerifier):
-    r"""Compares the answer with the reference answer as numbers.
+    r"""A verifier that compares answers as numbers, within a relative tolerance.
 
     Numbers may be written as `1/3`, `\frac{1}{3}`, `1.5\times 10^{-3}`, `1.5e-3`, `30\%`, or as any
     expression that has a value; a unit after the number is ignored.
@@ -225,7 +228,7 @@ class NumericVerifier(ExpressionVerifier):
     """Maximum difference, relative to the larger number."""
 
     def settle(self, gold: str, answer: str) -> Finding | None:
-        """Decide whether two numbers differ by at most the tolerance."""
+        """Decide whether two numbers differ by at most the tolerance; None if either has no simple value."""
         if len(gold) > MAX_ANSWER_CHARS or len(answer) > MAX_ANSWER_CHARS:
             return Finding(False, "too long for a number")
         wanted, given = _number(gold), _number(answer)
@@ -236,26 +239,26 @@ class NumericVerifier(ExpressionVerifier):
         )
 
     def compare(self, gold: str, answer: str) -> Finding:
-        """Do the same for expressions that only math-verify can read."""
+        """Compare the values of expressions that only math-verify can parse."""
         tolerance = Tolerance(relative=self.relative_tolerance)
         return _as_numbers(gold, answer, tolerance, Finding(False, "not a number"))
 
 
 class MultipleChoiceVerifier(PlacedVerifier):
-    """Compares the letters in the answer with those of the reference answer, several letters as a set."""
+    """A verifier that compares the letters of the chosen answers; several letters are compared as a set."""
 
     kind: Literal["multiple_choice"] = "multiple_choice"
     """Kind of grader."""
 
     def settle(self, gold: str, answer: str) -> Finding:
-        r"""Compare the chosen letters: `C`, `(C)`, `\text{C. 12}`."""
+        r"""Compare the chosen letters, written for example as `C`, `(C)` or `\text{C. 12}`."""
         wanted, given = _letters(gold), _letters(answer)
         return Finding(wanted == given, "letters compared") if given else Finding(False, "no letter chosen")
 
     compare = settle
 
     def restate(self, gold: str) -> str:
-        """Return the letters in brackets, set as text."""
+        """Return the letters of the reference answer in brackets, set as text."""
         return rf"\text{{({', '.join(sorted(_letters(gold)))})}}"
 
 
@@ -270,7 +273,10 @@ def place_of(error: Exception, verifier: Verifier | None) -> str:
 
 
 def _as_numbers(gold: str, answer: str, tolerance: Tolerance, otherwise: Finding) -> Finding:
-    """Compare two expressions by the numbers that math-verify reads: only for a worker process."""
+    """Compare two expressions by their values in math-verify, for worker processes only.
+
+    Returns `otherwise` if either has no value.
+    """
     numbers = [numeric_value(text) for text in (gold, answer)]
     values = [None if n is None else Value(n, abs(n), True, frozenset()) for n in numbers]
     if values[0] is None or values[1] is None:

@@ -1,6 +1,7 @@
-r"""Sets of real numbers in words, as symbols: `\text{all reals except } 4` is `\mathbb{R} \setminus \{4\}`.
+r"""Conversion of sets of real numbers in words to symbols.
 
-If a word is unknown, or the whole is no set of numbers, nothing is changed.
+`\text{all reals except } 4` becomes `\mathbb{R} \setminus \{4\}`. An answer remains unchanged if a word is
+unknown, or if the answer is not a set of numbers.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _ATOM = re.compile(r"[A-Za-z]+|[0-9]+(?:\.[0-9]+)?|\S")
 
 
 def in_symbols(tokens: Tokens) -> Tokens:
-    """Return the tokens with a set of real numbers in words written in symbols; else unchanged."""
+    """Convert a set of real numbers in words to symbols; return any other tokens unchanged."""
     if not any(is_text(token) or (len(token) > 2 and token.isalpha()) for token in tokens):
         return tokens
     atoms = [
@@ -67,7 +68,7 @@ def in_symbols(tokens: Tokens) -> Tokens:
 
 
 def _symbols(atoms: list[str]) -> Tokens | None:
-    """Return the atoms with phrases, and words for the real numbers, replaced by symbols."""
+    """Replace phrases, and words for the real numbers, by symbols; None if a word has no symbol."""
     found: list[str] = []
     index = 0
     while index < len(atoms):
@@ -94,7 +95,7 @@ def _symbols(atoms: list[str]) -> Tokens | None:
 
 
 def _of_reals(rest: Tokens) -> Tokens | None:
-    """Return all real numbers that satisfy the rest: `x > 2`, `except 4`, `greater than 2`."""
+    """Return the set of real numbers with the property `rest`: `x > 2`, `except 4`, `greater than 2`."""
     is_named = bool(rest) and len(rest[0]) == 1 and rest[0].isalpha()
     name, rest = rest[: int(is_named)], rest[int(is_named) :]
     if not rest:
@@ -118,7 +119,10 @@ def _of_reals(rest: Tokens) -> Tokens | None:
 
 
 def _without(tokens: Tokens) -> Tokens | None:
-    """Return the set before the sign of a difference, without the points after it."""
+    r"""Return a difference of sets, with bare points as a set: `\mathbb{R} \setminus 4` with `\{4\}`.
+
+    Returns None if the tokens are not a difference of two sets.
+    """
     parts = split(tokens, frozenset((r"\setminus",)))
     if len(parts) != 2 or not RELATIONS.isdisjoint(parts[1]) or r"\mid" in tokens:
         return None
@@ -130,14 +134,14 @@ def _without(tokens: Tokens) -> Tokens | None:
 
 
 def _built(tokens: Tokens) -> Tokens | None:
-    r"""Return `\{x \mid x > 2\}` for `x \mid x > 2`."""
+    r"""Add the braces of a set builder: `\{x \mid x > 2\}` for `x \mid x > 2`; None for other tokens."""
     head = split(tokens, frozenset((r"\mid",)))[0]
     is_named = len(head[0]) == 1 and head[0].isalpha() and (len(head) == 1 or head[1] == r"\in")
     return (r"\{", *tokens, r"\}") if is_named and not RELATIONS.isdisjoint(tokens) else None
 
 
 def with_round_brackets(tokens: Tokens) -> Tokens:
-    r"""Return `(2,3]` for `]2,3]`: intervals whose brackets point outward are open there."""
+    r"""Replace square brackets that point outward, which mark open ends: `(2,3]` for `]2,3]`."""
     if "[" not in tokens and "]" not in tokens:
         return tokens
     result = list(tokens)

@@ -1,13 +1,13 @@
 r"""The processes of a grader pool: a template with math-verify loaded, and workers forked from it.
 
-Started by `supervisor` in a fresh interpreter that shares nothing with the caller. Loading SymPy takes half a
-second or more; a fork of the template takes milliseconds, so a killed worker is replaced at once. The
-template never computes: it forks, kills and waits for workers on request. When its socket closes, because the
-pool was closed or the caller died, it kills them all and ends. A worker answers one job after the other, ends
-when its socket closes, and has limits on memory and CPU time.
+`supervisor` starts the template in a fresh interpreter, which shares nothing with the caller. Loading SymPy
+takes half a second or more; a fork of the template takes milliseconds, so a killed worker is replaced at
+once. The template never computes: it forks, kills and waits for workers on request. When its socket closes,
+because the pool was closed or the caller died, the template kills all workers and exits. A worker runs one
+job after another, exits when its socket closes, and has limits on memory and CPU time.
 
-All messages are between own processes: requests are five bytes and a file descriptor, jobs and replies are
-lines of JSON.
+Messages pass only between these processes and the caller: requests to the template are five bytes and a file
+descriptor; jobs and replies are lines of JSON.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _WARM_UP = (  # so that the parser has built its tables before the first fork
 
 
 def run_template(*, memory_limit_mb: int, timeout_s: float, modules: Sequence[str] = ()) -> None:
-    """Serve fork and kill requests on the socket that is standard input until it closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, which then closes us
+    """Serve fork and kill requests from the socket on standard input, until the socket closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, which then closes the socket
     control = socket.socket(fileno=os.dup(0))
     _preload(modules)
     children: set[int] = set()
@@ -73,7 +73,7 @@ def run_template(*, memory_limit_mb: int, timeout_s: float, modules: Sequence[st
 
 
 def _kill(pid: int) -> None:
-    # It is our child and nobody else waits for it, so its number cannot belong to another process.
+    # Only the template waits for its children, so this id cannot belong to another process.
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
 
@@ -87,14 +87,14 @@ def _preload(modules: Sequence[str]) -> None:
     for gold, answer in _WARM_UP:
         verify(gold, answer)
     for name in modules:
-        with contextlib.suppress(ImportError):  # a job that needs it requests it
+        with contextlib.suppress(ImportError):  # a job that needs it reports the error
             importlib.import_module(name)
     gc.collect()
     gc.freeze()  # prevents the collector from touching, and thereby copying, memory that the forks share
 
 
 def _serve(descriptor: int, *, memory_limit_mb: int, timeout_s: float) -> None:
-    """Run the loop of a worker; never returns."""
+    """Run the job loop of a worker; never returns."""
     connection = socket.socket(fileno=descriptor)
     limit = memory_limit_mb * 2**20
     with contextlib.suppress(ValueError, OSError):  # not every system allows this limit
@@ -115,7 +115,7 @@ def _serve(descriptor: int, *, memory_limit_mb: int, timeout_s: float) -> None:
 
 
 def _limit_cpu(seconds: float) -> None:
-    """Let the system end this process if nobody is left to do it at the deadline."""
+    """Limit the CPU time, so that the system kills this process if the caller is gone at the deadline."""
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     soft = math.ceil(time.process_time() + seconds)
     resource.setrlimit(resource.RLIMIT_CPU, (soft if hard < 0 else min(soft, hard), hard))
@@ -144,15 +144,15 @@ def _answer(job: dict[str, Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def _verifier(origin: str) -> Verifier:
-    """Load the verifier that the caller described, from its module, or from the module's file."""
+    """Load the verifier that the caller described, by its module's name or from the module's file."""
     wanted = json.loads(origin)
     name = wanted["module"]
     if name not in sys.modules and importlib.util.find_spec(name) is None:
         spec = importlib.util.spec_from_file_location(name, wanted["file"])
         if spec is None or spec.loader is None:
-            raise ImportError(f"{wanted['file']} is not a module")
+            raise ImportError(f"{wanted['file']} is not a Python module; move the grader to a module")
         if wanted["sha256"] not in (None, hashlib.sha256(Path(wanted["file"]).read_bytes()).hexdigest()):
-            raise ImportError(f"{wanted['file']} has changed since the caller read it")
+            raise ImportError(f"{wanted['file']} changed after it was loaded; start again")
         sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])
     kind = getattr(importlib.import_module(name), wanted["name"])

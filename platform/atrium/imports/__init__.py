@@ -1,1 +1,1 @@
-"""Results from other programs, read into run directories of kind `imported`."""
+"""Import of results from other programs as run directories of kind `imported`."""

@@ -1,4 +1,4 @@
-"""The typed rows that every reader yields, and what the user states about a source."""
+"""The records that all readers of sources return, and the command-line options of an import."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from atrium.base.errors import DataError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One answer to one problem. None and empty text stand for what the source does not record.
+    """One answer to one problem; fields that the source does not record are None or empty.
 
-    `problem` is the problem's id in the source, `sample` tells the answers to one problem apart. `place`
-    names the row in messages.
+    `problem` is the problem's id in the source, `sample` distinguishes answers to the same problem, and
+    `place` names the file and row in messages.
     """
 
     method: str
@@ -36,9 +36,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """The training metrics of one run by step, under Atrium's names where the quantities are the same.
+    """Training metrics of one run by step, renamed to Atrium's names where the quantities are the same.
 
-    `key` tells runs of one file apart. `settings` are as those of `Source`.
+    `key` distinguishes runs of the same file; `settings` has the same form as in `Source`.
     """
 
     method: str
@@ -50,10 +50,11 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stated:
-    """What the command line states: constants in place of columns, and from which score an answer counts.
+    """Command-line options that supply or override the content of a source.
 
-    With `incomplete`, problems keep as many samples as the one with the fewest, and curves end where a file
-    is cut off.
+    `method`, `seed`, `benchmark` and `step` replace columns; `columns` maps roles to columns. Scores of at
+    least `correct_at` count as correct. `incomplete` truncates all problems to the smallest number of samples
+    and accepts truncated files.
     """
 
     method: str = ""
@@ -67,11 +68,11 @@ class Stated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One file, recognized: its format, how it is read in words, and its content.
+    """The content of one file of a known format; `mapping` describes in words how it is read.
 
-    `answers` yields the rows as they are read. `settings` are the recorded settings by dotted key of
-    Atrium's configuration. `printed` holds the mean score that the source itself gives, by benchmark, and
-    `differences` says where its definition is another than Mean@K.
+    `answers` reads the rows lazily. `settings` are the recorded settings by dotted key of Atrium's
+    configuration. `printed` is the mean score reported by the source, by benchmark, and `differences` lists
+    deviations of its definition from Mean@K.
     """
 
     path: Path
@@ -89,9 +90,10 @@ _WORDS = {"true": 1.0, "false": 0.0}
 
 
 def correctness(value: object, stated: Stated, place: str) -> bool:
-    """Whether a score means a correct answer: true or 1, or at least `correct_at`.
+    """Return whether a score counts as correct: true or 1, or at least `correct_at` if set.
 
-    Raises `DataError` for a missing score, and for one between 0 and 1 without `correct_at`.
+    Raises `DataError` for a missing or non-finite score, and, without `correct_at`, for other scores than
+    0 and 1.
     """
     if type(value) is int and value in (0, 1) and stated.correct_at is None:
         return value == 1
@@ -100,21 +102,21 @@ def correctness(value: object, stated: Stated, place: str) -> bool:
         score = _WORDS[text] if isinstance(text, str) and text in _WORDS else float(text)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         shown = "is missing" if value in (None, "") else f"is {str(value)[:40]!r}"
-        raise DataError(f"{place}: the score {shown}; expected true, false or a number") from None
+        raise DataError(f"{place}: the score {shown}, expected true, false or a number") from None
     if not math.isfinite(score):
-        raise DataError(f"{place}: the score is {score}; expected a finite number")
+        raise DataError(f"{place}: the score must be a finite number, got {score}")
     if stated.correct_at is not None:
         return score >= stated.correct_at
     if score not in (0.0, 1.0):
         raise DataError(
-            f"{place}: the score is {score:g}, neither 0 nor 1; --correct-at X counts scores of at least X "
-            "as correct"
+            f"{place}: the score must be 0 or 1, got {score:g}; use --correct-at X to count scores of at "
+            "least X as correct"
         )
     return score == 1.0
 
 
 def whole_number(value: object, name: str, place: str) -> int:
-    """A whole number of a row; `DataError` for anything else."""
+    """Return `value` as an integer from 0 to 2**31 - 1; raise `DataError` for anything else."""
     if type(value) is int and 0 <= value <= _LARGEST:
         return value
     try:
@@ -127,8 +129,8 @@ def whole_number(value: object, name: str, place: str) -> int:
 
 
 def real_number(value: object, place: str) -> float:
-    """A number of a row; `DataError` for anything else."""
+    """Return `value` as a float (NaN and infinity included); raise `DataError` for anything else."""
     try:
         return float(str(value))
     except ValueError:
-        raise DataError(f"{place}: expected a number, got {str(value)[:40]!r}") from None
+        raise DataError(f"{place}: the value must be a number, got {str(value)[:40]!r}") from None

@@ -1,4 +1,4 @@
-"""The document of an import: the runs that it made, or would make."""
+"""The document printed by `atrium import`: the runs that were written, or would be in a dry run."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _COLUMNS = (
     Column("in the source, %"),
 )
 _TOLERANCE = 5e-4
-"""Sources print their means rounded."""
+"""Largest difference of means (as shares) attributed to rounding in the source."""
 _MOST_ROWS = 40
 
 
 def import_document(found: Imported, experiment: str, *, is_dry: bool) -> Document:
-    """What was imported, with Mean@K beside the number that the source gives."""
+    """Return the document of an import, with Mean@K next to the mean reported by the source."""
     if found.known:
         names = ", ".join(found.known)
-        said = f"these files are in {experiment} already: {names}; nothing was written"
+        said = f"{experiment} already contains these files, as {names}; nothing was written"
         return Document(key="import", title="Import", answer=(Sentence(said),))
     rows = [row for run in found.runs for row in _rows(run)]
     hidden = f"and {len(rows) - _MOST_ROWS} more" if len(rows) > _MOST_ROWS else ""
@@ -66,7 +66,7 @@ def _rows(run: PlannedRun) -> list[Row]:
 def _notes(found: Imported) -> list[str]:
     notes = []
     if any(not run.is_seed_stated for run in found.runs):
-        notes.append("seeds that are not stated are numbered; a file counts as one seed")
+        notes.append("missing seeds are numbered: each file counts as one seed")
     for run in found.runs:
         for part in run.parts:
             if part.most_samples is not None:
@@ -77,7 +77,7 @@ def _notes(found: Imported) -> list[str]:
             if part.printed is not None and abs(part.printed - part.mean_at_k) > _TOLERANCE:
                 ours, theirs = (value_text(value, "share") for value in (part.mean_at_k, part.printed))
                 notes.append(
-                    f"{run.method} on {part.benchmark}: Mean@{part.num_samples} is {ours} %, the source "
-                    f"gives {theirs} %"
+                    f"{run.method} on {part.benchmark}: Mean@{part.num_samples} is {ours} %, but the source "
+                    f"reports {theirs} %"
                 )
     return list(dict.fromkeys([*notes, *(line for source in found.sources for line in source.differences)]))

@@ -1,7 +1,7 @@
-"""Samples of lm-evaluation-harness and details of lighteval.
+"""Readers of sample files of lm-evaluation-harness and detail files of lighteval.
 
-Sources: lm-eval 0.4.13 (`samples_<task>_<date>.jsonl` and `results_<date>.json`) and lighteval 0.13
-(`details_<task>_<date>.parquet`), as the programs and `atrium samples` write them.
+Formats: lm-eval 0.4.13 (`samples_<task>_<date>.jsonl` and `results_<date>.json`) and lighteval 0.13
+(`details_<task>_<date>.parquet`), as written by these programs or by `atrium samples`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 
 from atrium.base.errors import ConfigError, DataError
@@ -21,30 +20,28 @@ from atrium.imports.tables import conversation_text
 
 _DATED = re.compile(r"(?:samples|details)_(.+)_(\d{4}-\d\d-\d\dT[\d.:-]+)")
 _METRICS = ("exact_match", "acc", "extractive_match", "pass@1", "pass_at_1", "math_pass@1", "em", "avg@n")
-"""Metrics that mean correctness, the preferred ones first."""
+"""Metrics that measure correctness, in order of preference."""
 _MEANS = re.compile(r"(?:.+_)?(?:avg@n(?::n=(\d+))?|pass@k:k=1(?:&n=(\d+))?)")
-"""Metrics of lighteval that are means over the answers to a problem."""
+"""Lighteval metrics that are means over the answers to a problem."""
 _IDS = ("problem_id", "unique_id", "question_id", "task_id", "id", "ID")
 _QUESTIONS = ("question", "problem", "query", "prompt", "Question", "Problem")
 
 
 def is_lm_eval(path: Path, row: Row) -> bool:
-    """Whether lm-eval wrote the samples."""
+    """Return whether a file has the suffix and columns of lm-eval samples."""
     return path.suffix == ".jsonl" and {"doc_id", "doc", "resps"} <= row.keys()
 
 
-def read_lm_eval(path: Path, stated: Stated) -> Source:
-    """Samples of one task. Each filter after the first is a benchmark of its own."""
-    found = rows(path)
-    first = next(found)
+def read_lm_eval(path: Path, first: Row, stated: Stated) -> Source:
+    """Read the samples of one task. Each filter after the first becomes a separate benchmark."""
     task, date = _task_and_date(path)
     results_file = path.with_name(f"results_{date}.json")
     results = json_object(results_file) if date and results_file.is_file() else {}
     reader = _LmEval(
         task=task,
         method=stated.method or _lm_eval_model(results, path),
-        metric=_metric(path, _names(first[1].get("metrics")), stated),
-        plain=str(first[1].get("filter") or "none"),
+        metric=_metric(path, _names(first.get("metrics")), stated),
+        plain=str(first.get("filter") or "none"),
         stated=stated,
     )
     printed = {
@@ -59,18 +56,18 @@ def read_lm_eval(path: Path, stated: Stated) -> Source:
         mapping=(
             f"method is {reader.method}",
             f"score is {reader.metric}" + (f" after the filter {reader.plain}" if has_filters else ""),
-            *(["a filter after the first is a benchmark of its own"] if has_filters else []),
+            *(["each filter after the first is a separate benchmark"] if has_filters else []),
             f"mean and settings from {results_file.name}" if results else "no results file beside it",
         ),
-        answers=(answer for place, row in chain([first], found) for answer in reader.answers(place, row)),
-        settings=_lm_eval_settings(results, first[1]),
+        answers=(answer for place, row in rows(path) for answer in reader.answers(place, row)),
+        settings=_lm_eval_settings(results, first),
         printed=printed,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LmEval:
-    """How samples of a task are read; `plain` is the filter whose benchmark has the task's own name."""
+    """Reader of a task's samples; the benchmark of the filter `plain` has the name of the task."""
 
     task: str
     method: str
@@ -79,12 +76,12 @@ class _LmEval:
     stated: Stated
 
     def benchmark(self, name: str) -> str:
-        """The benchmark of a filter."""
+        """Return the name of a filter's benchmark: the task, with `.<filter>` added unless it is `plain`."""
         benchmark = self.stated.benchmark or self.task
         return benchmark if name == self.plain else f"{benchmark}.{name}"
 
     def answers(self, place: str, row: Row) -> Iterator[Answer]:
-        """The answers to the problem of a row."""
+        """Yield the answers to the problem of a row."""
         doc = mapping_at(row, "doc")
         given = _listed(row.get("filtered_resps"))
         kept = _listed(given[0]) if given and isinstance(given[0], list) else given[:1]
@@ -110,19 +107,17 @@ class _LmEval:
 
 
 def is_lighteval(path: Path, row: Row) -> bool:
-    """Whether lighteval wrote the details."""
+    """Return whether a file has the suffix and columns of lighteval details."""
     names = {"doc", "model_response"}
     return path.suffix == ".parquet" and names <= row.keys() and bool({"metric", "metrics"} & row.keys())
 
 
-def read_lighteval(path: Path, stated: Stated) -> Source:
-    """Details of one task, with mean and settings from the results file of the same evaluation."""
-    found = rows(path)
-    first = next(found)
-    column = "metric" if "metric" in first[1] else "metrics"
-    task = str(setting(first[1], "doc.task_name") or _task_and_date(path)[0])
-    num_texts = len(_lighteval_texts(mapping_at(first[1], "model_response")))
-    metric, num_samples = _lighteval_metric(path, list(mapping_at(first[1], column)), num_texts, stated)
+def read_lighteval(path: Path, first: Row, stated: Stated) -> Source:
+    """Read the details of one task; mean and settings come from the evaluation's results file."""
+    column = "metric" if "metric" in first else "metrics"
+    task = str(setting(first, "doc.task_name") or _task_and_date(path)[0])
+    num_texts = len(_lighteval_texts(mapping_at(first, "model_response")))
+    metric, num_samples = _lighteval_metric(path, list(mapping_at(first, column)), num_texts, stated)
     results_file = _lighteval_results(path)
     results = json_object(results_file) if results_file else {}
     source = str(setting(results, "config_general.model_name") or "")
@@ -137,7 +132,7 @@ def read_lighteval(path: Path, stated: Stated) -> Source:
         step=stated.step or 0,
     )
     is_best = num_samples < 2 <= num_texts
-    best = f"{metric} is one score for {num_texts} answers to a problem, not their mean"
+    best = f"{metric} is a single score for {num_texts} answers to a problem, not their mean"
     return Source(
         path=path,
         format=f"lighteval details of {task}",
@@ -148,7 +143,7 @@ def read_lighteval(path: Path, stated: Stated) -> Source:
         ),
         answers=(
             answer
-            for number, (place, row) in enumerate(chain([first], found))
+            for number, (place, row) in enumerate(rows(path))
             for answer in _lighteval_answers(
                 row,
                 mapping_at(row, column).get(metric),
@@ -166,7 +161,7 @@ def read_lighteval(path: Path, stated: Stated) -> Source:
 def _lighteval_answers(
     row: Row, score: object, stated: Stated, *, num_samples: int, common: Answer
 ) -> Iterator[Answer]:
-    """The answers to the problem of a row; a score for all answers has no text of its own."""
+    """Yield the answers to a row's problem; texts are empty if one score covers several answers."""
     doc, texts = mapping_at(row, "doc"), _lighteval_texts(mapping_at(row, "model_response"))
     return _of_problem(
         common.place,
@@ -184,9 +179,10 @@ def _lighteval_texts(response: Mapping[str, object]) -> list[str]:
 
 
 def _lighteval_metric(path: Path, names: Sequence[str], num_texts: int, stated: Stated) -> tuple[str, int]:
-    """The metric that is read, and over how many answers to a problem it is a mean.
+    """Return the metric to read and the number of answers per problem over which it averages.
 
-    Other metrics than `avg@n` and `pass@k:k=1` give one score for all answers, most of them the best one's.
+    Metrics other than `avg@n` and `pass@k:k=1` give a single score for all answers, usually the best
+    answer's.
     """
     means = {
         name: int(found[1] or found[2] or num_texts) for name in names if (found := _MEANS.fullmatch(name))
@@ -198,7 +194,7 @@ def _lighteval_metric(path: Path, names: Sequence[str], num_texts: int, stated: 
 
 
 def _lighteval_results(path: Path) -> Path | None:
-    """The results file beside `details/<model>/<date>/details_<task>_<date>.parquet`."""
+    """Return `results/<model>/results_<date>.json` beside the folder `details`; None if missing."""
     place, date = path.absolute(), _task_and_date(path)[1]
     for folder in place.parents:
         if folder.name == "details":
@@ -225,7 +221,7 @@ def _lighteval_settings(results: Mapping[str, object]) -> dict[str, object]:
 
 
 def _settings(source: object, temperature: object, top_p: object, length: object) -> dict[str, object]:
-    """The recorded settings under Atrium's names."""
+    """Return the settings that are not None by Atrium's dotted keys; `length` is the token limit."""
     found = {
         "model.source": source,
         "evaluation.temperature": temperature,
@@ -245,15 +241,18 @@ def _of_problem(
     extracted: Sequence[str],
     common: Answer,
 ) -> Iterator[Answer]:
-    """One answer per sample of a problem whose file gives a mean over its samples.
+    """Yield `num_samples` answers to a problem from their mean score.
 
-    A mean says how many answers are correct, not which; their number is exact.
+    The mean determines how many answers are correct, but not which; the first answers are marked correct.
+    With `stated.correct_at`, either all or none are correct. Raises `DataError` for an impossible mean.
     """
     correct = [False] * num_samples
     if num_samples > 1 and stated.correct_at is None:
         total = float(score) * num_samples if isinstance(score, int | float) else float("nan")
         if not abs(total - round(total)) < 1e-6:
-            raise DataError(f"{place}: the score {score} is no mean of {num_samples} answers, right or wrong")
+            raise DataError(
+                f"{place}: the score {score} cannot be the mean of {num_samples} scores of 0 or 1; correct it"
+            )
         correct = [index < round(total) for index in range(num_samples)]
     else:
         correct = [correctness(score, stated, place)] * num_samples
@@ -268,17 +267,16 @@ def _of_problem(
 
 
 def _metric(path: Path, names: Sequence[str], stated: Stated) -> str:
-    """The metric that is read: the one of --map score=NAME, the known one, or the only one."""
+    """Return the metric to read: NAME in --map score=NAME, else the first known metric, else the only one."""
     if wanted := stated.columns.get("score"):
         if wanted in names:
             return wanted
-        raise ConfigError(f"{path}: --map score={wanted}: the metrics are {', '.join(names)}")
+        raise ConfigError(f"{path}: --map score={wanted}: unknown metric; use one of {', '.join(names)}")
     known = [name for metric in _METRICS for name in names if name.partition(":")[0] == metric]
     if known or len(names) == 1:
         return (known or list(names))[0]
     raise ConfigError(
-        f"{path}: cannot tell which metric is the score; give --map score=METRIC with one of "
-        f"{', '.join(names)}"
+        f"{path}: several metrics could be the score; give --map score=METRIC with one of {', '.join(names)}"
     )
 
 
@@ -287,18 +285,22 @@ def _task_and_date(path: Path) -> tuple[str, str]:
     return (found[1], found[2]) if found else (path.stem, "")
 
 
+def _lm_eval_arguments(results: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the model's arguments from lm-eval's results, which contain an object or text like `a=1,b=2`."""
+    found = setting(results, "config.model_args")
+    if isinstance(found, Mapping):
+        return found
+    return dict(part.partition("=")[::2] for part in str(found or "").split(","))
+
+
 def _lm_eval_model(results: Mapping[str, object], path: Path) -> str:
-    arguments = setting(results, "config.model_args")
-    if isinstance(arguments, Mapping):
-        source = str(arguments.get("pretrained") or arguments.get("model") or "")
-    else:
-        pairs = dict(part.partition("=")[::2] for part in str(arguments or "").split(","))
-        source = pairs.get("pretrained") or pairs.get("model") or ""
+    arguments = _lm_eval_arguments(results)
+    source = str(arguments.get("pretrained") or arguments.get("model") or "")
     return source.rstrip("/").rpartition("/")[2] or _parent_name(path)
 
 
 def _parent_name(path: Path) -> str:
-    """The directory that both programs name after the model."""
+    """Return the model's name, which lm-eval and lighteval give to the directory of their output."""
     name = path.absolute().parent.name
     is_date = re.match(r"\d{4}-\d\d-\d\dT", name)
     return path.absolute().parent.parent.name if is_date else name
@@ -306,11 +308,7 @@ def _parent_name(path: Path) -> str:
 
 def _lm_eval_settings(results: Mapping[str, object], row: Row) -> dict[str, object]:
     sampling = mapping_at(row, "arguments.gen_args_0.arg_1")
-    source = setting(results, "config.model_args")
-    if isinstance(source, str):
-        source = dict(part.partition("=")[::2] for part in source.split(",")).get("pretrained")
-    elif isinstance(source, Mapping):
-        source = source.get("pretrained")
+    source = _lm_eval_arguments(results).get("pretrained")
     temperature = 0.0 if sampling.get("do_sample") is False else sampling.get("temperature")
     return _settings(source, temperature, sampling.get("top_p"), sampling.get("max_gen_toks"))
 

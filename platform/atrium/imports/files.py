@@ -1,6 +1,6 @@
-"""Rows of files one at a time, JSON files as a whole, and the files of a directory.
+"""Readers of row-based files (streamed), JSON files (whole) and directories.
 
-Every error is a `DataError` of one line that names the file. Nothing is unpickled or executed.
+Errors raise a one-line `DataError` with the file name. Nothing is unpickled or executed.
 """
 
 from __future__ import annotations
@@ -25,20 +25,19 @@ def read_errors(path: Path) -> Iterator[None]:
     """Turn errors of a damaged, missing or unreadable file into a `DataError`."""
     try:
         yield
-    except DataError:
-        raise
     except OSError as error:
-        if error.strerror is None:  # pyarrow's, over several lines
-            raise DataError(f"{path}: is damaged: {str(error).splitlines()[0][:120]}") from error
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+        raise DataError(
+            f"{path} cannot be read ({error.strerror or error}); check the file and its permissions"
+        ) from error
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not text in UTF-8; save it in this encoding") from error
-    except (ValueError, RecursionError) as error:  # pyarrow's errors are ValueErrors
-        raise DataError(f"{path}: is damaged: {str(error).splitlines()[0][:120]}") from error
+        raise DataError(f"{path} is not UTF-8 text; convert the file to UTF-8") from error
+    except (ValueError, RecursionError) as error:
+        said = str(error).splitlines()[0][:120]
+        raise DataError(f"{path} is damaged ({said}); copy the file again, or export it again") from error
 
 
 def digest(path: Path) -> str:
-    """The SHA-256 of a file's content."""
+    """Return the SHA-256 of a file's content, in hexadecimal."""
     found = hashlib.sha256()
     with read_errors(path), open_plain(path) as file:
         while block := file.read(_BLOCK_BYTES):
@@ -47,23 +46,22 @@ def digest(path: Path) -> str:
 
 
 def rows(path: Path) -> Iterator[tuple[str, Row]]:
-    """The rows of a `.csv`, `.tsv`, `.jsonl` or `.parquet` file, each with its place for messages."""
-    with read_errors(path):
-        for number, row in enumerate(read_rows(path, parse=json.loads), start=1):
-            yield f"{path}, row {number}", row
+    """Yield (place, row) of a `.csv`, `.tsv`, `.jsonl` or `.parquet` file; `place` is used in messages."""
+    for number, row in enumerate(read_rows(path, parse=json.loads), start=1):
+        yield f"{path}, row {number}", row
 
 
 def json_object(path: Path) -> Mapping[str, object]:
-    """The object in a JSON file."""
+    """Return the object in a JSON file of at most 512 MiB; raise `DataError` for any other file."""
     with read_errors(path):
         found = json.loads(read_plain(path, _MAX_JSON_BYTES))
     if not isinstance(found, dict):
-        raise DataError(f"{path}: must hold a JSON object")
+        raise DataError(f"{path} must contain a JSON object; choose another file")
     return found
 
 
 def files_of(source: Path) -> list[Path]:
-    """The file, or the files below a directory that may hold results, links to directories not followed."""
+    """Return the file itself, or all visible files below a directory; linked directories are skipped."""
     if not source.is_dir():
         return [source]
     found = [

@@ -1,4 +1,4 @@
-"""An import: files to planned runs, and planned runs to run directories, all of them or none."""
+"""Import of files: plan runs from their content, then write all run directories or none."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._+=-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedPart:
-    """One benchmark at one step: its K samples per problem, and what came out of them."""
+    """Results on one benchmark at one step: correct answers to each problem [P] among `num_samples` (K).
+
+    `printed` is the mean reported by the source, if any.
+    """
 
     part: Part
     benchmark: str
@@ -49,7 +52,7 @@ class PlannedPart:
     num_correct_P: NDArray[np.int64]
     printed: float | None = None
     most_samples: int | None = None
-    """Of a problem in the source, where problems have different numbers and K is the fewest."""
+    """Largest number of samples of a problem in the source, if the numbers differ; K is the smallest."""
 
     @property
     def mean_at_k(self) -> float:
@@ -59,7 +62,7 @@ class PlannedPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRun:
-    """One run directory to be written."""
+    """The content of a run directory to be written; `is_seed_stated` is false if Atrium chose the seed."""
 
     method: str
     seed: int
@@ -71,13 +74,13 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """What came out of an import: its runs, and where they lie; without `folders` nothing was written."""
+    """Result of an import: the runs and their `folders`, which are empty if nothing was written."""
 
     sources: tuple[Source, ...]
     runs: tuple[PlannedRun, ...]
     folders: tuple[Path, ...] = ()
     known: tuple[str, ...] = ()
-    """The runs of an earlier import of the same files in the same way."""
+    """Names of the runs from an earlier import of the same files with the same options."""
 
 
 def import_files(
@@ -90,11 +93,11 @@ def import_files(
     is_dry: bool,
     on_source: Callable[[Source], None],
 ) -> Imported:
-    """Read the files, and write their runs into the experiment unless `is_dry`.
+    """Read the files and, unless `is_dry`, write their runs into the experiment.
 
-    `on_source` is called with each recognized file before its rows are read, once for files that are read
-    alike. Raises `DataError` for damaged files, duplicates and names that no directory can have,
-    `RunFolderError` where nothing can be written.
+    `on_source` is called for each source before its rows are read, but only once for sources of the same
+    format and mapping. Raises `DataError` for damaged files, duplicates and invalid names, and
+    `RunFolderError` for an experiment that cannot be written.
     """
     check_experiment(experiment)
     files = [(file, str(path if path.is_dir() else path.parent)) for path in paths for file in _files(path)]
@@ -123,15 +126,15 @@ def import_files(
 
 
 def _files(path: Path) -> list[Path]:
-    """The file, or the files of a directory that are read by themselves."""
+    """Return the file itself, or the files below a directory that are sources."""
     found = [one for one in files_of(path) if one == path or is_source(one)]
     if not found:
-        raise DataError(f"{path}: holds no file of a known format")
+        raise DataError(f"{path} contains no file of a known format; choose another path")
     return found
 
 
 def _record(run: PlannedRun, identity: str, digests: Mapping[str, str]) -> dict[str, object]:
-    """Where a run comes from, for `provenance.json`."""
+    """Return the entry `import` of a run's `provenance.json`: its files and how they were read."""
     return {
         "atrium": __version__,
         "identity": identity,
@@ -144,7 +147,7 @@ def _record(run: PlannedRun, identity: str, digests: Mapping[str, str]) -> dict[
 
 
 def _settings(run: PlannedRun, stated: Mapping[str, str]) -> dict[str, Any]:
-    """The nested settings of a run: those that its files record, then those that the user states."""
+    """Return the nested settings of a run; the user's settings override those recorded in its files."""
     found: dict[str, Any] = {}
     recorded = [pair for source in run.sources for pair in source.settings.items()]
     recorded += run.curve.settings.items() if run.curve else ()
@@ -159,7 +162,7 @@ def _identity(digests: Sequence[str], stated: Stated, settings: Mapping[str, str
 
 
 def _imports(runs_dir: Path, experiment: str) -> dict[str, Mapping[str, Any]]:
-    """The records of the imported runs of an experiment, by name."""
+    """Return the import records of an experiment's imported runs, by run name."""
     found = {}
     for folder in list_runs(runs_dir) if runs_dir.is_dir() else []:
         if folder.name.partition("/")[0] == experiment:
@@ -172,34 +175,34 @@ def _imports(runs_dir: Path, experiment: str) -> dict[str, Mapping[str, Any]]:
 def _check_new(
     existing: Mapping[str, Mapping[str, Any]], digests: Mapping[str, str], experiment: str
 ) -> None:
-    """Raise `DataError` if a run of the experiment has its content from these files alone.
+    """Raise `DataError` if all files of an existing run are among the new ones.
 
-    Runs may share some files: two methods answer alike before the first update.
+    Sharing some files is allowed: two methods give the same answers before the first update.
     """
     new = set(digests.values())
     for name, record in existing.items():
         known = set(mapping_at(record, "files").values())
         if known and known <= new:
             raise DataError(
-                f"{next(iter(digests))}: is in {name} already, with another mapping; delete that run, or "
-                f"choose another --experiment than {experiment}"
+                f"{next(iter(digests))} was already imported as {name} with another mapping; delete that "
+                f"run, or choose another --experiment than {experiment}"
             )
 
 
 def _check_different(
     paths: Sequence[Path], files: Sequence[tuple[Path, str]], digests: Mapping[str, str]
 ) -> None:
-    """Raise `DataError` if two of the sources have the same content."""
+    """Raise `DataError` if two sources have the same content."""
     found: dict[tuple[str, ...], Path] = {}
     for path in paths:
         own = sorted(digests[str(file)] for file, _ in files if file == path or path in file.parents)
         if (other := found.setdefault(tuple(own), path)) is not path:
-            raise DataError(f"{other} and {path} have the same content; name each source once")
+            raise DataError(f"{other} and {path} have the same content; give each source only once")
 
 
 @contextmanager
 def _staging(runs_dir: Path) -> Iterator[Path]:
-    """A hidden directory in `runs_dir`, removed at the end; so is `runs_dir` if it was made for nothing."""
+    """Create a hidden directory in `runs_dir`; on exit remove it, and `runs_dir` if it is new and empty."""
     is_new = not runs_dir.exists()
     with explained("write into", runs_dir):
         runs_dir.mkdir(parents=True, exist_ok=True)
@@ -228,12 +231,12 @@ def _spooled(
             spool.add_curve(curve, file=number, unit=unit)
         sources.append(source)
     if not spool.parts and not spool.curves:
-        raise DataError("the sources hold no rows and no curves")
+        raise DataError("the sources contain neither rows nor curves; choose other files")
     return sources
 
 
 def _planned(spool: Spool, sources: Sequence[Source], parent: Path, *, incomplete: bool) -> list[PlannedRun]:
-    """The runs, with numbers for seeds that no file states; `DataError` where a run exists already."""
+    """Return the runs to write, and choose missing seeds; raise `DataError` if a run already exists."""
     runs = spool.runs()
     taken = {(run.method, run.seed) for run in runs}
     for folder in sorted(parent.iterdir()) if parent.is_dir() else ():
@@ -249,7 +252,8 @@ def _planned(spool: Spool, sources: Sequence[Source], parent: Path, *, incomplet
     for run in runs:
         seed = run.seed
         if seed is None:
-            used = {number for _, number in taken}  # of all methods: equal numbers would pair their seeds
+            # Seeds of all methods, since runs of different methods with equal seeds are compared as pairs.
+            used = {number for _, number in taken}
             seed = next(number for number in range(len(used) + 1) if number not in used)
             taken.add((run.method, seed))
         planned.append(
@@ -290,7 +294,7 @@ def _planned_parts(
 
 
 def folder_name(text: str, otherwise: str) -> str:
-    """A name of a folder for any text; no such name leads to another place."""
+    """Return a directory name of at most 60 safe characters from `text`; `otherwise` if none are left."""
     return _NOT_IN_NAMES.sub("_", text).strip("._+=-")[:60] or otherwise
 
 
@@ -302,8 +306,8 @@ def _write(
     record: Mapping[str, object],
     place: int,
 ) -> Path:
-    """Write one run directory below `staging`."""
-    now = time.time() + 1e-3 * place  # the order of the sources
+    """Write one run directory below `staging` and return its path."""
+    now = time.time() + 1e-3 * place  # keeps the order of the sources
     start = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     label = folder_name(run.method, "method")
     folder = RunFolder(staging / f"{start}-{label}-s{run.seed}-{secrets.token_hex(2)}")
@@ -338,7 +342,7 @@ def _write_content(spool: Spool, run: PlannedRun, folder: RunFolder, now: float)
 
 
 def results(part: PlannedPart) -> dict[str, object]:
-    """The record of an evaluation, as far as counts of correct answers give it."""
+    """Return the record of an evaluation with the values that follow from counts of correct answers."""
     num_correct_P, k = part.num_correct_P, part.num_samples
     mean_P, passed_P = mean_at_k(num_correct_P, k), pass_at_k(num_correct_P, k)[:, -1]
     over_passed = {"over_problems": _ends(interval_over_problems(passed_P)), "sampling": None}
@@ -361,7 +365,7 @@ def _ends(interval: Interval | None) -> list[float] | None:
 
 
 def _moved(written: Sequence[Path], parent: Path) -> list[Path]:
-    """Move the directories to their place; all of them or none."""
+    """Move all directories into `parent`, or none if one fails; return their new paths."""
     moved: list[Path] = []
     is_new = not parent.exists()
     try:

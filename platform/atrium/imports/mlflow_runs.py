@@ -1,6 +1,6 @@
-"""Runs of MLflow: its database `mlflow.db`, and its directories `mlruns/<experiment>/<run>`.
+"""Readers of MLflow runs: the database `mlflow.db` and the directories `mlruns/<experiment>/<run>`.
 
-Both are read as they lie, since MLflow's own client makes a missing store and migrates an old one. Source:
+The files are read directly, since MLflow's client creates a missing store and migrates an old one. Format:
 MLflow 3.17 (`mlflow/store/tracking/dbmodels/models.py`, `file_store.py`).
 """
 
@@ -31,12 +31,12 @@ _MAX_BYTES = 64 << 20
 
 
 def is_mlflow_database(path: Path) -> bool:
-    """Whether a file may be a database of MLflow."""
+    """Return whether a file has the suffix of an SQLite database, in which MLflow stores runs."""
     return path.suffix.lower() in _DATABASES
 
 
 def read_mlflow_database(path: Path, stated: Stated) -> Source:
-    """The curves and parameters of all runs of a database that are not deleted."""
+    """Read the curves and parameters of all runs in an MLflow database, except deleted runs."""
     with read_errors(path), open_plain(path):
         pass
     runs = []
@@ -45,7 +45,10 @@ def read_mlflow_database(path: Path, stated: Stated) -> Source:
             database.execute("PRAGMA trusted_schema = OFF")
             tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
             if not {*_TABLES} <= {name for (name,) in database.execute(tables)}:
-                raise DataError(f"{path}: is not a database of MLflow; it has no tables {', '.join(_TABLES)}")
+                raise DataError(
+                    f"{path} is not an MLflow database, which has the tables {', '.join(_TABLES)}; give "
+                    "the database of an MLflow server (mlflow.db) or the directory mlruns"
+                )
             for key, name in database.execute(_RUNS).fetchall():
                 steps: dict[int, dict[str, object]] = {}
                 for step, metric, value in database.execute(_METRICS, (key,)):
@@ -53,23 +56,26 @@ def read_mlflow_database(path: Path, stated: Stated) -> Source:
                 config = {str(one): value for one, value in database.execute(_PARAMS, (key,))}
                 runs.append(TrackedRun(method=str(name or key), steps=steps, config=config, key=str(key)))
     except sqlite3.Error as error:
-        raise DataError(f"{path}: is damaged: {error}") from error
+        raise DataError(
+            f"{path} is damaged, in use, or of an unknown version of MLflow ({error}); stop the programs "
+            "that write to it, or copy it again"
+        ) from error
     return tracked_source(path, "MLflow database", runs, stated)
 
 
 def is_mlflow_run(path: Path) -> bool:
-    """Whether a file describes a run of MLflow's directories, which hold metrics beside it."""
+    """Return whether a file is the `meta.yaml` of an MLflow run, next to a folder `metrics`."""
     return path.name == RUN_FILE and (path.parent / "metrics").is_dir()
 
 
 def read_mlflow_run(path: Path, stated: Stated) -> Source:
-    """The curves and parameters of a run below `mlruns`."""
+    """Read the curves and parameters of the run in `mlruns` whose `meta.yaml` is at `path`."""
     folder = path.parent
     try:
         with read_errors(path):
             found = yaml.safe_load(read_plain(path))
     except yaml.YAMLError as error:
-        raise DataError(f"{path}: is damaged: it is not valid YAML") from error
+        raise DataError(f"{path} is not valid YAML; copy the directory {folder} again") from error
     about: Mapping[str, object] = found if isinstance(found, dict) else {}
     steps: dict[int, dict[str, object]] = {}
     for name, text in _texts(folder / "metrics").items():
@@ -79,16 +85,18 @@ def read_mlflow_run(path: Path, stated: Stated) -> Source:
                 case [_, value, step]:
                     steps.setdefault(whole_number(step, "step", place), {})[name] = real_number(value, place)
                 case _:
-                    raise DataError(f"{place}: expected time, value and step; the file may be cut off")
+                    raise DataError(
+                        f"{place}: expected a time, a value and a step; copy the directory {folder} again"
+                    )
     name = str(about.get("run_name") or about.get("run_id") or folder.name)
     run = TrackedRun(method=name, steps=steps, config=_texts(folder / "params"), key=folder.name)
     has_ended = about.get("status") == _FINISHED
-    notes = () if has_ended else (f"{path}: the run had not ended, or failed, when the file was written",)
+    notes = () if has_ended else (f"{path}: the run failed, or was still running when the file was written",)
     return tracked_source(path, "MLflow run", [run], stated, notes)
 
 
 def _texts(folder: Path) -> dict[str, str]:
-    """The text of each file below a directory by its relative name, links not followed."""
+    """Return the text of each file below a directory by relative name; symbolic links are skipped."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
     found = {}
     for path in files:

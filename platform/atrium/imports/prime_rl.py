@@ -1,54 +1,52 @@
-"""Rollouts, evaluations and metrics of prime-rl, and evaluations of verifiers.
+"""Readers of prime-rl (rollouts, evaluations, metrics) and verifiers (evaluations).
 
-Both write `traces.jsonl` with an episode per line. Sources: prime-rl 559b447 (`monitors/file.py`: below
+Both write `traces.jsonl` with an episode per line. Formats: prime-rl 559b447 (`monitors/file.py`: below
 `rollouts/step_<n>/{train,eval}/{all,effective}`, and `metrics.jsonl`), verifiers 0.4.0 (`v1/episode.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain
 from pathlib import Path
 
 from atrium.base.errors import ConfigError, DataError
-from atrium.base.metric_names import known_words, mapped
 from atrium.base.nested import mapping_at, setting
 from atrium.base.rows import Row
-from atrium.imports.answers import Answer, Curve, Source, Stated, correctness, whole_number
+from atrium.imports.answers import Answer, Source, Stated, correctness, whole_number
 from atrium.imports.files import rows
 from atrium.imports.tables import conversation_text
+from atrium.imports.trackers import TrackedRun, curve_source
+from atrium.imports.trainers import stated_method
 from atrium.runs.layout import TRAINING
 
 _TRACES = "traces.jsonl"
 _TWICE = (("train", "all"), ("eval", "effective"))
-"""Directories whose episodes are a part of another's: training batches, and all of an evaluation."""
+"""Skipped directories, since training is read from `train/effective` and evaluations from `eval/all`."""
 
 
 def is_repeated(path: Path) -> bool:
-    """Whether a directory's import reads the episodes of this file in another."""
+    """Return whether the import of a directory skips this file, because another contains its episodes."""
     return path.name == _TRACES and path.parts[-3:-1] in _TWICE
 
 
 def is_episodes(path: Path, row: Row) -> bool:
-    """Whether prime-rl or verifiers wrote the episodes."""
+    """Return whether a file has the suffix and columns of episodes of prime-rl or verifiers."""
     return path.suffix == ".jsonl" and {"id", "env", "task", "traces"} <= row.keys()
 
 
-def read_episodes(path: Path, stated: Stated) -> Source:
-    """The episodes of one step or evaluation. An episode without a reward, such as a failed one, is wrong."""
-    found = rows(path)
-    first = next(found)
-    trace = _trainable(*first)
+def read_episodes(path: Path, first: Row, stated: Stated) -> Source:
+    """Read the episodes of one step or evaluation; episodes without a reward count as incorrect."""
+    trace = _trainable(f"{path}, row 1", first)
     rewards = ", ".join(mapping_at(trace, "rewards")) or "none"
     reward = stated.columns.get("score", "")
     if reward and reward not in mapping_at(trace, "rewards"):
-        raise ConfigError(f"{path}: --map score={reward}: the rewards are {rewards}")
-    named = setting(first[1], "run.name"), setting(trace, "agent.config.model")
+        raise ConfigError(f"{path}: --map score={reward}: unknown reward; use one of {rewards}")
+    named = setting(first, "run.name"), setting(trace, "agent.config.model")
     method = stated.method or next((str(one).rpartition("/")[2] for one in named if one), "")
     if not method:
-        raise ConfigError(f"{path}: names neither the run nor its model; give --method NAME")
+        raise ConfigError(f"{path} names neither a run nor a model; give --method NAME")
     model = setting(trace, "agent.config.model")
-    is_training = setting(first[1], "run.work.type") == "train"
+    is_training = setting(first, "run.work.type") == "train"
     return Source(
         path=path,
         format="prime-rl training episodes" if is_training else "prime-rl or verifiers episodes",
@@ -58,7 +56,7 @@ def read_episodes(path: Path, stated: Stated) -> Source:
             if reward
             else f"score is the weighted sum of the rewards: {rewards}",
         ),
-        answers=(_answer(place, row, method, reward, stated) for place, row in chain([first], found)),
+        answers=(_answer(place, row, method, reward, stated) for place, row in rows(path)),
         settings={} if is_training or not model else {"model.source": model},
         differences=("episodes that failed count as incorrect",),
     )
@@ -91,12 +89,15 @@ def _answer(place: str, row: Row, method: str, reward: str, stated: Stated) -> A
 
 
 def _trainable(place: str, row: Row) -> Mapping[str, object]:
-    """The trace of the agent that is trained or evaluated; empty where an episode failed before it."""
+    """Return the trace of the trained or evaluated agent; empty if the episode failed before its start.
+
+    Raises `DataError` for several such agents.
+    """
     traces = row.get("traces")
     found = [one for one in traces if isinstance(one, Mapping)] if isinstance(traces, list) else []
     found = [one for one in found if setting(one, "agent.trainable") is not False]
     if len(found) > 1:
-        raise DataError(f"{place}: the episode has {len(found)} trainable agents; Atrium reads one")
+        raise DataError(f"{place}: an episode must have one trainable agent, got {len(found)}")
     return found[0] if found else {}
 
 
@@ -117,22 +118,14 @@ def _reply(trace: Mapping[str, object]) -> str:
 
 
 def is_metrics_log(path: Path, row: Row) -> bool:
-    """Whether a file holds metrics by step, one object a line, as prime-rl's file monitor writes them."""
+    """Return whether a file is `metrics.jsonl` of prime-rl's file monitor: metrics by step, one per line."""
     return path.name == "metrics.jsonl" and "step" in row and "data" not in row
 
 
-def read_metrics_log(path: Path, stated: Stated) -> Source:
-    """The metrics of each step."""
-    if not stated.method:
-        raise ConfigError(f"{path}: metrics do not name the method; give --method NAME")
-    steps: dict[int, dict[str, float]] = {}
-    names: dict[str, None] = {}
+def read_metrics_log(path: Path, _first: Row, stated: Stated) -> Source:
+    """Read the curves of one run, whose method is `stated.method`. Raises `ConfigError` if that is empty."""
+    steps: dict[int, dict[str, object]] = {}
     for place, row in rows(path):
-        own = steps.setdefault(whole_number(row.get("step"), "step", place), {})
-        own |= mapped(row)
-        names |= dict.fromkeys(name for name in row if mapped({name: row[name]}))
-    if not any(steps.values()):
-        raise DataError(f"{path}: holds no metrics of steps")
-    words = (f"method is {stated.method}", known_words([*names]))
-    curve = Curve(method=stated.method, steps=steps, seed=stated.seed)
-    return Source(path=path, format="metrics by step", mapping=words, curves=(curve,))
+        steps.setdefault(whole_number(row.get("step"), "step", place), {}).update(row)
+    run = TrackedRun(method=stated_method(path, stated), steps=steps)
+    return curve_source(path, "metrics by step", [run], stated)

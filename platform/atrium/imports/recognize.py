@@ -1,4 +1,4 @@
-"""Which program wrote a file, by its name, columns and keys."""
+"""Detection of a file's format from its name, columns and keys."""
 
 from __future__ import annotations
 
@@ -40,8 +40,7 @@ from atrium.imports.wandb_server import is_fetched, read_fetched
 
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 
-Reader = Callable[[Path, Stated], Source]
-_READERS: tuple[tuple[Callable[[Path, Row], bool], Reader], ...] = (
+_READERS: tuple[tuple[Callable[[Path, Row], bool], Callable[[Path, Row, Stated], Source]], ...] = (
     (is_lm_eval, read_lm_eval),
     (is_lighteval, read_lighteval),
     (is_trl_completions, read_trl_completions),
@@ -51,10 +50,10 @@ _READERS: tuple[tuple[Callable[[Path, Row], bool], Reader], ...] = (
     (is_metrics_log, read_metrics_log),
     (is_wandb_csv, read_wandb_csv),
 )
-"""Formats of programs, told apart by a file's name and first row; any other file of rows is a table."""
+"""Formats recognized by a file's name and first row, which their readers receive; others are tables."""
 
 
-_WHOLE: tuple[tuple[Callable[[Path], bool], Reader], ...] = (
+_WHOLE: tuple[tuple[Callable[[Path], bool], Callable[[Path, Stated], Source]], ...] = (
     (lambda path: path.name == TRAINER_STATE, read_trainer_state),
     (is_tensorboard, read_tensorboard),
     (is_wandb_file, read_wandb_file),
@@ -62,32 +61,31 @@ _WHOLE: tuple[tuple[Callable[[Path], bool], Reader], ...] = (
     (is_mlflow_database, read_mlflow_database),
     (is_mlflow_run, read_mlflow_run),
 )
-"""Formats that are told apart by the name alone, since their files do not hold rows."""
+"""Formats recognized by the file's name alone, since their files do not consist of rows."""
 
 
 def is_source(path: Path) -> bool:
-    """Whether a file of a directory is read by itself; results of lm-eval are read beside their samples."""
+    """Return whether an import of the file's directory reads the file; lm-eval results are not read."""
     if path.suffix.lower() in TABLES:
         return not is_repeated(path)
     if is_mlflow_database(path):
-        return path.name.startswith("mlflow")  # others have databases, too
+        return path.name.startswith("mlflow")  # other programs use databases, too
     return any(fits(path) for fits, _ in _WHOLE)
 
 
 def read_source(path: Path, stated: Stated) -> Source:
-    """The content of a file. Raises `DataError` for a file that is none of the known formats."""
+    """Read a file. Raises `DataError` if its format is unknown or it contains no rows."""
     for fits_name, read in _WHOLE:
         if fits_name(path):
             return read(path, stated)
     if path.suffix.lower() not in TABLES:
         raise DataError(
-            f"{path}: is no file of a known format; tables end in {', '.join(TABLES)}, and a directory is "
-            "searched for files of programs"
+            f"{path} has an unknown format; choose a table ({', '.join(TABLES)}), a file of a supported "
+            "program, or a directory of such files"
         )
     first = next(rows(path), None)
     if first is None:
-        raise DataError(f"{path}: contains no rows")
-    for fits, read in _READERS:
-        if fits(path, first[1]):
-            return read(path, stated)
-    return read_table(path, stated)
+        raise DataError(f"{path} contains no rows; choose another file")
+    _, row = first
+    read_rows = next((read for fits, read in _READERS if fits(path, row)), read_table)
+    return read_rows(path, row, stated)

@@ -1,8 +1,8 @@
-"""A database of rows on disk, so that a file of any size and order becomes runs in constant memory.
+"""A temporary database that groups the rows of sources of any size and order into runs.
 
-Rows arrive in the source's order and leave by run, benchmark, step and problem. Duplicates and unequal
-numbers of samples are found here. Files of one directory count as one seed where they state none, unless they
-answer the same benchmark at the same step.
+Rows arrive in the source's order and are read by run, benchmark, step and problem. Duplicates and unequal
+numbers of samples are detected here. Files of one directory without stated seeds count as one seed, unless
+they answer the same benchmark at the same step.
 
 Axes: P problems.
 """
@@ -40,7 +40,10 @@ _MAX_NAME = 100
 
 @dataclass(frozen=True, slots=True)
 class RunKey:
-    """A run: a method and a stated seed, or the `unit`-th seed that a directory or file stands for."""
+    """The identity of a run: its method and seed.
+
+    Without a stated seed, `unit` is the directory or file of the run, and the number of the seed within it.
+    """
 
     method: str
     seed: int | None
@@ -49,7 +52,7 @@ class RunKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One run's answers to one benchmark at one step. `number` finds them in the database."""
+    """One run's answers to one benchmark at one step; `number` is the part's key in the database."""
 
     number: int
     run: RunKey
@@ -59,7 +62,7 @@ class Part:
 
 @dataclass(slots=True)
 class _Problem:
-    """A problem of a part: its text, the file that first had it, and the number of its samples so far."""
+    """A problem of a part: its text, the first file that contains it, and its number of samples so far."""
 
     part: int
     name: str
@@ -83,24 +86,27 @@ class Spool:
         self._database.execute("BEGIN")
         self._latest: _Problem | None = None
         self.files: dict[Part, set[int]] = {}
-        """The numbers of the files that gave a part."""
+        """Numbers of the files that contain answers of a part."""
         self.cut: dict[Part, tuple[int, int]] = {}
-        """Smallest and largest number of samples per problem, if they differ; all keep the smallest."""
+        """Smallest and largest number of samples per problem, if they differ; the smallest is kept."""
         self.curve_files: dict[RunKey, set[int]] = {}
         self._known: dict[tuple[int, str, int | None, str, int], Part] = {}
 
     def add(self, answer: Answer, *, file: int, unit: str) -> None:
-        """Take in a row of the `file`-th file. Raises `DataError` for a duplicate or a wrong name."""
+        """Add a row of file number `file`. Raises `DataError` for a duplicate or contradictory row."""
         part = self._part(answer, file, unit)
         name = answer.problem or f"{TEXT_ID}{text_key(answer.question)}"
         problem = self._problem(part, name, answer, file)
         if problem.question != encodable(answer.question):
             raise DataError(
-                f"{answer.place}: problem {name[:60]!r} has another text than before; give a column that "
-                "tells the problems apart"
+                f"{answer.place}: problem {name[:60]!r} has a different text than in an earlier row; use "
+                "--map problem=COLUMN with a column of unique ids"
             )
         if answer.sample is None and problem.file != file:
-            raise DataError(f"{answer.place}: {_words(part)} has problem {name[:60]!r} in another file, too")
+            raise DataError(
+                f"{answer.place}: another file also contains problem {name[:60]!r} for {_words(part)}; "
+                "use --map with a column that distinguishes the files"
+            )
         sample = encodable(answer.sample) or str(problem.num)
         row = (problem.number, sample, answer.is_correct, encodable(answer.text),
                encodable(answer.extracted), answer.num_tokens, answer.is_truncated)  # fmt: skip
@@ -112,15 +118,16 @@ class Spool:
             )
         except sqlite3.IntegrityError:
             raise DataError(
-                f"{answer.place}: sample {sample} of problem {name[:60]!r} appears twice for {_words(part)}; "
-                "remove the duplicate, or map the columns that tell them apart"
+                f"{answer.place}: sample {sample} of problem {name[:60]!r} appears twice for "
+                f"{_words(part)}; remove the duplicate, or use --map with the columns that distinguish "
+                "the rows"
             ) from None
         problem.num += 1
 
     def add_curve(self, curve: Curve, *, file: int, unit: str) -> None:
-        """Take in the curves of a run, joined with those of the same run.
+        """Add the curves of a run, or merge them with existing curves of the same run.
 
-        Curves that disagree are of two seeds where none is stated, else `DataError` is raised.
+        Curves that disagree become different seeds if no seed is stated; otherwise `DataError` is raised.
         """
         number, clash = 0, ""
         while True:
@@ -132,16 +139,19 @@ class Spool:
                 break
             number += 1
         if clash:
-            raise DataError(f"two files give {curve.method}, seed {curve.seed}, different values of {clash}")
+            raise DataError(
+                f"two files give different values of {clash} for {curve.method}, seed {curve.seed}; "
+                "import only one of them"
+            )
         joined = {step: {**values, **steps.get(step, {})} for step, values in curve.steps.items()}
         self.curves[run] = replace(curve, steps={**steps, **joined})
         self.curve_files.setdefault(run, set()).add(file)
 
     def num_correct(self, part: Part, *, incomplete: bool) -> tuple[NDArray[np.int64], int]:
-        """The number of correct answers to each problem [P], and the number of samples K of every problem.
+        """Return the number of correct answers to each problem [P], and the number of samples K of each.
 
-        With `incomplete`, each problem keeps its first K samples, K being the fewest of any. Raises
-        `DataError` where problems have different numbers of samples otherwise.
+        If the numbers of samples differ, `incomplete` keeps the first K of each problem, where K is the
+        smallest number; without it, `DataError` is raised.
         """
         self._save_latest()
         fewest, most = (
@@ -153,8 +163,9 @@ class Spool:
         )
         if fewest[0] != most[0] and not incomplete:
             raise DataError(
-                f"{_words(part)}: problem {most[1][:60]!r} appears {most[0]} times and {fewest[1][:60]!r} "
-                f"{fewest[0]} times; --incomplete keeps the first {fewest[0]} of each"
+                f"{_words(part)}: problem {most[1][:60]!r} appears {most[0]} times, but "
+                f"{fewest[1][:60]!r} appears {fewest[0]} times; use --incomplete to keep the first "
+                f"{fewest[0]} of each"
             )
         if fewest[0] != most[0]:
             self._database.execute(_KEEP_FIRST, (part.number, fewest[0]))
@@ -167,7 +178,7 @@ class Spool:
         return np.fromiter((count for (count,) in counts), dtype=np.int64), fewest[0]
 
     def rows(self, part: Part) -> Iterator[dict[str, object]]:
-        """The rows of a part by problem, as `sample_files.EVALUATION_SCHEMA` has them."""
+        """Yield the rows of a part by problem, in the form of `sample_files.EVALUATION_SCHEMA`."""
         problems = self._database.execute(
             "SELECT id, name, question, gold FROM problems WHERE part = ? ORDER BY id", (part.number,)
         )
@@ -195,20 +206,20 @@ class Spool:
                 }
 
     def files_of(self, run: RunKey) -> list[int]:
-        """The numbers of the files that gave a run."""
+        """Return the sorted numbers of the files that contain answers or curves of a run."""
         parts = [self.files[part] for part in self.parts.values() if part.run == run]
         return sorted(set().union(*parts, self.curve_files.get(run, set())))
 
     def runs(self) -> list[RunKey]:
-        """All runs, in the order in which they appear."""
+        """Return all runs in order of appearance."""
         return list(dict.fromkeys([*(part.run for part in self.parts.values()), *self.curves]))
 
     def close(self) -> None:
-        """Close the database; its file stays."""
+        """Close the database without deleting its file."""
         self._database.close()
 
     def _problem(self, part: Part, name: str, answer: Answer, file: int) -> _Problem:
-        """The problem of a row; the latest one is kept, since rows of a problem often follow each other."""
+        """Return the problem of a row. The latest is cached, since a problem's rows are often adjacent."""
         if self._latest is not None and (self._latest.part, self._latest.name) == (part.number, name):
             return self._latest
         self._save_latest()
@@ -232,8 +243,8 @@ class Spool:
         for name, what in ((answer.method, "method"), (answer.benchmark, "benchmark")):
             if len(name) > _MAX_NAME or not name.isprintable():
                 raise DataError(
-                    f"{answer.place}: the {what} is {name[:40]!r}; at most {_MAX_NAME} printable "
-                    "characters are allowed"
+                    f"{answer.place}: the {what} must have at most {_MAX_NAME} printable characters, got "
+                    f"{name[:40]!r}"
                 )
         run = (
             RunKey(answer.method, answer.seed) if answer.seed is not None else self._free(answer, file, unit)
@@ -242,7 +253,8 @@ class Spool:
         if part is None:
             if len(self.parts) == _MAX_PARTS:
                 raise DataError(
-                    f"{answer.place}: more than {_MAX_PARTS:,} runs, benchmarks and steps; check the mapping"
+                    f"{answer.place}: there are more than {_MAX_PARTS:,} combinations of run, benchmark "
+                    "and step; check the columns given by --map"
                 )
             part = Part(number=len(self.parts), run=run, benchmark=answer.benchmark, step=answer.step)
             self.parts[run, answer.benchmark, answer.step] = part
@@ -251,7 +263,7 @@ class Spool:
         return part
 
     def _free(self, answer: Answer, file: int, unit: str) -> RunKey:
-        """The first seed of the unit whose answers to this benchmark at this step no other file gave."""
+        """Return the first run of `unit` for which no other file answers this benchmark at this step."""
         number = 0
         while True:
             run = RunKey(answer.method, None, (unit, number))
@@ -262,7 +274,7 @@ class Spool:
 
 
 def _disagreement(known: Mapping[int, Mapping[str, float]], new: Mapping[int, Mapping[str, float]]) -> str:
-    """Return a metric and step at which two curves disagree beyond rounding in the files."""
+    """Return a metric and step at which two curves differ by more than rounding; empty if none does."""
     for step in known.keys() & new.keys():
         for name in known[step].keys() & new[step].keys():
             if not math.isclose(known[step][name], new[step][name], rel_tol=1e-4, abs_tol=1e-6):

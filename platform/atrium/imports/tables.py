@@ -1,9 +1,8 @@
-"""Tables of any program: a row per answer, its columns mapped to roles by the user or by their names."""
+"""Reader of tables with a row per answer; `--map` or the columns' names assign columns to roles."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import chain
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from atrium.base.errors import ConfigError, DataError
@@ -12,7 +11,8 @@ from atrium.base.rows import Row
 from atrium.imports.answers import Answer, Source, Stated, correctness, whole_number
 from atrium.imports.files import rows
 
-ROLES: Mapping[str, tuple[tuple[str, ...], ...]] = {
+Ranks = tuple[tuple[str, ...], ...]
+ROLES: Mapping[str, Ranks] = {
     "method": (("method", "algorithm", "arm"), ("model", "model_name", "system", "policy")),
     "seed": (("seed", "random_seed", "training_seed", "train_seed"),),
     "benchmark": (("benchmark",), ("dataset", "task", "task_name", "data_source")),
@@ -42,66 +42,91 @@ ROLES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "text": (("text", "completion", "response", "output", "generation", "prediction"),),
     "tokens": (("num_tokens", "completion_tokens", "output_tokens", "completion_length"),),
 }
-"""Names of columns by role, the most specific first; two names of one rank are ambiguous."""
+"""Known column names by role, in ranks of decreasing precedence; two names of one rank are ambiguous."""
 _OPTIONAL = ("gold", "text", "question", "tokens")
 _TEXTS = ("method", "benchmark", "problem", "question", "gold", "sample", "text")
 _LONGEST_ID = 200
 
 
-def read_table(path: Path, stated: Stated) -> Source:
-    """Read a table. Raises `ConfigError` for a mapping that does not fit, `DataError` for a damaged file."""
-    found = rows(path)
-    first = next(found, None)
-    if first is None:
-        raise DataError(f"{path}: contains no rows")
-    columns = mapped_columns(path, first[1], stated)
+def read_table(path: Path, first: Row, stated: Stated) -> Source:
+    """Read a table with the first row `first`; raises `ConfigError` for an invalid mapping."""
+    columns = mapped_columns(path, first, stated)
     words = [f"{role} is column {column}" for role, column in columns.items()]
     if "method" not in columns and not stated.method:
         raise ConfigError(
-            f"{path}: no column names the method; give --map method=COLUMN, or --method NAME for all rows"
+            f"{path} has no method column; give --map method=COLUMN, or --method NAME for all rows"
         )
     words += [f"{name} is {value}" for name, value in _constants(stated).items()]
     if "seed" not in columns and stated.seed is None:
-        words.append("the seed is not stated: the file counts as one seed")
+        words.append("no seed is stated: the file counts as one seed")
     if "sample" not in columns:
-        words.append("repeated rows of a problem are its samples")
-    answers = (_answer(row, columns, stated, place) for place, row in chain([first], found))
+        words.append("repeated rows of a problem count as its samples")
+    answers = (_answer(row, columns, stated, place) for place, row in rows(path))
     return Source(path=path, format="table", mapping=tuple(words), answers=answers)
 
 
 def mapped_columns(path: Path, row: Row, stated: Stated) -> dict[str, str]:
-    """The column of each role. Columns below others in JSON have dotted names.
+    """Return the column of each role; nested JSON keys are columns with dotted names.
 
-    Raises `ConfigError` for a column that does not exist, a role without one, or one that is ambiguous.
+    Raises `ConfigError` for an unknown role or column, and for a required role whose column is missing or
+    ambiguous.
     """
-    names = list(dict.fromkeys([*row, *flattened(row)]))
-    for role, column in stated.columns.items():
-        if role not in ROLES:
-            raise ConfigError(f"--map {role}={column}: {role} is no role; they are {', '.join(ROLES)}")
+    columns = chosen_columns(path, row, stated.columns, ROLES, _constants(stated))
+    if "problem" not in columns and "question" not in columns:
+        raise ConfigError(
+            f"{path} has no problem column, only {_listed(_names(row))}; give --map problem=COLUMN, or "
+            "use `atrium audit` for a table of mean scores per method"
+        )
+    check_columns(path, row, columns, ["score"])
+    return columns
+
+
+def chosen_columns(
+    path: Path,
+    row: Row,
+    stated: Mapping[str, str],
+    roles: Mapping[str, Ranks],
+    constants: Collection[str] = (),
+) -> dict[str, str]:
+    """Return the column of each role, as stated or by its name; roles in `constants` need no column.
+
+    Raises `ConfigError` for a missing or ambiguous column.
+    """
+    names = _names(row)
+    for role, column in stated.items():
+        if role not in roles:
+            raise ConfigError(f"--map {role}={column}: unknown role {role}; use one of {', '.join(roles)}")
         if column not in names:
-            raise ConfigError(f"{path}: --map {role}={column}: the columns are {_listed(names)}")
-    columns = dict(stated.columns)
-    for role in ROLES:
-        if role in columns or role in _constants(stated):
+            raise ConfigError(f"{path}: --map {role}={column}: unknown column; use one of {_listed(names)}")
+    columns = dict(stated)
+    for role in roles:
+        if role in columns or role in constants:
             continue
-        fitting = _fitting(role, [name for name in names if name not in stated.columns.values()])
-        if role == "problem" and len(fitting) == 1 and _is_question(row, fitting[0]):
+        fitting = _fitting(roles[role], [name for name in names if name not in stated.values()])
+        if role == "problem" and "question" in roles and len(fitting) == 1 and _is_question(row, fitting[0]):
             columns.setdefault("question", fitting[0])
             continue
         if len(fitting) == 1:
             columns.setdefault(role, fitting[0])
         elif fitting and role not in _OPTIONAL:
             raise ConfigError(
-                f"{path}: {' and '.join(fitting)} could each be the {role}; give --map {role}=COLUMN"
+                f"{path}: the columns {' and '.join(fitting)} could each be the {role}; give --map "
+                f"{role}=COLUMN"
             )
-    if "problem" not in columns and "question" not in columns:
-        raise ConfigError(
-            f"{path}: no problem column among {_listed(names)}; give --map problem=COLUMN. For a "
-            "mean score per method, `atrium audit` states what it supports"
-        )
-    if "score" not in columns:
-        raise ConfigError(f"{path}: no score column among {_listed(names)}; give --map score=COLUMN")
-    return {role: columns[role] for role in ROLES if role in columns}
+    return {role: columns[role] for role in roles if role in columns}
+
+
+def check_columns(path: Path, row: Row, columns: Mapping[str, str], required: Sequence[str]) -> None:
+    """Raise `ConfigError` if a required role has no column."""
+    for role in required:
+        if role not in columns:
+            raise ConfigError(
+                f"{path} has no {role} column, only {_listed(_names(row))}; give --map {role}=COLUMN"
+            )
+
+
+def _names(row: Row) -> list[str]:
+    return list(dict.fromkeys([*row, *flattened(row)]))
 
 
 def _constants(stated: Stated) -> dict[str, object]:
@@ -109,10 +134,10 @@ def _constants(stated: Stated) -> dict[str, object]:
     return {name: value for name, value in known.items() if value not in (None, "")}
 
 
-def _fitting(role: str, names: Sequence[str]) -> list[str]:
-    """The columns of the most specific rank of a role that has any."""
+def _fitting(ranks: Ranks, names: Sequence[str]) -> list[str]:
+    """Return the columns whose names are in the first rank that matches any."""
     plain = {name: name.lower().strip().replace(" ", "_").replace("-", "_") for name in names}
-    for rank in ROLES[role]:
+    for rank in ranks:
         if found := [name for name in names if plain[name] in rank]:
             return found
     return []
@@ -139,13 +164,13 @@ def _answer(row: Row, columns: Mapping[str, str], stated: Stated, place: str) ->
 
     method = texts.get("method") or stated.method
     if not method:
-        raise DataError(f"{place}: the method is missing")
+        raise DataError(f"{place}: the method is missing; add it")
     problem, question = texts.get("problem", ""), texts.get("question", "")
     if not problem and not question:
-        raise DataError(f"{place}: the problem is missing")
+        raise DataError(f"{place}: the problem is missing; add it")
     seed = number("seed", stated.seed)
     if "seed" in columns and seed is None:
-        raise DataError(f"{place}: the seed is missing")
+        raise DataError(f"{place}: the seed is missing; add it")
     return Answer(
         method=method,
         is_correct=correctness(values.get("score"), stated, place),
@@ -171,7 +196,7 @@ def _text(value: object) -> str:
 
 
 def conversation_text(value: object) -> str:
-    """The text of a prompt or completion: a string, or the contents of a conversation's turns."""
+    """Return the text of a prompt or completion; the turns of a conversation are joined by newlines."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):

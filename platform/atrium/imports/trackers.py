@@ -1,14 +1,13 @@
-"""Curves from trackers: CSV exports of W&B charts, and event files of TensorBoard.
+"""Readers of tracker curves: CSV exports of W&B charts and event files of TensorBoard.
 
-A W&B export has a column `Step` and a column `<run> - <metric>` for each run. Trackers name runs, not
-methods: without `--method` or `--map method=KEY`, a setting of the run, the run's name is the method.
+A W&B export has a column `Step` and a column `<run> - <metric>` for each run. Trackers record runs, not
+methods: the method is `--method`, the run setting given by `--map method=KEY`, or else the run's name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 
 from atrium.base.errors import ConfigError, DataError, MissingDependencyError, install_command
@@ -18,9 +17,9 @@ from atrium.imports.answers import Curve, Source, Stated, real_number, whole_num
 from atrium.imports.files import read_errors, rows
 
 _SIDES = ("__MIN", "__MAX")
-"""Endings of W&B's columns for the spread over a group of runs."""
+"""Suffixes of W&B columns with the minimum and maximum over a group of runs."""
 STEPS = ("train/global_step", "trainer/global_step", "training/global_step", "global_step", "_step")
-"""Metrics of W&B that hold the training step, the preferred ones first; `_step` counts what was logged."""
+"""W&B metrics that contain the training step, in order of preference; `_step` counts calls of `log`."""
 _SETTINGS = {
     "model.source": ("model_name_or_path", "_name_or_path", "actor_rollout_ref.model.path", "model.source"),
     "optimizer.learning_rate": (
@@ -29,14 +28,14 @@ _SETTINGS = {
         "optimizer.learning_rate",
     ),
 }
-"""Settings of TRL, verl and Atrium by Atrium's name."""
+"""Names of the same setting in TRL, verl and Atrium, by Atrium's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedRun:
-    """A run of a tracker: its name, the dotted keys of its settings, and what it logged by step.
+    """A tracker's run: its name (`method`), settings by dotted key (`config`) and metrics by step.
 
-    `key` tells runs of one file apart, and is empty where a file holds one run.
+    `key` distinguishes the runs of one file; it is empty for a file with a single run.
     """
 
     method: str
@@ -46,7 +45,7 @@ class TrackedRun:
 
 
 def add_history(steps: dict[int, dict[str, object]], values: Mapping[str, object]) -> None:
-    """Add what W&B logged at once to its step; names that begin with `_` are W&B's own."""
+    """Add one W&B log record to its step in `steps`; W&B's internal names (`_...`) are left out."""
     step = next((values[name] for name in STEPS if isinstance(values.get(name), int | float)), None)
     if isinstance(step, int | float) and step >= 0 and float(step).is_integer():
         own = {name: value for name, value in values.items() if not name.startswith("_")}
@@ -56,16 +55,36 @@ def add_history(steps: dict[int, dict[str, object]], values: Mapping[str, object
 def tracked_source(
     path: Path, name: str, runs: Sequence[TrackedRun], stated: Stated, differences: tuple[str, ...] = ()
 ) -> Source:
-    """The curves of runs, each with the method and seed that are stated, recorded or its name.
+    """Return the source with the runs' curves; methods and seeds come from `stated`, settings or run names.
 
-    Raises `ConfigError` for a setting of `--map` that is missing in a run, `DataError` if no run has metrics.
+    Raises `ConfigError` if a run lacks a setting of `--map`, `DataError` if no run has metrics.
     """
     if wrong := [f"{role}={key}" for role, key in stated.columns.items() if role not in ("method", "seed")]:
-        raise ConfigError(f"{path}: --map {wrong[0]}: a {name} has curves; --map takes its method and seed")
+        raise ConfigError(
+            f"{path}: --map {wrong[0]} cannot be used, since a {name} has only curves; map only method "
+            "and seed"
+        )
+    for run in runs:
+        for role, key in stated.columns.items():
+            if key not in run.config:
+                known = ", ".join(list(run.config)[:12]) or "none"
+                raise ConfigError(
+                    f"{path}: --map {role}={key}: unknown setting; use a setting of {run.method}: {known}"
+                )
+    return curve_source(path, name, runs, stated, differences)
+
+
+def curve_source(
+    path: Path, name: str, runs: Sequence[TrackedRun], stated: Stated, differences: tuple[str, ...] = ()
+) -> Source:
+    """Return the source with the runs' curves, as `tracked_source`, but accept any role in `--map`.
+
+    Raises `DataError` if no run has metrics.
+    """
     curves = [_curve(path, run, stated) for run in runs]
     kept = tuple(curve for curve in curves if any(curve.steps.values()))
     if not kept:
-        raise DataError(f"{path}: holds no metrics of steps")
+        raise DataError(f"{path} contains no metrics by step; choose another file")
     methods = ", ".join(dict.fromkeys(curve.method for curve in kept))
     metrics = [one for run in runs for step in run.steps.values() for one in step if mapped({one: step[one]})]
     words = (f"method is {methods}", known_words([*dict.fromkeys(metrics)]))
@@ -73,10 +92,6 @@ def tracked_source(
 
 
 def _curve(path: Path, run: TrackedRun, stated: Stated) -> Curve:
-    for role, key in stated.columns.items():
-        if key not in run.config:
-            known = ", ".join(list(run.config)[:12]) or "none"
-            raise ConfigError(f"{path}: --map {role}={key}: the settings of {run.method} are {known}")
     seed = run.config.get(stated.columns.get("seed", "seed"))
     settings = {
         ours: next(str(run.config[one]) for one in theirs if run.config.get(one))
@@ -95,7 +110,7 @@ def _curve(path: Path, run: TrackedRun, stated: Stated) -> Curve:
 
 
 def is_wandb_csv(path: Path, row: Row) -> bool:
-    """Whether W&B exported a chart."""
+    """Return whether a file has the suffix and columns of an exported W&B chart."""
     names = list(row)
     return (
         path.suffix == ".csv"
@@ -105,14 +120,12 @@ def is_wandb_csv(path: Path, row: Row) -> bool:
     )
 
 
-def read_wandb_csv(path: Path, stated: Stated) -> Source:
-    """The curves of each run of an exported chart."""
-    found = rows(path)
-    first = next(found)
-    axis, *names = first[1]
+def read_wandb_csv(path: Path, first: Row, stated: Stated) -> Source:
+    """Read the curves of each run of an exported chart, whose columns are the keys of `first`."""
+    axis, *names = first
     wanted = {name: name.rpartition(" - ") for name in names if " - " in name and not name.endswith(_SIDES)}
     steps: dict[str, dict[int, dict[str, object]]] = {}
-    for place, row in chain([first], found):
+    for place, row in rows(path):
         step = whole_number(row[axis], axis, place)
         for name, (run, _, metric) in wanted.items():
             if row[name] not in ("", None):
@@ -122,18 +135,19 @@ def read_wandb_csv(path: Path, stated: Stated) -> Source:
 
 
 def is_tensorboard(path: Path) -> bool:
-    """Whether TensorBoard's writer named the file."""
+    """Return whether a file has the name of a TensorBoard event file."""
     return "tfevents" in path.name
 
 
 def read_tensorboard(path: Path, stated: Stated) -> Source:
-    """The scalars of an event file, by TensorBoard's own reader."""
+    """Read the scalars of an event file with TensorBoard's own reader."""
     try:
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
         from tensorboard.util import tensor_util
     except ImportError as error:
         raise MissingDependencyError(
-            f"{path}: reading event files needs the extra `tensorboard`: {install_command('tensorboard')}"
+            f"{path} is an event file, which requires the extra `tensorboard`; run "
+            f"{install_command('tensorboard')}"
         ) from error
     steps: dict[int, dict[str, object]] = {}
     with read_errors(path):

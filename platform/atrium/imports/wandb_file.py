@@ -1,9 +1,9 @@
-"""Offline runs of W&B, `run-<id>.wandb`, read without W&B's own code, which publishes no reader.
+"""Reader of offline W&B runs (`run-<id>.wandb`), for which W&B publishes no reader.
 
-The file is a log of LevelDB with a header of its own: blocks of 32 KiB, in which a record is one or more
-chunks of checksum, length, kind and bytes. A record is a protobuf message, of which the run, its
-configuration and its history are read. Source: wandb 0.31 (`core/pkg/leveldb/record.go`,
-`wandb_internal.proto`). The header's version has been 0 so far; any other is refused.
+The file is a LevelDB log with a different header. It consists of blocks of 32 KiB; a record is one or more
+chunks of checksum, length, kind and bytes. Records are protobuf messages; only the records on the run, its
+configuration and its history are read. Format: wandb 0.31 (`core/pkg/leveldb/record.go`,
+`wandb_internal.proto`). Only version 0 of the header is known; other versions raise an error.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ _KEY, _NESTED_KEY, _VALUE_JSON = 1, 2, 16
 
 
 def is_wandb_file(path: Path) -> bool:
-    """Whether W&B named the file of an offline run."""
+    """Return whether a file has the suffix of an offline W&B run."""
     return path.suffix == ".wandb"
 
 
 def read_wandb_file(path: Path, stated: Stated) -> Source:
-    """The curves and the configuration of an offline run.
+    """Read curves and configuration of an offline run.
 
-    Raises `DataError` for a newer or damaged file, and for one that ends within a record unless
-    `stated.incomplete`.
+    Raises `DataError` for an unknown version, a damaged file, and, without `stated.incomplete`, a
+    truncated file.
     """
     run = _Run()
     with read_errors(path):
         for record in _records(path, stated):
             run.add(record)
-    ended = () if run.has_ended else (f"{path}: the run had not ended when the file was written",)
+    ended = () if run.has_ended else (f"{path}: the run was still running when the file was written",)
     found = TrackedRun(method=run.name or path.stem, config=run.config, steps=run.steps)
     return tracked_source(path, "W&B offline run", [found], stated, ended)
 
 
 @dataclass(kw_only=True)
 class _Run:
-    """What the records say so far; a later value of a step or a setting replaces an earlier one."""
+    """Content of the records read so far; later values of a metric or setting replace earlier ones."""
 
     name: str = ""
     config: dict[str, object] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class _Run:
     has_ended: bool = False
 
     def add(self, record: bytes) -> None:
-        """Take in a record; those of other kinds change nothing."""
+        """Add the content of a record; records of unknown kinds are ignored."""
         for kind, content in _fields(record):
             self.has_ended = self.has_ended or kind == _EXIT
             if not isinstance(content, bytes):
@@ -85,7 +85,7 @@ class _Run:
 
 
 def _items(message: bytes, number: int) -> dict[str, object]:
-    """The named JSON values in a repeated field of a message."""
+    """Return the named JSON values in the repeated field `number` of a message."""
     found: dict[str, object] = {}
     for own, item in _fields(message):
         if own == number and isinstance(item, bytes):
@@ -96,53 +96,59 @@ def _items(message: bytes, number: int) -> dict[str, object]:
 
 
 def _records(path: Path, stated: Stated) -> Iterator[bytes]:
-    """The records of the file."""
+    """Yield the records of the file; raises `ValueError` if a record is damaged."""
     with open_plain(path) as file:
         header = file.read(len(_MAGIC) + 1)
         if header[:-1] != _MAGIC:
-            raise DataError(f"{path}: is no run file of W&B; its first bytes are {header[:4]!r}")
+            raise DataError(
+                f"{path} is not a W&B run file, since it starts with the bytes {header[:4]!r}; choose "
+                "another file"
+            )
         if header[-1] != _VERSION:
             raise DataError(
-                f"{path}: has version {header[-1]} of W&B's run files, but Atrium reads {_VERSION}; "
-                "export the charts as CSV"
+                f"{path} has version {header[-1]} of W&B's run files, expected {_VERSION}; export the "
+                "charts as CSV instead"
             )
         parts: list[bytes] = []
-        for kind, content in _chunks(path, file, len(header)):
+        for kind, content in _chunks(file, len(header)):
             parts.append(content)
             if kind == _CUT:
                 break
             if (kind in (_FULL, _FIRST)) is (len(parts) > 1) or sum(map(len, parts)) > _MAX_RECORD_BYTES:
-                raise DataError(f"{path}: is damaged: a record is out of order or too long")
+                raise ValueError("a record is out of order or too long")
             if kind in (_FULL, _LAST):
                 yield b"".join(parts)
                 parts = []
         if parts and not stated.incomplete:
             raise DataError(
-                f"{path}: ends within a record, so that it is cut off or its run was killed; --incomplete "
-                "reads it up to there"
+                f"{path} ends within a record, as after a killed run; use --incomplete to read the "
+                "complete records"
             )
 
 
-def _chunks(path: Path, file: BufferedReader, offset: int) -> Iterator[tuple[int, bytes]]:
-    """The kind and content of each chunk; the last is `_CUT` where the file ends within one."""
+def _chunks(file: BufferedReader, offset: int) -> Iterator[tuple[int, bytes]]:
+    """Yield (kind, content) of each chunk; a truncated chunk at the end yields (`_CUT`, b"").
+
+    Raises `ValueError` for a wrong checksum.
+    """
     while block := bytes(offset) + file.read(_BLOCK_BYTES - offset):
         place, offset = offset, 0
         while place + _CHUNK.size <= len(block):
             checksum, num_bytes, kind = _CHUNK.unpack_from(block, place)
             start, place = place + _CHUNK.size, place + _CHUNK.size + num_bytes
-            if checksum == num_bytes == kind == 0:  # the writer left the rest of the block
+            if checksum == num_bytes == kind == 0:  # the writer pads the rest of the block with zeros
                 break
             if place > len(block):
                 break
             if zlib.crc32(block[start - 1 : place]) != checksum:
-                raise DataError(f"{path}: is damaged: a checksum does not fit")
+                raise ValueError("a checksum does not match")
             yield kind, block[start:place]
         if place != len(block) < _BLOCK_BYTES and any(block[min(place, len(block)) - 1 :]):
             yield _CUT, b""
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The number and content of each field of a protobuf message."""
+    """Yield (number, content) of each field of a protobuf message; raise `ValueError` if it is damaged."""
     place = 0
     while place < len(message):
         tag, place = _varint(message, place)
@@ -153,20 +159,20 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
             num_bytes = {1: 8, 5: 4}.get(tag & 7)
             if num_bytes is None:
                 if tag & 7 != 2:
-                    raise ValueError("a record is no protobuf message")
+                    raise ValueError("a record is not a valid protobuf message")
                 num_bytes, place = _varint(message, place)
             content, place = message[place : place + num_bytes], place + num_bytes
         if place > len(message):
-            raise ValueError("a record is no protobuf message")
+            raise ValueError("a record is not a valid protobuf message")
         yield tag >> 3, content
 
 
 def _varint(message: bytes, place: int) -> tuple[int, int]:
-    """A number of seven bits a byte, and the place after it."""
+    """Return the varint at `place` (7 bits per byte) and its end; raise `ValueError` if truncated."""
     value = shift = 0
     while place < len(message) and shift < 70:
         value |= (message[place] & 127) << shift
         shift, place = shift + 7, place + 1
         if message[place - 1] < 128:
             return value, place
-    raise ValueError("a record is no protobuf message")
+    raise ValueError("a record is not a valid protobuf message")

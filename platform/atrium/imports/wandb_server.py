@@ -1,7 +1,7 @@
-"""Runs of a W&B server, stored in a file that is imported like others.
+"""Download of runs from a W&B server into a file, and the reader of that file.
 
-The file keeps what the server answered, so that a second import reads the same. Tested with a stand-in for
-W&B's client, not with a server.
+The file stores the server's response, so a repeated import reads the same data. The code is tested with a
+stand-in for W&B's client, not with a server.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ _SUFFIX = ".wandb.json"
 
 
 def fetched(source: str, folder: Path) -> Path:
-    """Ask W&B for `wandb:ENTITY/PROJECT/RUN`, or all runs of `wandb:ENTITY/PROJECT`; the file in `folder`.
+    """Download a run (`wandb:ENTITY/PROJECT/RUN`) or all runs of a project; return the file in `folder`.
 
-    Raises `ConfigError` for another name or without a key, `DataError` if W&B does not answer.
+    Raises `ConfigError` for a malformed name or a missing API key, `DataError` if the download fails.
     """
     name = source.removeprefix(SCHEME)
     parts = name.split("/")
     if len(parts) not in (2, 3) or not all(parts):
         raise ConfigError(f"{source}: expected {SCHEME}ENTITY/PROJECT or {SCHEME}ENTITY/PROJECT/RUN")
     if not os.environ.get("WANDB_API_KEY"):
-        raise ConfigError(f"{source}: no key is known; set WANDB_API_KEY, or import an offline run's file")
+        raise ConfigError(
+            f"{source}: the W&B API key is missing; set WANDB_API_KEY, or import the file of an offline run"
+        )
     import wandb  # 1 s
 
     try:
@@ -43,7 +45,10 @@ def fetched(source: str, folder: Path) -> Path:
         }
     except (wandb.Error, OSError, ValueError) as error:
         said = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError(f"{source}: W&B does not give the runs: {said[:200]}") from error
+        raise DataError(
+            f"{source}: the runs cannot be downloaded from W&B ({said[:200]}); check the name, the API key "
+            "and the connection"
+        ) from error
     path = folder / (re.sub(r"[^A-Za-z0-9]+", "-", name) + _SUFFIX)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(path, {"runs": found})
@@ -51,18 +56,20 @@ def fetched(source: str, folder: Path) -> Path:
 
 
 def is_fetched(path: Path) -> bool:
-    """Whether a file holds runs of a server."""
+    """Return whether a file has the suffix of runs downloaded from W&B."""
     return path.name.endswith(_SUFFIX)
 
 
 def read_fetched(path: Path, stated: Stated) -> Source:
-    """The curves and the configuration of the runs."""
+    """Read curves and configuration of downloaded runs."""
     runs = []
     for key, run in mapping_at(json_object(path), "runs").items():
         steps: dict[int, dict[str, object]] = {}
         history = run.get("history") if isinstance(run, dict) else None
         if not isinstance(history, list) or not all(isinstance(one, dict) for one in history):
-            raise DataError(f"{path}: is damaged: {key} has no history; delete the file, and import again")
+            raise DataError(
+                f"{path} is damaged, since run {key} has no history; delete the file and import again"
+            )
         for values in history:
             add_history(steps, values)
         config = flattened(mapping_at(run, "config"))

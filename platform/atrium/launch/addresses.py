@@ -18,34 +18,31 @@ _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 def check_rendezvous(rendezvous: str, *, allow_public: bool) -> None:
     """Raise `ConfigError` if `rendezvous`, host:port, has no valid port or a public address."""
-    host, _ = host_and_port(rendezvous, f"compute.rendezvous={rendezvous}")
+    host, _, port = rendezvous.rpartition(":")
+    if not 0 < int(port) < 65_536:
+        raise ConfigError(
+            f"compute.rendezvous={rendezvous}: the port must be between 1 and 65535, got {port}"
+        )
     public = public_address(host)
     if public is not None and not allow_public:
         raise ConfigError(
-            f"compute.rendezvous={rendezvous}: {public} is a public address, and anyone who can reach the "
+            f"compute.rendezvous={rendezvous}: {public} is a public address, so anyone who can reach the "
             "port can run code in the run; use an address of the nodes' own network, or set "
-            "compute.allow_public_rendezvous=true if a firewall blocks others"
+            "compute.allow_public_rendezvous=true if a firewall protects the port"
         )
 
 
-def host_and_port(address: str, named: str) -> tuple[str, int]:
-    """Split host:port; raises `ConfigError`, which calls the address `named`, for an invalid port."""
-    host, _, port = address.rpartition(":")
-    if not 0 < int(port) < 65_536:
-        raise ConfigError(f"{named}: the port {port} must be 1 to 65535")
-    return host.strip("[]"), int(port)
-
-
 def public_address(host: str) -> str | None:
-    """Return the first public address of a name, or the address itself if it is public; None for none."""
+    """Return the first public address that a host name or address resolves to; None if there is none."""
     found = [address for _, address in _addresses(host) if ipaddress.ip_address(address).is_global]
     return found[0] if found else None
 
 
 def listen(host: str, port: int) -> socket.socket | None:
-    """Return a socket that listens at this address alone; None if it is taken, or another machine's.
+    """Return a socket that listens only at `host` and `port`.
 
-    Also None if the name is this machine's loopback address only, which others cannot reach.
+    Returns None if the port is in use, if the address belongs to another machine, or if a host name resolves
+    only to the loopback address, which other machines cannot reach.
     """
     is_loopback_meant = host == "localhost" or is_loopback(host)
     for family, address in _addresses(host):
@@ -60,7 +57,7 @@ def listen(host: str, port: int) -> socket.socket | None:
 
 
 def _addresses(host: str) -> list[tuple[socket.AddressFamily, str]]:
-    """Return the addresses that a name resolves to here; none if it does not resolve."""
+    """Return the addresses that a host name resolves to on this machine; empty if it does not resolve."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -69,7 +66,7 @@ def _addresses(host: str) -> list[tuple[socket.AddressFamily, str]]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address reaches this machine alone."""
+    """Return whether `host` is a loopback address, which only this machine can reach."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

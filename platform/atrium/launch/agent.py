@@ -1,8 +1,9 @@
-"""The processes of one node: torchrun's own agent, extended.
+"""An extension of torchrun's agent, which runs the ranks of one node.
 
-The agent starts one process per rank, connects with the agents of other nodes, and restarts all ranks if one
-died, up to a limit. `NodeAgent` also records which rank failed first and what each rank last wrote to
-torchrun's store (see `train.ranks.connected_ranks`), and lets the caller decide about restarts.
+The agent starts one process per rank, connects to the agents of other nodes, and restarts all ranks if one
+has died, up to a limit. `NodeAgent` also determines which rank failed first and in which phase, and lets the
+caller decide about restarts. Ranks record their phases in torchrun's store (see
+`train.ranks.connected_ranks`).
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ from atrium.launch.settings import NodeSettings
 from atrium.launch.single_node import SingleNode, store_at
 
 ATTEMPT_VARIABLE = "ATRIUM_ATTEMPT"
-"""Variable that separates the ranks of one attempt from earlier ones in the same store; equal on all
-nodes."""
+"""Environment variable with a random id of the current start of the ranks, equal on all nodes. The id
+separates entries in the store from those of earlier starts."""
 
 NOTES = "atrium/notes"
-"""Key in the store, by attempt, for a rank's activity: `phase/N` holds `<number> <phase>`."""
+"""Prefix of keys in the store: `atrium/notes/ATTEMPT/phase/N` is the last phase of rank N, as `<number>
+<phase>`."""
 
 _STORE_TIMEOUT = timedelta(seconds=60)
 _NOTES_TIMEOUT = timedelta(seconds=10)
@@ -49,7 +51,10 @@ _LAST_CALL_S = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFailure:
-    """A process that failed before any other was ended. `exit_code` is negative for a signal."""
+    """A rank that failed before the agent ended the remaining ranks.
+
+    `exit_code` is negative if a signal ended the rank. `phase` and `message` may be empty.
+    """
 
     rank: int
     exit_code: int
@@ -58,12 +63,16 @@ class RankFailure:
 
     @property
     def is_kill(self) -> bool:
-        """Whether a signal ended it."""
+        """Whether a signal ended the rank."""
         return self.exit_code < 0
 
 
 class Meeting:
-    """The rendezvous of the nodes. Raises `ConfigError` if it cannot be reached within a minute."""
+    """The rendezvous of a run's nodes.
+
+    Raises `ConfigError` if the rendezvous address cannot be reached within a minute, and `RankError` if a run
+    on a single node finds no free port.
+    """
 
     def __init__(self, settings: NodeSettings) -> None:
         self._settings = settings
@@ -71,11 +80,11 @@ class Meeting:
         self.store.set_timeout(timedelta(seconds=settings.timeout_s))
 
     def is_first(self) -> bool:
-        """Return whether this node came first: it chooses the run folder for all."""
+        """Return whether this node is the first one to call this method; it creates the run directory."""
         return bool(self.store.add("atrium/num_nodes", 1) == 1)
 
     def spec(self, command: list[str]) -> WorkerSpec:
-        """Return the specification of the workers that this node's agent runs."""
+        """Return torchrun's specification of this node's workers, each of which runs `command`."""
         return WorkerSpec(
             role="atrium",
             local_world_size=self._settings.num_processes,
@@ -88,15 +97,25 @@ class Meeting:
 
 
 def _alone() -> tuple[Store, RendezvousHandler]:
-    """Return the rendezvous of the ranks of a single node."""
+    """Return the store and the rendezvous handler for a single node.
+
+    Raises `RankError` if no port is free.
+    """
     store = store_at(LOOPBACK, 0, _STORE_TIMEOUT)
     if store is None:
-        raise RankError(f"no port of {LOOPBACK} is free for the rendezvous of the ranks")
+        raise RankError(
+            f"no port of {LOOPBACK} is free for the rendezvous of the ranks; end other programs that "
+            "listen there"
+        )
     return store, SingleNode(store)
 
 
 def _met(settings: NodeSettings) -> tuple[Store, RendezvousHandler]:
-    """Return the rendezvous of several nodes; the node with that address keeps the store."""
+    """Return the store and the rendezvous handler for several nodes.
+
+    The node with the rendezvous address serves the store. Raises `ConfigError` if the address cannot be
+    reached.
+    """
     parameters = RendezvousParameters(
         backend="c10d",
         endpoint=str(settings.rendezvous),
@@ -116,21 +135,22 @@ def _met(settings: NodeSettings) -> tuple[Store, RendezvousHandler]:
             backend, store = create_backend(parameters)
     except (RuntimeError, ValueError, OSError, RendezvousError) as error:
         raise ConfigError(
-            f"compute.rendezvous={settings.rendezvous}: cannot be reached within "
+            f"compute.rendezvous={settings.rendezvous} cannot be reached within "
             f"{_STORE_TIMEOUT.total_seconds():g} s; check that the host is one of the nodes, that the "
-            "command runs there too, and that the port is open between them"
+            "command also runs there, and that the port is open between the nodes"
         ) from error
     return store, create_handler(store, backend, parameters)
 
 
 class RanksGivenUpError(Exception):
-    """Ranks failed, and must not be restarted."""
+    """Raised if ranks have failed and must not be restarted."""
 
 
 class NodeAgent(LocalElasticAgent):
-    """Runs the ranks of this node. `on_failure` receives the failures and returns whether to restart.
+    """An agent of torchrun that runs the ranks of this node.
 
-    `pids` are the processes of this node's ranks, including dead ones.
+    `on_failure` receives the failures and the number of restarts left, and returns whether to restart all
+    ranks. `pids` are the process ids of this node's ranks, including dead ranks.
     """
 
     def __init__(
@@ -144,13 +164,17 @@ class NodeAgent(LocalElasticAgent):
         self.pids: list[int] = []
 
     def send(self, number: int, *, to_group: bool = False) -> None:
-        """Send a signal to every rank of this node, and to the processes it started if `to_group`."""
+        """Send signal `number` to this node's ranks, and with `to_group` also to processes they started."""
         for pid in self.pids:
             with suppress(ProcessLookupError, PermissionError):
                 (os.killpg if to_group else os.kill)(pid, number)
 
     def phases(self) -> Mapping[int, str]:
-        """Return the phase that every rank last entered, as `<number> <phase>`; empty before it joined."""
+        """Return the last phase of each rank of the run as `<number> <phase>`; an empty text if unknown.
+
+        The number counts the phases that the rank has entered. The mapping is empty while the nodes are not
+        connected, and after the node that serves the store has exited.
+        """
         group = self.get_worker_group()
         if ATTEMPT_VARIABLE not in os.environ:
             return {}  # the nodes are not connected yet
@@ -162,7 +186,7 @@ class NodeAgent(LocalElasticAgent):
                 for rank in range(size)
             }
         except (RuntimeError, ValueError):
-            return {}  # the node that keeps the store has exited
+            return {}  # the node that serves the store has exited
 
     def _notes(self) -> Store:
         group = self.get_worker_group()
@@ -173,7 +197,7 @@ class NodeAgent(LocalElasticAgent):
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
         ranks = [worker.global_rank for worker in worker_group.workers]
         self._log_sizes = {rank: size_of(rank_log(self._run, rank)) for rank in ranks}
-        # This store belongs to the round, so all nodes agree, whichever of them counts it as a restart.
+        # All nodes share the store of this round, even if only some of them count the round as a restart.
         store: Any = worker_group.store
         node: Any = worker_group.group_rank
         if node == 0:
@@ -221,12 +245,13 @@ class NodeAgent(LocalElasticAgent):
 
 
 def _exit_code(pid: int) -> int | None:
-    """Return how a child ended, without reaping it before the agent does; None while it runs.
+    """Return the exit code of a child process, negative for a signal; None while it runs.
 
-    A child that the agent has reaped ended well: it reports failures itself.
+    The child is left for the agent to reap. A child that the agent has already reaped counts as successful,
+    since the agent reports failures itself.
     """
     if not hasattr(os, "waitid"):
-        return None  # macOS before Python 3.13, where the agent's report of failures is all there is
+        return None  # macOS before Python 3.13: only the agent reports failures
     try:
         ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -237,10 +262,10 @@ def _exit_code(pid: int) -> int | None:
 
 
 class _OwnLogs(LogsSpecs):
-    """Processes share this one's output until they switch to their own logs (see `rank_logs`)."""
+    """Log settings under which ranks inherit this process's output, until they open their own logs."""
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Return no log files."""
+        """Return empty paths for all log files, so that torchrun redirects nothing."""
         nowhere = dict.fromkeys(envs, "")
         for environment in envs.values():
             environment["TORCHELASTIC_ERROR_FILE"] = ""
@@ -248,12 +273,12 @@ class _OwnLogs(LogsSpecs):
 
     @property
     def root_log_dir(self) -> str:
-        """Return an empty path, which is unused."""
+        """A placeholder for the log folder, which is not used."""
         return os.devnull
 
 
 def signal_name(exit_code: int) -> str:
-    """Return the name of the signal in a process's negative exit code."""
+    """Return the name of the signal, such as `SIGKILL`, for a process's negative exit code."""
     try:
         return signal.Signals(-exit_code).name
     except ValueError:

@@ -1,4 +1,4 @@
-"""The kinds of GPU in a machine, as its driver reports them, without loading torch."""
+"""The GPU models of a machine, as its driver reports them, without importing torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MODEL, _NUMBER = "Model:", "Device Minor:"
 
 
 def gpu_models(visible: Sequence[str]) -> list[str]:
-    """Return the model of each visible GPU that the driver knows by number; empty if it reports none."""
+    """Return the models of the GPUs with the numbers `visible`; GPUs unknown to the driver are left out."""
     models: dict[str, str] = {}
     for path in sorted(_DRIVER.glob("*/information")):
         try:

@@ -1,4 +1,4 @@
-"""The logs of a run's processes: `ranks/rank-N.log` in the run folder, one for each rank.
+"""The logs of a run's processes: `ranks/rank-N.log` in the run directory, one for each rank.
 
 Rank 0 keeps its standard output, which shows progress; all other output of a rank is in its log.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from itertools import chain
 from pathlib import Path
 
 from atrium.base.plain_files import append_plain, open_plain
@@ -18,17 +19,20 @@ _MAX_READ_BYTES = 65536
 
 
 def ranks_dir(run: Path) -> Path:
-    """Return the folder of the logs."""
+    """Return the directory of a run's rank logs, `ranks` in the run directory."""
     return run / "ranks"
 
 
 def rank_log(run: Path, rank: int) -> Path:
-    """Return the log of one rank."""
+    """Return the path of one rank's log, `ranks/rank-N.log` in the run directory."""
     return ranks_dir(run) / f"rank-{rank}.log"
 
 
 def print_into(log: Path, *, keep_stdout: bool) -> None:
-    """Redirect the output of this process and its children to the log; `OSError` if it cannot be opened."""
+    """Redirect the output of this process and its children to a log, except for stdout if `keep_stdout`.
+
+    Raises `OSError` if the log cannot be opened.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -49,7 +53,8 @@ def size_of(log: Path) -> int:
 def last_words(log: Path, since: int = 0) -> str:
     """Return the last message of a rank after byte `since` of its log; empty if there is none.
 
-    That is the last line that begins with `error:`, else the last line of a traceback, else the last line.
+    The message is the last line that begins with `error:`, else the last line of a traceback, else the last
+    line.
     """
     try:
         with open_plain(log) as file:
@@ -58,10 +63,6 @@ def last_words(log: Path, since: int = 0) -> str:
     except OSError:
         return ""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    for line in reversed(lines):
-        if line.startswith(_ERROR):
-            return line.removeprefix(_ERROR)
-    for line in reversed(lines):
-        if _OF_ERROR.fullmatch(line):
-            return line
-    return lines[-1] if lines else ""
+    errors = (line.removeprefix(_ERROR) for line in reversed(lines) if line.startswith(_ERROR))
+    raised = (line for line in reversed(lines) if _OF_ERROR.fullmatch(line))
+    return next(chain(errors, raised, reversed(lines)), "")

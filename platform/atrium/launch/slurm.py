@@ -1,6 +1,6 @@
-"""Runs as SLURM jobs: submission with submitit, and following the jobs until they end.
+"""Runs as SLURM jobs: submission with submitit, and reports on the jobs until they end.
 
-Jobs that are submitted together are one array. Ctrl-C only stops following them.
+Jobs that are submitted together form one job array. Ctrl-C ends the reports, not the jobs.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _SETTLE_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSettings:
-    """The resources that a job requests."""
+    """The resources that a SLURM job requests: nodes, GPUs per node, and the settings in `slurm`."""
 
     slurm: SlurmSettings
     num_nodes: int
     num_gpus_per_node: int
 
     def sbatch(self) -> dict[str, Any]:
-        """Return the parameters under submitit's names: one task per node starts that node's processes."""
+        """Return the parameters under submitit's names; one task per node starts the node's processes."""
         slurm = self.slurm
         chosen = {
             "job_name": "atrium",
@@ -55,7 +55,7 @@ class JobSettings:
 
 
 def job_script(settings: JobSettings, folder: Path) -> str:
-    """Return the script for sbatch; nothing is written."""
+    """Return the script for sbatch, without writing a file."""
     _submitit()
     from submitit.slurm.slurm import _make_sbatch_string
 
@@ -67,7 +67,7 @@ def job_script(settings: JobSettings, folder: Path) -> str:
 class Submission:
     """Jobs submitted together, each running `atrium train` with its own arguments.
 
-    Raises `ConfigError` if there is no SLURM here or it refuses the job.
+    Raises `ConfigError` if SLURM is not installed on this machine or refuses the job.
     """
 
     def __init__(
@@ -95,16 +95,16 @@ class Submission:
         self._executor = self._made_executor(submitit)
         self.jobs: list[Any] = []
         try:
-            self._submit(
-                len(self._tasks) if settings.slurm.executor == "slurm" else settings.slurm.max_parallel
-            )
+            self._submit(None if settings.slurm.executor == "slurm" else settings.slurm.max_parallel)
         except (RuntimeError, OSError, submitit.core.utils.FailedJobError) as error:
-            raise ConfigError(f"SLURM refused the job: {' '.join(str(error).split())}") from error
+            raise ConfigError(
+                f"SLURM rejected the job: {' '.join(str(error).split())}; correct compute.slurm"
+            ) from error
 
     def follow(self) -> int:
-        """Report the state of the jobs until all have ended; the highest exit code of `atrium train`.
+        """Report the states of the jobs until all have ended; return the highest exit code of `atrium train`.
 
-        Raises `Interrupted` on Ctrl-C; the jobs continue.
+        Raises `Interrupted` on Ctrl-C, after which the jobs continue.
         """
         said: dict[int, str] = {}
         codes: dict[int, int] = {}
@@ -113,13 +113,13 @@ class Submission:
                 for number in range(len(self.jobs)):
                     if number not in codes:
                         self._look(number, said, codes)
-                        # Local jobs wait here for a free slot, those of SLURM in its queue.
+                        # Local jobs wait here for a free slot; SLURM jobs wait in SLURM's queue.
                         self._submit(1 if number in codes else 0)
                 time.sleep(_POLL_S if self._settings.slurm.executor == "slurm" else _POLL_S / 10)
         except KeyboardInterrupt:
             raise Interrupted(
-                "no longer following; `atrium runs` shows the state of the jobs' runs, and "
-                f"`{self._cancel()}` ends the jobs"
+                "stopped following the jobs, which continue; `atrium runs` shows the state of their "
+                f"runs, and `{self._cancel()}` ends the jobs"
             ) from None
         return max(codes.values(), default=0)
 
@@ -170,30 +170,31 @@ class Submission:
             executor = submitit.SlurmExecutor(self.folder, max_num_timeout=settings.slurm.max_requeues)
         except RuntimeError as error:
             raise ConfigError(
-                "compute.slurm.executor=slurm: SLURM is not installed on this machine (no srun); submit "
-                "from a machine of the cluster, or try the job here with compute.slurm.executor=local"
+                "compute.slurm.executor=slurm requires SLURM, but srun is not installed on this machine; "
+                "submit from a machine of the cluster, or test the job here with "
+                "compute.slurm.executor=local"
             ) from error
         executor.update_parameters(**settings.sbatch())
         return executor
 
 
 def check_settings(settings: JobSettings) -> None:
-    """Raise `ConfigError` if the job requests something that its executor does not have."""
+    """Raise `ConfigError` for a local job on several nodes, or a signal lead above the time limit."""
     if settings.slurm.executor == "local" and settings.num_nodes > 1:
         raise ConfigError(
-            f"compute.num_nodes={settings.num_nodes}: compute.slurm.executor=local runs on this machine "
-            "alone; use 1"
+            "compute.num_nodes must be 1 with compute.slurm.executor=local, which runs on a single "
+            f"machine, got {settings.num_nodes}"
         )
     if settings.slurm.signal_lead_s >= 60 * settings.slurm.time_minutes:
         raise ConfigError(
-            f"compute.slurm.signal_lead_s={settings.slurm.signal_lead_s} must be less than "
-            f"{60 * settings.slurm.time_minutes}, the seconds of "
-            f"compute.slurm.time_minutes={settings.slurm.time_minutes}; lower it"
+            f"compute.slurm.signal_lead_s must be less than {60 * settings.slurm.time_minutes} seconds "
+            f"(compute.slurm.time_minutes={settings.slurm.time_minutes}), got "
+            f"{settings.slurm.signal_lead_s}; lower it"
         )
 
 
 def raise_for(code: int) -> None:
-    """Raise nothing for 0, else an error that ends this command with the job's exit code."""
+    """Raise an error that ends this command with the exit code `code` of a job; do nothing for 0."""
     if code:
         error = AtriumError("a job failed; its last message is shown above, the rest is in its log")
         error.exit_code = code
@@ -212,6 +213,7 @@ def _submitit() -> Any:  # noqa: ANN401 - submitit has no types
         import submitit
     except ImportError as error:
         raise MissingDependencyError(
-            f"SLURM jobs need the package submitit: {install_command('cluster')}"
+            "SLURM jobs require the package submitit, which is not installed; run "
+            f"{install_command('cluster')}"
         ) from error
     return submitit

@@ -1,8 +1,7 @@
-"""The command that a SLURM job runs on each node, `atrium train`, and its preemption.
+"""The task of a SLURM job on each node: it runs `atrium train`, and handles preemption.
 
-submitit stores a job's function as a pickle between the submitting machine and the job. The function is this
-class, found by its name, and its content is a command line and two paths, so the pickle contains no code and
-no Python settings.
+submitit passes a job's function to the job as a pickle. The function is an instance of `RunJob`: the pickle
+contains the name of the class, a command line and two paths, but no code and no settings objects.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from typing import Any
 from atrium.base.processes import is_alive
 
 RUN_FILE_VARIABLE = "ATRIUM_RUN_FILE"
-"""Variable for the file that holds the path of the run's folder, so that a requeued job finds it."""
+"""Environment variable: the file with the path of the run directory, so that a requeued job finds the run."""
 
 RENDEZVOUS_VARIABLE = "ATRIUM_RENDEZVOUS"
-"""Variable for the rendezvous of a job's nodes, as host:port."""
+"""Environment variable: the rendezvous of a job's nodes, as host:port."""
 
 _POLL_S = 0.2
 _FIRST_PORT, _NUM_PORTS = 20000, 10000
@@ -30,9 +29,10 @@ _FIRST_PORT, _NUM_PORTS = 20000, 10000
 
 @dataclass
 class RunJob:
-    """Trains with the arguments of `atrium train`, or resumes the run that the job began before.
+    """A job that runs `atrium train` with `arguments`, or resumes its run after it was requeued.
 
-    `flags` name plugins, and are passed in both cases.
+    `flags` name plugins, and are passed in both cases. `run_file` contains the path of the run directory once
+    the run has begun. `exit_file` receives the exit code.
     """
 
     arguments: tuple[str, ...]
@@ -41,7 +41,7 @@ class RunJob:
     exit_file: str
 
     def __call__(self) -> int:
-        """Return the exit code of the command on this node; the first node writes it to `exit_file`."""
+        """Run the command on this node and return its exit code; the first node writes it to `exit_file`."""
         from submitit import JobEnvironment
 
         job = JobEnvironment()
@@ -52,7 +52,7 @@ class RunJob:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "atrium", "train", *self._arguments()], env=environment
         )
-        # Not wait(): it holds a lock that the handler of a concurrent signal would wait for.
+        # Popen.wait holds a lock, for which the handler of a concurrent signal would wait forever.
         while (code := self._process.poll()) is None:
             time.sleep(_POLL_S)
         if job.global_rank == 0:
@@ -60,7 +60,7 @@ class RunJob:
         return code
 
     def checkpoint(self, *_: Any) -> Any:  # noqa: ANN401 - submitit's protocol
-        """Save and stop, and return the job to queue again; submitit calls it when the job must end."""
+        """Save and stop the run, and return the job to requeue; submitit calls this before the job ends."""
         from submitit.helpers import DelayedSubmission
 
         self._process.send_signal(signal.SIGTERM)

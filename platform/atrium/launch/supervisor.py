@@ -1,7 +1,7 @@
 """One node's part of a launched run, from start to end: signals, hangs, restarts, and the status.
 
-The agent runs in a thread, so that this process can react to signals and watch the time. When all ranks have
-exited, the run's status records how the run ended, whichever rank died.
+The agent runs in a thread, so that this process can react to signals and detect hangs. When all ranks have
+exited, the run's status records how the run ended, regardless of which rank died.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ _USER_MISTAKE, _INTERRUPTED = 2, 130
 _POLL_S = 0.2
 _LOOK_S = 5.0
 _PREPARATION_TIMEOUTS, _LEAST_TIMEOUT_S = 6, 60.0
-"""Multiple of the timeout (and its minimum in seconds) for the preparation of ranks (downloads, warm-up)."""
+"""The preparation of ranks (downloads, warm-up) may take `_PREPARATION_TIMEOUTS` times the timeout, which
+counts as at least `_LEAST_TIMEOUT_S` seconds here."""
 
 
 @dataclass(slots=True, eq=False)
 class NodeRun:
-    """The ranks of one node. `log` shows a line to the user."""
+    """A run's ranks on one node; `log` prints a line for the user."""
 
     folder: RunFolder
     settings: NodeSettings
@@ -52,12 +53,13 @@ class NodeRun:
     _asked: list[int] = field(default_factory=list)
 
     def run(self, command: Sequence[str]) -> None:
-        """Run every rank as `command` until the run is over; raises the error that ended it.
+        """Start every rank with `command`, and wait until the run has ended.
 
-        `ConfigError` for a user's mistake, `Interrupted` if it received a stop signal, else `RankError`.
+        Raises `ConfigError` for a user's mistake, `Interrupted` after a stop signal, and `RankError` for any
+        other failure.
         """
         for name in ("torch.distributed.elastic", "torch.distributed.run"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)  # tables for torchrun's own users
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # suppresses torchrun's error tables
         agent = NodeAgent(self.meeting.spec(list(command)), self.folder.path, self._on_failure)
         results: list[RunResult | Exception] = []
         thread = threading.Thread(target=_run_agent, args=(agent, results), daemon=True)
@@ -76,7 +78,7 @@ class NodeRun:
         while thread.is_alive():
             thread.join(_POLL_S)
             if self._asked and not agent.pids:
-                return  # it is still waiting for other nodes
+                return  # the agent is still waiting for other nodes
             if len(self._asked) > sent:
                 at_once = sent > 0 and self._asked[-1] == signal.SIGINT
                 agent.send(signal.SIGKILL if at_once else signal.SIGTERM, to_group=at_once)
@@ -109,7 +111,7 @@ class NodeRun:
         return True
 
     def _concluded(self, result: RunResult | Exception) -> AtriumError:
-        """Return the error that the run ended with; corrects its status."""
+        """Return the error that ended the run, and correct the run's status if necessary."""
         cause = self._cause
         if isinstance(result, RendezvousTimeoutError):
             cause = ConfigError(
@@ -132,7 +134,7 @@ class NodeRun:
 
 
 class HangClock:
-    """Detects hanging ranks: those that have reported nothing new for longer than the timeout."""
+    """A detector of hung runs, in which no rank has reported a new phase for longer than the limit."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -140,12 +142,15 @@ class HangClock:
         self._since: float | None = None
 
     def look(self, phases: Mapping[int, str], now: float) -> str | None:
-        """Return which ranks hang, from the phases reported at `now` in seconds, or None."""
+        """Return a message that names the hung ranks; None if there are none.
+
+        `phases` are the ranks' phases at the time `now`, in seconds.
+        """
         if self._since is None or phases != self._last:
             self._last, self._since = dict(phases), now
             return None
-        # Ranks end each other within the timeout. This detects a stop of all of them, with as much time as
-        # the ranks allow rank 0 for preparation.
+        # If one rank hangs, the other ranks exit within the timeout. This check detects that all ranks hang;
+        # its limit is the time for which ranks wait for rank 0's preparation.
         limit_s = _PREPARATION_TIMEOUTS * max(self._timeout_s, _LEAST_TIMEOUT_S)
         if now - self._since <= limit_s:
             return None
@@ -160,7 +165,7 @@ class HangClock:
 
 
 def cause_of(failures: Sequence[RankFailure]) -> AtriumError:
-    """Return why a run ended: the failure of the first rank that did not fail because of another."""
+    """Return the error that ended a run: the first failure that no other rank's failure has caused."""
     for failure in failures:
         if failure.exit_code == _USER_MISTAKE:
             return ConfigError(failure.message or f"rank {failure.rank} was started with a wrong setting")
@@ -177,17 +182,17 @@ def cause_of(failures: Sequence[RankFailure]) -> AtriumError:
         hint = " (from outside, or out of memory)" if name == "SIGKILL" else ""
         return RankError(f"rank {first.rank} was killed by {name}{where}{hint}")
     if _is_of_others(first):
-        return RankError(first.message)  # it names itself, the missing rank, and the phase
+        return RankError(first.message)  # the message names this rank, the missing rank, and the phase
     return RankError(f"rank {first.rank} failed{where}: {first.message or 'it printed nothing'}")
 
 
 def mend_status(folder: RunFolder, cause: AtriumError) -> None:
-    """Correct the status if rank 0 could not record the cause or saw only its consequences."""
+    """Correct the run's status if rank 0 could not record the cause, or recorded only a consequence."""
     recorded = known_status(folder.status_file)
     if recorded.state in (RunState.FINISHED, RunState.PRUNED, RunState.INTERRUPTED):
         return
     state, error, word = end_by(cause)
-    # Rank 0 knows if all of them diverged or were out of memory; other ranks report only the consequences.
+    # Rank 0 knows whether the run diverged or ran out of memory; other ranks report only consequences.
     known = recorded.cause if recorded.cause in (DIVERGED, MemoryExhaustedError.cause) else None
     StatusWriter(folder.status_file).end(state, error, known or word)
 
@@ -199,14 +204,15 @@ def _is_of_others(failure: RankFailure) -> bool:
 def _run_agent(agent: NodeAgent, results: list[RunResult | Exception]) -> None:
     try:
         results.append(agent.run())
-    except Exception as error:  # an error in a thread is raised by the thread that waits for it
+    except Exception as error:  # handled in the main thread, which waits for this one
         results.append(error)
 
 
 def agreed_folder(meeting: Meeting, make: Callable[[], Path], fingerprint: str) -> Path:
-    """Return the run folder that the first node created, for all nodes; their settings must be equal.
+    """Return the run directory for all nodes, which the first node creates with `make`.
 
-    Raises `ConfigError` if the settings differ, or the folder is not on a shared file system.
+    `fingerprint` identifies a node's settings and GPUs. Raises `ConfigError` if it differs between nodes, if
+    the first node fails, or if the folder is not on a shared file system.
     """
     store = meeting.store
     if meeting.is_first():
@@ -221,16 +227,16 @@ def agreed_folder(meeting: Meeting, make: Callable[[], Path], fingerprint: str) 
     try:
         found = store.get("atrium/run").decode()
     except RuntimeError as error:
-        raise ConfigError("the first node did not respond; see its output") from error
+        raise ConfigError("the first node did not respond; check its output") from error
     if not found:
-        raise ConfigError("the first node could not start the run; see its output")
+        raise ConfigError("the first node could not start the run; check its output")
     if store.get("atrium/fingerprint").decode() != fingerprint:
         raise ConfigError(
-            "this node has other settings or other GPUs than the first node; run the same command on "
-            "nodes of one kind"
+            "this node has different settings or GPUs than the first node; run the same command on nodes "
+            "of the same kind"
         )
     if not Path(found).is_dir():
         raise ConfigError(
-            f"{found} does not exist on this node; use a runs_dir on a file system that all nodes share"
+            f"{found} does not exist on this node; choose a runs_dir on a file system that all nodes share"
         )
     return Path(found)

@@ -1,1 +1,1 @@
-"""The definition of a method: one declared class per value of each axis. Never a tensor."""
+"""The definition of a method: an objective's axes, with a class for each kind of choice."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _ROUNDING = 1e-12
-"""Deviations of a batch below this share of its mean are rounding errors: all values are equal."""
+"""Smallest standard deviation of a batch relative to its mean; smaller ones are rounding errors, set to 0."""
 
 
 class Advantage(Section):
@@ -55,19 +55,24 @@ class Advantage(Section):
     """Constant added to the variance for `whiten=tokens`, as in verl, and to the standard deviation for
     `whiten=rows`, as in TRL."""
     per_reward: bool = False
-    """Whether, with several rewards, baseline and scale apply to each reward before they are weighted and
-    added (GDPO, arXiv 2601.05242), or to the weighted sum. A reward without variance in a group then
-    contributes 0, and one that abstained for a completion is excluded from the statistics there and
-    contributes 0."""
+    """Whether baseline and scale apply to each of several rewards before these are weighted and added (GDPO,
+    arXiv 2601.05242), rather than to the weighted sum. A reward then contributes 0 in groups where it is
+    equal for all completions. If a reward abstained for a completion, it contributes 0 there, and the
+    completion does not count in the reward's statistics."""
 
     @model_validator(mode="before")
     @classmethod
     def _read_token_std(cls, data: Any) -> Any:  # noqa: ANN401 - unvalidated input
-        """Read `scale=token_std`, the earlier name of `whiten=tokens`; its `epsilon` is `whiten_epsilon`."""
+        """Convert `scale=token_std`, the earlier name of `whiten=tokens`; `epsilon` becomes `whiten_epsilon`.
+
+        Other settings are returned unchanged. Raises `ValueError` for another `whiten` beside the old name.
+        """
         if not isinstance(data, Mapping) or data.get("scale") != "token_std":
             return data
         if data.get("whiten", "tokens") != "tokens":
-            raise ValueError("whiten=tokens with scale=token_std, its earlier name")
+            raise ValueError(
+                f"whiten must be tokens with scale=token_std, its earlier name, got whiten={data['whiten']}"
+            )
         kept = {name: value for name, value in data.items() if name != "epsilon"}
         epsilon = data.get("epsilon", cls.model_fields["epsilon"].default)
         return {**kept, "scale": "none", "whiten": "tokens", "whiten_epsilon": epsilon}
@@ -75,12 +80,15 @@ class Advantage(Section):
     @model_validator(mode="after")
     def _check_whitened_rows(self) -> Self:
         if self.whiten == "rows" and self.returns == "token":
-            raise ValueError("returns=sequence with whiten=rows, which needs one return per completion")
+            raise ValueError(
+                "returns must be sequence with whiten=rows, which whitens one return per completion, got "
+                "returns=token"
+            )
         return self
 
     @property
     def is_grouped(self) -> bool:
-        """Whether a group of one has advantage 0."""
+        """Whether the baseline or the divisor's standard deviation is computed within each group."""
         grouped = ("group_mean", "leave_one_out", "length_weighted", "runner_up")
         return self.baseline in grouped or self.scale == "group_std"
 
@@ -94,7 +102,7 @@ class Advantage(Section):
         penalty_BT
             The penalty that a regularizer in the reward subtracts at each token, or None.
         sum_over_ranks
-            Adds batch-wide sums over ranks.
+            Sums a tensor over all ranks.
         """
         num_tokens_B = batch.mask_BT.sum(dim=1).double()
         if self.per_reward and batch.reward_BK is not None:
@@ -119,7 +127,7 @@ class Advantage(Section):
         return reward_B
 
     def _sum_of_parts(self, batch: Batch, num_tokens_B: Tensor, sum_over_ranks: Sum) -> Tensor:
-        """Return the weighted sum of the rewards' advantages, each from the rows where it has a value."""
+        """Return the weighted sum [B] of the advantages by each reward; a NaN reward adds 0 to its row."""
         assert batch.reward_BK is not None
         assert batch.weight_BK is not None
         total_B = batch.reward_BK.new_zeros(batch.num_rows)
@@ -190,13 +198,13 @@ class Advantage(Section):
 
 
 def group_mean(value_B: Tensor, group_B: Tensor, counts_B: Tensor | None = None) -> Tensor:
-    """Return each row's group mean [B], over the rows where `counts_B` is True if it is given."""
+    """Return the mean [B] over each row's group; `counts_B`, if given, marks the rows to include."""
     counts_B = group_B.new_ones(group_B.shape) if counts_B is None else counts_B
     return group_sum(value_B * counts_B, group_B) / group_sum(counts_B.to(value_B), group_B).clamp(min=1.0)
 
 
 def group_sum(value_B: Tensor, group_B: Tensor) -> Tensor:
-    """Return the sum over each row's group [B]."""
+    """Return, for each row, the sum of the values of all rows in its group [B]."""
     _, group_index_B, size_P = group_B.unique(return_inverse=True, return_counts=True)
     return value_B.new_zeros(len(size_P)).index_add(0, group_index_B, value_B)[group_index_B]
 
@@ -207,7 +215,7 @@ def _divided(value: Tensor, scale: Tensor) -> Tensor:
 
 
 def _group_moments(reward_B: Tensor, group_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return rewards minus one reward of their group, the group means of these, and group sizes, all [B]."""
+    """Return three tensors [B]: reward minus the group's minimum, its group mean, and the group's size."""
     _, group_index_B, size_P = group_B.unique(return_inverse=True, return_counts=True)
     least_P = reward_B.new_full((len(size_P),), float("inf"))
     least_P = least_P.scatter_reduce(0, group_index_B, reward_B, "amin")
@@ -247,7 +255,10 @@ def _batch_std(reward_B: Tensor, ddof: int, sum_over_ranks: Sum) -> Tensor:
 def _whiten(
     value: Tensor, mask: Tensor, to_variance: float, to_deviation: float, sum_over_ranks: Sum
 ) -> Tensor:
-    """Shift and scale to zero mean and unit variance (ddof 1) over all positions where the mask is True."""
+    """Shift and scale to zero mean and unit variance (ddof 1) over all positions where the mask is True.
+
+    `to_variance` and `to_deviation` are added to the variance and the standard deviation before the division.
+    """
     total, count = _all_ranks(value.sum(), mask.sum().double(), sum_over_ranks)
     mean = total / count.clamp(min=1.0)
     centred = (value - mean) * mask

@@ -19,11 +19,11 @@ from atrium.method.token_weights import AllTokens, TokenWeight
 
 
 class OnPolicy(Section):
-    """The on-policy gradient of the method, compared with A grad log pi."""
+    """The relation of a method's on-policy gradient to A grad log pi."""
 
     law: Literal["exact", "expectation", "scaled", "differs"]
-    """Relation of the gradients: equal; equal in expectation; equal up to `scale`; or different for
-    `reason`."""
+    """Relation of the gradients. `exact`: equal. `expectation`: equal in expectation. `scaled`: equal up to
+    the factor `scale`. `differs`: different, because of `reason`."""
     scale: Positive | None = None
     """Factor of a scaled gradient."""
     reason: str | None = None
@@ -31,7 +31,7 @@ class OnPolicy(Section):
 
 
 class Algorithm(Section):
-    """One method: a choice on every axis except divergence and regularizer, which are separate groups."""
+    """One method: a choice on every axis except divergence and regularizer, which are separate sections."""
 
     name: str
     """Name of the method, equal to that of its file."""
@@ -40,7 +40,7 @@ class Algorithm(Section):
     ratio: Ratios = Ratios()
     """Policies whose probabilities are compared, and the level of the comparison."""
     surrogate: Surrogate
-    """Behavior at the boundary of the trust region."""
+    """Objective of each token, including its behavior at the boundary of the trust region."""
     token_weight: TokenWeight = AllTokens()
     """Tokens that contribute to the objective, and their weights."""
     correction: Annotated[
@@ -54,11 +54,11 @@ class Algorithm(Section):
     reference: Reference = NoReference()
     """Reference policy of a regularizer, and its updates."""
     log_ratio_limit: Exponent | None = 20.0
-    """Bound on log-ratios that are exponentiated, or null for none."""
+    """Largest absolute log-ratio; larger ones are clamped to it before exponentiation. null for no limit."""
     on_policy: OnPolicy
-    """Declared on-policy gradient; the tests check it."""
+    """Declared on-policy gradient, which the tests of Atrium check."""
 
     @property
     def prepares_correction(self) -> bool:
-        """Whether a correction's factors for a whole minibatch are needed before its loss."""
+        """Whether the correction's factors must be computed for a whole minibatch before its loss."""
         return self.reduction.counts == "kept" or any(step.normalizes for step in self.correction.steps)

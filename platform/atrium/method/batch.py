@@ -1,4 +1,4 @@
-"""The input of an objective: rows of completions as tensors; no tokens, no models.
+"""The input of an objective: rows of completions as tensors, without token ids or models.
 
 Axes: B rows (completions), T completion tokens. Padding and other untrained positions are False in `mask_BT`,
 and other tensors may have any value there, including NaN.
@@ -14,16 +14,34 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Sum = Callable[["Tensor"], "Tensor"]
-"""Adds a tensor over all ranks that share a batch; the identity on one process."""
+"""A function that sums a tensor over all ranks that share a batch; the identity for a single process."""
 
 
 def local_sum(value: Tensor) -> Tensor:
-    """Return the value, the sum over a single rank."""
+    """Return the value unchanged: the sum over a single rank."""
     return value
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
+class RowTensors:
+    """A base class of records of tensors; the suffixes of a field's name are the axes of its tensor."""
+
+    def select(self, rows: Tensor, num_tokens: int | None = None) -> Self:
+        """Return the given rows, in the given order, truncated to their first `num_tokens` tokens.
+
+        Fields without a row axis are unchanged.
+        """
+        chosen: dict[str, Tensor] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and field.name.endswith(("_B", "_BK", "_BT")):
+                picked = value[rows]
+                chosen[field.name] = picked[:, :num_tokens] if field.name.endswith("_BT") else picked
+        return replace(self, **chosen)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch(RowTensors):
     """Rows of completions, their rewards, and the log-probabilities of policies other than the trained one.
 
     Attributes
@@ -33,25 +51,25 @@ class Batch:
     reward_B
         Float64 rewards.
     reward_BK, weight_BK
-        Float64; the K named rewards of which `reward_B` is the weighted sum, NaN where one abstained, and
-        their weights, equal in all rows. None for a single reward.
+        Float64; the K named rewards, NaN if a reward abstained, and their weights, equal in all rows.
+        `reward_B` is their weighted sum. None for a single reward.
     group_B
-        Int64; rows with equal values answer one prompt. Any values; groups need not be contiguous.
+        Int64 group numbers; rows with equal numbers answer the same prompt and need not be contiguous.
     sample_key_B
         Int64; a key per row for random choices, independent of the row's index in the batch. Each update
         derives new keys from these.
     rollout_logprob_BT
         Log-probabilities, in nats, of the engine that sampled the tokens.
     behavior_logprob_BT
-        Log-probabilities of the weights that sampled, by the trainer's numerics.
+        Log-probabilities of the weights that sampled, by the trainer's numerics. None if this policy is the
+        current one because the batch gets a single update; the ratio is then exactly 1.
     proximal_logprob_BT
         Log-probabilities of the policy at the start of the step, which is the behavior policy if the batch
-        is not stale. None, as for the behavior policy: it is the current policy in this only update, and
-        the ratio to it is exactly 1.
+        is not stale. None has the same meaning as for the behavior policy.
     reference_logprob_BT
         Log-probabilities of the regularizer's reference policy, if one is needed.
     advantage_BT
-        Filled in by `Objective.with_advantages`.
+        Advantages; None before `Objective.with_advantages`.
     is_trained_B
         False for rows that count in denominators but whose groups have no signal.
 
@@ -90,23 +108,13 @@ class Batch:
         """The number of rows B."""
         return self.mask_BT.shape[0]
 
-    def select(self, rows: Tensor, num_tokens: int | None = None) -> Self:
-        """Return the given rows, in the given order, truncated to their first `num_tokens` tokens."""
-        chosen: dict[str, Tensor] = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is not None:
-                picked = value[rows]
-                chosen[field.name] = picked[:, :num_tokens] if field.name.endswith("_BT") else picked
-        return replace(self, **chosen)
-
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyTokens:
-    """The trained policy's values at a batch's tokens.
+    """The trained policy's values at a batch's tokens, all [B, T].
 
-    `logprob_BT` carries the gradient. `entropy_BT` (nats, of the sampled distribution) carries one only if
-    the objective needs it. `divergence_BT` is the detached state divergence, if needed.
+    `logprob_BT` carries the gradient. `entropy_BT` is the entropy of the sampling distribution in nats, with
+    a gradient only if the objective needs one. `divergence_BT` is the detached state divergence, if needed.
 
     Examples
     --------
@@ -121,7 +129,7 @@ class PolicyTokens:
 
 
 def neutral(value_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Return the values with 0 at masked positions, so that NaN there reaches neither value nor gradient."""
+    """Replace values at masked positions by 0, so that NaN there reaches neither results nor gradients."""
     return value_BT.where(mask_BT, 0.0)
 
 

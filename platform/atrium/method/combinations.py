@@ -1,6 +1,8 @@
-"""Parts that combine parts of the same axis: products of corrections, surrogates by sign, prefix budgets.
+"""Method parts that combine other parts of the same axis.
 
-They are declared after all other kinds, including those of plugins, since they may combine any of them.
+A product multiplies corrections, `by_sign` selects one of two surrogates, and a prefix budget limits the sum
+of divergences over a token's prefix. These classes are declared after all other kinds, including those of
+plugins, since they may combine any of them.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from atrium.method.divergences import Divergence
 from atrium.method.needs import Needs
 from atrium.method.regions import Region, RegionInputs
 from atrium.method.surrogates import Gradient, Surrogate
-from atrium.method.terms import SurrogateInputs, SurrogateOutput
+from atrium.method.terms import SurrogateInputs, SurrogateOutput, choose
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,7 +44,9 @@ class CorrectionProduct(Correction):
     def _check_steps(self) -> Self:
         for step in self.of:
             if step.kind in ("none", "product"):
-                raise ValueError(f"corrections to multiply, not kind={step.kind}")
+                raise ValueError(
+                    f"a correction with kind={step.kind} cannot be multiplied; remove it from the list"
+                )
         return self
 
     @property
@@ -52,12 +56,12 @@ class CorrectionProduct(Correction):
 
     @property
     def needs(self) -> Needs:
-        """The needs of all steps."""
+        """The combined needs of the multiplied corrections."""
         return reduce(Needs.__or__, (step.needs for step in self.of))
 
     def factor(self, log_mismatch_BT: Tensor, batch: Batch) -> Tensor:
-        """Raise `TypeError`: every step compares its own policies."""
-        raise TypeError("the steps of a product have a factor each")
+        """Raise `TypeError`: each step compares its own policies, so a product has no single factor."""
+        raise TypeError("a product has no single factor; call factor on each of its steps")
 
 
 class BySign(Surrogate):
@@ -79,7 +83,8 @@ class BySign(Surrogate):
         for name, part in (("positive", self.positive), ("negative", self.negative)):
             if part.regresses:
                 raise ValueError(
-                    f"a surrogate of single tokens; {name}.kind={part.kind} compares whole groups"
+                    f"{name}.kind must be a surrogate of single tokens, got {part.kind}, which compares "
+                    "whole groups"
                 )
         return self
 
@@ -89,28 +94,28 @@ class BySign(Surrogate):
 
     @property
     def reads(self) -> Literal["nothing", "feasible", "bounds"]:  # type: ignore[override]
-        """The most that either part reads."""
+        """The most that either surrogate reads, in the order `nothing`, `feasible`, `bounds`."""
         order: tuple[Literal["nothing", "feasible", "bounds"], ...] = ("nothing", "feasible", "bounds")
         return max((part.reads for part in self._parts), key=order.index)
 
     @property
     def reads_widths(self) -> bool:  # type: ignore[override]
-        """Whether either part reads widths."""
+        """Whether either surrogate reads widths."""
         return any(part.reads_widths for part in self._parts)
 
     @property
     def needs(self) -> Needs:
-        """The needs of both parts, and rewards if their sign decides."""
+        """The needs of both surrogates, and rewards if the sign of the reward decides."""
         both = self.positive.needs | self.negative.needs
         return both | Needs(rewards=True) if self.of == "reward" else both
 
     @property
     def form(self) -> Gradient:
-        """Return the form of both parts; a detached weight if they differ."""
+        """The form of both surrogates; `score`, a detached weight, if their forms differ."""
         return self.positive.form if self.positive.form == self.negative.form else "score"
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """Return the terms of the part that the sign selects at each token."""
+        """Return the terms of the surrogate that the sign selects at each token."""
         is_positive_BT = x.rewarded_BT if self.of == "reward" else x.advantage_BT > 0.0
         positive, negative = self.positive.terms(x), self.negative.terms(x)
         value_BT = None
@@ -124,12 +129,13 @@ class BySign(Surrogate):
 
 
 class PrefixBudget(Divergence):
-    """A budget for the divergence of each token and for the sum over its prefix (CPPO).
+    """A budget for each token's divergence, and one for the sum of divergences over its prefix (CPPO).
 
-    Along the n trained tokens of a row, t = 1..n, with the divergence D_t of `of` and its budget delta: v_t =
-    1 - (1 - w_min) (t - 1) / max(n - 1, 1) and Z_t = v_t D_t; b is `scale` times the row's quantile of D,
-    clamped to [prefix_delta, ceiling prefix_delta]. A token is feasible if Z_t <= delta and Z_t <= delta +
-    sum_{s < t} (b v_s - Z_s). Source: arXiv 2606.10968, equations 8 to 11 and 22.
+    `of` defines the divergence D_t of a row's t-th trained token, t = 1..n, and the budget delta. Tokens have
+    weights v_t = 1 - (1 - w_min) (t - 1) / max(n - 1, 1) and weighted divergences Z_t = v_t D_t. The prefix
+    has a budget b per token: `scale` times the `quantile` of the row's D_t, clamped to the range from
+    `prefix_delta` to `ceiling` times `prefix_delta`. A token is feasible if Z_t <= delta and
+    Z_t <= delta + sum_{s < t} (b v_s - Z_s). Source: arXiv 2606.10968, equations 8 to 11 and 22.
     """
 
     kind: Literal["prefix_budget"] = "prefix_budget"
@@ -145,7 +151,7 @@ class PrefixBudget(Divergence):
     quantile: Frac | None = 0.9
     """Quantile of the row's divergences that sets the budget of the prefix; null to use `prefix_delta`."""
     scale: Positive = 1.0
-    """Factor of that quantile."""
+    """Factor that multiplies `quantile` of the divergences."""
     ceiling: Annotated[float, Field(ge=1.0, le=1e6)] = 2.0
     """Maximum budget per token of the prefix, in multiples of `prefix_delta`."""
     has_window: ClassVar[bool] = False
@@ -155,7 +161,9 @@ class PrefixBudget(Divergence):
     def _check_inner(self) -> Self:
         if not self.of.measures_tokens:
             known = [kind for kind, one in Divergence.kinds.items() if getattr(one, "measures_tokens", False)]
-            raise ValueError(f"a divergence of tokens in `of` ({', '.join(known)}), not kind={self.of.kind}")
+            raise ValueError(
+                f"of.kind must be a divergence of tokens ({', '.join(known)}), got {self.of.kind}"
+            )
         return self
 
     @property
@@ -177,7 +185,7 @@ class PrefixBudget(Divergence):
         return None if inner is None else {**self.model_dump(), "of": inner}
 
     def region(self, x: RegionInputs) -> Region:
-        """Return the tokens within both budgets."""
+        """Return the region of the tokens within both budgets."""
         value_BT = neutral(self.of.token_divergence(x), x.mask_BT)
         num_B1 = x.mask_BT.sum(dim=1, keepdim=True)
         weight_BT = 1.0 - (1.0 - self.w_min) * self._rank(x.mask_BT) / (num_B1 - 1).clamp(min=1)
@@ -186,8 +194,7 @@ class PrefixBudget(Divergence):
         earned_BT = weight_BT * self._prefix_budget(value_BT, x.mask_BT)
         saved_BT = earned_BT - spent_BT
         saved_BT = saved_BT.cumsum(dim=1) - saved_BT
-        low, high = self.of.budgets
-        delta_BT = value_BT.new_full((), low).where(x.token_log_ratio_BT < 0.0, value_BT.new_full((), high))
+        delta_BT = choose(x.token_log_ratio_BT < 0.0, *self.of.budgets, value_BT)
         return Region(feasible_BT=spent_BT <= delta_BT.minimum(delta_BT + saved_BT))
 
     def _rank(self, mask_BT: Tensor) -> Tensor:
@@ -200,21 +207,22 @@ class PrefixBudget(Divergence):
         return key_BT.argsort(dim=1).argsort(dim=1)
 
     def _prefix_budget(self, value_BT: Tensor, mask_BT: Tensor) -> Tensor:
-        """Return the budget per token of each row's prefix [B, 1]."""
+        """Return b, the budget per token of a prefix, for each row [B, 1]."""
         if self.quantile is None:
             return value_BT.new_full((len(value_BT), 1), self.prefix_delta)
-        if not value_BT.shape[1]:
+        if not value_BT.numel():
             return value_BT.new_zeros((len(value_BT), 1))
-        ascending_BT = value_BT.masked_fill(~mask_BT, float("inf")).sort(dim=1).values
-        place_B1 = self.quantile * (mask_BT.sum(dim=1, keepdim=True) - 1).clamp(min=0).to(value_BT)
-        below_B1 = ascending_BT.gather(1, place_B1.floor().long())
-        above_B1 = ascending_BT.gather(1, place_B1.ceil().long())
-        quantile_B1 = below_B1.lerp(above_B1, place_B1.frac()).where(mask_BT.any(dim=1, keepdim=True), 0.0)
+        trained_BT = value_BT.masked_fill(~mask_BT, math.nan)
+        quantile_B1 = trained_BT.nanquantile(self.quantile, dim=1, keepdim=True)
+        quantile_B1 = quantile_B1.where(mask_BT.any(dim=1, keepdim=True), 0.0)
         return (self.scale * quantile_B1).clamp(self.prefix_delta, self.ceiling * self.prefix_delta)
 
 
 def read_corrections(data: Any) -> Any:  # noqa: ANN401 - unvalidated input
-    """Read a list of corrections as their product: one is itself, and an empty list none."""
+    """Convert a list of corrections to the settings of their product; return other input unchanged.
+
+    A list of one correction becomes that correction, an empty list becomes `kind: none`.
+    """
     if not isinstance(data, list | tuple):
         return data
     if len(data) == 1:

@@ -2,8 +2,8 @@
 
 A correction is a detached factor on every token of the policy's loss, a function of the ratio of two
 policies. Usually the numerator is the behavior policy (the trainer's log-probabilities) and the denominator
-the rollout policy (the engine's), so that only numerics matter. With the proximal policy in the numerator,
-staleness matters too.
+the rollout policy (the engine's), so the ratio differs from 1 only because of numerics. With the proximal
+policy in the numerator, it also differs because of staleness.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 
 _LIMIT = 20.0  # verl's and SkyRL's bound on log-ratios, which keeps weights without a cap finite
-_LEAST_MEAN = 1e-8  # verl's: weights with a smaller mean are not divided by it
+_LEAST_MEAN = 1e-8  # as in verl: weights with a smaller mean are not divided by it
 
 
 class Correction(Part, axis=True):
-    """Corrects a mismatch between sampler and trainer.
+    """A correction of the mismatch between engine and trainer.
 
-    `rejects` says whether its factor may be 0, so that `reduction.counts=kept` has an effect.
+    `rejects` says whether the factor may be 0, so that `reduction.counts=kept` has an effect.
     """
 
     rejects: ClassVar[bool] = True
 
     @property
     def compares(self) -> tuple[Policy, Anchor] | None:
-        """The policies in numerator and denominator of its ratio; None if it has none."""
+        """The policies in numerator and denominator of the ratio; None for a correction without a ratio."""
         return None
 
     @property
@@ -49,7 +49,7 @@ class Correction(Part, axis=True):
         return Needs(anchor_pass=not is_current, rollout_logprobs="rollout" in self.compares)
 
     def log_mismatch(self, logprob_BT: Tensor, batch: Batch) -> Tensor:
-        """Return log(policy / anchor) [B, T] of the two compared policies; 0 if there are none."""
+        """Return log(policy / anchor) [B, T] of the two compared policies; 0 if none are compared."""
         if self.compares is None:
             return logprob_BT.new_zeros(logprob_BT.shape)
         policy, anchor = self.compares
@@ -57,24 +57,27 @@ class Correction(Part, axis=True):
 
     @property
     def steps(self) -> tuple[Correction, ...]:
-        """Return the corrections whose factors are multiplied: itself, unless it is a product."""
+        """The corrections whose factors are multiplied: the correction itself, unless it is a product."""
         return (self,)
 
     @property
     def normalizes(self) -> bool:
-        """Whether `normalized` changes the factor."""
+        """Whether the factor is divided by its mean over a minibatch; False unless overridden."""
         return False
 
     @abstractmethod
     def factor(self, log_mismatch_BT: Tensor, batch: Batch) -> Tensor | None:
-        """Return the factor [B, T] on every token's terms, or None for 1 everywhere."""
+        """Return the factor [B, T] that multiplies each token's terms; None means 1 everywhere.
+
+        `log_mismatch_BT` is the result of `log_mismatch`.
+        """
 
     def normalized(self, factor_BT: Tensor, batch: Batch, sum_over_ranks: Sum) -> Tensor:
-        """Return the factor in a whole minibatch, divided by its mean if configured."""
+        """Return the factor [B, T] of a whole minibatch, divided by its mean if `normalizes` is True."""
         return factor_BT
 
     def prepare(self, logprob_BT: Tensor, batch: Batch, sum_over_ranks: Sum) -> Tensor:
-        """Return the product [B, T] of all steps' factors in a whole minibatch."""
+        """Return the product [B, T] of the factors of all `steps` for a whole minibatch."""
         product_BT = logprob_BT.new_ones(logprob_BT.shape)
         for step in self.steps:
             factor_BT = step.factor(step.log_mismatch(logprob_BT, batch), batch)
@@ -90,11 +93,11 @@ class NoCorrection(Correction):
     rejects: ClassVar[bool] = False
 
     def factor(self, log_mismatch_BT: Tensor, batch: Batch) -> None:
-        """Return None: 1 everywhere."""
+        """Return None: the factor is 1 everywhere."""
 
 
 class RatioCorrection(Correction):
-    """A function of the ratio policy / anchor."""
+    """A correction whose factor is a function of the ratio policy / anchor."""
 
     policy: Literal["behavior", "proximal", "current"] = "behavior"
     """Numerator: the weights that sampled (by the trainer's log-probabilities), the policy at the start of
@@ -110,12 +113,14 @@ class RatioCorrection(Correction):
     @model_validator(mode="after")
     def _check_policies(self) -> Self:
         if self.policy == self.anchor:
-            raise ValueError(f"two policies, not {self.anchor} for policy and anchor; choose anchor=rollout")
+            raise ValueError(
+                f"policy and anchor must be different, got {self.anchor} for both; choose anchor=rollout"
+            )
         return self
 
 
 class TruncatedImportance(RatioCorrection):
-    """behavior / rollout clamped to [lower, cap], per token or with the sequence's product (TIS, cap 2)."""
+    """The ratio policy / anchor clamped to [lower, cap], per token or per sequence (TIS uses a cap of 2)."""
 
     kind: Literal["truncated_importance"] = "truncated_importance"
     cap: Positive | None
@@ -132,7 +137,10 @@ class TruncatedImportance(RatioCorrection):
     @model_validator(mode="after")
     def _check_range(self) -> Self:
         if self.cap is not None and self.lower >= self.cap:
-            raise ValueError(f"a lower below cap={self.cap:g}, not lower={self.lower:g}")
+            raise ValueError(
+                f"lower must be less than cap, got lower={self.lower:g} and cap={self.cap:g}; choose a "
+                "smaller lower"
+            )
         return self
 
     @property
@@ -141,11 +149,11 @@ class TruncatedImportance(RatioCorrection):
         return self.normalize == "batch"
 
     def factor(self, log_mismatch_BT: Tensor, batch: Batch) -> Tensor:
-        """Return the importance ratio at its level, clamped to the range."""
+        """Return the ratio [B, T] at the chosen level, clamped to [lower, cap]."""
         return _ratio(self.level, log_mismatch_BT, batch.mask_BT).clamp(self.lower, self.cap)
 
     def normalized(self, factor_BT: Tensor, batch: Batch, sum_over_ranks: Sum) -> Tensor:
-        """Return the weights, divided by their mean over tokens or completions on all ranks."""
+        """Return the factor, divided by its mean over all ranks' tokens or completions if `normalizes`."""
         if not self.normalizes:
             return factor_BT
         import torch
@@ -161,7 +169,7 @@ class TruncatedImportance(RatioCorrection):
 
 
 class MaskedImportance(RatioCorrection):
-    """behavior / rollout if it is in [lower, upper], else 0 (IcePop, arXiv 2510.18855; MIS)."""
+    """The ratio policy / anchor if it is in [lower, upper], else 0 (IcePop, arXiv 2510.18855; MIS)."""
 
     kind: Literal["masked_importance"] = "masked_importance"
     lower: NonNegative
@@ -174,16 +182,16 @@ class MaskedImportance(RatioCorrection):
     """Whether kept tokens are weighted by the ratio; false only rejects tokens."""
 
     def factor(self, log_mismatch_BT: Tensor, batch: Batch) -> Tensor:
-        """Return the importance ratio at its level, or 1, inside the range, and 0 outside."""
+        """Return the ratio (1 without `keep_weight`) where it lies in [lower, upper], and 0 elsewhere."""
         ratio_BT = _ratio(self.level, log_mismatch_BT, batch.mask_BT)
         inside_BT = (ratio_BT >= self.lower) & (ratio_BT <= self.upper)
         return ratio_BT.where(inside_BT, 0.0) if self.keep_weight else inside_BT.to(ratio_BT.dtype)
 
 
 class SequenceRejection(RatioCorrection):
-    """Drop completions whose mismatch exceeds a bound, by their mean, sum or maximum over tokens.
+    """Rejection of completions whose mean, sum or maximum mismatch over tokens exceeds a bound.
 
-    verl uses the mean or the sum; arXiv 2512.23075 masks a sequence if any token violates. Dropped
+    verl uses the mean or the sum; arXiv 2512.23075 masks a sequence if any token exceeds the bound. Dropped
     completions stay in the denominators of means unless `reduction.counts` is `kept`.
     """
 
@@ -191,13 +199,13 @@ class SequenceRejection(RatioCorrection):
     estimator: TokenEstimator
     """Estimator of the mismatch of a token with ratio x: -log x, (log x)^2 / 2, x - 1 - log x, or |x - 1|."""
     bound: Positive
-    """Maximum mean, sum or maximum over a completion's tokens that is kept."""
+    """Largest value of the statistic `over` at which a completion is kept."""
     over: RowStatistic = "mean"
     """Statistic over a completion's tokens."""
     direction: Literal["both", "outward"] = "both"
-    """Tokens that are dropped: `both` drops all tokens of a completion beyond the bound; `outward` drops
-    those whose advantage would move the ratio further from 1: sign(log x) A > 0 (open-instruct, after VACO,
-    arXiv 2603.01365)."""
+    """Tokens of a completion beyond the bound that are dropped. `both`: all tokens. `outward`: only tokens
+    whose advantage would move the ratio further from 1: sign(log x) A > 0 (open-instruct, after VACO, arXiv
+    2603.01365)."""
 
     def factor(self, log_mismatch_BT: Tensor, batch: Batch) -> Tensor:
         """Return 1 at kept tokens, 0 at others."""

@@ -1,6 +1,6 @@
 """An objective's metrics for a micro-batch, as sums and counts that add up exactly over micro-batches.
 
-Nothing here is moved to the host; `train` does so once per step.
+All sums stay on the device; `train` moves them to the host once per step.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ Sums = dict[Quantity, tuple[Tensor, Tensor]]
 class TokenDetails:
     """The objective's values at each token, all [B, T] and detached.
 
+    `log_ratio_BT` is log(policy / behavior), and `gate_BT` the ratio that the trust region reads.
     `dropped_BT` marks tokens whose policy gradient was clipped; `coefficient_BT` is the total coefficient of
     the token's log-probability before the reduction's factor, including the regularizer.
     """
@@ -35,7 +36,11 @@ class TokenDetails:
 
 
 def measure(details: TokenDetails, mask_BT: Tensor) -> Sums:
-    """Return ratios, shares outside and clipped by side, and the KL from the behavior policy by k1 to k3."""
+    """Return totals and counts, over unmasked tokens, of the metrics of ratios, clipping and KL.
+
+    Tokens outside the trust region, and clipped tokens, are counted separately for each side of the window.
+    KL(behavior || policy) is estimated by k1, k2 and k3.
+    """
     count = mask_BT.sum()
     ratio_BT = neutral(details.gate_BT, mask_BT)
     log_ratio_BT = neutral(details.log_ratio_BT, mask_BT)
@@ -64,10 +69,11 @@ def measure(details: TokenDetails, mask_BT: Tensor) -> Sums:
 
 
 def measure_slopes(slope_BT: Tensor, details: TokenDetails, mask_BT: Tensor) -> Sums:
-    """Return sums over the derivatives of the loss: squares, their maximum, and runaway tokens' share.
+    """Return the sum and the maximum of `slope_BT` squared, and the share of runaway tokens in sum |slope|.
 
-    A runaway token has A < 0 and a ratio above its window. A clip keeps its gradient, which grows with the
-    ratio; a dual clip bounds it.
+    `slope_BT` is minus the derivative of the loss with respect to each log-probability. A runaway token has
+    A < 0 and a ratio above its window; `clip` keeps its gradient, which grows with the ratio, and `dual_clip`
+    removes it above the cap.
     """
     size_BT = neutral(slope_BT.abs(), mask_BT).double()
     runaway_BT = ~details.feasible_BT & (details.gate_BT > 1.0) & (details.advantage_BT < 0.0)
@@ -80,14 +86,14 @@ def measure_slopes(slope_BT: Tensor, details: TokenDetails, mask_BT: Tensor) -> 
 
 
 def measure_reference(log_ratio_BT: Tensor, mask_BT: Tensor) -> Sums:
-    """Return KL(policy || reference) per token by k3, from the log-ratio of the policy to its reference."""
+    """Return total and count of the k3 estimate of KL(policy || reference), from log(policy / reference)."""
     return {metrics.REFERENCE_KL: kl_k3(-log_ratio_BT, mask_BT)}
 
 
 def kl_k3(log_ratio_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
     """Return the sum of w - 1 - log w over unmasked tokens, and their number.
 
-    It estimates KL(p || q) if p sampled and w = q / p.
+    Their mean estimates KL(p || q) if the tokens were sampled from p and w = q / p.
     """
     log_ratio_BT = neutral(log_ratio_BT, mask_BT)
     value_BT = torch.expm1(log_ratio_BT) - log_ratio_BT
@@ -95,7 +101,7 @@ def kl_k3(log_ratio_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def extreme(value_BT: Tensor, mask_BT: Tensor, *, largest: bool) -> Tensor:
-    """Return the largest or smallest unmasked value; an infinity if there is none."""
+    """Return the largest unmasked value (-inf if there is none), or the smallest (inf if there is none)."""
     if value_BT.numel() == 0:
         return value_BT.new_tensor(-torch.inf if largest else torch.inf)
     if largest:

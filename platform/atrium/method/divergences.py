@@ -1,10 +1,11 @@
-"""The divergences with their budgets, and the equivalent windows on the ratio.
+"""Divergences with their budgets, and the equivalent windows on the ratio.
 
-A divergence that is a function of the ratio alone is a constant window [l, u] (arXiv 2602.05494, Theorem 4.2
-for KL3), which `window()` gives: computed once in float64, whatever it is called, it runs the code of plain
-clipping. One that also looks at the probability q that the anchor gives to the sampled token has a window per
-token (`method/token_windows.py`), which `window_at(q)` gives. Those that judge whole distributions or whole
-completions have none. Windows that are found for every minibatch stand in `method/minibatch_windows.py`.
+A divergence that is a function of the ratio alone is equivalent to a constant window [l, u] (arXiv
+2602.05494, Theorem 4.2 for KL3). `window()` computes this window once in float64, and every such divergence
+then runs the code of plain clipping. A divergence that also depends on the anchor's probability q of the
+sampled token has one window per token, `window_at(q)`; see `method/token_windows.py`. Divergences of whole
+distributions or whole completions have no window. Windows that are computed for every minibatch are in
+`method/minibatch_windows.py`.
 Sources: the unified view C_t(theta) of arXiv 2602.05494; DPPO arXiv 2602.04879; TR-PPO arXiv 1903.07940;
 sequence masks arXiv 2512.23075 and 2512.02556.
 """
@@ -37,7 +38,7 @@ class Divergence(Part, axis=True):
 
     `of_single_tokens` is True if the window depends on the sampled token's probability, `has_window` False if
     no bounds on the ratio are equivalent to the divergence, and `measures_tokens` True if `token_divergence`
-    returns its value.
+    returns each token's value.
     """
 
     of_single_tokens: ClassVar[bool] = False
@@ -51,33 +52,39 @@ class Divergence(Part, axis=True):
 
     @property
     def of_ratio(self) -> RatioDivergence | None:
-        """Return D(w) if the divergence is a function of the ratio with a budget; else None."""
+        """The function D(w) if the divergence depends on the ratio alone and has a budget; else None."""
         return None
 
     def window(self) -> Window | None:
-        """Return the window shared by all tokens, or None; for BAPO the start of its search."""
+        """Return the window shared by all tokens (for BAPO, the initial one), or None without one."""
         return None
 
     def fixed_window(self) -> Window | None:
-        """Return the window of every token of every minibatch; None if bounds move or do not exist."""
+        """Return the window if it is the same for all tokens and all minibatches; else None."""
         return self.window()
 
     def window_at(self, probability: float) -> Window | None:
-        """Return the window of a token with behavior probability in (0, 1); None if there is none."""
+        """Return the window of a token with behavior probability `probability`; None if there is none.
+
+        Raises `ValueError` for a probability outside (0, 1).
+        """
         if not 0.0 < probability < 1.0:
-            raise ValueError(f"a probability must be in (0, 1), got {probability}")
+            raise ValueError(f"probability must be greater than 0 and less than 1, got {probability}")
         return self._window_at(probability)
 
     def _window_at(self, probability: float) -> Window | None:
         return self.window()
 
     def widths(self) -> tuple[float, float] | None:
-        """Return the distances from 1 at which the constraint binds if `window` ends earlier; else None."""
+        """Return the distances below and above 1 at which the constraint binds (see `Region.widths`).
+
+        Returns None if ratio 0 does not cut off the window, since its bounds then determine the distances.
+        """
         return None
 
     @property
     def budgets(self) -> tuple[float, float]:
-        """Return the budgets of tokens with a ratio below 1 and of the others.
+        """The budget of tokens with a ratio below 1, and the budget of all other tokens.
 
         Raises `TypeError` for a divergence without budgets.
         """
@@ -86,19 +93,23 @@ class Divergence(Part, axis=True):
             return settings["delta"], settings["delta"]
         if "delta_low" in settings:
             return settings["delta_low"], settings["delta_high"]
-        raise TypeError(f"{type(self).__name__} has no budget")
+        raise TypeError(
+            f"{type(self).__name__} has no budget; choose a divergence with a budget, such as ratio"
+        )
 
     def token_divergence(self, x: RegionInputs) -> Tensor:
         """Return the divergence [B, T] of each token, which `region` compares with the budget.
 
         Raises `TypeError` unless `measures_tokens`.
         """
-        raise TypeError(f"{type(self).__name__} measures no divergence of tokens")
+        raise TypeError(
+            f"{type(self).__name__} cannot measure the divergence of single tokens; choose another divergence"
+        )
 
     def with_budget(self, budget: float) -> dict[str, Any] | None:
         """Return the settings with another budget on every side; None if the divergence has no budget.
 
-        A clip range is not a budget: `asymmetric_ratio` and DCPO's have none.
+        A clip range is not a budget: `asymmetric_ratio` and `dynamic_clip` have none.
         """
         settings = self.model_dump()
         names = ("delta", "delta_low", "delta_high")
@@ -106,14 +117,17 @@ class Divergence(Part, axis=True):
         return {**settings, **dict.fromkeys(sides, budget)} if sides else None
 
     def region(self, x: RegionInputs) -> Region:
-        """Return the region at these tokens: by default that of the constant window."""
+        """Return the trust region at these tokens: by default that of the constant window.
+
+        Raises `TypeError` if there is no window and a subclass does not override this method.
+        """
         window = self.window()
         if window is None:
             raise TypeError(f"{type(self).__name__} must define window or region")
         return Region.within(x.ratio_BT, window.lower, window.upper, self.widths())
 
     def prepare_bounds(self, x: RegionInputs, advantage_BT: Tensor, sum_over_ranks: Sum) -> Tensor | None:
-        """Return bounds [2] that depend on the whole minibatch at the current parameters, or None."""
+        """Return the bounds [2] of a window that depends on the whole minibatch; None for other windows."""
         return None
 
 
@@ -151,20 +165,20 @@ class BudgetDivergence(Divergence):
         return windows.divergence(self.kind)
 
     def window(self) -> Window:
-        """Return all ratios with D(w) <= delta; PPO's clip range (arXiv 1707.06347, eq. 7) exactly."""
+        """Return the window D(w) <= delta; for `ratio`, PPO's exact clip range (arXiv 1707.06347, eq. 7)."""
         if self.kind == "ratio":
             return Window(max(0.0, 1.0 - self.delta), 1.0 + self.delta)
         return windows.window(self.kind, self.delta)
 
     def widths(self) -> tuple[float, float] | None:
-        """Return the upper width for both sides, if D is symmetric about 1 and the window ends at ratio 0."""
+        """Return u - 1 for both sides if D is symmetric about 1 and ratio 0 cuts off the window, or None."""
         window = self.window()
         is_cut = self.kind in ("ratio", "total_variation", "chi2") and window.lower == 0.0
         return (window.upper - 1.0, window.upper - 1.0) if is_cut else None
 
 
 class AlphaDivergence(Divergence):
-    """(w^a - a w + a - 1) / (a (a - 1)) <= delta, with its limits at a = 0 and a = 1."""
+    """The alpha-divergence (w^a - a w + a - 1) / (a (a - 1)) <= delta, with its limits at a = 0 and 1."""
 
     kind: Literal["alpha"] = "alpha"
     delta: Budget
@@ -178,12 +192,12 @@ class AlphaDivergence(Divergence):
         return windows.divergence("alpha", alpha=self.alpha)
 
     def window(self) -> Window:
-        """Return all ratios with D(w) <= delta."""
+        """Return the window D(w) <= delta."""
         return windows.window("alpha", self.delta, alpha=self.alpha)
 
 
 class AsymmetricRatio(Divergence):
-    """1 - epsilon_low <= w <= 1 + epsilon_high, clip-higher (DAPO, arXiv 2503.14476, eq. 10)."""
+    """The clip-higher range 1 - epsilon_low <= w <= 1 + epsilon_high (DAPO, arXiv 2503.14476, eq. 10)."""
 
     kind: Literal["asymmetric_ratio"] = "asymmetric_ratio"
     epsilon_low: Budget
@@ -192,16 +206,16 @@ class AsymmetricRatio(Divergence):
     """Maximum increase of the ratio above 1."""
 
     def window(self) -> Window:
-        """Return the range itself."""
+        """Return [max(0, 1 - epsilon_low), 1 + epsilon_high]."""
         return Window(max(0.0, 1.0 - self.epsilon_low), 1.0 + self.epsilon_high)
 
     def widths(self) -> tuple[float, float] | None:
-        """Return both settings if the range ends at ratio 0."""
+        """Return both settings if the range is cut off at ratio 0; else None."""
         return (self.epsilon_low, self.epsilon_high) if self.epsilon_low > 1.0 else None
 
 
 class ExplicitWindow(Divergence):
-    """lower <= w <= upper: an explicit point of the (l, u) plane."""
+    """The window lower <= w <= upper, with both bounds as settings."""
 
     kind: Literal["window"] = "window"
     lower: Annotated[float, Field(ge=0.0, le=1.0)]
@@ -210,16 +224,16 @@ class ExplicitWindow(Divergence):
     """Upper bound u: larger ratios are infeasible."""
 
     def window(self) -> Window:
-        """Return the bounds themselves."""
+        """Return the configured window [lower, upper]."""
         return Window(self.lower, self.upper)
 
 
 class SequenceMean(Divergence):
-    """A completion is feasible if its mean, sum or maximum over tokens is within the budget.
+    """A budget for the mean, sum or maximum of a divergence over a completion's tokens.
 
     k1 = -log w (DeepSeek-V3.2's off-policy mask, arXiv 2512.02556), k2 = (log w)^2 / 2, k3 = w - 1 - log w
     (verl's sequence masks), total_variation = |w - 1|. arXiv 2512.23075 uses the maximum. With a gate of
-    single tokens, `clip` drops those tokens of an infeasible completion that move away.
+    single tokens, `clip` drops only the tokens of an infeasible completion that move away from ratio 1.
     """
 
     kind: Literal["sequence_mean"] = "sequence_mean"
@@ -232,27 +246,28 @@ class SequenceMean(Divergence):
     has_window: ClassVar[bool] = False
 
     def region(self, x: RegionInputs) -> Region:
-        """Return all tokens of the completions within the budget."""
+        """Return the region of all tokens in completions within the budget."""
         value_BT = estimate_divergence(self.estimator, x.token_log_ratio_BT)
         feasible_B = rows_within(self.over, value_BT, x.mask_BT, self.delta)
         return Region(feasible_BT=feasible_B[:, None].expand_as(value_BT))
 
 
 class DistributionDivergence(Divergence):
-    """A divergence of whole next-token distributions, measured where they are computed.
+    """A divergence of whole next-token distributions.
 
-    It is passed as `PolicyTokens.divergence_BT`; see `method/state_divergences.py`.
+    The forward pass computes its values, which the objective receives as `PolicyTokens.divergence_BT`; see
+    `method/state_divergences.py`.
     """
 
     has_window: ClassVar[bool] = False
     measures_tokens: ClassVar[bool] = True
 
-    if TYPE_CHECKING:  # every value declares it
+    if TYPE_CHECKING:  # every subclass declares it
         delta: float
 
     @property
     def measure(self) -> Literal["kl", "total_variation"]:
-        """The quantity measured between the two distributions."""
+        """The divergence between the anchor's and the policy's distribution."""
         return "kl" if self.kind.endswith("_kl") else "total_variation"
 
     def token_divergence(self, x: RegionInputs) -> Tensor:
@@ -261,7 +276,7 @@ class DistributionDivergence(Divergence):
         return x.divergence_BT
 
     def region(self, x: RegionInputs) -> Region:
-        """Return the tokens at whose positions the distributions are within the budget."""
+        """Return the region of the positions whose divergence is within the budget."""
         return Region(feasible_BT=self.token_divergence(x) <= self.delta)
 
 
@@ -280,9 +295,9 @@ class StateDivergence(DistributionDivergence):
 
 
 class TopKDivergence(DistributionDivergence):
-    """The same over the anchor's most likely tokens and a bucket for the rest (DPPO, arXiv 2602.04879).
+    """KL(anchor || policy) or total variation over the anchor's `top_k` tokens and a bucket for the rest.
 
-    The sampled token is never in the bucket.
+    The sampled token is never in the bucket (DPPO, arXiv 2602.04879).
     """
 
     kind: Literal["top_k_kl", "top_k_total_variation"]
@@ -293,12 +308,12 @@ class TopKDivergence(DistributionDivergence):
 
     @property
     def needs(self) -> Needs:
-        """The distributions of anchor and policy at every position."""
+        """The anchor's and the policy's probabilities of the anchor's `top_k` tokens at every position."""
         return Needs(anchor_pass=True, distribution="top_k", top_k=self.top_k)
 
 
 def rows_within(over: RowStatistic, value_BT: Tensor, mask_BT: Tensor, bound: float) -> Tensor:
-    """Return whether [B] a statistic over each row's unmasked tokens is at most a positive bound."""
+    """Return a mask [B] of rows whose statistic `over` their unmasked tokens is at most `bound` (> 0)."""
     match over:
         case "mean":
             return row_mean(value_BT, mask_BT) <= bound
@@ -309,7 +324,7 @@ def rows_within(over: RowStatistic, value_BT: Tensor, mask_BT: Tensor, bound: fl
 
 
 def estimate_divergence(estimator: TokenEstimator, log_ratio_BT: Tensor) -> Tensor:
-    """Return k1, k2 or k3 of KL(anchor || policy), or |w - 1|, at each token, from log w."""
+    """Return |w - 1|, or the estimate k1, k2 or k3 of KL(anchor || policy), at each token."""
     match estimator:
         case "k1":
             return -log_ratio_BT

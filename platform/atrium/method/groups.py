@@ -8,14 +8,14 @@ from atrium.base.section import Count, Section
 
 
 class GroupFilter(Section):
-    """The treatment of groups in which all judged values are equal."""
+    """The treatment of groups whose completions all have equal rewards, or equal correctness."""
 
     kind: Literal["keep", "skip", "drop", "resample"] = "keep"
-    """Treatment of such groups. `keep`: they are trained on like any other. `skip`: they are not computed;
-    means still count their tokens and rows, so the gradient is that of `keep` wherever equal rewards have
-    none. `drop`: they are not computed and not counted anywhere. `resample`: they are dropped, and more
-    prompts are sampled until the batch is full (DAPO, arXiv 2503.14476, section 3.2). Any gradient that
-    dropped groups would have with a baseline other than the group's is lost."""
+    """Treatment of such groups. `keep`: they are trained on like any other. `skip`: no pass computes them,
+    but means still count their tokens and rows; the gradient is that of `keep` if groups with equal rewards
+    have no gradient. `drop`: they are not computed and not counted anywhere. `resample`: they are dropped,
+    and more prompts are sampled until the batch is full (DAPO, arXiv 2503.14476, section 3.2). With a
+    baseline other than the group's, dropped groups would have a gradient, which is lost."""
     max_num_rounds: Count = 1
     """For resample: maximum number of prompts sampled per step, in multiples of rollout.num_prompts; the step
     then trains on the available groups."""
@@ -32,5 +32,8 @@ class GroupFilter(Section):
         return self.kind in ("keep", "skip") or differs
 
     def computes(self, *, differs: bool) -> bool:
-        """Return whether a group in the batch is computed, rather than only counted in means."""
+        """Return whether an update computes the group's completions; if not, means may still count them.
+
+        `differs` says whether the completions differ in the quantity selected by `judge`.
+        """
         return self.kind != "skip" or differs

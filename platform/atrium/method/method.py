@@ -35,9 +35,10 @@ class Method:
 
     @classmethod
     def read(cls, settings: Mapping[str, Any]) -> Method | None:
-        """Read the method of a recorded `config.json`; None if a part is unknown here.
+        """Return the method of a run's recorded `config.json`; None if this version does not know a part.
 
-        A run of another version, or with a missing plugin, is then identified by its text alone.
+        The result is None for runs of other versions, or of plugins that are not loaded. Only the text of the
+        settings then identifies the method.
         """
         try:
             return cls(
@@ -49,7 +50,7 @@ class Method:
             return None
 
     def with_parts(self, **parts: Section) -> Method:
-        """Return the same method with other choices on axes of its algorithm, by name."""
+        """Return a copy with the given fields of `algorithm` replaced, such as `surrogate`."""
         return replace(self, algorithm=self.algorithm.model_copy(update=parts))
 
     @property
@@ -65,12 +66,12 @@ class Method:
         return reduce(Needs.__or__, parts, NOTHING)
 
     def check(self, use: Use) -> None:
-        """Raise `ConfigError` for incompatible parts, and for one without effect in this use."""
+        """Raise `ConfigError` for incompatible parts, and for a part without effect in this use."""
         check_parts(self.algorithm, self.divergence, self.regularizer, use)
         check_anchors(self.algorithm, use)
 
     def notes(self, use: Use) -> list[str]:
-        """Return notes for the user about valid choices that do less than they seem to."""
+        """Return notes for the user about valid choices with less effect than one may expect."""
         notes = []
         if not use.is_stale and {"proximal", "behavior"} <= self.anchors:
             notes = [
@@ -102,7 +103,10 @@ class Method:
         ]
 
     def _rounding_noise(self, use: Use) -> tuple[float, str]:
-        """Return the gate's change of log-ratio from bfloat16, and its level; 0 if both sides round alike."""
+        """Return the error of the gate's log-ratio due to bfloat16, in nats, and the gate's level as text.
+
+        The error is 0 if there is no gate or both policies are computed with the same rounding.
+        """
         gate = self.algorithm.ratio.gate
         is_engine = use.behavior_logprobs == "engine" or use.reads_stored
         anchor = use.names(gate.anchor)
@@ -136,11 +140,11 @@ class Method:
         return self.divergence.kind != "none" and stays
 
     def key(self, use: Use | None = None) -> dict[str, Any]:
-        """Return the method's identity by section, for JSON: methods with equal keys are the same.
+        """Return the method's identity by section, for JSON; methods are the same if their keys are equal.
 
         The name and the declared on-policy gradient are left out. A constant window replaces its divergence
-        (arXiv 2602.05494, Theorem 4.2). Trust regions without effect in this use are equal, as are ratios to
-        anchors that are the same policy in it.
+        (arXiv 2602.05494, Theorem 4.2). If `use` is given, all trust regions without effect have equal keys,
+        and so have ratios to anchors that are the same policy.
         """
         if (spelled_out := self._spelled_out()) is not self:
             return spelled_out.key(use)
@@ -162,7 +166,10 @@ class Method:
         return {"algorithm": algorithm, "divergence": region, "regularizer": regularizer}
 
     def _spelled_out(self) -> Method:
-        """Return the method without the surrogate that abbreviates `by_sign` over a window."""
+        """Return the method with `signed_weight_clip` written as `by_sign` over a window.
+
+        Returns the method itself if it has another surrogate, or bounds that do not contain 1.
+        """
         short = self.algorithm.surrogate
         if not isinstance(short, SignedWeightClip) or not short.lower <= 1.0 <= short.upper:
             return self

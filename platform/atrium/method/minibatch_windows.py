@@ -20,24 +20,24 @@ _NUM_CANDIDATES, _NUM_ROUNDS = 65, 10  # 64^10 = 2^60 parts, as fine as float64
 
 
 class MinibatchWindow(Divergence):
-    """One window for all tokens of a minibatch, computed in a pass over it."""
+    """One window for all tokens of a minibatch, computed in a gradient-free pass over the minibatch."""
 
     needs: ClassVar = Needs(prepare_pass=True)
     """A pass over the minibatch: the window depends on its ratios."""
 
     def region(self, x: RegionInputs) -> Region:
-        """Return the minibatch's window."""
+        """Return the region of the minibatch's window."""
         assert x.bounds is not None, "`prepare` computes them for every minibatch"
         return Region.within(x.ratio_BT, x.bounds[0], x.bounds[1])
 
 
 class BalancedWindow(MinibatchWindow):
-    """BAPO: bounds that move until positive advantages have their share of the minibatch's signal.
+    """BAPO: bounds that move until positive advantages have a given share of the minibatch's signal.
 
-    From (lower, upper) the lower bound rises by `step` up to `lower_max`, then the upper one up to
-    `upper_max`, and stops at the first window in which sum_{A > 0} min(w, u) A is at least `positive_frac` of
-    itself plus sum_{A < 0} max(w, l) |A|; every minibatch starts again from (lower, upper). Source: BAPO,
-    arXiv 2510.18927, as in the recipe for verl.
+    In every minibatch, the search starts at (lower, upper). It raises the lower bound by `step` up to
+    `lower_max`, and then the upper bound up to `upper_max`. It stops at the first window [l, u] with
+    P >= `positive_frac` (P + N), where P = sum_{A > 0} min(w, u) A and N = sum_{A < 0} max(w, l) |A|. Source:
+    BAPO, arXiv 2510.18927, as in the recipe for verl.
     """
 
     kind: Literal["balanced_window"] = "balanced_window"
@@ -52,24 +52,24 @@ class BalancedWindow(MinibatchWindow):
     step: Annotated[float, Field(ge=1e-3, le=10.0)]
     """Step by which a bound moves."""
     positive_frac: Annotated[float, Field(ge=0.0, le=1.0)]
-    """Share of the signal at which the search stops."""
+    """Share of positive advantages in the signal at which the search stops."""
 
     def window(self) -> Window:
-        """Return the start of the search."""
+        """Return the initial window of the search."""
         return Window(self.lower, self.upper)
 
     def fixed_window(self) -> None:
-        """Return None: every minibatch has its own."""
+        """Return None: every minibatch has its own window."""
 
     @property
     def candidates(self) -> list[tuple[float, float]]:
-        """Return the bounds of the search, in order."""
+        """The windows (lower, upper) of the search, in order."""
         lowers = _ladder(self.lower, self.lower_max, self.step)
         uppers = _ladder(self.upper, self.upper_max, self.step)
         return [(lower, self.upper) for lower in lowers] + [(lowers[-1], upper) for upper in uppers[1:]]
 
     def prepare_bounds(self, x: RegionInputs, advantage_BT: Tensor, sum_over_ranks: Sum) -> Tensor:
-        """Return the first window of the search with enough positive signal, or its last."""
+        """Return the first window of the search with enough positive signal; the last one if none has."""
         import torch
 
         advantage_BT = neutral(advantage_BT, x.mask_BT).double()
@@ -90,12 +90,12 @@ class BalancedWindow(MinibatchWindow):
 
 
 class SecondMoment(MinibatchWindow):
-    """One window per minibatch that bounds the mean of (log w)^2 over tokens that move away (M2PO).
+    """One window per minibatch that bounds the mean of (log w)^2 over tokens moving away from w = 1 (M2PO).
 
-    With H the tokens with (A > 0, w > 1) or (A < 0, w < 1), the window is [exp(-t), exp(t)], where t makes
-    the mean of min((log w)^2, t^2) over H equal to the budget. If the mean of (log w)^2 is within the budget,
-    there is no window. Source: arXiv 2510.01161, in the form of verl's pull request 4131, over the whole
-    minibatch.
+    Let H be the tokens with A > 0 and w > 1, or A < 0 and w < 1. The window is [exp(-t), exp(t)], where t
+    makes the mean of min((log w)^2, t^2) over H equal to the budget. If the mean of (log w)^2 over H is
+    within the budget, there is no window. Source: arXiv 2510.01161, as in verl's pull request 4131, but over
+    the whole minibatch.
     """
 
     kind: Literal["second_moment"] = "second_moment"
@@ -103,7 +103,7 @@ class SecondMoment(MinibatchWindow):
     """Budget of the mean squared log-ratio (0.04 in the authors' code)."""
 
     def prepare_bounds(self, x: RegionInputs, advantage_BT: Tensor, sum_over_ranks: Sum) -> Tensor:
-        """Return exp(-t) and exp(t), found by refining t^2 on all ranks at once."""
+        """Return exp(-t) and exp(t), or 0 and infinity if the mean over all ranks is within the budget."""
         import torch
 
         log_ratio_BT = x.ratio_BT.double().log()
@@ -121,14 +121,14 @@ class SecondMoment(MinibatchWindow):
             cut_C = sum_over_ranks(square_N.minimum(tried_C[:, None]).sum(dim=1))
             place = (cut_C < total).sum().clamp(1, _NUM_CANDIDATES - 1)
             low, high = tried_C[place - 1], tried_C[place]
-        kept_N = square_N < high  # no token lies between, so the equation is linear in t^2
+        kept_N = square_N < high  # no token lies between low and high, so the equation is linear in t^2
         sums = sum_over_ranks(torch.stack([square_N[kept_N].sum(), kept_N.sum().to(square_N)]))
         root = ((total - sums[0]) / (num - sums[1]).clamp(min=1.0)).sqrt()
         return torch.stack([(-root).exp(), root.exp()]).to(x.ratio_BT)
 
 
 def _ladder(start: float, end: float, step: float) -> list[float]:
-    """Return start, start + step, ... up to and including end."""
+    """Return start, start + step, start + 2 step, ... and, as the last value, end."""
     rungs = [start]
     while rungs[-1] < end - 1e-12:
         rungs.append(min(start + len(rungs) * step, end))

@@ -1,17 +1,18 @@
-"""The needs of a method's part beyond the policy's log-probabilities, and a run's use of a method."""
+"""The inputs that a part of a method needs, and the properties of a run that uses a method."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from atrium.base.section import Axis
+from atrium.base.section import Choice
 
 Anchor = Literal["rollout", "behavior", "proximal"]
-"""Policies that log-probabilities are compared with.
+"""Policies in the denominator of a ratio.
 
-`rollout`: the weights that sampled, by the engine's numerics. `behavior`: the same weights by the trainer's.
-`proximal`: the policy at the start of the step, by the trainer's numerics; without a lag it is `behavior`.
+`rollout`: the weights that sampled, by the engine's numerics. `behavior`: the same weights, by the trainer's
+numerics. `proximal`: the policy at the start of the step, by the trainer's numerics; without a lag, it is
+`behavior`.
 """
 Policy = Literal["current", "rollout", "behavior", "proximal"]
 """The anchors, and `current`: the policy being trained, as values without gradient."""
@@ -19,12 +20,13 @@ Policy = Literal["current", "rollout", "behavior", "proximal"]
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """The passes and tensors that a part of a method needs.
+    """The passes and tensors that a part of a method needs besides the policy's log-probabilities.
 
     Attributes
     ----------
     anchor_pass
-        Log-probabilities of the anchors as values, even if one is the policy itself in its only update.
+        Log-probabilities of the anchors, without gradient. They are needed even if a batch gets a single
+        update, where an anchor may equal the current policy.
     reference_pass
         Log-probabilities of the reference policy.
     prepare_pass
@@ -32,9 +34,9 @@ class Needs:
     entropy
         Entropy per token: not needed, as a value, or with its gradient.
     whole_groups
-        Minibatches contain all rows of a group.
+        All rows of a group in one minibatch.
     distribution
-        `PolicyTokens.divergence_BT`: not needed, over the vocabulary, or over the anchor's `top_k` tokens
+        Support of `PolicyTokens.divergence_BT`: not needed, the vocabulary, or the anchor's `top_k` tokens
         and a bucket for the rest.
     rollout_logprobs
         The log-probabilities of the engine that sampled.
@@ -75,12 +77,12 @@ class Needs:
 NOTHING = Needs()
 
 
-class Part(Axis):
-    """A value of an axis of a method."""
+class Part(Choice):
+    """A choice on an axis of a method."""
 
     @property
     def needs(self) -> Needs:
-        """The needs of the part; none unless its class declares some."""
+        """The needs of the part; by default, none."""
         return NOTHING
 
 
@@ -95,11 +97,12 @@ class Use:
     group_size
         Completions per prompt.
     behavior_logprobs
-        The setting `compute.behavior_logprobs`: the source of a ratio's denominator.
+        The setting `compute.behavior_logprobs`: the source of the behavior policy's
+        log-probabilities.
     lag
-        The setting `rollout.lag`: the number of steps by which sampling is ahead.
+        The setting `rollout.lag`: the number of steps by which sampling is ahead of training.
     reads_stored
-        Whether some completions are read from disk, with an unknown sampler.
+        Whether some completions are read from disk; the weights that sampled them are unknown.
     dtype
         The setting `compute.dtype`.
     max_length
@@ -116,14 +119,14 @@ class Use:
 
     @property
     def is_stale(self) -> bool:
-        """Whether other weights may have sampled than those at the start of a step."""
+        """Whether a batch may have been sampled by other weights than those at the start of the step."""
         return self.lag > 0 or self.reads_stored
 
     def names(self, anchor: Anchor) -> Anchor:
-        """Return the anchor's canonical name here: without stale data `proximal` is `behavior`."""
+        """Return the anchor's canonical name in this run: `proximal` is `behavior` if no data are stale."""
         return "behavior" if anchor == "proximal" and not self.is_stale else anchor
 
     def stays_at(self, anchor: Anchor) -> bool:
-        """Return whether every ratio to this anchor is 1, since a batch gets one update."""
+        """Return whether every ratio to this anchor is 1: updates start at it, and a batch gets only one."""
         begins_there = anchor == "proximal" or (anchor == "behavior" and not self.is_stale)
         return begins_there and self.num_updates_per_batch == 1

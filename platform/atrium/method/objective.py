@@ -1,4 +1,4 @@
-"""An objective: one choice on every axis, composed into the two phases of a training step.
+"""The objective of a method: its choices on all axes, combined into the phases of a training step.
 
 `with_advantages` turns a rollout batch's rewards into advantages. `prepare` computes, without gradient, the
 values that need more than one micro-batch; `loss` is additive over micro-batches and ranks. Everything that
@@ -13,14 +13,14 @@ log-probability, so the backward pass through the objective is one multiplicatio
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
 
 from atrium.base import metrics
-from atrium.method.batch import Batch, PolicyTokens, Sum, local_sum, neutral, num_tokens
+from atrium.method.batch import Batch, PolicyTokens, RowTensors, Sum, local_sum, neutral, num_tokens
 from atrium.method.diagnostics import Sums, TokenDetails, measure, measure_reference, measure_slopes
 from atrium.method.method import Method
 from atrium.method.needs import Needs
@@ -36,7 +36,7 @@ from atrium.method.token_weights import SelectionInputs
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveState:
-    """The state of an objective between steps; saved in every checkpoint."""
+    """The state of an objective between steps; `last_entropy` is in nats per token, None if not measured."""
 
     entropy_coefficient: float = 0.0
     last_entropy: float | None = None
@@ -44,20 +44,20 @@ class ObjectiveState:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """Return the state from a record made by `dataclasses.asdict`; `TypeError` for unknown names."""
+        """Return the state from its `dataclasses.asdict` form; raise `TypeError` for unknown names."""
         reference = ReferenceState(**record.get("reference", {}))
         return cls(**{**record, "reference": reference})
 
 
 @dataclass(frozen=True, kw_only=True)
-class MinibatchConstants:
+class MinibatchConstants(RowTensors):
     """Detached constants shared by the micro-batches of a minibatch.
 
     Per row: the reduction's factor; the entropy bonus's factor, if it has its own; the coefficient of the
     likelihood of correct completions, divided by the reduction's factor; and the surrogate's constant.
     Per token: the token weight's selection; and the correction's factor, if it depends on sums over the
-    minibatch. For the whole minibatch: the window's bounds [2], if they depend on it, and the entropy
-    bonus's coefficient.
+    minibatch. For the whole minibatch: the window's bounds [2], if they depend on the minibatch, and the
+    entropy bonus's coefficient.
 
     Examples
     --------
@@ -82,23 +82,14 @@ class MinibatchConstants:
     nll_B: Tensor | None = None
     correction_BT: Tensor | None = None
 
-    def select(self, rows: Tensor, num_tokens: int | None = None) -> Self:
-        """Return the constants of the given rows, truncated to their first `num_tokens` tokens."""
-        chosen: dict[str, Any] = {}
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if one.name.endswith(("_B", "_BT")) and value is not None:
-                chosen[one.name] = value[rows][:, :num_tokens] if one.name.endswith("_BT") else value[rows]
-        return replace(self, **chosen)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Slopes:
     """The coefficients of log-probabilities in a loss, all detached.
 
-    The loss is `-(constant + sum(slope_BT * (logprob_BT - sg(logprob_BT))))`, minus the entropy bonus: its
-    value is that of the method's formula, its derivative by a token's log-probability is `-slope_BT`.
-    `regularizer` is the KL penalty's part of `-constant`.
+    The loss is `-(constant + sum(slope_BT * (logprob_BT - sg(logprob_BT))))`, minus the entropy bonus. Its
+    value is that of the method's formula, and its derivative with respect to log-probabilities is
+    `-slope_BT`. `regularizer` is the part of `-constant` due to KL penalties and the NLL term.
     """
 
     slope_BT: Tensor
@@ -118,6 +109,14 @@ class LossOutput:
     sums: Sums
     ratio_counts: Tensor
     details: TokenDetails
+
+    def means(self) -> dict[metrics.Quantity, Tensor]:
+        """Return the micro-batch's mean of each metric that is a mean, as zero-dimensional tensors."""
+        return {
+            quantity: total / count.clamp(min=1)
+            for quantity, (total, count) in self.sums.items()
+            if quantity.reduction is metrics.Reduction.MEAN
+        }
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ class Objective:
     def update_state(
         self, state: ObjectiveState, measured: Mapping[str, float], *, step: int
     ) -> ObjectiveState:
-        """Return the state after a step with the metrics `measured`."""
+        """Return the state after `step`, given the step's metrics by name."""
         token_kl = measured.get(metrics.REFERENCE_KL.name)
         reference = self.method.algorithm.reference.after_step(state.reference, step=step, token_kl=token_kl)
         state = replace(state, reference=reference)
@@ -162,12 +161,12 @@ class Objective:
         return None if bonus is None else bonus.in_force(state.entropy_coefficient, state.last_entropy)
 
     def with_advantages(self, batch: Batch, sum_over_ranks: Sum = local_sum) -> Batch:
-        """Return the batch with advantages; requires final rewards and reference log-probabilities."""
+        """Return the batch with its advantages; `ValueError` if a KL penalty lacks log-probabilities."""
         penalty_BT = None
         if in_reward := [kl for kl in self.method.regularizer.penalties if kl.placement == "reward"]:
             behavior_BT = batch.behavior_logprob_BT
             if behavior_BT is None:
-                raise ValueError("a KL penalty in the reward needs behavior log-probabilities")
+                raise ValueError("a KL penalty in the reward requires behavior log-probabilities")
             values_BT = [kl.penalize(behavior_BT, batch, self._limit).value_BT for kl in in_reward]
             penalty_BT = torch.stack(values_BT).sum(dim=0)
         advantage_BT = self.method.algorithm.advantage.compute(batch, penalty_BT, sum_over_ranks)
@@ -185,7 +184,7 @@ class Objective:
         """Return the minibatch's constants.
 
         `policy` comes from a gradient-free pass at the current parameters if `needs.prepare_pass`, else it is
-        None. `totals` may be given by the caller; by default the minibatch is counted.
+        None. `totals` are the denominators of means, by default counted in the minibatch.
         """
         chosen = self.method.algorithm
         correction_BT = None
@@ -216,7 +215,7 @@ class Objective:
         return replace(prepared, token_weight_BT=chosen.token_weight.select(selection, sum_over_ranks))
 
     def _counted(self, mask_BT: Tensor, correction_BT: Tensor | None) -> Tensor:
-        """Return the tokens [B, T] over which means are computed."""
+        """Return a mask [B, T] of the tokens that means count: all trained ones, or those not rejected."""
         if self.method.algorithm.reduction.counts == "all" or correction_BT is None:
             return mask_BT
         return mask_BT & (correction_BT != 0.0)
@@ -250,7 +249,7 @@ class Objective:
         detached_BT = logprob_BT.detach()
         slopes = self.slopes(micro_batch, policy, prepared)
         loss = -(slopes.constant + (slopes.slope_BT * (logprob_BT - detached_BT)).sum())
-        details, one = slopes.details, _one(slopes.constant)
+        details, one = slopes.details, slopes.constant.new_ones((), dtype=torch.long)
         sums = measure(details, mask_BT) | measure_slopes(slopes.slope_BT, details, mask_BT)
         ratio_counts = count_ratios(details.gate_BT, details.advantage_BT, mask_BT)
         if micro_batch.reference_logprob_BT is not None:
@@ -312,14 +311,14 @@ class Objective:
     def _penalties(
         self, placement: Literal["weight", "loss"], logprob_BT: Tensor, batch: Batch
     ) -> list[Penalty]:
-        """Return the KL penalties [B, T] with one placement."""
+        """Return the values of the KL penalties that have the given placement."""
         penalties = self.method.regularizer.penalties
         return [kl.penalize(logprob_BT, batch, self._limit) for kl in penalties if kl.placement == placement]
 
     def _token_weights(
         self, logprob_BT: Tensor, batch: Batch, prepared: MinibatchConstants
     ) -> tuple[list[Tensor], Tensor | None]:
-        """Return the factors [B, T] of the surrogate's terms, and the KL penalty's or None."""
+        """Return the surrogate's factors [B, T], and the KL penalty's factor [B, T] (None means 1)."""
         weight = self.method.algorithm.token_weight
         corrected_BT: list[Tensor | None] = [prepared.correction_BT]
         if prepared.correction_BT is None:
@@ -334,7 +333,7 @@ class Objective:
     def _surrogate_inputs(
         self, region_inputs: RegionInputs, logprob_BT: Tensor, batch: Batch, prepared: MinibatchConstants
     ) -> SurrogateInputs:
-        """Collect the surrogate's inputs: gate, weight and region, and the advantages of the whole batch."""
+        """Return the surrogate's inputs: gate and weight ratios, trust region, and advantages."""
         assert batch.advantage_BT is not None, "`with_advantages` must be called before `loss`"
         ratios, gate_BT = self.method.algorithm.ratio, region_inputs.ratio_BT
         region, weight = self.method.divergence.region(region_inputs), ratios.weight
@@ -364,7 +363,7 @@ class Objective:
     def _region_inputs(
         self, logprob_BT: Tensor, batch: Batch, divergence_BT: Tensor | None, bounds: Tensor | None
     ) -> RegionInputs:
-        """Return the inputs of the divergence: the gate ratio and the values behind it."""
+        """Return the inputs of the divergence: the gate ratio and the log-probabilities that define it."""
         gate = self.method.algorithm.ratio.gate
         token_log_BT = token_log_ratio(gate.anchor, logprob_BT, batch)
         gate_log_BT = at_level(gate.level, token_log_BT, batch.mask_BT)
@@ -394,7 +393,3 @@ class Objective:
             constant_BT = inputs.log_weight_BT.abs() > self._limit
             coefficient_BT = torch.where(constant_BT, 0.0, coefficient_BT)
         return coefficient_BT, value_BT, output.dropped_BT
-
-
-def _one(like: Tensor) -> Tensor:
-    return torch.ones((), dtype=torch.long, device=like.device)

@@ -1,9 +1,9 @@
 """The distribution of a step's ratios: counts in fixed bins, which add up exactly, and quantiles.
 
-Bins are equal in asinh(log w / 1e-3): linear around w = 1, geometric beyond, 4 % of the log-ratio wide. The
-middle bin holds log-ratios within 2e-5 of 0 and is read as exactly 1; the outermost bins hold everything
-beyond +-20. Counts are separate by the sign of the advantage, S = positive, negative, zero, since a trust
-region affects each differently. Nothing here is moved to the host.
+Bins have equal widths in asinh(log w / 1e-3): they are linear around w = 1, and 4 % of log w wide elsewhere.
+The middle bin contains log-ratios within 2e-5 of 0 and counts as a ratio of exactly 1; the outermost bins
+contain everything beyond +-20. Counts are separate for each sign S of the advantage (positive, negative,
+zero), since a trust region affects each differently. Counts stay on the device.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from atrium.base.records import Floats
 
 SIGNS = ("positive", "negative", "zero")
 NUM_BINS_PER_SIDE = 256
@@ -27,7 +29,7 @@ def count_ratios(ratio_BT: Tensor, advantage_BT: Tensor, mask_BT: Tensor) -> Ten
     """Count unmasked tokens per sign of advantage and bin, int64 [S, NUM_BINS]."""
     log_ratio_BT = torch.where(mask_BT, ratio_BT, 1.0).log()
     bin_BT = torch.round(torch.asinh(log_ratio_BT / _SCALE) / _WIDTH) + NUM_BINS_PER_SIDE
-    # A NaN of an unmasked token ends the run as a gradient that is not finite, not here as an index.
+    # A NaN at an unmasked token must not fail here as an index: the non-finite gradient ends the run.
     bin_BT = bin_BT.nan_to_num(nan=NUM_BINS - 1.0).clamp(0, NUM_BINS - 1).long()
     bin_BT += NUM_BINS * ((advantage_BT < 0.0).long() + 2 * (advantage_BT == 0.0).long())
     counts = torch.zeros(len(SIGNS) * NUM_BINS, dtype=torch.int64, device=ratio_BT.device)
@@ -36,21 +38,21 @@ def count_ratios(ratio_BT: Tensor, advantage_BT: Tensor, mask_BT: Tensor) -> Ten
     return counts.view(len(SIGNS), NUM_BINS)
 
 
-def log_ratio_edges() -> NDArray[np.float64]:
+def log_ratio_edges() -> Floats:
     """Return the bounds [NUM_BINS + 1] of the bins in log w, in nats, float64."""
     place = np.arange(NUM_BINS + 1) - NUM_BINS_PER_SIDE - 0.5
-    edges: NDArray[np.float64] = _SCALE * np.sinh(place * _WIDTH)
+    edges: Floats = _SCALE * np.sinh(place * _WIDTH)
     return edges
 
 
 def ratio_quantile(counts_N: NDArray[np.int64], share: float) -> float:
-    """Return the ratio below which a share of the counted tokens is, interpolated within its bin.
+    """Return the ratio below which the given share of counted tokens lies, interpolated within its bin.
 
-    The error is that of one bin: at most 4 % of log w. Raises `ValueError` if the count is zero.
+    The error is at most one bin's width, 4 % of log w. Raises `ValueError` if the count is zero.
     """
     below_N = np.cumsum(counts_N)
     if below_N[-1] == 0:
-        raise ValueError("there are no counted ratios, so there is no quantile")
+        raise ValueError("an empty histogram has no quantile")
     wanted = share * below_N[-1]
     place = int(np.searchsorted(below_N, max(wanted, 0.5)))
     if place == NUM_BINS_PER_SIDE:

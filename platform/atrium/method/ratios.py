@@ -42,18 +42,19 @@ class WeightRatio(Ratio):
     cap: Positive | None = None
     """Maximum weight, or null for none."""
     order: Literal["mean_then_clip", "clip_then_mean"] = "mean_then_clip"
-    """Whether a sequence's mean is clipped (GSPO, arXiv 2507.18071), or its tokens before the mean is
-    computed: each token's log-ratio is clamped at the bound that it crossed (GMPO, arXiv 2507.20673)."""
+    """Order of clipping and averaging. `mean_then_clip`: a sequence's mean is clipped (GSPO, arXiv
+    2507.18071). `clip_then_mean`: each token's log-ratio is clamped at the bound that it crossed before the
+    mean is computed (GMPO, arXiv 2507.20673)."""
 
     def log_ratio(self, logprob_BT: Tensor, batch: Batch) -> Tensor:
-        """Return the log-ratio [B, T] at its level, unbounded; 0 at masked positions of the token level.
+        """Return the unbounded log-ratio [B, T] at its level; at token level, masked positions have 0.
 
-        An anchor without log-probabilities is the current policy, and the log-ratio 0.
+        An anchor without log-probabilities is the current policy, so the log-ratio is 0.
         """
         return at_level(self.level, token_log_ratio(self.anchor, logprob_BT, batch), batch.mask_BT)
 
     def capped(self, ratio_BT: Tensor) -> Tensor:
-        """Return the ratio, at most the weight's cap; a capped weight has no gradient."""
+        """Return the ratio, truncated at the weight's cap; a truncated weight has no gradient."""
         return ratio_BT if self.cap is None else ratio_BT.clamp(max=self.cap)
 
 
@@ -74,7 +75,7 @@ class Ratios(Section):
 
 
 def at_level(level: Level, token_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Return token values [B, T] at a level: themselves, their row's mean or sum, or 0."""
+    """Return token values [B, T] at a level: unchanged, the row's mean, the row's sum, or 0."""
     match level:
         case "token":
             return token_BT
@@ -97,7 +98,7 @@ def token_log_ratio(anchor: Anchor, logprob_BT: Tensor, batch: Batch) -> Tensor:
 
 
 def anchor_logprob(anchor: Policy, logprob_BT: Tensor, batch: Batch) -> Tensor:
-    """Return the log-probabilities [B, T] of the policy in a ratio's denominator."""
+    """Return the anchor's log-probabilities [B, T], or the current policy's if the batch has none."""
     anchor_BT = {
         "current": None,
         "rollout": batch.rollout_logprob_BT,

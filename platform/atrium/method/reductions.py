@@ -2,8 +2,8 @@
 
 Every reduction is a factor per row, computed from the minibatch's totals before its loss, so that a loss is
 additive over micro-batches and ranks and does not depend on how rows are grouped. Denominators count every
-trained token, including those whose gradient is clipped, masked or rejected, unless `counts` leaves rejected
-ones out. Rows without tokens are not counted. Rows whose group has no signal are counted if `Batch` still
+trained token, including those whose gradient is clipped, masked or rejected; `counts` can exclude rejected
+tokens. Rows without tokens are not counted. Rows whose group has no signal are counted if `Batch` still
 contains them.
 """
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 class Totals:
     """The denominators of means: the numbers of tokens, rows and groups in one update.
 
-    Rows without tokens, and groups of them, are not counted. Other trainers may provide their own totals.
+    Rows without tokens, and groups that have only such rows, are not counted. Other trainers may provide
+    their own totals.
 
     Examples
     --------
@@ -42,7 +43,7 @@ class Totals:
 
 
 def count_totals(num_tokens_B: Tensor, group_B: Tensor, sum_over_ranks: Sum = local_sum) -> Totals:
-    """Return the totals over all ranks, at least 1 each; groups never span ranks."""
+    """Return the totals over all ranks, each at least 1; a group must not span ranks."""
     import torch
 
     counts_B = (num_tokens_B > 0).double()
@@ -55,12 +56,12 @@ def count_totals(num_tokens_B: Tensor, group_B: Tensor, sum_over_ranks: Sum = lo
 class Reduction(Part, axis=True):
     """The reduction of tokens to one number: a factor for each row's token terms in the loss.
 
-    `divides_by` names the total of an update that the sums are divided by.
+    `divides_by` names the total of an update by which sums are divided.
     """
 
     counts: Literal["all", "kept"] = "all"
-    """Tokens in denominators: `kept` leaves the tokens that `algorithm.correction` rejects out of every mean
-    and of the regularizer, as in verl; `all` keeps them."""
+    """Tokens that denominators count. `all`: all trained tokens. `kept`: all except those that
+    `algorithm.correction` rejects, which the regularizer then ignores too, as in verl."""
     divides_by: ClassVar[Literal["tokens", "rows", "groups"]] = "rows"
 
     @abstractmethod

@@ -1,9 +1,9 @@
-"""Updates of a regularizer's reference policy: rules from measurements to a share of the policy.
+"""Rules that update a regularizer's reference policy.
 
-After each step a rule returns the share of the policy's weights that the reference adopts: 0 leaves it
-unchanged, 1 makes it the policy, and a value between is a step of a moving average. `train` moves the
-weights; nothing here knows a model. Sources: iterative references of RPG, arXiv 2505.17508 (every K steps, or
-when a running mean of the token KL exceeds a bound), and of GRPO, arXiv 2402.03300, Algorithm 1.
+After each step, a rule returns the share of the policy's weights that the reference adopts: 0 leaves the
+reference unchanged, 1 replaces it by the policy, and a value between is a step of a moving average. `train`
+then updates the reference's weights. Sources: iterative references of RPG, arXiv 2505.17508 (every K steps,
+or when a running mean of the token KL exceeds a bound), and of GRPO, arXiv 2402.03300, Algorithm 1.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from atrium.base.section import Axis, Count, Positive
+from atrium.base.section import Choice, Count, Positive
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceState:
     """The state of a rule between steps.
 
-    `share` is the share that the reference adopts after the step, in [0, 1]; `token_kl` is the running mean
-    of the KL per token, in nats, since the reference last moved, None before the first measurement.
+    `share` is the share of the policy that the reference adopts after the step, in [0, 1]. `token_kl` is the
+    running mean of the KL per token since the reference last moved, in nats; None before a measurement.
     """
 
     share: float = 0.0
     token_kl: float | None = None
 
 
-class Reference(Axis, axis=True):
-    """Decides after each step how far the reference moves. `moves` is False if it never does."""
+class Reference(Choice, axis=True):
+    """A rule that decides after each step how far the reference moves; `moves` is False if it never moves."""
 
     moves: ClassVar[bool] = True
 
@@ -46,21 +46,21 @@ class NoReference(Reference):
 
 
 class FrozenReference(Reference):
-    """Build the policy that training began with."""
+    """The policy at the start of training, never updated."""
 
     kind: Literal["frozen"] = "frozen"
     moves: ClassVar[bool] = False
 
 
 class PeriodicReference(Reference):
-    """The policy after the last multiple of `num_steps` steps."""
+    """The policy as of the last step whose number is a multiple of `num_steps`."""
 
     kind: Literal["every_num_steps"] = "every_num_steps"
     num_steps: Count
     """Number of steps after which the reference becomes the policy."""
 
     def after_step(self, state: ReferenceState, *, step: int, token_kl: float | None) -> ReferenceState:
-        """Replace the reference by the policy if the step is a multiple of `num_steps`."""
+        """Return share 1 (adopt the policy) if `step` is a multiple of `num_steps`, else share 0."""
         return ReferenceState(share=float(step % self.num_steps == 0))
 
 
@@ -72,7 +72,7 @@ class AveragedReference(Reference):
     """Share of itself that the reference keeps at each step."""
 
     def after_step(self, state: ReferenceState, *, step: int, token_kl: float | None) -> ReferenceState:
-        """Adopt a share of 1 - `decay`."""
+        """Return share 1 - `decay` at every step."""
         return ReferenceState(share=1.0 - self.decay)
 
 
@@ -80,7 +80,7 @@ class BoundedReference(Reference):
     """The policy at the last time the KL per token from the reference exceeded a bound.
 
     The KL is the step's k3 estimate of KL(policy || reference) on the sampled tokens, averaged over steps as
-    smoothing x (mean so far) + (1 - smoothing) x (this step's), starting with the first one after a move.
+    smoothing x (mean so far) + (1 - smoothing) x (this step's). A new mean starts after each move.
     """
 
     kind: Literal["token_kl"] = "token_kl"
@@ -90,7 +90,7 @@ class BoundedReference(Reference):
     """Share that the running mean of the KL keeps at each step; 0 uses single steps."""
 
     def after_step(self, state: ReferenceState, *, step: int, token_kl: float | None) -> ReferenceState:
-        """Replace the reference by the policy if the running mean exceeds the bound, and start a new mean."""
+        """Return share 1 and no mean if the running mean exceeds the bound, else share 0 and the new mean."""
         if token_kl is None:
             return ReferenceState(token_kl=state.token_kl)
         before = token_kl if state.token_kl is None else state.token_kl

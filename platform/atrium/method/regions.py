@@ -1,4 +1,4 @@
-"""A trust region at a batch's tokens: the result of a divergence, and the input of a surrogate."""
+"""The trust region at a batch's tokens, which a divergence returns and a surrogate reads."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RegionInputs:
-    """The inputs of a divergence: [B, T] tensors without gradient, 0 log-ratio at masked positions.
+    """The inputs of a divergence: [B, T] tensors without gradient; log-ratios are 0 at masked positions.
 
-    `ratio_BT` is the gate ratio; `token_log_ratio_BT` the log-ratio of single tokens to the gate's anchor,
-    independent of the gate's level; `anchor_logprob_BT` the anchor's log-probabilities; `divergence_BT` the
-    state divergence, if needed; `bounds` the result of `Divergence.prepare_bounds`.
+    `ratio_BT` is the gate ratio at its level, `token_log_ratio_BT` the log-ratio of each single token to the
+    gate's anchor, and `anchor_logprob_BT` the anchor's log-probabilities. `divergence_BT` is the state
+    divergence, if the divergence needs it. `bounds` is the result of `Divergence.prepare_bounds`.
     """
 
     ratio_BT: Tensor
@@ -34,8 +34,8 @@ class Region:
 
     `lower` and `upper` are the window's bounds on the ratio, as numbers or per token [B, T]; both are 1
     where there is no window. `feasible_BT` says whether each token satisfies the constraint. `widths` are the
-    distances from 1 at which the constraint would bind below and above, before the window is cut to possible
-    ratios and probabilities; None where nothing is cut, so that they are 1 - `lower` and `upper` - 1.
+    distances below and above 1 at which the constraint binds. They are larger than 1 - `lower` and
+    `upper` - 1 if the window is cut off at ratio 0 or probability 1; None means that it is not cut off.
 
     Examples
     --------
@@ -54,25 +54,25 @@ class Region:
     def within(
         cls, ratio_BT: Tensor, lower: Bound, upper: Bound, widths: tuple[Bound, Bound] | None = None
     ) -> Region:
-        """Return the region lower <= w <= upper."""
+        """Return the region of tokens with lower <= w <= upper."""
         feasible_BT = (ratio_BT >= lower) & (ratio_BT <= upper)
         return cls(lower=lower, upper=upper, widths=widths, feasible_BT=feasible_BT)
 
     def moving_away(self, gate_BT: Tensor, advantage_BT: Tensor) -> Tensor:
-        """Return True [B, T] at infeasible tokens that an ascent step would push further out: A (w - 1) > 0.
+        """Return a mask [B, T] of infeasible tokens that an ascent step moves further out: A (w - 1) > 0.
 
-        For any feasibility test, dropping exactly these is the gradient of min(w A, clip_C(w) A) (arXiv
-        2602.05494, Theorem 4.1 for windows on the ratio).
+        For any constraint C, the gradient without exactly these tokens is that of min(w A, clip_C(w) A)
+        (arXiv 2602.05494, Theorem 4.1 for windows on the ratio).
         """
         return ~self.feasible_BT & (advantage_BT * (gate_BT - 1.0) > 0.0)
 
     def crossed_bound(self, gate_BT: Tensor) -> Tensor:
-        """Return the bound [B, T] on the ratio's side of 1."""
+        """Return the upper bound [B, T] at ratios above 1, and the lower bound elsewhere."""
         lower, upper = self.bounds_like(gate_BT)
         return upper.where(gate_BT > 1.0, lower)
 
     def bounds_like(self, ratio_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """Return lower and upper bound as tensors of the ratio's dtype, [B, T] or zero-dimensional."""
+        """Return the lower and upper bounds as tensors of the ratio's dtype, [B, T] or zero-dimensional."""
         return _as_tensor(self.lower, ratio_BT), _as_tensor(self.upper, ratio_BT)
 
     def widths_like(self, ratio_BT: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,5 +84,5 @@ class Region:
 
 
 def _as_tensor(bound: Bound, like: Tensor) -> Tensor:
-    # A GPU fills in a number itself; a tensor would be copied there while the host waits.
+    # `new_full` is filled on the GPU; a new tensor would be copied there while the host waits.
     return like.new_full((), bound) if isinstance(bound, int | float) else bound.to(like)

@@ -7,9 +7,9 @@ loss would put on the token.
 
 Sources: RPG, arXiv 2505.17508, ICLR version, Tables 1 and 2 (UFKL, URKL) and Table 4 (FKL, RKL); k1, k2, k3:
 Schulman 2020; their gradients: arXiv 2510.01555 and 2512.21852; the correction of k3 by a weight that is
-differentiated: arXiv 2505.17508, section 3, and 2512.02556. Exact for one decision. Summed over the tokens of
-a longer sequence they are biased, since the prefix's distribution and the KL still to come are missing;
-`level: sequence` is exact.
+differentiated: arXiv 2505.17508, section 3, and 2512.02556. The properties stated beside `KL_ESTIMATORS` hold
+for completions of one token. Sums over the tokens of longer completions are biased, since they ignore the
+distribution of prefixes and the KL of later tokens; `level: sequence` is exact.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from atrium.base.section import Exponent, NonNegative, Positive, Section
-from atrium.method.batch import Batch, Sum, neutral, num_tokens, row_sum
+from atrium.method.batch import Batch, Sum, neutral, num_tokens
 from atrium.method.needs import Anchor, Needs
 from atrium.method.ratios import anchor_logprob, at_level, bounded
 
@@ -42,7 +42,7 @@ class Penalty:
     coefficient_BT: Tensor
 
     def times(self, factor_BT: Tensor | None) -> Penalty:
-        """Return the penalty with a detached factor on every token; None is 1 everywhere."""
+        """Return the penalty times a detached factor per token; None means 1 everywhere."""
         if factor_BT is None:
             return self
         return Penalty(factor_BT * self.value_BT, factor_BT * self.coefficient_BT)
@@ -78,17 +78,17 @@ class KLPenalty(Section):
     estimator: Estimator
     """Estimator of a token's KL, for value and gradient."""
     gradient: Literal["own", "k2"] = "own"
-    """Gradient of the penalty. `k2`: the gradient of k2 with the value of the estimator, one of the k
-    estimators (verl's `k1+`, `abs+` and `k3+`)."""
+    """Gradient of the penalty. `own`: that of the estimator. `k2`: that of k2, for the value of another k
+    estimator (verl's `k1+`, `abs+` and `k3+`)."""
     value_limit: Positive | None = None
     """Maximum absolute value of the estimate; beyond it the value is constant and its own gradient 0. It is
     10 for k3 in verl and for all but fkl in the code of RPG's authors. null for none."""
     coefficient: Positive
     """Coefficient of the penalty, beta in the papers."""
     anchor: Literal["reference"] | Anchor
-    """Policy compared with: a reference (frozen or moving), the weights that sampled by the engine's
-    log-probabilities (rollout) or the trainer's (behavior), or the policy at the start of the step
-    (proximal)."""
+    """Policy from which the KL is measured: a reference (frozen or moving), the weights that sampled, by the
+    engine's log-probabilities (rollout) or by the trainer's (behavior), or the policy at the start of the
+    step (proximal)."""
     placement: Literal["reward", "weight", "loss"]
     """Placement of the penalty. `loss`: added to the loss. `weight`: added to the advantage, before the
     surrogate's gate, so that the coefficient of an open gate is w A - coefficient x dKL (RPG-REINFORCE, arXiv
@@ -96,8 +96,8 @@ class KLPenalty(Section):
     correction: KLCorrection = "none"
     """Correction of the k estimators: multiply by the importance weight, with or without its gradient."""
     correction_level: Literal["token", "sequence_mean", "sequence"] = "token"
-    """Level of that importance weight: one token, or the completion's geometric mean (TRL) or product. The
-    gradient of a completion's weight reaches all of its tokens."""
+    """Level of the importance weight in `correction`: one token, or the completion's geometric mean (TRL) or
+    product. The gradient of a completion's weight reaches all of its tokens."""
     level: Literal["token", "sequence"] = "token"
     """Level of the estimate: one token, or log-ratios summed over the completion first."""
     log_ratio_limit: Exponent | None = None
@@ -106,7 +106,7 @@ class KLPenalty(Section):
 
     @property
     def needs(self) -> Needs:
-        """The log-probabilities of the anchor and, for a placement in the reward, the penalized ones."""
+        """The log-probabilities of the anchor and, for a penalty in the reward, of the behavior policy."""
         return Needs(
             reference_pass=self.anchor == "reference",
             rollout_logprobs=self.anchor == "rollout",
@@ -116,9 +116,9 @@ class KLPenalty(Section):
     def penalize(self, logprob_BT: Tensor, batch: Batch, limit: float | None) -> Penalty:
         """Return the penalty [B, T] of tokens with these detached log-probabilities.
 
-        `limit` bounds log-ratios before they are exponentiated. A value of the sequence level is spread over
-        the row's tokens, so that a sum over tokens counts it once. Raises `ValueError` if the reference's
-        log-probabilities are needed but missing.
+        `limit` bounds log-ratios before they are exponentiated. With `level: sequence`, a row's value is
+        spread over its tokens, so that a sum over tokens counts it once. Raises `ValueError` if the
+        reference's log-probabilities are needed but missing.
         """
         behavior_BT = anchor_logprob("behavior", logprob_BT, batch)
         anchor_BT = self._anchor_logprob(logprob_BT, batch)
@@ -145,7 +145,7 @@ class KLPenalty(Section):
         return Penalty(value_BT, x_BT if self.without_alias().gradient == "k2" else slope_BT)
 
     def without_alias(self) -> KLPenalty:
-        """Return the same penalty with `k3_straight_through` as k3 with the gradient of k2."""
+        """Return the penalty with the alias `k3_straight_through` replaced by k3 with the gradient of k2."""
         is_alias = self.estimator == "k3_straight_through"
         return self.model_copy(update={"estimator": "k3", "gradient": "k2"}) if is_alias else self
 
@@ -163,13 +163,14 @@ class KLPenalty(Section):
         if self.anchor != "reference":
             return anchor_logprob(self.anchor, logprob_BT, batch)
         if batch.reference_logprob_BT is None:
-            raise ValueError("a KL penalty against the reference needs its log-probabilities")
+            raise ValueError(
+                "a KL penalty with anchor=reference requires the reference policy's log-probabilities; "
+                "add them to the batch"
+            )
         return batch.reference_logprob_BT
 
     def _at_level(self, log_ratio_BT: Tensor, mask_BT: Tensor, limit: float | None) -> Tensor:
-        if self.level == "sequence":
-            log_ratio_BT = row_sum(log_ratio_BT, mask_BT)[:, None].expand_as(log_ratio_BT)
-        return bounded(neutral(log_ratio_BT, mask_BT), limit)
+        return bounded(neutral(at_level(self.level, log_ratio_BT, mask_BT), mask_BT), limit)
 
 
 class EntropyBonus(Section):
@@ -187,9 +188,9 @@ class EntropyBonus(Section):
     step: NonNegative = 0.0
     """Change of the coefficient after each step."""
     reduction: Literal["loss", "token_mean"] = "loss"
-    """Reduction of the tokens' entropies: as the method reduces its loss (verl), or as their mean over all
-    tokens of the minibatch, independent of the loss (TRL). With sums over tokens the first is the coefficient
-    times the mean length."""
+    """Reduction of the tokens' entropies. `loss`: as the method reduces its loss (verl); if it sums over
+    tokens, the bonus is proportional to the mean length. `token_mean`: the mean over all tokens of the
+    minibatch, whatever the loss (TRL)."""
 
     @property
     def needs(self) -> Needs:
@@ -221,17 +222,17 @@ class PositiveNLL(Section):
     """Coefficient of the term, mu in the paper."""
 
     needs: ClassVar = Needs(rewards=True)
-    """Rewards, whose sign decides."""
+    """Rewards, whose sign selects completions."""
 
     def row_factor(self, batch: Batch, sum_over_ranks: Sum) -> Tensor:
-        """Return the factor [B] (float64) of each row's sum of log-probabilities."""
+        """Return the factor [B] (float64) of each row's log-probabilities; 0 for rewards of at most 0."""
         counted_B = batch.mask_BT.sum(dim=1).double() * (batch.reward_B > 0.0)
         total = sum_over_ranks(counted_B.sum()).clamp(min=1.0)
         return self.coefficient * (batch.reward_B > 0.0).double() / total
 
 
 def _read_penalties(data: Any) -> Any:  # noqa: ANN401 - unvalidated input
-    """Read a list of one penalty as the penalty, and an empty one as none."""
+    """Convert a list of one penalty to the penalty, an empty one to None; return other input unchanged."""
     if not isinstance(data, list | tuple) or len(data) > 1:
         return data
     return data[0] if data else None
@@ -244,7 +245,7 @@ class Regularizer(Section):
         KLPenalty | Annotated[list[KLPenalty], Field(max_length=16)] | None,
         BeforeValidator(_read_penalties),
     ] = None
-    """KL penalty, or a list of them, which are added; null for none."""
+    """KL penalty, or a list of penalties, whose sum is used; null for none."""
     entropy: EntropyBonus | None = None
     """Entropy bonus, fixed or adaptive; null for none."""
     nll: PositiveNLL | None = None
@@ -252,7 +253,7 @@ class Regularizer(Section):
 
     @property
     def penalties(self) -> tuple[KLPenalty, ...]:
-        """The KL penalties, which are added."""
+        """The KL penalties as a tuple; the objective uses their sum."""
         if self.kl is None:
             return ()
         return tuple(self.kl) if isinstance(self.kl, list) else (self.kl,)
@@ -264,5 +265,5 @@ class Regularizer(Section):
 
     @property
     def parts(self) -> tuple[KLPenalty | EntropyBonus | PositiveNLL, ...]:
-        """All existing terms."""
+        """All configured terms: KL penalties, entropy bonus and NLL term."""
         return self.penalties + tuple(part for part in (self.entropy, self.nll) if part is not None)

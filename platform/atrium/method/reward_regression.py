@@ -24,9 +24,9 @@ class ImplicitRewardRegression(Surrogate):
     with trained tokens, so the residuals of a group sum to 0; the residual of a single such row is 0. The
     reduction chooses between the paper's 1/(k - 1) and a plain mean.
 
-    The loss is A's term plus beta^2 / 2 times the variance of log pi minus beta^2 times its covariance with
-    log pi_behavior. `without` leaves one of the two out, as in the paper's ablations: log pi or log
-    pi_behavior then disappears from log W.
+    The loss is the term with A, plus beta^2 / 2 times the variance of log pi, minus beta^2 times the
+    covariance of log pi and log pi_behavior. As in the paper's ablations, `without` can leave out the
+    variance (log W then lacks log pi) or the covariance (log W then lacks log pi_behavior).
     """
 
     kind: Literal["implicit_reward_regression"] = "implicit_reward_regression"
@@ -41,10 +41,13 @@ class ImplicitRewardRegression(Surrogate):
     regresses: ClassVar[bool] = True
 
     needs: ClassVar = Needs(prepare_pass=True, whole_groups=True)
-    """The group's mean at the current parameters."""
+    """Whole groups and a pass over the minibatch, to compute group means at the current parameters."""
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """Return -(1/2) e^2 and -beta e, or the coefficient times log pi if independent of the policy."""
+        """Return the coefficient -beta e and the value -(1/2) e^2.
+
+        Without the variance, e does not depend on the policy, and the value is the coefficient times log pi.
+        """
         assert x.row_constant_B is not None, "`prepare` computes it for every minibatch"
         log_BT = self._regressed(x.log_weight_BT, x.logprob_BT)
         residual_BT = self.beta * log_BT - x.advantage_BT - x.row_constant_B[:, None]

@@ -1,4 +1,7 @@
-"""Selection of tokens in a minibatch, by rank or at random, independent of splitting, order and padding."""
+"""Selection of tokens in a minibatch, by value or at random.
+
+The selection does not depend on the split over ranks, the order of rows, or padding.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ _SIGN = -(2**63)
 
 
 def largest(value_BT: Tensor, mask_BT: Tensor, count: Tensor, sum_over_ranks: Sum) -> Tensor:
-    """Return True [B, T] at the `count` largest unmasked values of all ranks, and at ties with the last."""
+    """Return a mask [B, T] of the `count` largest unmasked values of all ranks, and of ties with the last."""
     above_BT, tied_BT, _ = _ranked(value_BT, mask_BT, count, sum_over_ranks)
     return above_BT | tied_BT
 
@@ -22,7 +25,7 @@ def largest(value_BT: Tensor, mask_BT: Tensor, count: Tensor, sum_over_ranks: Su
 def exactly_largest(
     value_BT: Tensor, mask_BT: Tensor, count: Tensor, draw_BT: Tensor, sum_over_ranks: Sum
 ) -> Tensor:
-    """Return True [B, T] at `count` of the largest unmasked values; the largest draws break ties."""
+    """Return a mask [B, T] of exactly the `count` largest unmasked values; the largest `draw_BT` win ties."""
     above_BT, tied_BT, remaining = _ranked(value_BT, mask_BT, count, sum_over_ranks)
     return above_BT | largest(draw_BT, tied_BT, remaining, sum_over_ranks)
 
@@ -30,10 +33,10 @@ def exactly_largest(
 def _ranked(
     value_BT: Tensor, mask_BT: Tensor, count: Tensor, sum_over_ranks: Sum
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return values above the `count`-th largest, those equal to it, and how many of these belong to `count`.
+    """Return masks of values above and equal to the `count`-th largest, and the number of equal ones to use.
 
-    A radix search over the bits of the values: each round counts, over all ranks, the candidates by their
-    next 16 bits, so ranks exchange only counts.
+    A radix search over the bits of the values: each round counts the candidates of all ranks by their next
+    16 bits, so ranks exchange only counts.
     """
     key_BT = _ordered_key(value_BT)
     key_N, candidate_N = key_BT.flatten(), mask_BT.flatten()
@@ -54,14 +57,14 @@ def _ranked(
 
 
 def uniform(sample_key_B: Tensor, num_tokens: int, purpose: int) -> Tensor:
-    """Return numbers [B, T] in [0, 1), a function of row key, token index and purpose alone."""
+    """Return random numbers [B, T] in [0, 1) that depend only on row key, token index and purpose."""
     position_T = torch.arange(num_tokens, dtype=torch.int64, device=sample_key_B.device)
     row_B1 = _mixed(_mixed(sample_key_B.to(torch.int64))[:, None] + purpose)
     return ((_mixed(row_B1 + position_T) >> 11) & (2**53 - 1)).double() / 2**53
 
 
 def keyed_anew(sample_key_B: Tensor, occasion: int) -> Tensor:
-    """Return new keys [B] of the same rows for another occasion, independent of all others."""
+    """Return new random keys [B] for the same rows; the keys for different `occasion` are independent."""
     return _mixed(_mixed(sample_key_B.to(torch.int64)) + occasion)
 
 
@@ -89,7 +92,7 @@ def mix(word: Tensor) -> Tensor:
 
 
 def shift_right(word: Tensor, num_bits: int) -> Tensor:
-    """Shift logically: torch shifts int64 arithmetically, so the copies of the sign bit are masked."""
+    """Shift int64 words right by `num_bits` and fill with zeros, where torch would copy the sign bit."""
     return (word >> num_bits) & ((1 << (64 - num_bits)) - 1)
 
 
@@ -100,5 +103,5 @@ def signed(word: int) -> int:
 
 
 def _mixed(word: Tensor) -> Tensor:
-    """Return the output of the generator's next state."""
+    """Return SplitMix64's output for the state that follows `word`."""
     return mix(word + signed(INCREMENT))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 DistributionDivergence = Callable[[Tensor, Tensor], Tensor]
-"""From two tensors of log-probabilities [N, V] (anchor, policy) to a value per position [N]."""
+"""A function from log-probabilities [N, V] of anchor and policy to a divergence per position [N]."""
 
 
 def kl_divergence(anchor_logprob_NV: Tensor, policy_logprob_NV: Tensor) -> Tensor:
@@ -25,12 +25,12 @@ def kl_divergence(anchor_logprob_NV: Tensor, policy_logprob_NV: Tensor) -> Tenso
 
 
 def total_variation(anchor_logprob_NV: Tensor, policy_logprob_NV: Tensor) -> Tensor:
-    """Return half the L1 distance [N], in [0, 1]."""
+    """Return the total variation distance [N], half the L1 distance, in [0, 1]."""
     return 0.5 * (anchor_logprob_NV.exp() - policy_logprob_NV.exp()).abs().sum(dim=-1)
 
 
 def with_rest(logprob_NV: Tensor, token_NK: Tensor) -> Tensor:
-    """Return log-probabilities [N, K + 1] of the given tokens and of the rest together (-inf for no rest)."""
+    """Return log-probabilities [N, K + 1] of the given tokens and of all others together (-inf if none)."""
     chosen_NK = logprob_NV.gather(-1, token_NK)
     others_NV = logprob_NV.scatter(-1, token_NK, -torch.inf)
     return torch.cat([chosen_NK, others_NV.logsumexp(dim=-1, keepdim=True)], dim=-1)
@@ -39,8 +39,8 @@ def with_rest(logprob_NV: Tensor, token_NK: Tensor) -> Tensor:
 def top_tokens(logprob_NV: Tensor, top_k: int, token_N: Tensor) -> Tensor:
     """Return the indices [N, K] of each position's most likely tokens; all of them if V <= `top_k`.
 
-    If the sampled token, `token_N`, is not among them, it replaces the last one, as in DPPO: in the bucket of
-    the rest its own probability could change unnoticed.
+    If the sampled token, `token_N`, is not among them, it replaces the last one, as in DPPO. Inside the
+    bucket for the rest, its probability could change without changing the divergence.
     """
     top_NK = logprob_NV.topk(min(top_k, logprob_NV.shape[-1]), dim=-1).indices
     is_there_N = (top_NK == token_N[..., None]).any(dim=-1)
@@ -66,9 +66,13 @@ def divergence_by_chunks(
         Return the logits [n, V] of a slice of positions; a shift of a position's logits has no effect.
     token_N
         The sampled tokens.
+    divergence
+        `kl_divergence` or `total_variation`.
     top_k
-        Compare the anchor's `top_k` tokens, the sampled one among them, and a bucket of the rest; None
-        compares the whole vocabulary.
+        Number of tokens that are compared besides a bucket for the rest: the anchor's most likely ones,
+        including the sampled token. None compares the whole vocabulary.
+    chunk_size
+        Number of positions per chunk.
     """
     found = []
     for start in range(0, len(token_N), chunk_size):

@@ -31,21 +31,21 @@ OnlyScore = Annotated[Literal["score"], _MEANING]
 
 
 class Surrogate(Part, axis=True):
-    """The behavior at the boundary of the trust region.
+    """A per-token objective of ratio and advantage, including its behavior outside the trust region.
 
-    A class defines its formula, `value`, which is differentiated, or `terms`: coefficient, value and the
-    tokens whose gradient is clipped.
+    A subclass defines either `value`, a formula to differentiate, or `terms`, which returns coefficients,
+    values and clipped tokens.
 
     `gradient` is the path of the gradient: `pathwise` through w, or `score` as a detached weight times the
-    log-probability. The coefficients agree if a surrogate has both forms; beyond `log_ratio_limit`, where the
-    bounded ratio is constant, a pathwise gradient is 0 and a score one is not.
+    log-probability. If a surrogate has both forms, their coefficients agree up to `log_ratio_limit`. Beyond
+    it, the bounded ratio is constant: a pathwise gradient is 0, a score gradient is not.
 
     Attributes
     ----------
     reads
-        The part of the trust region that it reads: nothing, the feasible tokens, or the bounds.
+        The part of the trust region that the surrogate reads: nothing, the feasible tokens, or the bounds.
     exponentiates
-        False if it reads only log-ratios, which are then not bounded.
+        Whether it reads exponentiated log-ratios, which are bounded; False if it reads log-ratios alone.
     reads_widths
         Whether it divides by the widths of the trust region; see `Region.widths`.
     shapes_weight
@@ -67,21 +67,22 @@ class Surrogate(Part, axis=True):
     def value(self, x: SurrogateInputs) -> Tensor:
         """Return the objective [B, T] at each token.
 
-        Written with the tensors' own methods and differentiable in `x.weight_BT`, `x.log_weight_BT` and
-        `x.logprob_BT`; everything else in `x` is a constant.
+        The formula must use only the tensors' methods and be differentiable in `x.weight_BT`,
+        `x.log_weight_BT` and `x.logprob_BT`; everything else in `x` is a constant.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no formula")
+        raise NotImplementedError(f"{type(self).__name__} must define value or terms")
 
     def coefficient(self, x: SurrogateInputs) -> Tensor | None:
-        """Return the derivative of `value` by log w [B, T] in closed form, or None to differentiate it."""
+        """Return the derivative [B, T] of `value` with respect to log w in closed form; None for autograd."""
         return None
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """Return coefficient and value at every token: of the formula, differentiated by log w.
+        """Return coefficients, values and clipped tokens, by default computed from the formula `value`.
 
-        A closed-form coefficient is used as it is. A token counts as dropped if the coefficient is 0 and the
-        advantage is not. Raises `NotImplementedError` for a class with neither formula nor terms, and
-        `TypeError` for a formula that does not depend on the policy.
+        The coefficient is the closed form if there is one, else the derivative from autograd. A token counts
+        as clipped (`dropped_BT`) if its coefficient is 0 and its advantage is not. Raises
+        `NotImplementedError` for a class that defines neither `value` nor `terms`, and `TypeError` for a
+        formula that does not depend on the policy.
         """
         coefficient_BT = self.coefficient(x)
         value_BT = self.value(x) if coefficient_BT is not None else None
@@ -91,11 +92,11 @@ class Surrogate(Part, axis=True):
         return SurrogateOutput(coefficient_BT=coefficient_BT, value_BT=value_BT, dropped_BT=dropped_BT)
 
     def differentiated(self, x: SurrogateInputs) -> tuple[Tensor, Tensor]:
-        """Return the derivative of the formula by log w, and its value, both [B, T]."""
+        """Return the derivative of the formula with respect to log w, and its value, both [B, T]."""
         import torch
 
         with torch.enable_grad():
-            # e^0 = 1 times the weight is bitwise the weight, whatever bound it was computed under.
+            # The factor e^0 = 1 leaves the weight bitwise unchanged, also if it was clamped.
             step_BT = torch.zeros_like(x.weight_BT).requires_grad_()
             moved = replace(
                 x,
@@ -105,17 +106,20 @@ class Surrogate(Part, axis=True):
             )
             value_BT = self.value(moved)
             if not value_BT.requires_grad:
-                raise TypeError(f"{type(self).__name__}.value does not depend on the policy")
+                raise TypeError(
+                    f"{type(self).__name__}.value must depend on the policy; compute it from the "
+                    "log-probabilities"
+                )
             (coefficient_BT,) = torch.autograd.grad(value_BT.sum(), step_BT)
         return coefficient_BT, value_BT.detach()
 
     def row_constant(self, log_weight_BT: Tensor, logprob_BT: Tensor, minibatch: Batch) -> Tensor | None:
-        """Return a constant per row [B] that needs the whole minibatch at the current parameters, or None."""
+        """Return a constant per row [B] from the minibatch at the current parameters; None if unused."""
         return None
 
     @property
     def form(self) -> Gradient:
-        """Return the path of the gradient: its setting `gradient`, or pathwise if it has none."""
+        """The path of the gradient: the setting `gradient`, or `pathwise` without this setting."""
         form: Gradient = getattr(self, "gradient", "pathwise")
         return form
 
@@ -127,7 +131,7 @@ class Clip(Surrogate):
     gradient: GradientForm = "pathwise"
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """Return w A, clipped where the ratio moves away from the region."""
+        """Return w A, clipped where an ascent step would move the ratio further out of the region."""
         return x.cut_where(x.away_BT)
 
 
@@ -146,7 +150,7 @@ class DualClip(Surrogate):
 
 
 class TwoSidedClip(Surrogate):
-    """min(min(w, cap) A, clip(w, l, u) A): ratios are capped for both signs (INTELLECT-2, 2505.07291).
+    """min(min(w, cap) A, clip(w, l, u) A): ratios are capped for both signs (INTELLECT-2, arXiv 2505.07291).
 
     With cap >= u it is the dual clip with the same cap; below u it caps positive advantages too.
     """
@@ -157,7 +161,7 @@ class TwoSidedClip(Surrogate):
     """Ratio above which no token has a gradient."""
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """Return w A, clipped as by `Clip` and from the cap on; for A < 0 only outside the region."""
+        """Return w A, clipped as by `Clip` and at ratios of at least `cap` (for A < 0 only if infeasible)."""
         raises_BT = x.advantage_BT > 0.0
         runaway_BT = (x.gate_BT >= self.cap) & (raises_BT | ~x.region.feasible_BT)
         clipped_BT = x.clipped_ratio_BT
@@ -166,7 +170,7 @@ class TwoSidedClip(Surrogate):
 
 
 class Mask(Surrogate):
-    """w A if feasible and 0 otherwise, for both signs of A (as in IcePop, 2510.18855)."""
+    """w A if feasible and 0 otherwise, for both signs of A (as in IcePop, arXiv 2510.18855)."""
 
     kind: Literal["mask"] = "mask"
     gradient: GradientForm = "pathwise"
@@ -177,7 +181,7 @@ class Mask(Surrogate):
 
 
 class WeightClip(Surrogate):
-    """sg(clip(w, l, u)) A log pi: the weight is clipped, no gradient is (CISPO, arXiv 2506.13585)."""
+    """sg(clip(w, l, u)) A log pi: only the weight is clipped, not the gradient (CISPO, arXiv 2506.13585)."""
 
     kind: Literal["weight_clip"] = "weight_clip"
     gradient: OnlyScore = "score"
@@ -185,7 +189,7 @@ class WeightClip(Surrogate):
     shapes_weight: ClassVar[bool] = True
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """Return the clipped weight times A."""
+        """Return the coefficient: the clipped weight times A."""
         lower, upper = x.region.bounds_like(x.weight_BT)
         return x.uncut(x.weight_BT.clamp(lower, upper) * x.advantage_BT)
 
@@ -206,31 +210,31 @@ class SignedWeightClip(Surrogate):
     shapes_weight: ClassVar[bool] = True
 
     needs: ClassVar = Needs(rewards=True)
-    """Rewards, whose sign decides."""
+    """Rewards, whose sign decides whether the weight is used."""
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """Return A if the reward is positive, else the clipped weight times A."""
+        """Return the coefficient: A if the reward is positive, else the clipped weight times A."""
         bounded_BT = x.weight_BT.clamp(self.lower, self.upper)
         return x.uncut(bounded_BT.masked_fill(x.rewarded_BT, 1.0) * x.advantage_BT)
 
 
 class Reinforce(Surrogate):
-    """A log pi: no importance weight and no trust region."""
+    """The REINFORCE surrogate, `A * log(pi)`: no importance weight and no trust region."""
 
     kind: Literal["reinforce"] = "reinforce"
     gradient: OnlyScore = "score"
     reads: ClassVar = "nothing"
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """Return A at every token."""
+        """Return the coefficient A at every token, without clipping."""
         return x.uncut(x.advantage_BT)
 
 
 class GradientPreservingClip(Surrogate):
-    """Clip whose clipped tokens keep a bounded gradient: scale x bound x A (CE-GPPO, arXiv 2509.20712).
+    """A clip whose clipped tokens keep a bounded gradient: scale x bound x A (CE-GPPO, arXiv 2509.20712).
 
-    For A < 0 and w < l the coefficient is `scale_low` l A, for A > 0 and w > u it is `scale_high` u A; A < 0
-    and w >= `cap` has none, as in the dual clip.
+    For A < 0 and w < l the coefficient is `scale_low` l A, for A > 0 and w > u it is `scale_high` u A. Tokens
+    with A < 0 and w >= `cap` have no gradient, as in the dual clip.
     """
 
     kind: Literal["gradient_preserving_clip"] = "gradient_preserving_clip"
@@ -244,7 +248,10 @@ class GradientPreservingClip(Surrogate):
     reads: ClassVar = "bounds"
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """Return w A, or the scaled bound times A where the ratio moves away; none above the cap if A < 0."""
+        """Return w A, or the scaled bound times A where the ratio moves away from the region.
+
+        Tokens with A < 0 and a ratio of at least `cap` have no gradient.
+        """
         scale_BT = choose(x.gate_BT > 1.0, self.scale_high, self.scale_low, x.gate_BT)
         preserved_BT = scale_BT * x.region.crossed_bound(x.gate_BT) * x.advantage_BT
         runaway_BT = x.runaway_BT(self.cap)
@@ -257,9 +264,9 @@ class GradientPreservingClip(Surrogate):
 
 
 class SoftGate(Surrogate):
-    """(4 / tau) sigmoid(tau (w - 1)) A, with tau by the sign of A (SAPO, arXiv 2511.20347).
+    """(4 / tau) sigmoid(tau (w - 1)) A, where tau depends on the sign of A (SAPO, arXiv 2511.20347).
 
-    Its coefficient is w A at w = 1 and falls off smoothly on both sides.
+    Its coefficient is A at w = 1 and falls off smoothly on both sides.
     """
 
     kind: Literal["soft_gate"] = "soft_gate"
@@ -271,11 +278,11 @@ class SoftGate(Surrogate):
     reads: ClassVar = "nothing"
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """Return the gate's value, and its derivative by log w."""
+        """Return the gate's value, and its derivative with respect to log w."""
         tau_BT = x.by_sign(self.tau_positive, self.tau_negative)
         argument_BT = tau_BT * (x.weight_BT - 1.0)
         gate_BT = argument_BT.sigmoid()
-        # sigmoid(-x) rather than 1 - sigmoid(x), which is 0 too early.
+        # sigmoid(-x) rather than 1 - sigmoid(x), which rounds to 0 too early.
         slope_BT = 4.0 * gate_BT * (-argument_BT).sigmoid() * x.weight_BT
         return x.uncut(slope_BT * x.advantage_BT, 4.0 / tau_BT * gate_BT * x.advantage_BT)
 
@@ -284,9 +291,10 @@ class Quadratic(Surrogate):
     """w A - |A| (w - 1)^2 / (2 e), with e the window's width on w's side of 1 (SPO, arXiv 2401.16025).
 
     Its coefficient w (A - |A| (w - 1) / e) is 0 at the bound and pulls back beyond it. With a symmetric
-    window it is SPO; an asymmetric one gives each side its own curvature. Over the change of a token's
-    probability, e is the budget over the anchor's probability q: w A - |A| q (w - 1)^2 / (2 delta) (DRPO,
-    arXiv 2606.09821). Widths are those of the constraint, which may lie beyond ratio 0 or probability 1.
+    window it is SPO; with an asymmetric one, each side has its own curvature. With a budget delta for the
+    change of a token's probability, e = delta / q for the anchor's probability q, which gives
+    w A - |A| q (w - 1)^2 / (2 delta) (DRPO, arXiv 2606.09821). Bounds at distance e may lie beyond ratio 0 or
+    probability 1; see `Region.widths`.
     """
 
     kind: Literal["quadratic"] = "quadratic"
@@ -295,7 +303,7 @@ class Quadratic(Surrogate):
     reads_widths: ClassVar[bool] = True
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """Return w A minus the parabola, and its derivative by log w."""
+        """Return w A minus the parabola, and its derivative with respect to log w."""
         import torch
 
         distance_BT = x.weight_BT - 1.0
@@ -308,9 +316,9 @@ class Quadratic(Surrogate):
 
 
 class GammaWeight(Surrogate):
-    """sg(w^k exp(c (1 - w))) A log pi, with (k, c) by the sign of A (VESPO, arXiv 2602.10693).
+    """sg(w^k exp(c (1 - w))) A log pi, where k and c depend on the sign of A (VESPO, arXiv 2602.10693).
 
-    The weight is 1 at w = 1, falls to 0 on both sides, and is largest at w = k / c.
+    The weight is 1 at w = 1 and, for positive k and c, largest at w = k / c; it falls to 0 on both sides.
     """
 
     kind: Literal["gamma_weight"] = "gamma_weight"
@@ -327,7 +335,7 @@ class GammaWeight(Surrogate):
     shapes_weight: ClassVar[bool] = True
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """Return the weight times A; in log space neither of its factors overflows."""
+        """Return the coefficient: the weight, computed in log space to avoid overflow, times A."""
         power_BT = x.by_sign(self.power_positive, self.power_negative)
         decay_BT = x.by_sign(self.decay_positive, self.decay_negative)
         log_BT = power_BT * x.weight_BT.log() + decay_BT * (1.0 - x.weight_BT)
@@ -342,6 +350,6 @@ class NoSurrogate(Surrogate):
     reads: ClassVar = "nothing"
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """Return w A at every token."""
+        """Return w A at every token, as coefficient and value, without clipping."""
         value_BT = x.weight_BT * x.advantage_BT
         return x.uncut(value_BT, value_BT)

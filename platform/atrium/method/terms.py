@@ -13,12 +13,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SurrogateInputs:
-    """The inputs of a surrogate, all [B, T] and without gradient.
+    """The inputs of a surrogate, [B, T] except for `row_constant_B`, without gradient.
 
-    `gate_BT` is the ratio that the region was judged on, `weight_BT` the ratio that multiplies the advantage,
-    `log_weight_BT` its logarithm without any bound, `logprob_BT` the policy's log-probability at the weight's
-    level. `clipped_ratio_BT` is the constant ratio of a token without gradient, and `rewarded_BT` is True in
-    rows with a positive reward. `row_constant_B` is the result of `Surrogate.row_constant` for these rows.
+    `gate_BT` is the ratio that the trust region reads, `weight_BT` the ratio that multiplies the advantage,
+    `log_weight_BT` the weight's unbounded logarithm, and `logprob_BT` the policy's log-probability at the
+    weight's level. `clipped_ratio_BT` is the constant that replaces the ratio of a clipped token.
+    `rewarded_BT` is True in rows with a positive reward. `row_constant_B` is the result of
+    `Surrogate.row_constant` for these rows.
     """
 
     gate_BT: Tensor
@@ -37,7 +38,7 @@ class SurrogateInputs:
         return self.region.moving_away(self.gate_BT, self.advantage_BT)
 
     def runaway_BT(self, cap: float) -> Tensor:
-        """Return True where A < 0 and the ratio is at least `cap`."""
+        """Return a mask of tokens with A < 0 and a ratio of at least `cap`."""
         return (self.advantage_BT < 0.0) & (self.gate_BT >= cap)
 
     def by_sign(self, positive: float, negative: float) -> Tensor:
@@ -45,9 +46,9 @@ class SurrogateInputs:
         return choose(self.advantage_BT > 0.0, positive, negative, self.weight_BT)
 
     def cut_where(self, dropped_BT: Tensor, held_BT: Tensor | float | None = None) -> SurrogateOutput:
-        """Return w A where kept; without gradient where dropped, with the ratio fixed at `held_BT`.
+        """Return w A at kept tokens, and a constant without gradient at dropped ones: `held_BT` times A.
 
-        `held_BT` is the clipped ratio unless another is given.
+        `held_BT` defaults to the clipped ratio.
         """
         value_BT = self.weight_BT * self.advantage_BT
         constant_BT = (self.clipped_ratio_BT if held_BT is None else held_BT) * self.advantage_BT
@@ -58,14 +59,14 @@ class SurrogateInputs:
         )
 
     def uncut(self, coefficient_BT: Tensor, value_BT: Tensor | None = None) -> SurrogateOutput:
-        """Return terms that clip no gradient; without a value, a detached weight on the log-probability."""
+        """Return terms without clipped tokens; without `value_BT`, the objective is coefficient x log pi."""
         nowhere_BT = self.region.feasible_BT.new_zeros(self.region.feasible_BT.shape)
         return SurrogateOutput(coefficient_BT=coefficient_BT, value_BT=value_BT, dropped_BT=nowhere_BT)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SurrogateOutput:
-    """The coefficient [B, T], its pathwise value if there is one, and tokens whose gradient is clipped.
+    """A surrogate's coefficient, its value (None for a score surrogate) and its clipped tokens, all [B, T].
 
     Examples
     --------
@@ -95,5 +96,5 @@ class SurrogateOutput:
 
 
 def choose(condition_BT: Tensor, if_true: float, if_false: float, like: Tensor) -> Tensor:
-    """Return one of two numbers at each token, in the dtype of `like` (torch would make float32)."""
+    """Return `if_true` or `if_false` at each token, in the dtype of `like` (`torch.where` gives float32)."""
     return like.new_full(like.shape, if_true).masked_fill(~condition_BT, if_false)

@@ -1,6 +1,6 @@
 """Token weights: detached factors on each token's terms.
 
-A weighting has two methods. `select` chooses among all tokens of a minibatch, without gradient; `weigh`
+A `TokenWeight` has two methods. `select` chooses among all tokens of a minibatch, without gradient; `weigh`
 returns the factor of a micro-batch's terms: those of the surrogate, or those of the KL penalty.
 """
 
@@ -32,35 +32,35 @@ class SelectionInputs:
 
 
 class TokenWeight(Part, axis=True):
-    """The weight of each token.
+    """A rule that multiplies each token's terms of the loss by a factor.
 
-    `anchor` is the policy of the log-ratios; `weighs` says whose terms are scaled: those of the surrogate, or
-    those of the KL penalty.
+    `anchor` is the policy in the denominator of log-ratios; `weighs` names the terms that are scaled: those
+    of the surrogate, or those of the KL penalty.
     """
 
     anchor: ClassVar[Anchor] = "behavior"
     weighs: ClassVar[Literal["surrogate", "penalty"]] = "surrogate"
 
     def select(self, x: SelectionInputs, sum_over_ranks: Sum) -> Tensor | None:
-        """Return the selection over the whole minibatch [B, T], or None if the weighting needs none."""
+        """Return the selection [B, T] among a minibatch's tokens; None if the weights need no selection."""
         return None
 
     def weigh(self, prepared_BT: Tensor | None, log_ratio_BT: Tensor, batch: Batch) -> Tensor | None:
         """Return the factor [B, T], by default the selection, or None for 1 everywhere.
 
-        `log_ratio_BT` is log(policy / anchor) of tokens.
+        `prepared_BT` is the result of `select`, `log_ratio_BT` the log(policy / anchor) of each token.
         """
         return prepared_BT
 
 
 class AllTokens(TokenWeight):
-    """Every token counts the same."""
+    """Equal weights for all tokens."""
 
     kind: Literal["all"] = "all"
 
 
 class TopEntropy(TokenWeight):
-    """Only the share `frac` of the minibatch's tokens with the highest entropy (arXiv 2506.01939)."""
+    """A selection of the share `frac` of a minibatch's tokens with the highest entropy (arXiv 2506.01939)."""
 
     kind: Literal["top_entropy"] = "top_entropy"
     frac: PositiveFrac
@@ -81,12 +81,13 @@ class TopEntropy(TokenWeight):
 
 
 class RandomCovarianceDrop(TokenWeight):
-    """Clip-Cov: drops a few random tokens with a high covariance (arXiv 2505.22617).
+    """Clip-Cov, which drops a few random tokens with a high covariance (arXiv 2505.22617).
 
     The covariance of a token is (A - mean A)(log pi - mean log pi). Among tokens that the surrogate keeps and
     whose covariance lies between `lower` and `upper`, each is dropped with the probability that makes the
-    expected number the share `frac` of all tokens (at least one), or all if there are fewer. Differs: the
-    authors draw exactly that number, from one device's tokens.
+    expected number of dropped tokens the share `frac` of all tokens (at least one). If there are fewer
+    candidates, all are dropped. The authors' code differs: it draws exactly that number, from the tokens of
+    one device.
     """
 
     kind: Literal["clip_cov"] = "clip_cov"
@@ -98,7 +99,7 @@ class RandomCovarianceDrop(TokenWeight):
     """Maximum covariance of a token that can be drawn."""
 
     needs: ClassVar = Needs(prepare_pass=True, sample_keys=True)
-    """A pass that finds the minibatch's covariances, and keys for what is drawn."""
+    """A pass that computes the minibatch's covariances, and keys for random draws."""
 
     def select(self, x: SelectionInputs, sum_over_ranks: Sum) -> Tensor:
         """Return 0 at dropped tokens, 1 elsewhere."""
@@ -114,10 +115,10 @@ class RandomCovarianceDrop(TokenWeight):
 
 
 class TopCovariancePenalty(TokenWeight):
-    """KL-Cov: the KL penalty applies only to the tokens with the highest covariance (arXiv 2505.22617).
+    """KL-Cov, which applies the KL penalty only to tokens with the highest covariance (arXiv 2505.22617).
 
-    Exactly the share `frac` of all tokens, at least one. If covariances are equal, as with equal advantages,
-    the penalized tokens are drawn at random.
+    Exactly the share `frac` of all tokens, at least one, is penalized. Among equal covariances, such as
+    those of equal advantages, the penalized tokens are drawn at random.
     """
 
     kind: Literal["kl_cov"] = "kl_cov"
@@ -126,7 +127,7 @@ class TopCovariancePenalty(TokenWeight):
     weighs: ClassVar[Literal["surrogate", "penalty"]] = "penalty"
 
     needs: ClassVar = Needs(prepare_pass=True, sample_keys=True)
-    """A pass that finds the minibatch's covariances, and keys for what is drawn."""
+    """A pass that computes the minibatch's covariances, and keys for random draws."""
 
     def select(self, x: SelectionInputs, sum_over_ranks: Sum) -> Tensor:
         """Return 1 at the tokens whose penalty applies, 0 elsewhere."""
@@ -140,9 +141,9 @@ class TopCovariancePenalty(TokenWeight):
 
 
 class OffPolicyMask(TokenWeight):
-    """Drops completions with a negative advantage and a mean of log(rollout / policy) above `delta`.
+    """A mask that drops completions with A < 0 and a mean log(rollout / policy) above `delta`.
 
-    Source: DeepSeek-V3.2, arXiv 2512.02556, eq. 9, which takes the sampling probabilities that the engine
+    Source: DeepSeek-V3.2, arXiv 2512.02556, eq. 9, which uses the sampling probabilities that the engine
     returned. A token whose sampling probability is unknown (NaN) adds 0 to the mean.
     """
 
@@ -152,7 +153,7 @@ class OffPolicyMask(TokenWeight):
     anchor: ClassVar[Anchor] = "rollout"
 
     needs: ClassVar = Needs(rollout_logprobs=True)
-    """The engine's numbers."""
+    """The engine's log-probabilities."""
 
     def weigh(self, prepared_BT: Tensor | None, log_ratio_BT: Tensor, batch: Batch) -> Tensor:
         """Return 0 in dropped completions, 1 elsewhere."""
@@ -164,10 +165,10 @@ class OffPolicyMask(TokenWeight):
 
 
 class FutureRatio(TokenWeight):
-    """FIPO: tokens are weighted by the discounted log-ratios of the tokens after them (arXiv 2603.19835).
+    """FIPO's weights, computed from discounted log-ratios of a token and all later ones (arXiv 2603.19835).
 
     f_t = clip(exp(sum_{s >= t} 2^(-(s - t) / half_life) M_s log w_s), lower, upper), and at most 1 where A <
-    0 and w > `safe_ratio`; M_s is 0 where w > `max_ratio`, else 1. As in swift's implementation.
+    0 and w > `safe_ratio`; M_s is 0 where w > `max_ratio`, else 1. The formula is that of ms-swift.
     """
 
     kind: Literal["future_ratio"] = "future_ratio"
@@ -196,7 +197,7 @@ class FutureRatio(TokenWeight):
 
 
 def _discounted_sums(value_BT: Tensor, half_life: float) -> Tensor:
-    """Return sums over each token and all after it, whose weight halves every `half_life` tokens."""
+    """Return the sums [B, T] over each token and all later ones; weights halve every `half_life` tokens."""
     from torch.nn.functional import pad
 
     reach, sum_BT = 1, value_BT
@@ -221,5 +222,5 @@ def _covariance(x: SelectionInputs, sum_over_ranks: Sum) -> tuple[Tensor, Tensor
 
 
 def _share(count: Tensor, frac: float) -> Tensor:
-    """Return the number of tokens in a share, at least one."""
+    """Return the number of tokens in the share `frac` of `count` tokens, at least one."""
     return (count * frac).floor().clamp(min=1.0)

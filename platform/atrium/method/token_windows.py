@@ -1,4 +1,4 @@
-"""Divergences that look at the probability of the sampled token: a window on the ratio for each token.
+"""Divergences that depend on the probability of the sampled token: a window on the ratio for each token.
 
 Sources: DPPO arXiv 2602.04879; DCPO arXiv 2509.02333.
 """
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 _LEAST_LOG_ODDS = -750.0
 _LEAST_PROBABILITY = 1e-6
-_NEWTON_STEPS = 8  # from the outer bound they find the bounds to 1e-10 for budgets down to 1e-6
+_NEWTON_STEPS = 8  # reach 1e-10 from the outer bound, for budgets down to 1e-6
 
 
 class BinaryTotalVariation(Divergence):
     """|p - q| within a budget per side: p - q <= delta_high and q - p <= delta_low (DPPO-Binary-TV).
 
-    Only the quadratic surrogate, which divides by the budgets, accepts budgets above 1.
+    p and q are the probabilities of the sampled token under policy and anchor. Only the quadratic surrogate,
+    which divides by the budgets, accepts budgets above 1.
     """
 
     kind: Literal["binary_total_variation"] = "binary_total_variation"
@@ -45,7 +46,7 @@ class BinaryTotalVariation(Divergence):
         return Window(max(0.0, 1.0 - self.delta_low / probability), upper)
 
     def region(self, x: RegionInputs) -> Region:
-        """Return the region by the probabilities, since the ratio is bounded for exponentiation."""
+        """Return the region, computed from probabilities because `log_ratio_limit` clamps the ratio."""
         anchor_BT, change_BT = x.anchor_logprob_BT.exp(), _probability_change(x)
         return Region(
             lower=(1.0 - self.delta_low / anchor_BT).clamp(min=0.0),
@@ -58,14 +59,15 @@ class BinaryTotalVariation(Divergence):
 class BinaryKL(Divergence):
     """KL between the two-outcome distributions (this token, any other) of anchor and policy (DPPO-Binary-KL).
 
-    q log(q / p) + (1 - q) log((1 - q) / (1 - p)) <= delta.
+    q log(q / p) + (1 - q) log((1 - q) / (1 - p)) <= delta, where p and q are the probabilities of the sampled
+    token under policy and anchor.
     """
 
     kind: Literal["binary_kl"] = "binary_kl"
     delta: Budget
     """Budget: a token is feasible while its divergence is at most delta."""
     delta_low: Budget | None = None
-    """Budget of tokens that have become less likely (verl, SkyRL); null for delta."""
+    """Budget of tokens that have become less likely than under the anchor (verl, SkyRL); null for `delta`."""
     direction: Literal["forward", "both"] = "forward"
     """Direction of the divergence. `forward`: KL(q || p). `both`: the larger of KL(q || p) and KL(p || q),
     with probabilities clamped to [1e-6, 1 - 1e-6] (KPop, prime-rl's pull request 3283); it gives no bounds on
@@ -80,11 +82,11 @@ class BinaryKL(Divergence):
 
     @property
     def budgets(self) -> tuple[float, float]:
-        """Return the budgets below and above the anchor's probability."""
+        """The budgets of tokens below and above the anchor's probability."""
         return self.delta if self.delta_low is None else self.delta_low, self.delta
 
     def token_divergence(self, x: RegionInputs) -> Tensor:
-        """Return KL(q || p) of the two outcomes, or the larger of both divergences."""
+        """Return KL(q || p) of the two outcomes; with `direction: both`, the larger of it and KL(p || q)."""
         anchor_BT = x.anchor_logprob_BT
         policy_BT = anchor_BT + x.token_log_ratio_BT
         if self.direction == "forward":
@@ -112,7 +114,7 @@ class BinaryKL(Divergence):
         return Window(min(lower, 1.0), max(upper, 1.0))
 
     def region(self, x: RegionInputs) -> Region:
-        """Return the region by the log-ratio, because the ratio is bounded for exponentiation."""
+        """Return the region, computed from log-ratios because `log_ratio_limit` clamps the ratio."""
         if self.direction == "both":
             delta_BT = choose(x.token_log_ratio_BT < 0.0, *self.budgets, x.ratio_BT)
             return Region(feasible_BT=self.token_divergence(x) <= delta_BT)
@@ -146,9 +148,9 @@ class DynamicClip(Divergence):
 
     kind: Literal["dynamic_clip"] = "dynamic_clip"
     epsilon_low: Budget
-    """Maximum decrease of the ratio below 1 for a token of probability 1."""
+    """Approximate maximum decrease of the ratio below 1 for a token of probability 1."""
     epsilon_high: Budget
-    """Maximum increase of the ratio above 1."""
+    """Approximate maximum increase of the ratio above 1 for a token of probability 1."""
     cap: AboveOne
     """Maximum upper bound of the ratio, however unlikely the token."""
     of_single_tokens: ClassVar[bool] = True
@@ -159,7 +161,7 @@ class DynamicClip(Divergence):
         return Window(lower, min(upper, self.cap))
 
     def region(self, x: RegionInputs) -> Region:
-        """Return the window of each token."""
+        """Return the region of each token's window."""
         anchor_BT = x.anchor_logprob_BT.exp()
         lower_BT = 0.5 + 0.5 * (1.0 - 4.0 * self.epsilon_low / anchor_BT).clamp(min=0.0).sqrt()
         upper_BT = 0.5 + 0.5 * (1.0 + 4.0 * self.epsilon_high / anchor_BT).sqrt()
@@ -167,9 +169,9 @@ class DynamicClip(Divergence):
 
 
 def two_outcome_kl(first_BT: Tensor, second_BT: Tensor) -> Tensor:
-    """Return KL(first || second) of a token against all others, from the token's log-probabilities.
+    """Return KL(first || second) of the distributions over (this token, any other), in nats.
 
-    Probabilities of 1 are reduced by one rounding error.
+    The arguments are the token's log-probabilities; probabilities of 1 are reduced by one rounding error.
     """
     import torch
 
@@ -185,14 +187,20 @@ def _probability_change(x: RegionInputs) -> Tensor:
 
 
 def _outer_odds(delta: float, anchor_BT: Tensor) -> Tensor:
-    """Return log-odds beyond the bound: (p - q)^2 / (2 p) is at most the divergence for p above q."""
+    """Return log-odds of p at or above the upper bound, where Newton's method starts.
+
+    They solve (p - q)^2 / (2 p) = delta; for p > q, the divergence is at least the left side.
+    """
     spread_BT = (delta**2 + 2.0 * delta * anchor_BT).sqrt()
     outer_BT = (anchor_BT + delta + spread_BT).clamp(max=1.0)
     return outer_BT.log() - (-outer_BT).log1p()
 
 
 def _log_odds_at(anchor_BT: Tensor, level_BT: Tensor, odds_BT: Tensor) -> Tensor:
-    """Return log-odds at which softplus(z) - q z reaches the level, starting beyond them."""
+    """Solve softplus(z) - q z = level for the log-odds z by Newton's method, starting at `odds_BT`.
+
+    `anchor_BT` is q. The start must be further from the log-odds of q than the solution, on the same side.
+    """
     from torch.nn.functional import softplus
 
     for _ in range(_NEWTON_STEPS):

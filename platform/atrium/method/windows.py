@@ -1,4 +1,4 @@
-"""Divergences of one token's ratio, and the equivalent ratio windows. Float64, no torch.
+"""Divergences of one token's ratio, and the equivalent ratio windows, in float64 without torch.
 
 A divergence here is a function D(w) of the ratio w = pi_theta(a) / pi_behavior(a) with D(1) = 0. The
 constraint D(w) <= delta is then equivalent to w in [l, u] (arXiv 2602.05494, Theorem 4.2 for KL3), so the
@@ -20,12 +20,12 @@ from atrium.base.errors import MissingDependencyError
 
 LogRatioFunction = Callable[[float], float]
 _SERIES_BELOW = 1e-2
-_LOG_RATIO_BRACKET = 700.0  # exp(700) is the last power that float64 holds
+_LOG_RATIO_BRACKET = 700.0  # exp(700) is near the largest number of float64
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The ratios w with lower <= w <= upper. `lower` 0 or `upper` infinity: that side never binds.
+    """The ratios w with lower <= w <= upper. A `lower` of 0, or an infinite `upper`, never binds.
 
     Examples
     --------
@@ -41,7 +41,7 @@ class Window:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.lower <= 1.0 <= self.upper:
-            raise ValueError(f"a window must contain 1 and no negative ratio, got {self}")
+            raise ValueError(f"a window must contain 1 and must not contain negative ratios, got {self}")
 
     @property
     def is_unbounded(self) -> bool:
@@ -50,7 +50,7 @@ class Window:
 
     @property
     def digits(self) -> tuple[str, str]:
-        """Return both bounds to ten digits. Windows with equal digits are the same trust region."""
+        """Both bounds as text with ten significant digits; equal texts mean the same trust region."""
         return f"{self.lower:.10g}", f"{self.upper:.10g}"
 
 
@@ -74,7 +74,7 @@ class RatioDivergence:
     def value(self, ratio: float) -> float:
         """Return D(w) for a ratio w >= 0."""
         if ratio < 0.0:
-            raise ValueError(f"a ratio cannot be negative, got {ratio}")
+            raise ValueError(f"a ratio must not be negative, got {ratio}")
         return self.limit_at_zero if ratio == 0.0 else self.of_log_ratio(math.log(ratio))
 
     def window(self, delta: float) -> Window:
@@ -98,10 +98,10 @@ class RatioDivergence:
 
 
 def share_after_batch(share: float, window: Window) -> float:
-    """Return the share of a good answer after training on one batch until the window stops all changes.
+    """Return the share of good answers after training on one batch until the window stops all changes.
 
-    Good answers increase their share p until its ratio is u, bad ones increase theirs, 1 - p, until its ratio
-    is l; the looser bound decides: min(1, max(u p, 1 - l (1 - p))). A result of this project
+    Training raises the share p of good answers until its ratio is u, and lowers the share 1 - p of bad ones
+    until its ratio is l. The looser bound decides: min(1, max(u p, 1 - l (1 - p))). A result of this project
     (`docs/designs.md`), for decisions of one token and small steps.
 
     Examples
@@ -115,15 +115,15 @@ def share_after_batch(share: float, window: Window) -> float:
 
 
 def find_root(function: Callable[[float], float], low: float, high: float, *, xtol: float) -> float:
-    """Return a function's root between two numbers at which its signs differ, to a relative 1e-15.
+    """Return a function's root between two points where its signs differ, to a relative error of 1e-15.
 
-    Raises `MissingDependencyError` without scipy, which a program with its own training loop may not have.
+    Raises `MissingDependencyError` if scipy is not installed, as in programs that use only the objectives.
     """
     try:
         from scipy.optimize import brentq
     except ImportError as error:
         raise MissingDependencyError(
-            "the window of this divergence needs scipy, which is not installed: pip install scipy"
+            "the window of this divergence requires scipy, which is not installed; run `pip install scipy`"
         ) from error
     return float(brentq(function, low, high, xtol=xtol, rtol=1e-15))
 
@@ -148,7 +148,7 @@ def _jensen_shannon(x: float) -> float:
 
 
 def alpha_divergence(alpha: float) -> RatioDivergence:
-    """Return (w^a - a w + a - 1) / (a (a - 1)), or KL3 at a = 0 and w log w - w + 1 at a = 1."""
+    """Return (w^a - a w + a - 1) / (a (a - 1)); its limits are KL3 at a = 0, w log w - w + 1 at a = 1."""
     if alpha == 0.0:
         return DIVERGENCES["kl3"]
     if alpha == 1.0:
@@ -193,7 +193,7 @@ DIVERGENCES: dict[str, RatioDivergence] = {
 
 @cache
 def window(kind: str, delta: float, *, alpha: float = 0.0) -> Window:
-    """Return the ratio window of budget `delta` for the divergence `kind` (`alpha` for `"alpha"`)."""
+    """Return the window of the divergence `kind` at budget `delta`; `alpha` is the parameter of `"alpha"`."""
     return divergence(kind, alpha=alpha).window(delta)
 
 
@@ -203,17 +203,25 @@ def divergence(kind: str, *, alpha: float = 0.0) -> RatioDivergence:
 
 
 def budget_for_upper(kind: str, upper: float) -> float:
-    """Return the budget whose window has this upper bound, e.g. KL3's delta for u = 1.28: 0.03314."""
+    """Return the budget whose window has this upper bound, such as 0.03314 for `kl3` and 1.28.
+
+    Raises `ValueError` for `k1_signed`, which has no upper bound, and for a bound below 1.
+    """
     chosen = divergence(kind)
     if not chosen.binds_above:
-        raise ValueError(f"{kind} bounds no ratio from above")
+        raise ValueError(
+            f"{kind} does not limit the ratio from above, so no budget gives the upper bound {upper}"
+        )
     if not upper >= 1.0:
-        raise ValueError(f"an upper bound must be at least 1.0, got {upper}")
+        raise ValueError(f"upper must be at least 1, got {upper}")
     return chosen.value(upper)
 
 
 def budget_for_lower(kind: str, lower: float) -> float:
-    """Return the budget whose window has this lower bound, e.g. KL3's delta for l = 0.8: 0.02314."""
+    """Return the budget whose window has this lower bound, such as 0.02314 for `kl3` and 0.8.
+
+    Raises `ValueError` for a bound outside (0, 1].
+    """
     if not 0.0 < lower <= 1.0:
-        raise ValueError(f"a lower bound must be in (0, 1], got {lower}")
+        raise ValueError(f"lower must be greater than 0 and at most 1, got {lower}")
     return divergence(kind).value(lower)

@@ -1,4 +1,4 @@
-"""Descriptions of a method: a short text per axis, such as `kl3 delta=0.0231`; never a formula."""
+"""Descriptions of a method: a short text per axis, such as `kl3 delta=0.0231`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 from pydantic import BaseModel
 
-from atrium.base.section import Axis
+from atrium.base.section import Choice
 from atrium.method.algorithm import Algorithm
 from atrium.method.divergences import Divergence
 from atrium.method.needs import Anchor
@@ -34,7 +34,7 @@ _SCALES = {
 
 
 def describe(algorithm: Algorithm, divergence: Divergence, regularizer: Regularizer) -> dict[str, str]:
-    """Describe the choice on every axis, in reading order; empty for neutral choices."""
+    """Return the description of each axis's choice, in reading order; empty for a neutral choice."""
     return {
         "advantage": _advantage(algorithm),
         "ratio": _ratio(algorithm),
@@ -52,7 +52,7 @@ def describe(algorithm: Algorithm, divergence: Divergence, regularizer: Regulari
 
 
 def window_text(divergence: Divergence) -> str:
-    """Return the window of a divergence, or why there is no single one."""
+    """Return the text of the window that all tokens share; else `by minibatch`, `by token` or `none`."""
     window = divergence.window()
     if window is None:
         if divergence.has_window and divergence.needs.prepare_pass:
@@ -65,14 +65,14 @@ def window_text(divergence: Divergence) -> str:
 
 
 def interval(window: Window, digits: int = 4) -> str:
-    """Format a window such as `[0.8002, 1.2306]`; a side that never binds is open."""
+    """Format a window such as `[0.8002, 1.2306]`; a side that never binds is open: `(0` or `∞)`."""
     low = "(0" if window.lower == 0.0 else f"[{window.lower:.{digits}f}"
     high = "∞)" if math.isinf(window.upper) else f"{window.upper:.{digits}f}]"
     return f"{low}, {high}"
 
 
 def kind_text(section: BaseModel, *without: str) -> str:
-    """Describe a choice by its kind, followed by its settings."""
+    """Describe a choice by its kind and its settings, except the settings named in `without`."""
     names = [name for name in type(section).model_fields if name not in ("kind", *without)]
     words = [f"{name}={_value(getattr(section, name))}" for name in names]
     return " ".join([str(getattr(section, "kind", "")), *words]).strip()
@@ -109,7 +109,7 @@ def _surrogate(algorithm: Algorithm) -> str:
     return text + (", score gradient" if surrogate.form == "score" else "")
 
 
-def _unless_idle(part: Axis) -> str:
+def _unless_idle(part: Choice) -> str:
     return "" if part.kind in ("all", "none") else kind_text(part)
 
 

@@ -1,4 +1,4 @@
-"""The shape of any model known to transformers, from its configuration alone, without weights."""
+"""The shape of any model that transformers knows, from its configuration alone, without weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from atrium.models.sources import buildable, locate, quiet, readable
 
 
 def hub_shape(source: str, revision: str | None = None) -> ModelShape:
-    """Return the shape of a Hub id or a local folder; raises as `load_policy` does."""
+    """Return the shape of the model at a Hub id or in a local folder; raises as `load_policy` does."""
     location = locate(source, revision)
     with quiet(), readable(location):
         config = AutoConfig.from_pretrained(location, revision=revision or "main", trust_remote_code=False)
@@ -24,9 +24,9 @@ def hub_shape(source: str, revision: str | None = None) -> ModelShape:
 
 
 def random_shape(architecture: Mapping[str, Any]) -> ModelShape:
-    """Return the shape of the model that `build_random_policy` builds from the same settings.
+    """Return the shape of the model that `build_random_policy` builds from the same architecture.
 
-    Raises as it does.
+    Raises `ConfigError` if transformers does not know or cannot build the architecture.
     """
     with quiet(), buildable(architecture):
         return _shape(AutoConfig.for_model(**architecture))
@@ -44,7 +44,7 @@ def _shape(config: PreTrainedConfig) -> ModelShape:
         num_tensors=sum(1 for _ in model.parameters()),
         num_layers=text.num_hidden_layers,
         hidden_size=text.hidden_size,
-        # GPT-2 and similar models have no key for it: four times the width.
+        # GPT-2 and similar models have no key for this size, which is four times the width.
         feed_forward_size=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
         vocabulary_size=text.vocab_size,
         num_heads=num_heads,

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -9,24 +13,47 @@ from atrium.base.errors import ConfigError
 
 
 def decoder_of(model: PreTrainedModel) -> nn.Module:
-    """Return the part of a causal language model that computes the last states, without the LM head."""
+    """Return the decoder of a causal language model: everything except the LM head."""
     decoder: nn.Module = model.base_model
-    if decoder is model:  # Llama4ForCausalLM names its base like the model with images
+    if decoder is model:  # as for Llama4ForCausalLM, whose base_model_prefix is that of the model with images
         decoder = next((child for child in model.children() if isinstance(child, PreTrainedModel)), model)
     return decoder
 
 
 def decoder_blocks(model: PreTrainedModel) -> list[nn.Module]:
-    """Return the blocks in the model's order; none if the architecture does not declare them."""
+    """Return the blocks in the model's order; empty if the architecture does not declare them."""
     names = set(model._no_split_modules or ())
-    # By any of a block's classes: FSDP2 derives a class from each.
+    # Base classes count too, because FSDP2 replaces a block's class by a derived class.
     return [module for module in model.modules() if names & {kind.__name__ for kind in type(module).__mro__}]
 
 
 def known_blocks(model: PreTrainedModel, what: str, remedy: str) -> list[nn.Module]:
-    """Return the blocks; raises `ConfigError`, which names `what` needs them, if they are unknown."""
+    """Return the model's decoder blocks; raise `ConfigError` if the architecture does not declare them.
+
+    `what` is the setting that needs the blocks, and `remedy` the advice in the error message.
+    """
     if not (blocks := decoder_blocks(model)):
         raise ConfigError(
-            f"{what}: model of type {type(model).__name__} does not declare its blocks; {remedy}"
+            f"{what} requires a model that declares its blocks, but the model type "
+            f"{type(model).__name__} does not; {remedy}"
         )
     return blocks
+
+
+@contextmanager
+def forwards_replaced(blocks: Sequence[nn.Module], calls: Sequence[Callable[..., Any]]) -> Iterator[None]:
+    """Make each block compute its function in `calls` instead of `forward` within the `with` block.
+
+    The blocks' hooks still run around that function: FSDP2 gathers a block's weights in hooks.
+    """
+    before = [block.__dict__.get("forward") for block in blocks]
+    for block, call in zip(blocks, calls, strict=True):
+        block.forward = call
+    try:
+        yield
+    finally:
+        for block, forward in zip(blocks, before, strict=True):
+            if forward is None:
+                del block.forward
+            else:
+                block.forward = forward

@@ -1,8 +1,8 @@
-"""The maximum row length of a model, from the keys of its config.json. Never torch.
+"""The maximum row length of a model, from the keys of its config.json. This module does not import torch.
 
-Rope types such as `longrope` and `dynamic` choose their factors by the longest row of a batch. Beyond their
-original length, the log-probabilities of a short row depend on the other rows of its batch; up to that
-length, they do not.
+Rope types such as `longrope` and `dynamic` choose their factors by the longest row of a batch. If this row
+exceeds the original length, the log-probabilities of the batch's short rows change too. The context is
+therefore limited to the original length.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ORIGINAL = "original_max_position_embeddings"
 class Context:
     """Maximum number of tokens of a prompt and its completion together; 0 if a model has no limit.
 
-    `rope_type` is the type of rotary embedding that sets this limit, if one does.
+    `rope_type` is the type of rotary embedding that sets this limit; None if another key sets it.
     """
 
     length: int
@@ -40,7 +40,7 @@ class Context:
 
     @property
     def reason(self) -> str:
-        """The reason why the context is shorter than the model's number of positions; empty if it is not."""
+        """A clause for messages that explains a limit by the rotary embedding; empty without such a limit."""
         if self.rope_type is None:
             return ""
         return (
@@ -50,7 +50,7 @@ class Context:
 
 
 def windows(keys: Mapping[str, object]) -> dict[str, int]:
-    """Return all attention windows and chunks in a config.json, in tokens."""
+    """Return all attention windows and chunks in a config.json by key, in tokens."""
     found = {
         name: size for name, value in keys.items() if _WINDOW_KEY.search(str(name)) and (size := _size(value))
     }
@@ -61,7 +61,11 @@ def windows(keys: Mapping[str, object]) -> dict[str, int]:
 def _rope_limits(
     value: object, original: int, longest: int, *, in_rope: bool = False
 ) -> Iterator[tuple[int, str]]:
-    """Yield each rope type in nested settings, with the length up to which it has one set of factors."""
+    """Yield (length, rope type) of each rotary embedding whose factors change for rows beyond `length`.
+
+    Searches `value` recursively. `original` and `longest` are the model's original and maximum length, 0 if
+    unknown.
+    """
     if not isinstance(value, Mapping):
         return
     kind = str(value.get("rope_type", value.get("type"))) if in_rope else ""

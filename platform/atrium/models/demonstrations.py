@@ -1,9 +1,9 @@
 r"""Demonstrations of the built-in task as packed training batches.
 
-A demonstration is prompt, completion and end token. The clean demonstrator works out every step. The
-imperfect one often answers directly, often wrongly, and makes mistakes in its steps, so that the resulting
-policy has something left to learn. Several demonstrations share a row of a batch and do not attend to each
-other: padding each to the longest would nearly double the work.
+A demonstration consists of prompt, completion and end token. The clean demonstrator works out every step. The
+imperfect demonstrator often answers directly, often wrongly, and makes mistakes in its steps, so that the
+resulting policy has something left to learn. Several demonstrations share a row of a batch and do not attend
+to each other; with one padded demonstration per row, the computation would nearly double.
 
 Axes: B rows, T positions in a row, N targets (the positions whose next token is part of a completion).
 """
@@ -36,10 +36,10 @@ Demonstrator = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PackedBatch:
-    """Demonstrations side by side in rows, and the tokens to predict.
+    """A batch whose rows each contain several demonstrations, and the tokens to predict.
 
-    `attention_bias_B1TT` is 0 where a position may attend and -inf elsewhere; positions count from 0 in each
-    demonstration. Target `target_id_N[i]` follows flat position `position_N[i]` of [B, T].
+    `attention_bias_B1TT` is 0 where a position may attend and -inf elsewhere. `position_id_BT` counts from 0
+    in each demonstration. `target_id_N[i]` is the token after position `position_N[i]` of the flattened rows.
     """
 
     input_id_BT: Tensor
@@ -51,21 +51,25 @@ class PackedBatch:
 
 @dataclass(frozen=True, slots=True)
 class _Demonstration:
-    """Token ids, of which the first `num_prompt` are the prompt."""
+    """The token ids of a demonstration; the first `num_prompt` are the prompt."""
 
     token_ids: list[int]
     num_prompt: int
 
 
 def clean_demonstrator(question: str) -> str:
-    """Return a solution with every step, all correct."""
+    """Return the worked solution of a question, with every step correct."""
     return solution(question)
 
 
 def imperfect_demonstrator(
     rng: random.Random, *, direct_frac: float, direct_error_frac: float, slip_frac: float
 ) -> Demonstrator:
-    """Return a demonstrator that gives some answers directly, some wrong; its steps contain mistakes."""
+    """Return a demonstrator that gives some answers without steps, and makes mistakes.
+
+    `direct_frac` is the share of answers without steps, `direct_error_frac` the probability that such an
+    answer is wrong, and `slip_frac` the probability of a mistake in each step of the other answers.
+    """
 
     def demonstrate(question: str) -> str:
         if rng.random() < direct_frac:
@@ -83,7 +87,10 @@ def demonstration_batches(
     batch_size: int,
     seed: int,
 ) -> Iterator[PackedBatch]:
-    """Yield each phase's batches of `batch_size` demonstrations; no question is held out."""
+    """Yield batches of `batch_size` demonstrations; a phase is a number of batches and a demonstrator.
+
+    Held-out questions are never demonstrated.
+    """
     questions = draw_questions(arithmetic, f"warmup-{derive_seed(seed, 'warmup_questions')}")
     encode = _encoder(tokenizer)
     for num_batches, demonstrate in phases:
@@ -94,7 +101,7 @@ def demonstration_batches(
 
 def longest_demonstration(max_operands: int) -> int:
     """Return an upper bound on the tokens of a demonstration, including prompt and end token."""
-    num_digits = len(str(11 * max_operands))  # operands of 9 and mistakes of 2
+    num_digits = len(str(11 * max_operands))  # an operand adds at most 9, a mistake at most 2
     prompt = len("<>") + 2 * max_operands
     steps = (max_operands - 1) * (2 * num_digits + len("+9=;"))
     return prompt + steps + num_digits + len("[]$")

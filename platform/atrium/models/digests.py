@@ -1,4 +1,4 @@
-"""Digests of a loaded policy: of the bytes in use, not of files that may change."""
+"""Digests of a loaded policy, computed from the data in memory rather than from files that may change."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from atrium.models.policy import Policy
 from atrium.models.shards import full_tensor
 from atrium.models.sources import quiet
 
-# Location and way of loading, which do not change the model.
+# Keys for where and how a model was loaded, which do not change the model.
 _OF_LOADING = ("_name_or_path", "name_or_path", "is_local", "local_files_only", "transformers_version")
 
 
 def source_digests(policy: Policy, weights: str) -> dict[str, str]:
-    """Return the identity of a policy's source: its commit on the Hub, or a digest per part of a folder.
+    """Return the identity of a policy's source: its commit on the Hub, or a digest of each part of a folder.
 
-    `weights` is the policy's `weights_digest`; that of adapters includes the adapted weights.
+    `weights` is the `weights_digest` of the policy, with adapters merged into the weights.
     """
     # The commit that a branch of the Hub pointed to; transformers keeps it in a private attribute.
     if commit := getattr(policy.model.config, "_commit_hash", None):
@@ -40,7 +40,7 @@ def source_digests(policy: Policy, weights: str) -> dict[str, str]:
 
 
 def weights_digest(weights: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 (hex) of tensors with their names."""
+    """Return the SHA-256 (hex) of all tensors and their names, dtypes and shapes."""
     digest = hashlib.sha256()
     for name, tensor in sorted(weights.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -49,7 +49,7 @@ def weights_digest(weights: Mapping[str, Tensor]) -> str:
 
 
 def architecture(policy: Policy) -> dict[str, Any]:
-    """Return the model's configuration, without the location it was loaded from."""
+    """Return the model's configuration, without keys for where and how it was loaded."""
     return _plain(policy.model.config.to_dict())
 
 
@@ -62,7 +62,7 @@ def _digest(content: object) -> str:
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the SHA-256 (hex) of the tokenizer's encoding and decoding, without the chat template."""
+    """Return the SHA-256 (hex) of the tokenizer's saved files, except for the chat template."""
     digest = hashlib.sha256(type(tokenizer).__name__.encode())
     with tempfile.TemporaryDirectory() as name, quiet():
         tokenizer.save_pretrained(name)

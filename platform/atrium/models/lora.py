@@ -1,9 +1,9 @@
 """Low-rank adapters (LoRA) in a policy: adding, disabling, merging and storing them.
 
-peft inserts the adapters into the model in place: each chosen linear map W becomes W + (alpha / rank) B A, of
-which only A and B are trained. B is initially 0, so the policy is initially unchanged. Merged weights are
-computed next to the frozen ones, one map at a time; W itself never changes, so no precision is lost by adding
-and subtracting. Adapters are stored in peft's own format, as safetensors.
+peft inserts the adapters into the model in place: each chosen linear map W becomes W + (alpha / rank) B A,
+where only A and B are trained. B is initially 0, so the policy is initially unchanged. Merged weights are
+computed in new tensors, one map at a time. W itself never changes, so adding and subtracting the adapters
+loses no precision. Adapters are stored in peft's own format, as safetensors.
 
 Source: LoRA, arXiv 2106.09685, equation 3.
 """
@@ -26,6 +26,7 @@ from transformers import PreTrainedModel
 from atrium.base.errors import CheckpointError
 from atrium.models.settings import LoraSettings
 from atrium.models.shape import chosen_maps
+from atrium.models.shards import full_tensor, sharded_like
 
 ADAPTER_FOLDER = "adapter"
 """Folder of a saved policy with its adapters, in peft's format."""
@@ -39,9 +40,9 @@ _PREFIX = "base_model.model."  # of every name in a file that peft writes
 def add_lora(model: PreTrainedModel, settings: LoraSettings, *, seed: int, source: str | None = None) -> None:
     """Add adapters to the model, in place, and freeze everything else.
 
-    The initial A depends on the seed only; the global random state is unchanged. `source` is the base model's
-    name in the stored adapters. There is no dropout: it would make the trained policy differ from the sampled
-    one. Raises `ConfigError` for maps that the model does not have.
+    The initial A depends only on the seed; the global random state is unchanged. `source` is the base model's
+    name in the stored adapters. Dropout is not used, since it would make the trained policy differ from the
+    sampled policy. Raises `ConfigError` if the model lacks a map in `settings.target_modules`.
     """
     from peft import LoraConfig, inject_adapter_in_model
 
@@ -72,8 +73,8 @@ def has_lora(model: nn.Module) -> bool:
 def merged_weights(model: PreTrainedModel) -> Mapping[str, Tensor]:
     """Return a plain `state_dict` of the current policy, including tied heads.
 
-    Without adapters it is the model's own. With adapters, W + (alpha / rank) B A is computed on each access
-    to an item, so that only one such matrix need be in memory.
+    Without adapters, this is the model's own `state_dict`. With adapters, W + (alpha / rank) B A is computed
+    on each access to an item, so that only one merged matrix at a time need be in memory.
     """
     if has_lora(model):
         return _MergedWeights(model)
@@ -82,7 +83,7 @@ def merged_weights(model: PreTrainedModel) -> Mapping[str, Tensor]:
 
 
 def host_weights(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return all of `merged_weights`, for a file: each merged map is moved to the host before the next."""
+    """Return `merged_weights` for saving; each merged matrix moves to the host before the next is made."""
     base = base_weights(model)
     return {
         name: weight if weight.data_ptr() == base[name].data_ptr() else weight.cpu()
@@ -91,7 +92,7 @@ def host_weights(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def base_weights(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return the plain `state_dict` without adapters: names, shapes and ties of `merged_weights`."""
+    """Return the plain `state_dict` of the frozen weights, with the same names as `merged_weights`."""
     return {
         name.replace(_BASE, ""): tensor
         for name, tensor in model.state_dict().items()
@@ -99,11 +100,18 @@ def base_weights(model: PreTrainedModel) -> dict[str, Tensor]:
     }
 
 
+def plain_parameters(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the parameters of the current policy, with merged adapters; tied parameters appear once."""
+    merged = merged_weights(model)
+    names = [name for name, _ in model.named_parameters() if not any(part in name for part in _PARTS)]
+    return {plain: merged[plain] for plain in (name.replace(_BASE, "") for name in names)}
+
+
 def plain_copy(model: PreTrainedModel) -> PreTrainedModel:
     """Return a second model with the policy's current weights, without adapters.
 
-    Its parameters require gradients, like those of a policy: torch's choice of kernels depends on this, and
-    therefore the last bits of the results.
+    The copy's parameters require gradients, like a policy's: torch's choice of kernels depends on this, and
+    with it the last bits of the results.
     """
     plain = copy.deepcopy(model)
     for name, layer in list(_adapted(plain)):
@@ -118,7 +126,7 @@ def plain_copy(model: PreTrainedModel) -> PreTrainedModel:
 
 @contextmanager
 def adapters_off(model: nn.Module) -> Iterator[None]:
-    """Disable the adapters within the body, which restores the model from before training."""
+    """Disable the adapters within the `with` block, so that the model computes as before training."""
     layers = [layer for _, layer in _adapted(model)]
     for layer in layers:
         layer._disable_adapters = True
@@ -129,11 +137,15 @@ def adapters_off(model: nn.Module) -> Iterator[None]:
             layer._disable_adapters = False
 
 
-def write_adapter(model: PreTrainedModel, folder: Path) -> None:
-    """Write the adapters into a new folder, as `PeftModel.from_pretrained` reads them."""
+def write_adapter(model: PreTrainedModel, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+    """Write the adapters into a new folder, in the format of `PeftModel.from_pretrained`.
+
+    `weights` is an earlier result of `adapter_weights`; None means the current adapters.
+    """
     folder.mkdir()
+    weights = adapter_weights(model) if weights is None else weights
     save_file(
-        {_PREFIX + name: value.contiguous() for name, value in _adapter_weights(model).items()},
+        {_PREFIX + name: value.contiguous() for name, value in weights.items()},
         folder / _WEIGHTS,
         metadata={"format": "pt"},
     )
@@ -150,7 +162,7 @@ def read_adapter(model: PreTrainedModel, folder: Path) -> None:
     try:
         stored = load_file(folder / _WEIGHTS)
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"cannot read the adapters in {folder}: {error}") from error
+        raise CheckpointError(f"the adapters in {folder} cannot be read: {error}; restore them") from error
     own = {_PREFIX + name: value for name, value in _adapter_weights(model).items()}
     misfits = sorted(own.keys() ^ stored.keys()) or sorted(
         name for name, value in own.items() if value.shape != stored[name].shape
@@ -162,7 +174,7 @@ def read_adapter(model: PreTrainedModel, folder: Path) -> None:
         )
     with torch.no_grad():
         for name, value in own.items():
-            value.copy_(stored[name])
+            value.copy_(sharded_like(stored[name], value))
 
 
 class _MergedWeights(Mapping[str, Tensor]):
@@ -178,8 +190,9 @@ class _MergedWeights(Mapping[str, Tensor]):
         if layer is None:
             return weight
         with torch.no_grad():
-            merged: Tensor = weight + layer.get_delta_weight(_NAME).to(weight)
-        return merged
+            a, b = (full_tensor(part[_NAME].weight) for part in (layer.lora_A, layer.lora_B))
+            change = (b @ a) * layer.scaling[_NAME]
+            return weight + sharded_like(change.to(weight.dtype), weight)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._base)
@@ -189,17 +202,21 @@ class _MergedWeights(Mapping[str, Tensor]):
 
 
 def _adapted(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield the linear maps with adapters, by name.
+    """Yield name and module of each linear map with adapters.
 
-    They are recognized by their attributes, so peft is optional.
+    Modules are recognized by their attributes, so that peft need not be imported.
     """
     for name, module in model.named_modules():
         if hasattr(module, "lora_A") and hasattr(module, "base_layer"):
             yield name, module
 
 
+def adapter_weights(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the full A and B of every adapted map, in host memory, by peft's names; may be empty."""
+    return {name: full_tensor(value).cpu() for name, value in _adapter_weights(model).items()}
+
+
 def _adapter_weights(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return A and B of every map, under peft's names."""
     return {
         name.replace(f".{_NAME}.", "."): tensor
         for name, tensor in model.state_dict().items()

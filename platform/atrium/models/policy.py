@@ -1,15 +1,12 @@
 """A policy: a causal language model with its tokenizer and the limits needed for sampling.
 
-Policies are loaded from a local folder or the Hub, from safetensors only, and code in a repository is never
-run. An error in a source becomes one line; the library's own output is kept off the terminal.
+Policies are loaded from a local folder or the Hub. Weights must be safetensors, and code in a repository is
+never run. Errors in a source are reported in one line, without the libraries' own output.
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,8 +37,8 @@ _UNBOUNDED = 1 << 20
 class Policy:
     """A model, its tokenizer, and their limits.
 
-    Any of `stop_token_ids` ends a completion and is kept in it. `context` limits prompt and completion
-    together.
+    Each of `stop_token_ids` ends a completion and is kept as its last token. `context` limits the length of
+    prompt and completion together.
     """
 
     model: PreTrainedModel
@@ -57,18 +54,18 @@ class Policy:
 
     @property
     def num_parameters(self) -> int:
-        """The number of parameters, tied ones counted once."""
+        """The number of parameters; tied parameters count once."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     @property
     def size(self) -> str:
-        """The number of parameters in words, and the number of trained ones if it differs."""
+        """The number of parameters as text, with the number of trained parameters if it differs."""
         num_trained = sum(value.numel() for value in self.model.parameters() if value.requires_grad)
         whole = f"{self.num_parameters:,} parameters"
         return whole if num_trained == self.num_parameters else f"{num_trained:,} of {whole}"
 
     def weights(self) -> Mapping[str, Tensor]:
-        """Return the full plain `state_dict`, including tied heads; adapters are merged on access."""
+        """Return a full plain `state_dict`, including tied heads; adapters are merged on access."""
         return merged_weights(self.model)
 
 
@@ -81,35 +78,40 @@ def load_policy(
 ) -> Policy:
     """Load a policy from a transformers folder or a Hub id, in evaluation mode.
 
-    Raises `ConfigError` for a source that cannot be found or reached, a gated one, or a revision of a local
-    folder; `CheckpointError` for a source that is incomplete, damaged, pickled or not finite.
+    On the device `meta`, no weights are read, and parameters have no values. Raises `ConfigError` if the
+    source cannot be found or reached, is gated, or is a local folder with a `revision`; `CheckpointError` if
+    it is incomplete, damaged, quantized or pickled, or if weights are not finite.
     """
     location = locate(str(source), revision)
     options: dict[str, Any] = {"revision": revision or "main", "trust_remote_code": False}
     with quiet(), readable(location):
         config, tokenizer = _described(location, options)
+        if str(device) == "meta":
+            with torch.device("meta"):
+                model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+            return _policy(model.eval(), tokenizer, str(location))
         model, report = AutoModelForCausalLM.from_pretrained(
             location,
             config=config,
             dtype=dtype,
             use_safetensors=True,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported below, rather than in a table on the terminal
+            ignore_mismatched_sizes=True,  # reported below, instead of in transformers' table
             **options,
         )
     misfits = sorted(report["missing_keys"]) + sorted(key[0] for key in report["mismatched_keys"])
     if misfits:
         raise CheckpointError(
-            f"the weights in '{location}' do not fit its config.json: {len(misfits)} tensors are missing "
-            f"or of another shape (first: {misfits[0]}); load a complete copy"
+            f"the weights in '{location}' do not fit its config.json, since {len(misfits)} tensors are "
+            f"missing or have another shape (first: {misfits[0]}); load a complete copy"
         )
     model = model.to(device)
     broken = [name for name, value in model.named_parameters() if not value.isfinite().all()]
     if broken:
         raise CheckpointError(
-            f"the weights in '{location}' are not finite: {len(broken)} tensors contain NaN or infinity "
-            f"(first: {broken[0]}); load another copy, or continue from a step before they diverged: "
-            "`atrium train --resume RUN@STEP optimizer.learning_rate=LR` starts a new run there"
+            f"the weights in '{location}' must be finite, but {len(broken)} tensors contain NaN or "
+            f"infinity (first: {broken[0]}); load another copy, or start a new run from an earlier step "
+            "with `atrium train --resume RUN@STEP optimizer.learning_rate=LR`"
         )
     return _policy(model.eval(), tokenizer, str(location))
 
@@ -125,15 +127,18 @@ def load_tokenizer(
 
 
 def _described(location: str, options: Mapping[str, Any]) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
-    """Load the files of a source that describe its weights."""
+    """Load the configuration and the tokenizer of a source.
+
+    Raises `CheckpointError` for quantized weights or an empty tokenizer.
+    """
     config = AutoConfig.from_pretrained(location, **options)
     _refuse_quantised(config, location)
     tokenizer = AutoTokenizer.from_pretrained(location, **options)
     if not tokenizer.encode("1", add_special_tokens=False):
-        # transformers creates an empty tokenizer if files of some tokenizers are missing.
+        # For some tokenizers, transformers creates an empty one if files are missing.
         raise CheckpointError(
-            f"the tokenizer of '{location}' is empty, so its files are missing; copy tokenizer.json and "
-            "tokenizer_config.json from the model's source"
+            f"the tokenizer of '{location}' is empty, since its files are missing; copy tokenizer.json "
+            "and tokenizer_config.json from the model's source"
         )
     return config, tokenizer
 
@@ -162,8 +167,8 @@ def _refuse_quantised(config: PreTrainedConfig, location: str | Path) -> None:
         return
     method = quantisation.get("quant_method", "some way") if isinstance(quantisation, dict) else "some way"
     raise CheckpointError(
-        f"the weights in '{location}' are quantized ({method}), and quantized weights cannot be trained; "
-        "load the original model"
+        f"the weights in '{location}' are quantized ({method}), so they cannot be trained; load the "
+        "original model"
     )
 
 
@@ -175,11 +180,12 @@ def build_random_policy(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> Policy:
-    """Build a policy with random weights; `architecture` holds `model_type` and the keys of its config.
+    """Build a policy with random weights.
 
-    Special tokens come from the tokenizer, and so does `vocab_size` unless it is given. The weights depend on
-    the seed only, and the global random state is unchanged. Raises `ConfigError` for an architecture that
-    transformers does not know or cannot build.
+    `architecture` contains `model_type` and the keys of its config.json. Special tokens come from the
+    tokenizer, and so does `vocab_size` unless it is given. The weights depend on the seed only, and the
+    global random state is unchanged. Raises `ConfigError` for an architecture that transformers does not know
+    or cannot build.
     """
     special = {
         "bos_token_id": tokenizer.bos_token_id,
@@ -189,33 +195,22 @@ def build_random_policy(
     settings = {"vocab_size": len(tokenizer), **architecture, **special}
     if settings["vocab_size"] < len(tokenizer):
         raise ConfigError(
-            f"architecture.vocab_size is {settings['vocab_size']}, but the tokenizer has {len(tokenizer)} "
-            "tokens; raise it or remove it"
+            f"architecture.vocab_size must be at least {len(tokenizer)}, the number of tokens of the "
+            f"tokenizer, got {settings['vocab_size']}; raise it, or remove it"
         )
     with quiet(), torch.random.fork_rng(devices=[]), buildable(settings):
         # Not torch.manual_seed: that would also reseed CUDA, which is not restored here.
         torch.default_generator.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**settings), dtype=dtype)
+        with torch.device("meta" if str(device) == "meta" else "cpu"):
+            model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**settings), dtype=dtype)
     model.generation_config = GenerationConfig(**special)
     return _policy(model.to(device).eval(), tokenizer, "the given architecture")
 
 
-@contextmanager
-def staged(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder that replaces `folder` on success and is deleted on failure."""
-    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
-        yield staging
-        staging.chmod(0o755)  # mkdtemp creates folders for one user only
-        staging.rename(folder)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-
-
 def write_policy(policy: Policy, folder: Path) -> None:
-    """Write the policy as a plain transformers folder into an existing folder.
+    """Write the policy into an existing folder, in the transformers format.
 
-    Adapters are merged into the weights, and also stored in a separate folder.
+    Adapters are merged into the weights, and also stored in a separate subfolder.
     """
     with quiet():
         if has_lora(policy.model):
@@ -249,7 +244,7 @@ def _policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: 
 
 
 def _token_ids(*values: int | list[int] | None) -> set[int]:
-    """Return the ids in settings that hold one, several or none."""
+    """Return the token ids in settings, each of which may be one id, a list of ids, or None."""
     ids: set[int] = set()
     for value in values:
         if value is not None:

@@ -10,7 +10,7 @@ from atrium.models.sources import quiet
 
 
 def write_policy_files(policy: Policy, folder: Path) -> None:
-    """Write configuration and tokenizer, as `write_policy` does, for weights that are written elsewhere."""
+    """Write the files of `write_policy` except for the weights, which the caller writes."""
     model = policy.model
     config = copy.deepcopy(model.config)
     config.architectures = [type(model).__name__]

@@ -1,6 +1,6 @@
-r"""Settings of the policy: the group `model`, and the parts of the built-in model. Never torch.
+r"""Settings of the policy (the group `model`) and of the built-in model's parts.
 
-Loading, adapters and the warm-up use these classes directly.
+Loading, adapters and the warm-up use these classes directly. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ TOKENS = (
     *("<pad>", "<unk>", "<eos>", "<q>", "<a>"),
     *("\\boxed{", "}", *"0123456789", *"+-=;", *"*/(). \n"),
 )
-"""The built-in model's vocabulary; a token's index is its id. The last seven are not used in the chain
-task."""
+"""The built-in model's vocabulary; a token's index is its id. The chain task does not use the last seven
+tokens."""
 
 
 class WarmupSettings(Section):
-    """The supervised warm-up of the built-in model; if both numbers of steps are 0, it stays untrained."""
+    """The supervised warm-up of the built-in model; with 0 steps in both phases, there is no warm-up."""
 
     num_clean_steps: CountOrZero = 600
     """Number of steps on correct worked solutions, which build competence."""
@@ -37,21 +37,21 @@ class WarmupSettings(Section):
     direct_frac: Frac = 0.65
     """Share of the demonstrator's answers that are given without steps."""
     direct_error_frac: Frac = 0.3
-    """Probability that such a direct answer is wrong."""
+    """Probability that an answer without steps is wrong."""
     slip_frac: Frac = 0.12
     """Probability that a step of a worked solution is wrong; the error carries over."""
 
     @property
     def num_steps(self) -> int:
-        """The number of optimizer steps of both phases."""
+        """The number of optimizer steps of the clean and the imperfect phase together."""
         return self.num_clean_steps + self.num_imperfect_steps
 
 
 class LoraSettings(Section):
-    """Adapters that are trained instead of the model's own weights; the engine samples from both merged."""
+    """Adapters that are trained instead of the model's own weights; the engine samples from their sum."""
 
     rank: Count
-    """Rank of the adapters: rows of A and columns of B, of every adapted map."""
+    """Rank of the adapters: the number of rows of A and of columns of B for every adapted map."""
     alpha: Positive
     """Scale of the adapters: their product is multiplied by alpha / rank."""
     target_modules: Annotated[tuple[Text, ...], Field(min_length=1)] | Literal["all_linear"] = "all_linear"
@@ -82,7 +82,7 @@ class TinySettings(Section):
 
     @property
     def architecture(self) -> dict[str, JsonValue]:
-        """Return the model's architecture: model_type and the keys of its config.json."""
+        """The model's architecture: model_type and the keys of its config.json."""
         return {
             "model_type": "qwen3",
             "hidden_size": self.hidden_size,
@@ -104,13 +104,13 @@ class TinyModelSettings(TinySettings):
     """The built-in model: a small Qwen3-architecture policy with a character-level tokenizer."""
 
     direct_token_id: ClassVar[int | None] = TOKENS.index("\\boxed{")
-    """The first token of an answer without reasoning: the habit that the warm-up creates."""
+    """The first token of an answer without reasoning, which the warm-up makes frequent."""
 
     kind: Literal["tiny"]
     """Kind of model."""
     seed: Seed | None
-    """Random seed of weights and warm-up: all seeds of a run start from one checkpoint; null for the run's
-    own seed, so that each starts from another."""
+    """Random seed of weights and warm-up: with a number, runs with different seeds start from the same
+    checkpoint; null for the run's own seed, so that each run starts from another checkpoint."""
     warmup: WarmupSettings
     """Warm-up before reinforcement learning."""
     lora: LoraSettings | None = None
@@ -127,7 +127,7 @@ class HubModelSettings(Section):
     """A causal language model from the Hub or a local folder, or random weights in its architecture."""
 
     direct_token_id: ClassVar[int | None] = None
-    """Not known for these models."""
+    """None, because the first token of an answer without reasoning is not known for these models."""
 
     kind: Literal["hub"]
     """Kind of model."""
@@ -136,14 +136,14 @@ class HubModelSettings(Section):
     revision: Text | None = None
     """Branch, tag or commit of the Hub repository; null for its default branch."""
     released: Day | None = None
-    """Date of the model's publication, YYYY-MM-DD; shown next to the date of a contest."""
+    """Date of the model's publication, YYYY-MM-DD; evaluations show it next to the date of a contest."""
     weights: Literal["pretrained", "random"] = "pretrained"
-    """Whether the weights are those of the source, or random ones in `architecture`, without a download.
-    Random ones come with the built-in model's character tokenizer, to measure speed and memory."""
+    """Whether to load the weights of `source`, or to create random weights in `architecture` without a
+    download, to measure speed and memory. Random weights use the built-in model's character tokenizer."""
     architecture: dict[str, JsonValue] | None = None
     """Architecture for random weights: model_type and the keys of its config.json."""
     seed: Seed | None = 0
-    """Random seed of random weights, and of adapters; null for the run's own seed."""
+    """Random seed of random weights and of adapters; null for the run's own seed."""
     lora: LoraSettings | None = None
     """Adapters to train; null trains all of the model's weights."""
     prompt: Prompt
@@ -159,9 +159,11 @@ class HubModelSettings(Section):
         for key, one in flattened(value or {}).items():
             is_size = key in (*SIZES, *OTHER_SIZES) and one is not None
             if is_size and not (type(one) is int and 1 <= one <= 10**9):
-                raise ValueError(f"for {key} a whole number from 1 to 10^9, not {one}")
+                raise ValueError(f"{key} must be a whole number from 1 to 10^9, got {one}")
             if isinstance(one, float) and one and not SMALLEST <= abs(one) <= 1e30:
-                raise ValueError(f"for {key} 0, or {SMALLEST:g} to 1e30 in absolute value, not {one:g}")
+                raise ValueError(
+                    f"{key} must be 0, or between {SMALLEST:g} and 1e30 in absolute value, got {one:g}"
+                )
         return value
 
 

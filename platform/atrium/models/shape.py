@@ -1,7 +1,8 @@
-"""The shape of a transformer, which determines its memory and how it can be split. Never torch.
+"""The shape of a transformer, which determines its memory and how it can be split over processes.
 
-`read_shape` reads it from the keys of a config.json, for dense decoders with gated feed-forward layers;
-`models/architecture.py` uses transformers, which takes time to load.
+`read_shape` reads the shape from the keys of a config.json, for dense decoders with gated feed-forward
+layers, and without importing torch. `models/architecture.py` supports all models of transformers, whose
+import takes longer.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from atrium.models.context import Context
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 """Sizes in a config.json that every model's shape needs."""
 OTHER_SIZES = ("head_dim", "num_key_value_heads", "max_position_embeddings")
-"""Such sizes that have a default."""
+"""Sizes in a config.json that have a default."""
 VOCABULARY_UNIT = 64
 """vLLM rounds a vocabulary up to a multiple of this before splitting it."""
 
@@ -25,8 +26,8 @@ VOCABULARY_UNIT = 64
 class ModelShape:
     """The sizes of a decoder. Tied parameters count once; `num_tensors` counts parameter tensors.
 
-    `context_length` is in tokens, 0 if unknown. `linear_maps` are those in the layers: the last part of each
-    name, its inputs and its outputs.
+    `context_length` is in tokens, 0 if unknown. `linear_maps` lists every linear layer of the decoder: the
+    last part of its name, its number of inputs, and its number of outputs.
     """
 
     model_type: str
@@ -49,7 +50,7 @@ class ModelShape:
 
     @property
     def key_size(self) -> int:
-        """The width of all key heads together, and of all value heads."""
+        """The width of all key heads together, which is also that of all value heads."""
         return self.num_key_value_heads * self.head_size
 
     @property
@@ -59,12 +60,15 @@ class ModelShape:
         return self.hidden_size * (attention + 3 * self.feed_forward_size)
 
     def cache_numbers_per_token(self, num_shared: int = 1) -> int:
-        """Return the keys and values per token in all layers, on each of `num_shared` ranks."""
+        """Return the size of the key-value cache per token, in numbers, over all layers.
+
+        If `num_shared` ranks split the cache, this is the size on one rank.
+        """
         num_heads = -(-self.num_key_value_heads // num_shared)
         return 2 * self.num_layers * num_heads * self.head_size
 
     def splitting_obstacle(self, num_ranks: int) -> str | None:
-        """Return the part of the model that this many vLLM ranks cannot split; None if there is none.
+        """Return the part of the model that `num_ranks` vLLM ranks cannot split; None if they can split all.
 
         Only whole heads, columns of the feed-forward layer and rows of the vocabulary are split. Key-value
         heads may be copied.
@@ -81,7 +85,7 @@ class ModelShape:
 
 
 def read_shape(keys: Mapping[str, object] | None) -> ModelShape | None:
-    """Return the shape from the keys of a config.json; None if some are missing.
+    """Return the shape from the keys of a config.json; None if a size in `SIZES` is missing.
 
     Norms and biases, less than a thousandth of the parameters, are left out.
     """
@@ -125,16 +129,16 @@ def read_shape(keys: Mapping[str, object] | None) -> ModelShape | None:
 
 
 def chosen_maps(names: Set[str], wanted: tuple[str, ...] | Literal["all_linear"]) -> set[str]:
-    """Return the model's linear maps that get adapters, by the last part of their names.
+    """Return the linear maps of `names` that get adapters, by the last part of their names.
 
-    Raises `ConfigError` for maps that the model does not have.
+    Raises `ConfigError` if `wanted` contains a map that is not in `names`.
     """
     if wanted == "all_linear":
         return set(names)
     unknown = sorted(set(wanted) - names)
     if unknown:
         raise ConfigError(
-            f"model.lora.target_modules names {', '.join(unknown)}, which the model's layers do not have; "
+            f"model.lora.target_modules contains {', '.join(unknown)}, but the model has no such layers; "
             f"use all_linear, or a list of {', '.join(sorted(names))}"
         )
     return set(wanted)

@@ -1,7 +1,7 @@
-"""Tensors that may be sharded over processes (`DTensor`): the full tensor, and the local part.
+"""The full tensor and the local part of a tensor that may be sharded over processes (`DTensor`).
 
-A plain tensor is its own full tensor and its own local part, so code that handles weights is the same on one
-process, where nothing of torch.distributed is loaded.
+A plain tensor is its own full tensor and its own local part. The same code therefore handles weights in a
+single process, where torch.distributed is not loaded.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ def is_sharded(tensor: Tensor) -> bool:
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """Gather the full tensor; all processes that hold parts of it must call this in the same order."""
+    """Return the full tensor; all processes with parts of the tensor must call this in the same order."""
     if not is_sharded(tensor):
         return tensor
-    # Parts on the host are exchanged through the devices.
+    # Parts on the host must first be moved to the devices that exchange them.
     found: Tensor = tensor.to(tensor.device_mesh.device_type).full_tensor()  # type: ignore[attr-defined]
     return found
 
@@ -26,3 +26,13 @@ def full_tensor(tensor: Tensor) -> Tensor:
 def local_tensor(tensor: Tensor) -> Tensor:
     """Return the part of the tensor in this process."""
     return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def sharded_like(full: Tensor, like: Tensor) -> Tensor:
+    """Shard a full tensor, which is equal in all processes, like `like`; nothing is communicated."""
+    if not is_sharded(like):
+        return full
+    from torch.distributed.tensor import distribute_tensor
+
+    mesh, placements = like.device_mesh, like.placements  # type: ignore[attr-defined]
+    return distribute_tensor(full, mesh, placements, src_data_rank=None).to(like.device)

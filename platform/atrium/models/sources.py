@@ -19,8 +19,8 @@ from transformers.utils import logging as transformers_logging
 from atrium.base.errors import AtriumError, CheckpointError, ConfigError
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-# Errors of transformers for a folder that is damaged or not a language model: there is no type for that, and
-# a malformed field raises wherever it is first used.
+# Errors that transformers raises for a folder that is damaged or not a language model. It has no error type
+# of its own for this case, and a malformed field raises wherever it is first used.
 LOADING_ERRORS = (
     OSError,
     ValueError,
@@ -35,17 +35,22 @@ LOADING_ERRORS = (
 
 
 def locate(source: str, revision: str | None) -> str:
-    """Return the checked folder, or the Hub id, that a source names; raises an error if it is neither."""
+    """Return the local folder or the Hub id that `source` names.
+
+    Raises `ConfigError` if it is neither, or for a `revision` of a local folder, and `CheckpointError` for a
+    folder without a config.json or safetensors, or with special files such as pipes.
+    """
     folder = Path(os.path.expanduser(source))  # noqa: PTH111 - leaves an unknown ~user as it is
     if folder.is_dir():
         if revision is not None:
             raise ConfigError(
-                f"model.revision is '{revision}', but '{source}' is a local folder, which has none; remove it"
+                f"model.revision={revision} cannot be used with '{source}', which is a local folder; "
+                "remove model.revision"
             )
         if not (folder / "config.json").is_file():
             raise CheckpointError(
-                f"'{source}' has no config.json, so it is not a transformers folder; name the folder with "
-                "config.json and model.safetensors"
+                f"'{source}' has no config.json, so it is not a transformers folder; choose a folder "
+                "with config.json and model.safetensors"
             )
         odd = [
             path.name for path in folder.iterdir() if path.exists() and not (path.is_file() or path.is_dir())
@@ -54,23 +59,23 @@ def locate(source: str, revision: str | None) -> str:
             raise CheckpointError(f"'{source}' contains {odd[0]}, which is not a regular file; remove it")
         if not any(folder.glob("*.safetensors")):
             raise CheckpointError(
-                f"'{source}' has no *.safetensors file; Atrium loads no pickled weights, convert them with "
-                "save_pretrained"
+                f"'{source}' has no *.safetensors file, and Atrium does not load pickled weights; "
+                "convert them with save_pretrained"
             )
         return str(folder)
     if folder.is_file():
-        raise ConfigError(f"'{source}' is a file; name the transformers folder that contains it")
+        raise ConfigError(f"'{source}' is a file; choose the transformers folder that contains it")
     if source.startswith(("/", ".", "~")) or not _HUB_ID.fullmatch(source):
         siblings = [path.name for path in folder.parent.glob("*/")]
         near = difflib.get_close_matches(folder.name, siblings, n=1)
         hint = f"; did you mean '{folder.with_name(near[0])}'?" if near else ""
-        raise ConfigError(f"there is no folder '{source}', and it is not a Hub id (owner/name){hint}")
+        raise ConfigError(f"'{source}' is neither a folder nor a Hub id (owner/name){hint}")
     return source
 
 
 @contextmanager
 def readable(location: str) -> Iterator[None]:
-    """Turn any library error while reading a source into one line."""
+    """Convert a library error while reading a source into a one-line `ConfigError` or `CheckpointError`."""
     try:
         yield
     except LOADING_ERRORS as error:
@@ -79,14 +84,15 @@ def readable(location: str) -> Iterator[None]:
 
 @contextmanager
 def buildable(architecture: Mapping[str, Any]) -> Iterator[None]:
-    """Turn any library error while building from an architecture's settings into one line."""
+    """Convert a library error while building an architecture into a one-line `ConfigError`."""
     if "model_type" not in architecture:
-        raise ConfigError("architecture.model_type is missing; name one, such as qwen3")
+        raise ConfigError("architecture.model_type is missing; set it, for example to qwen3")
     try:
         yield
     except LOADING_ERRORS as error:
         raise ConfigError(
-            f"cannot build the architecture '{architecture['model_type']}': {one_line(error)}"
+            f"the architecture '{architecture['model_type']}' cannot be built: {one_line(error)}; "
+            "correct model.architecture"
         ) from error
 
 
@@ -116,7 +122,7 @@ def one_line(error: BaseException) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the libraries' warnings and transformers' own progress bars (not downloads) off the terminal."""
+    """Suppress the libraries' warnings and transformers' own progress bars, but not those of downloads."""
 
     def hidden(factory: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:  # noqa: ANN401 - transformers' hook
         return factory(*args, **{**options, "disable": True})
@@ -134,7 +140,7 @@ def quiet() -> Iterator[None]:
         transformers_logging.set_tqdm_hook(previous)
 
 
-# The more specific type first: a gated repository's error is also a missing one's.
+# GatedRepoError is a subclass of RepositoryNotFoundError and must come first.
 _HUB_REASONS: Mapping[type[BaseException], str] = {
     hub.GatedRepoError: "it is gated; request access on its Hub page, then run `hf auth login`",
     hub.RevisionNotFoundError: "it has no such revision; check model.revision",

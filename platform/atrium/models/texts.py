@@ -10,7 +10,7 @@ from atrium.base.records import REASONING_MARKERS
 
 
 class TextDecoder:
-    """Converts token ids to the text that is graded.
+    """A function that converts token ids to the text that is graded.
 
     Special tokens, such as those for the end of a sequence and padding, are removed. Some tokenizers declare
     reasoning markers as special tokens too; these are kept, since the grader reads them.

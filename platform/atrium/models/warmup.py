@@ -1,8 +1,8 @@
-"""The warm-up: supervised training that gives the built-in policy something to improve on.
+"""The warm-up: supervised training of the built-in policy before reinforcement learning.
 
-A first phase builds competence from clean demonstrations; a second imitates a demonstrator that makes
-mistakes. The result is cached under a hash of everything it depends on. It runs on one CPU thread in float32,
-whatever the run uses, so that the checkpoint does not depend on the number of threads.
+The first phase builds competence from clean demonstrations; the second phase imitates a demonstrator that
+makes mistakes. The result is cached under a hash of everything it depends on. The warm-up always uses one CPU
+thread and float32, so that the checkpoint does not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 import random
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +33,15 @@ from atrium.models.demonstrations import (
     imperfect_demonstrator,
     longest_demonstration,
 )
-from atrium.models.policy import Policy, load_policy, staged, write_policy
+from atrium.models.policy import Policy, load_policy, write_policy
 from atrium.models.settings import TOKENS, TinySettings, WarmupSettings
 from atrium.models.tiny import CHAT_TEMPLATE, build_tiny_policy
 
 RECIPE_VERSION = 1
-"""Increase it when a change of code changes the checkpoint for equal settings."""
+"""Version of the warm-up's code; increase it when a code change changes the checkpoint for equal settings."""
 
 ProgressCallback = Callable[[int, int, float], None]
-"""Called with the number of finished steps, the total, and the last step's loss in nats per token."""
+"""Called with the number of finished steps, the number of all steps, and the last loss in nats per token."""
 
 _BETAS = (0.9, 0.98)
 _WEIGHT_DECAY = 0.01
@@ -65,13 +65,13 @@ def warmed_up_policy(
     """Return the policy after its warm-up, from the cache `<cache_dir>/warmup/<hash>/` or newly trained.
 
     A cached checkpoint is used only if every file still has its recorded hash, and is trained again
-    otherwise. If several processes need it, one trains and the others wait. Raises `CheckpointError` when
-    they wait longer than `lock_timeout_s` or the cache cannot be written, `ConfigError` when a demonstration
-    does not fit the context, `TrainingDivergedError` when the loss is not finite.
+    otherwise. If several processes need it, one trains and the others wait. Raises `CheckpointError` if the
+    wait exceeds `lock_timeout_s` or the cache cannot be written, `ConfigError` if a demonstration does not
+    fit the context, and `TrainingDivergedError` if the loss is not finite.
     """
     folder = cache_dir / "warmup" / warmup_hash(tiny, warmup, arithmetic, seed)
     if not _is_intact(folder):
-        with _exclusive(folder, lock_timeout_s):
+        with _locked(folder, lock_timeout_s):
             if not _is_intact(folder):
                 policy = train_policy(tiny, warmup, arithmetic, seed=seed, on_progress=on_progress)
                 _store(policy, folder, {"seed": seed, "warmup": warmup.model_dump()})
@@ -90,9 +90,9 @@ def train_policy(
     longest = longest_demonstration(arithmetic.max_operands)
     if longest > tiny.context_length:
         raise ConfigError(
-            f"model.context_length is {tiny.context_length}, but a worked solution with "
-            f"{arithmetic.max_operands} operands takes up to {longest} tokens; raise it to that or "
-            "lower dataset.max_operands"
+            f"model.context_length must be at least {longest}, the length of a worked solution with "
+            f"{arithmetic.max_operands} operands, got {tiny.context_length}; raise it, or lower "
+            "dataset.max_operands"
         )
     policy = build_tiny_policy(tiny, derive_seed(seed, "initial_weights"))
     imperfect = imperfect_demonstrator(
@@ -117,7 +117,7 @@ def train_policy(
 
 
 def warmup_hash(tiny: TinySettings, warmup: WarmupSettings, arithmetic: ArithmeticSettings, seed: int) -> str:
-    """Return 20 hex digits over everything that the checkpoint depends on, including library versions."""
+    """Return a hash (20 hex digits) of all that determines the checkpoint, including library versions."""
     drawn = set(ArithmeticSettings.model_fields) - {"num_train"}  # the warm-up draws its own questions
     content = {
         "recipe_version": RECIPE_VERSION,
@@ -168,7 +168,7 @@ def _fit(
 
 
 def _loss(policy: Policy, batch: PackedBatch) -> torch.Tensor:
-    """Return the mean cross-entropy of the completion tokens; other positions never reach the head."""
+    """Return the mean cross-entropy of the completion tokens; logits are computed for these tokens only."""
     hidden_BTH = policy.model.model(
         input_ids=batch.input_id_BT,
         attention_mask=batch.attention_bias_B1TT,
@@ -180,10 +180,10 @@ def _loss(policy: Policy, batch: PackedBatch) -> torch.Tensor:
 
 
 def _rate_frac(step: int, phases: tuple[int, ...]) -> float:
-    """Return the learning rate over its peak: a linear ramp, then linear decay to a tenth in each phase.
+    """Return the learning rate relative to its peak: a linear ramp, then linear decay in each phase.
 
-    A phase continues from the rate at which the previous one ended. The second phase thus has a low rate, so
-    that it changes which completions are likely and preserves competence.
+    Each phase ends at a tenth of its initial learning rate, at which the next phase starts. The low learning
+    rate of the second phase changes which completions are likely but preserves competence.
     """
     ramp = min(1.0, (step + 1) / _NUM_RAMP_STEPS)
     start = 1.0
@@ -192,7 +192,7 @@ def _rate_frac(step: int, phases: tuple[int, ...]) -> float:
             return ramp * start * (1.0 - (1.0 - _FINAL_RATE_FRAC) * step / num_steps)
         step -= num_steps
         start *= _FINAL_RATE_FRAC
-    raise ValueError("the step is beyond the last phase")
+    raise ValueError("step must be within the phases of the warm-up")
 
 
 @contextmanager
@@ -205,42 +205,39 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(num_threads)
 
 
-@contextmanager
-def _exclusive(folder: Path, timeout_s: float) -> Iterator[None]:
-    """Hold the lock file of a cache folder; the system releases it when its holder dies."""
+def _locked(folder: Path, timeout_s: float) -> AbstractContextManager[object]:
+    """Acquire the lock of a cache folder; return a context manager that releases it.
+
+    The operating system releases the lock if this process dies. Raises `CheckpointError` if the lock is not
+    free within `timeout_s`, or cannot be created.
+    """
     lock = filelock.FileLock(folder.with_suffix(".lock"), timeout=timeout_s)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
+        return lock.acquire()
     except filelock.Timeout as error:
         raise CheckpointError(
-            f"another process has held the warm-up's lock '{lock.lock_file}' for over {timeout_s:g} s; "
-            "wait for it or end it"
+            f"another process has held the warm-up's lock '{lock.lock_file}' for more than {timeout_s:g} "
+            "s; wait for that process, or end it"
         ) from error
     except OSError as error:
         raise _unwritable(folder, error) from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _store(policy: Policy, folder: Path, settings: dict[str, Any]) -> None:
-    """Write the checkpoint and its manifest to a temporary folder, then move them into place."""
-    for leftover in folder.parent.glob(f".{folder.name}.*"):
-        shutil.rmtree(leftover, ignore_errors=True)  # left by a writer that was killed
+    """Write the checkpoint, and last its manifest, without which the folder does not count as intact."""
+    shutil.rmtree(folder, ignore_errors=True)  # damaged, or left by a writer that was killed
     try:
-        with staged(folder) as staging:
-            write_policy(policy, staging)
-            manifest = {"settings": settings, "files": _file_hashes(staging)}
-            (staging / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
-            shutil.rmtree(folder, ignore_errors=True)  # the existing folder was found to be damaged
+        folder.mkdir()
+        write_policy(policy, folder)
+        manifest = {"settings": settings, "files": _file_hashes(folder)}
+        (folder / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
     except (OSError, SafetensorError) as error:
         raise _unwritable(folder, error) from error
 
 
 def _is_intact(folder: Path) -> bool:
-    """Return whether the folder holds exactly the files of its manifest, with their hashes."""
+    """Return whether the folder contains exactly the files in its manifest, with unchanged content."""
     try:
         manifest = json.loads(read_plain(folder / _MANIFEST))
         return bool(manifest["files"] == _file_hashes(folder))

@@ -1,1 +1,1 @@
-"""Methods in other trainers: an objective on plain tensors, and adapters to common trainers."""
+"""Atrium's methods in other trainers: an objective on plain tensors, and adapters to common trainers."""

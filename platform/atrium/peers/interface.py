@@ -1,7 +1,7 @@
 """The objective of a method as a function of plain tensors, for programs with their own training loop.
 
-Axes: B rows (completions), T completion tokens. `docs/trainers.md` has examples. It loads torch, numpy,
-pydantic and PyYAML, and scipy if a divergence's window needs it.
+Axes: B rows (completions), T completion tokens. `docs/trainers.md` has examples. The module imports torch,
+numpy, pydantic and PyYAML, and scipy if a divergence's window needs it.
 """
 
 from __future__ import annotations
@@ -26,36 +26,38 @@ from atrium.peers.trainers import OWN_LOOP, UNKNOWN_USE
 class Tensors(TypedDict, total=False):
     """Optional inputs of a method besides the policy's log-probabilities; `[B, T]` like the mask, or `[B]`.
 
-    Masked positions may have any value, including NaN.
+    Values at masked positions are ignored and may be NaN.
     """
 
     advantage_BT: Tensor
-    """Advantages, `[B, T]` or one per row `[B]`; alternatively, rewards and groups of the whole update."""
+    """Advantages, `[B, T]` or one per row `[B]`. If omitted, `reward_B` and `group_B` of the whole update are
+    required."""
     reward_B: Tensor
     """One reward per row."""
     group_B: Tensor
     """Whole numbers, equal for completions of the same prompt."""
     old_logprob_BT: Tensor
-    """Log-probabilities of the policy at the start of the step, by the trainer's numerics, for both anchors
-    `behavior` and `proximal`. If omitted, that policy is the current one, and every ratio to it is 1."""
+    """Log-probabilities under the policy at the start of the step, computed by the trainer, for both anchors
+    (`behavior` and `proximal`). If omitted, the current policy is used, and every ratio to it is 1."""
     rollout_logprob_BT: Tensor
-    """Log-probabilities of the engine that sampled."""
+    """Log-probabilities reported by the engine that sampled."""
     reference_logprob_BT: Tensor
-    """Log-probabilities of a regularizer's reference policy."""
+    """Log-probabilities under a regularizer's reference policy."""
     entropy_BT: Tensor
     """The policy's entropy in nats, with its gradient if `needs.entropy` requires it."""
     key_B: Tensor
-    """Whole numbers for random choices: one per row, different at every update."""
+    """Whole numbers that determine random choices: one per row, different at every update."""
 
 
 _BY_ROW = ("reward_B", "group_B", "key_B")
 
 
 def load_method(source: str, *settings: str, max_new_tokens: int | None = None) -> LoadedMethod:
-    """Return the method called `source`, or that of the YAML file at this path, with `settings` applied.
+    """Load a method, with `settings` applied.
 
-    `max_new_tokens` is the maximum length of a completion, by which Dr. GRPO and similar methods divide.
-    Raises `ConfigError` with one line for any error in the settings.
+    `source` is the name of a method, or the path of a YAML file with a method. `max_new_tokens` is the
+    maximum length of a completion, by which Dr. GRPO and similar methods divide. Raises `ConfigError` with
+    one line for any error in the settings.
 
     Examples
     --------
@@ -66,7 +68,7 @@ def load_method(source: str, *settings: str, max_new_tokens: int | None = None) 
     method = read_method(source, settings, max_new_tokens=max_new_tokens)
     method.check(UNKNOWN_USE)
     OWN_LOOP.check(method)
-    method.divergence.window()  # found now, or asked for now
+    method.divergence.window()  # computed here, so that errors are raised here
     return LoadedMethod(method)
 
 
@@ -78,17 +80,17 @@ class LoadedMethod:
 
     @property
     def name(self) -> str:
-        """The name of the method."""
+        """The name of the method, such as `grpo`."""
         return self.method.algorithm.name
 
     @property
     def needs(self) -> Needs:
-        """The passes and tensors that it needs."""
+        """The passes and tensors that the method needs."""
         return self.method.needs
 
     @property
     def words(self) -> Mapping[str, str]:
-        """A short description of each axis."""
+        """Short descriptions of the method's choices, by axis; empty for neutral choices."""
         return self.method.words()
 
     def advantages(
@@ -103,10 +105,11 @@ class LoadedMethod:
     ) -> Tensor:
         """Return advantages [B, T] of a whole batch of rollouts, from `reward_B` and `group_B`.
 
-        `rewards` are several rewards [B] by name instead of `reward_B`, NaN where one has no value; `weights`
-        are 1 by default. Rows without any value, and those where `rewarded_B` is False, have advantage 0 and
-        are excluded from all statistics. `sum_over_ranks` adds a tensor over processes that share the batch;
-        a group must be on one of them. Every process must make the call, even without a rewarded row.
+        `rewards`, given instead of `reward_B`, maps names to rewards [B]; NaN means that a row has no value.
+        `weights` are the rewards' weights, 1 by default. Rows without any value, and rows where `rewarded_B`
+        is False, have advantage 0 and are excluded from all statistics. `sum_over_ranks` adds a tensor over
+        the processes that share the batch. A group must not be split over processes, and every process must
+        call this method, even without a rewarded row.
         """
         zero_BT = torch.zeros(mask_BT.shape, device=mask_BT.device)
         reward_BK, weight_K = _of_weight(rewards, weights or {}, mask_BT)
@@ -132,16 +135,17 @@ class LoadedMethod:
         sum_over_ranks: Sum = local_sum,
         **tensors: Unpack[Tensors],
     ) -> MinibatchConstants:
-        """Return the values shared by an update's micro-batches, from the log-probabilities of all its rows.
+        """Return the values that all micro-batches of an update share, computed from all its rows.
 
         Required if `needs.prepare_pass` or `needs.whole_groups` is set, and if Atrium should count the
-        denominators of an update that is divided into micro-batches. `totals` may be given by the caller.
+        denominators of an update that is divided into micro-batches. `totals` are the caller's own
+        denominators; if they are None, Atrium counts them.
         """
         self._check_given(tensors)
         if totals is not None and self.method.algorithm.reduction.counts == "kept":
             raise ValueError(
-                f"{self.name} counts the tokens that its correction keeps "
-                "(algorithm.reduction.counts=kept), which the given totals do not contain; remove totals"
+                f"totals cannot be given for {self.name}, since they lack the number of tokens that its "
+                "correction keeps (algorithm.reduction.counts=kept); remove totals"
             )
         batch = self._batch(logprob_BT, mask_BT, tensors)
         objective = Objective(self.method)
@@ -165,27 +169,30 @@ class LoadedMethod:
     ) -> LossOutput:
         """Return the rows' share of an update's loss, to be minimized; shares add up to the total loss.
 
-        Denominators come from one of three places: `prepared` (for these rows: `prepared.select(rows)`), the
-        caller's own `totals` of the update, or, with neither, these rows, which then are the whole update.
+        Denominators come from `prepared` (for these rows: `prepared.select(rows)`), or from the caller's own
+        `totals` of the update. Without both, they are counted here, and the rows must be the whole update.
         The gradient reaches `logprob_BT` and, for an entropy bonus, `entropy_BT`. Raises `ValueError` for
         missing tensors and wrong shapes.
         """
         if prepared is not None and totals is not None:
-            raise ValueError("denominators are given twice, by `prepared` and by `totals`; pass only one")
+            raise ValueError(
+                "`prepared` and `totals` must not both be given, since each contains the denominators; "
+                "pass only one of them"
+            )
         self._check_given(tensors)
         batch = self._scored(self._batch(logprob_BT, mask_BT, tensors), tensors, local_sum)
         if prepared is None:
             if totals is not None and (self.needs.prepare_pass or self.needs.whole_groups):
                 raise ValueError(
-                    f"{self.name} needs all rows of an update before the loss of some: call `prepare` with "
-                    "these and your totals, and pass the result as `prepared`"
+                    f"{self.name} requires all rows of an update to compute the loss; call `prepare` "
+                    "with all rows and your totals, and pass the result as `prepared`"
                 )
             prepared = self.prepare(logprob_BT, mask_BT, totals=totals, **tensors)
         policy = PolicyTokens(logprob_BT=logprob_BT, entropy_BT=tensors.get("entropy_BT"))
         return Objective(self.method).loss(batch, policy, prepared)
 
     def _batch(self, logprob_BT: Tensor, mask_BT: Tensor, tensors: Tensors) -> Batch:
-        """Return the rows in the objective's format."""
+        """Return the tensors as a `Batch`, the objective's input; raises `ValueError` for wrong shapes."""
         _check_shapes(logprob_BT, mask_BT, tensors)
         mask_BT = mask_BT.bool()
         device, zero_B = mask_BT.device, mask_BT.new_zeros(len(mask_BT), dtype=torch.int64)
@@ -208,12 +215,12 @@ class LoadedMethod:
         )
 
     def _scored(self, batch: Batch, tensors: Tensors, sum_over_ranks: Sum) -> Batch:
-        """Return the batch with advantages: given ones, or the method's own from rewards and groups."""
+        """Return the batch with advantages; they are computed from rewards and groups if not given."""
         if batch.advantage_BT is not None:
             return batch
         for name in ("reward_B", "group_B"):
             if name not in tensors:
-                raise ValueError(f"{name} is missing: pass advantage_BT, or reward_B and group_B")
+                raise ValueError(f"{name} is missing; pass advantage_BT, or reward_B and group_B")
         return Objective(self.method).with_advantages(batch, sum_over_ranks)
 
     def _check_given(self, tensors: Tensors) -> None:
@@ -228,21 +235,27 @@ class LoadedMethod:
         }
         for name, is_wanted in wanted.items():
             if is_wanted and name not in tensors:
-                raise ValueError(f"{name} is missing, which {self.name} needs")
+                raise ValueError(f"{name} is missing, but {self.name} requires this input; pass {name}")
 
 
 def _of_weight(
     rewards: Mapping[str, Tensor] | None, weights: Mapping[str, float], mask_BT: Tensor
 ) -> tuple[Tensor | None, Tensor]:
-    """Return the rewards of nonzero weight [B, K] by name, and their weights [K]; None without rewards."""
+    """Return the rewards with nonzero weight [B, K], sorted by name, and their weights [K].
+
+    Without such rewards, the first value is None. Raises `ValueError` for wrong names, weights or shapes.
+    """
     rewards = rewards or {}
     for name, weight in weights.items():
         if name not in rewards or not math.isfinite(weight):
-            raise ValueError(f"weights has {name}={weight}; give finite numbers for {', '.join(rewards)}")
+            raise ValueError(
+                f"weights[{name!r}] must be a finite number, got {weight}; give finite numbers for "
+                f"{', '.join(rewards)}"
+            )
     for name, reward_B in rewards.items():
         if reward_B.shape != mask_BT.shape[:1]:
             raise ValueError(
-                f"rewards[{name!r}] has shape {list(reward_B.shape)}; give {len(mask_BT)} numbers"
+                f"rewards[{name!r}] must have shape [{len(mask_BT)}], got {list(reward_B.shape)}"
             )
     names = sorted(name for name in rewards if weights.get(name, 1.0))
     weight_K = torch.tensor([weights.get(name, 1.0) for name in names], dtype=torch.float64)
@@ -259,7 +272,7 @@ def _check_shapes(logprob_BT: Tensor, mask_BT: Tensor, tensors: Tensors) -> None
         if tensor.shape not in shapes:  # type: ignore[attr-defined]
             wanted = " or ".join(str(list(shape)) for shape in shapes)
             raise ValueError(
-                f"{name} has shape {list(tensor.shape)}, but mask_BT requires {wanted}"  # type: ignore[attr-defined]
+                f"{name} must have shape {wanted} to match mask_BT, got {list(tensor.shape)}"  # type: ignore[attr-defined]
             )
 
 

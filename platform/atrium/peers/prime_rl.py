@@ -1,8 +1,8 @@
-"""Methods in prime-rl: a custom loss, whose `import_path` is `atrium.peers.prime_rl.loss`.
+"""Atrium's methods in prime-rl: a custom loss with the `import_path` `atrium.peers.prime_rl.loss`.
 
-prime-rl calls it for one sequence at a time, adds the losses, and divides by the tokens of the batch. Its
-ratios refer to the policy that sampled, by the engine's log-probabilities, and its advantages come from the
-orchestrator.
+prime-rl calls the loss for one sequence at a time, adds the losses, and divides by the number of tokens of
+the batch. Ratios are relative to the log-probabilities of the engine that sampled. Advantages come from
+prime-rl's orchestrator.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from functools import cache
 from typing import Any
 
 from atrium.base.errors import ConfigError
-from atrium.base.metrics import Reduction
 from atrium.method.reductions import Totals
 from atrium.peers.interface import LoadedMethod, Tensors, load_method
 from atrium.peers.trainers import PRIME_RL
@@ -21,16 +20,18 @@ _SUM = Totals(tokens=1, rows=1, groups=1)
 
 
 def loss(inputs: Any, *, method: str, settings: Sequence[str] = ()) -> Any:  # noqa: ANN401 - prime-rl's
-    """Return the `LossOutputs` of one sequence's `LossInputs`, for the method of this name or file.
+    """Return the `LossOutputs` of a method for one sequence's `LossInputs`.
 
-    `method` and `settings` are the `kwargs` of `[trainer.loss]`. Raises `ConfigError` for a method that needs
-    inputs that prime-rl does not provide, and for token weights, which a method determines itself.
+    `method`, a name or the path of a method file, and `settings` are the `kwargs` of `[trainer.loss]`. Raises
+    `ConfigError` for a method that needs inputs that prime-rl does not provide, and for prime-rl's token
+    weights, which the method determines itself.
     """
     from prime_rl.trainer.rl.loss import LossOutputs
 
     if inputs.loss_weights is not None:
         raise ConfigError(
-            f"prime-rl weights tokens by loss_weights, which {method} determines itself; remove them"
+            f"loss_weights cannot be used, since {method} determines the weights of tokens itself; "
+            "remove loss_weights"
         )
     tensors: Tensors = {
         "advantage_BT": inputs.advantages[None],
@@ -42,11 +43,7 @@ def loss(inputs: Any, *, method: str, settings: Sequence[str] = ()) -> Any:  # n
     output = _load(method, tuple(settings)).loss(
         inputs.trainer_logprobs[None], inputs.loss_mask[None], totals=_SUM, **tensors
     )
-    means = {
-        quantity.name: total / count.clamp(min=1)
-        for quantity, (total, count) in output.sums.items()
-        if quantity.reduction is Reduction.MEAN
-    }
+    means = {quantity.name: mean for quantity, mean in output.means().items()}
     return LossOutputs(loss=output.loss, metrics=means)
 
 

@@ -10,7 +10,7 @@ from atrium.method.method import Method
 from atrium.method.needs import Use
 
 UNKNOWN_USE = Use(num_updates_per_batch=2, group_size=2, behavior_logprobs="recompute")
-"""A use in which every part has an effect, since a trainer's use of a method is not known."""
+"""A use in which every part of a method has an effect, for trainers whose use of a method is unknown."""
 WANTS: dict[str, str] = {
     "tokens": "the number of tokens of an update",
     "rows": "the number of completions of an update",
@@ -55,9 +55,9 @@ def wants(method: Method) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Trainer:
-    """A trainer that accepts an external loss: its name, and which of `WANTS` it provides.
+    """A trainer that accepts an external loss. `gives` are the keys of `WANTS` that it provides.
 
-    `is_tested` says whether a test runs Atrium's loss with its code.
+    `is_tested` is True if a test runs Atrium's loss with the trainer's code.
     """
 
     name: str
@@ -69,11 +69,12 @@ class Trainer:
         return tuple(key for key in wants(method) if key not in self.gives)
 
     def check(self, method: Method) -> None:
-        """Raise `ConfigError` for a method that the trainer cannot run, with the missing inputs."""
+        """Raise `ConfigError` if the trainer cannot run the method; the message lists the missing inputs."""
         if lacking := self.lacks(method):
             raise ConfigError(
                 f"{method.algorithm.name} cannot run in {self.name}, which does not provide "
-                f"{' nor '.join(WANTS[key] for key in lacking)}; docs/methods.md lists what runs where"
+                f"{' nor '.join(WANTS[key] for key in lacking)}; docs/methods.md lists the trainers of "
+                "each method"
             )
 
 

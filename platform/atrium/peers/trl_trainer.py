@@ -1,14 +1,15 @@
-"""Methods in TRL: a `GRPOTrainer` with Atrium's advantages and loss, and TRL's everything else.
+"""Atrium's methods in TRL: a `GRPOTrainer` that uses Atrium's advantages and loss.
 
-TRL generates a batch of whole groups, shuffles its rows, and divides them into micro-batches, which separates
-groups. Advantages are computed before that, and rewards, groups and keys accompany the rows. Values that a
-method computes from all rows of an update come from one more pass, without gradient, over its micro-batches.
+TRL generates a batch of whole groups, shuffles its rows, and divides them into micro-batches, which splits
+groups. Advantages are therefore computed before the shuffle, and each row keeps its reward, group and key. If
+a method computes values from all rows of an update, they come from an additional pass over the update's
+micro-batches, without gradients.
 
 Denominators are TRL's own: the tokens of the generation batch (`loss_type="dapo"`, the default) or of each
-micro-batch (`"bnpo"`), and rows with or without tokens.
+micro-batch (`"bnpo"`), and the number of all rows, including rows without tokens.
 
-A completion without any reward (every reward function returned None) is excluded from advantages and loss,
-nor does a group in which such completions leave fewer than two rewards. TRL's denominators count both.
+A completion without any reward (every reward function returned None) is excluded from advantages and loss. So
+are all completions of a group with fewer than two rewards. TRL's denominators still count these completions.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ DECIDED = (
     *("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg", "vllm_importance_sampling_mode"),
     *("vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min"),
 )
-"""Settings of TRL that the method determines, and that must have their defaults."""
+"""Settings of TRL that must keep their defaults, because the method determines their effect."""
 _OF_FORWARD = (
     *("pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes", "num_tiles"),
     *("image_sizes", "token_type_ids", "mm_token_type_ids", "image_position_ids"),
@@ -57,7 +58,7 @@ logger = logging.get_logger(__name__)
 
 
 class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
-    """TRL's `GRPOTrainer` with a method of Atrium.
+    """A `GRPOTrainer` of TRL that trains with a method of Atrium.
 
     Parameters
     ----------
@@ -83,9 +84,12 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         **named: Any,  # noqa: ANN401 - TRL's
     ) -> None:
         if not trl.__version__.startswith(tuple(f"{version}." for version in VERSIONS)):
-            raise ConfigError(f"TRL {trl.__version__} is not supported, expected {' or '.join(VERSIONS)}")
+            raise ConfigError(
+                f"TRL {trl.__version__} is not supported, expected {' or '.join(VERSIONS)}; install a "
+                "supported version"
+            )
         if args is None:
-            raise ConfigError("args is missing: pass TRL's GRPOConfig")
+            raise ConfigError("args is missing; pass TRL's GRPOConfig")
         self.atrium = load_method(atrium, *atrium_settings, max_new_tokens=args.max_completion_length)
         check_fit(self.atrium, args)
         args = copy.copy(args)
@@ -101,7 +105,7 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         return reward_BF
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return TRL's batch with the method's advantages, and the values that accompany the rows."""
+        """Return TRL's batch with the method's advantages, and with the reward, group and key of each row."""
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         mask_BT = _mask(output)
         first = self.accelerator.process_index * len(mask_BT)
@@ -131,7 +135,7 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         return output
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:  # noqa: ANN401 - TRL's
-        """Return the micro-batch's share of Atrium's loss, to be added without scaling."""
+        """Return the micro-batch's share of Atrium's loss; the shares of an update add up to its loss."""
         mask_BT = _counted_mask(inputs)
         logprob_BT, entropy_BT, aux_loss = self._pass(model, inputs)
         tensors = self._tensors(inputs, logprob_BT, entropy_BT)
@@ -159,7 +163,7 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         return self.atrium.needs.prepare_pass or self.atrium.needs.whole_groups
 
     def _prepare(self, model: Any) -> MinibatchConstants:  # noqa: ANN401 - TRL's
-        """Return the values shared by the update's micro-batches, from a pass at the current parameters."""
+        """Return the values that the update's micro-batches share, from a pass without gradients."""
         begin = self._step % self.args.steps_per_generation
         parts = self._buffered_inputs[begin : begin + self.current_gradient_accumulation_steps]
         with torch.no_grad():
@@ -180,7 +184,7 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         )
 
     def _pass(self, model: Any, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor | None]:  # noqa: ANN401
-        """Return the policy's log-probabilities and entropies [B, T], and its router loss, if any."""
+        """Return the policy's log-probabilities and entropies [B, T], and its router loss or None."""
         found: tuple[Tensor, Tensor, Tensor | None] = self._get_per_token_logps_and_entropies(
             model,
             torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1),
@@ -193,10 +197,10 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         return found
 
     def _tensors(self, inputs: Mapping[str, Any], logprob_BT: Tensor, entropy_BT: Tensor) -> Tensors:
-        """Return TRL's tensors by Atrium's names.
+        """Return TRL's tensors under Atrium's names.
 
-        Without vLLM the model that samples is the one that trains: its log-probabilities replace the
-        engine's, as they do for tokens that vLLM could not score.
+        Without vLLM, the trained model itself samples, so its log-probabilities replace those of the engine.
+        The same applies to tokens for which vLLM reports no log-probability.
         """
         old_BT = inputs.get("old_per_token_logps")
         own_BT = logprob_BT.detach() if old_BT is None else old_BT
@@ -217,7 +221,7 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         return tensors
 
     def _totals(self, inputs: Mapping[str, Any]) -> Totals:
-        """Return TRL's denominators of an update, divided by the processes, since gradients are averaged."""
+        """Return TRL's denominators of an update per process, since TRL averages gradients over processes."""
         steps, mask_BT = self.current_gradient_accumulation_steps, _mask(inputs)
         rows = len(mask_BT) * steps
         if self.args.loss_type == "bnpo":
@@ -232,7 +236,7 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         return summed
 
     def _measure(self, output: LossOutput) -> None:
-        """Add Atrium's means to TRL's metrics, under their own names."""
+        """Add the means that Atrium measures to TRL's metrics, under Atrium's names."""
         metrics = self._metrics["train" if self.model.training else "eval"]
         for quantity, (total, count) in output.sums.items():
             if quantity.reduction is Reduction.MEAN:
@@ -241,27 +245,30 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
 
 
 def check_fit(method: LoadedMethod, args: Any) -> None:  # noqa: ANN401 - a GRPOConfig
-    """Raise `ConfigError` for an incompatible method and `GRPOConfig`."""
+    """Raise `ConfigError` if TRL cannot train the method with the `GRPOConfig`; log warnings for the user."""
     TRL.check(method.method)
     defaults = {field.name: field.default for field in fields(args) if field.default is not MISSING}
     for name in DECIDED:
         if name in defaults and getattr(args, name) != defaults[name]:
             raise ConfigError(
-                f"{name}={getattr(args, name)} has no effect in GRPOConfig: {method.name} determines it; "
-                "remove it, and put settings of the method into atrium_settings"
+                f"{name}={getattr(args, name)} has no effect in GRPOConfig, since {method.name} "
+                "determines it; remove it, and put settings of the method into atrium_settings"
             )
     if args.loss_type not in ("dapo", "bnpo"):
         raise ConfigError(
-            f"loss_type={args.loss_type}: {method.name} has its own loss; use dapo (tokens are counted "
-            "over the generation batch) or bnpo (in each micro-batch)"
+            f"loss_type={args.loss_type} cannot be used, since {method.name} has its own loss; use dapo "
+            "to count tokens over the generation batch, or bnpo to count them in each micro-batch"
         )
     if args.beta != 0.0 and _reference_coefficients(method) != [args.beta]:
-        raise ConfigError(f"beta={args.beta}: {method.name} determines its KL; remove beta")
+        raise ConfigError(
+            f"beta={args.beta} cannot be used, since {method.name} determines the KL penalty itself; "
+            "remove beta"
+        )
     _check_batches(method, args)
     if "both" in wants(method.method) and not (args.use_vllm and args.vllm_importance_sampling_correction):
         raise ConfigError(
-            f"{method.name} compares the engine's log-probabilities with the trainer's; choose use_vllm=True "
-            "with vllm_importance_sampling_correction=True"
+            f"{method.name} requires the log-probabilities of both the engine and the trainer; choose "
+            "use_vllm=True with vllm_importance_sampling_correction=True"
         )
     updates = max(1, args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps)
     use = Use(num_updates_per_batch=updates, group_size=args.num_generations, behavior_logprobs="recompute")
@@ -282,28 +289,28 @@ def _check_batches(method: LoadedMethod, args: Any) -> None:  # noqa: ANN401 - a
     rows = args.per_device_train_batch_size * generated
     if rows % args.num_generations != 0:
         raise ConfigError(
-            f"per_device_train_batch_size x steps_per_generation = {rows} splits groups of "
-            f"num_generations={args.num_generations} over processes; choose a multiple"
+            "per_device_train_batch_size x steps_per_generation must be a multiple of "
+            f"num_generations={args.num_generations}, so that each process has whole groups, got {rows}"
         )
     if method.needs.whole_groups and generated != accumulated:
         raise ConfigError(
-            f"{method.name} needs whole groups in an update, and TRL shuffles a generation batch; choose "
-            f"steps_per_generation={accumulated}, that of gradient_accumulation_steps"
+            f"{method.name} requires whole groups in an update, but TRL shuffles a generation batch; "
+            f"choose steps_per_generation={accumulated}, the value of gradient_accumulation_steps"
         )
     if method.needs.prepare_pass and generated % accumulated != 0:
         raise ConfigError(
-            f"{method.name} needs a whole update before its loss; choose steps_per_generation as a "
-            f"multiple of gradient_accumulation_steps={accumulated}"
+            f"{method.name} requires all rows of an update before its loss; choose steps_per_generation "
+            f"as a multiple of gradient_accumulation_steps={accumulated}"
         )
 
 
 def _counted_mask(inputs: Mapping[str, Any]) -> Tensor:
-    """Return `_mask` without the rows that are excluded from the update."""
+    """Return `_mask` with 0 in rows that are excluded from the update."""
     counts_B: Tensor = inputs["atrium_counts"]
     return _mask(inputs) * counts_B[:, None]
 
 
 def _mask(inputs: Mapping[str, Any]) -> Tensor:
-    """Return 1 [B, T] at tokens of completions, except for tokens of tools."""
+    """Return a mask [B, T] that is 1 at tokens of completions, except for tokens written by tools."""
     mask_BT: Tensor = inputs["completion_mask"]
     return mask_BT if "tool_mask" not in inputs else mask_BT * inputs["tool_mask"]

@@ -1,14 +1,16 @@
-"""Methods in verl: importing this module registers a policy loss and advantage estimator for each.
+"""Atrium's methods in verl.
 
-Their names are `atrium/NAME`. verl imports it in every worker if
-`VERL_USE_EXTERNAL_MODULES=atrium.peers.verl_losses` is set. verl's configuration cannot hold Atrium's
-settings: those are in a YAML file named by `ATRIUM_VERL_SETTINGS`, a list per method, such as `atr:
-[divergence.delta=0.02]`. The path of a method file instead of a name adds it.
+Importing this module registers a policy loss and an advantage estimator for each method, both with the name
+`atrium/METHOD`. verl imports the module in every worker if the environment variable
+`VERL_USE_EXTERNAL_MODULES=atrium.peers.verl_losses` is set. Since verl's configuration has no place for
+Atrium's settings, the variable `ATRIUM_VERL_SETTINGS` names a YAML file with a list of settings for each
+method, such as `atr: [divergence.delta=0.02]`. If a key is the path of a method file instead of a name, the
+method in this file is registered.
 
-verl passes three tensors of its batch to a registered loss. The log-probabilities of the engine and of the
-reference policy are also in the batch: `ppo_loss`, which calls the loss, is wrapped to pass them on.
+verl passes only three tensors of its batch to a registered loss. `ppo_loss`, which calls the loss, is wrapped
+to pass on the log-probabilities of the engine and of the reference policy, too.
 
-verl adds an entropy bonus and a KL to the reference by itself, and filters groups by itself.
+verl itself adds an entropy bonus and a KL penalty against the reference policy, and filters groups.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ VERSIONS = ("0.9",)
 """Versions of verl whose losses have been compared with Atrium's."""
 SETTINGS_VARIABLE = "ATRIUM_VERL_SETTINGS"
 _MICRO_BATCH: ContextVar[Any] = ContextVar("micro_batch", default=None)
-"""The tensors of the micro-batch whose loss verl computes, of which a registered loss receives three."""
+"""All tensors of the micro-batch whose loss verl is computing; a registered loss receives only three."""
 _OF_BATCH = {
     "rollout": (
         "rollout_logprob_BT",
@@ -62,18 +64,19 @@ _OF_BATCH = {
         "actor_rollout_ref.actor.use_kl_loss=True kl_loss_coef=0",
     ),
 }
-"""Possible inputs of a method: the tensor, its name in verl's batch, and verl's setting that adds it."""
+"""Additional inputs, by key of `WANTS`: Atrium's name, the name in verl's batch, and verl's setting that adds
+the tensor to the batch."""
 
 
 @dataclass(frozen=True)
 class RegisteredMethod:
-    """A method with verl's interface: a policy loss and an advantage estimator."""
+    """A method of Atrium with verl's interface: a policy loss and an advantage estimator."""
 
     source: str
     settings: tuple[str, ...] = ()
 
     def load(self, max_new_tokens: int) -> LoadedMethod:
-        """Return the method; `ConfigError` if verl does not provide its inputs."""
+        """Load the method; raises `ConfigError` if it needs inputs that verl does not provide."""
         return _load(self.source, self.settings, max_new_tokens)
 
     def loss(
@@ -87,9 +90,10 @@ class RegisteredMethod:
         config: Any,  # noqa: ANN401 - an ActorConfig
         rollout_is_weights: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, float]]:
-        """Return the share of the actor's loss, and metrics; `config.global_batch_info` has the denominators.
+        """Return the micro-batch's share of the actor's loss, and metrics.
 
-        Raises `ConfigError` where `loss_agg_mode` is another reduction than the method's.
+        The denominators come from `config.global_batch_info`. Raises `ConfigError` if `loss_agg_mode` is not
+        the method's reduction.
         """
         batch = config.global_batch_info
         width = int(batch.get("loss_scale_factor") or response_mask.shape[1])
@@ -112,7 +116,10 @@ class RegisteredMethod:
         index: Sequence[object],
         **_: Any,  # noqa: ANN401 - what other estimators of verl take
     ) -> tuple[Tensor, Tensor]:
-        """Return advantages and returns [B, T] of a whole batch, from rewards and the rows' group `index`."""
+        """Return the advantages [B, T] of a whole batch twice, as advantages and as returns.
+
+        Rows with equal `index` form a group.
+        """
         group_B = np.unique(np.asarray(index), return_inverse=True)[1]
         advantage_BT = self.load(response_mask.shape[1]).advantages(
             response_mask,
@@ -130,20 +137,25 @@ def _load(source: str, settings: tuple[str, ...], max_new_tokens: int) -> Loaded
 
 
 def _of_batch(method: LoadedMethod, log_prob: Tensor) -> Tensors:
-    """Return the log-probabilities of engine and reference that the method needs, from verl's micro-batch."""
+    """Return the log-probabilities of engine and reference policy that the method needs.
+
+    They are read from verl's current micro-batch. Raises `ConfigError` if it does not contain them.
+    """
     batch = _MICRO_BATCH.get()
     found: dict[str, Tensor] = {}
     wanted = {"rollout" if want == "both" else want for want in wants(method.method)}
     for want in _OF_BATCH.keys() & wanted:
         ours, theirs, setting = _OF_BATCH[want]
         if batch is None or theirs not in batch:
-            raise ConfigError(f"{method.name} needs {theirs}, missing in verl's batch; set {setting}")
+            raise ConfigError(
+                f"{method.name} requires {theirs}, which verl's batch does not contain; set {setting}"
+            )
         found[ours] = batch.select("response_mask", theirs).to_padded_tensor()[theirs].to(log_prob)
     return found  # type: ignore[return-value]
 
 
 def _keep_micro_batch(ppo_loss: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap verl's loss of a micro-batch to keep all of its tensors for registered losses."""
+    """Wrap verl's `ppo_loss` so that registered losses can read all tensors of the micro-batch."""
 
     @functools.wraps(ppo_loss)
     def kept(config: Any, model_output: Any, data: Any, dp_group: Any = None) -> Any:  # noqa: ANN401 - verl's own
@@ -157,7 +169,7 @@ def _keep_micro_batch(ppo_loss: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wrap_ppo_loss() -> None:
-    """Wrap verl's loss in its module and where it was imported before."""
+    """Replace verl's `ppo_loss` in its own module and in the modules that have imported it."""
     own = losses.ppo_loss
     wrapped = _keep_micro_batch(own)
     for name in ("workers.utils.losses", "workers.engine_workers", "trainer.distillation.losses"):
@@ -167,9 +179,15 @@ def _wrap_ppo_loss() -> None:
 
 
 def register() -> None:
-    """Register every shipped method, and those of the settings file; `ConfigError` for a wrong file."""
+    """Register every shipped method, and the methods that the settings file adds.
+
+    Raises `ConfigError` for an unsupported version of verl or an error in the settings file.
+    """
     if not verl.__version__.startswith(tuple(f"{version}." for version in VERSIONS)):
-        raise ConfigError(f"verl {verl.__version__} is not supported, expected {' or '.join(VERSIONS)}")
+        raise ConfigError(
+            f"verl {verl.__version__} is not supported, expected {' or '.join(VERSIONS)}; install a "
+            "supported version"
+        )
     typed = _typed_settings()
     _wrap_ppo_loss()
     for source, settings in typed.items():
@@ -188,8 +206,8 @@ def _typed_settings() -> dict[str, tuple[str, ...]]:
     content = read_yaml(Path(named), f"{SETTINGS_VARIABLE}={named}")
     if not isinstance(content, Mapping) or not all(isinstance(lines, list) for lines in content.values()):
         raise ConfigError(
-            f"{SETTINGS_VARIABLE}={named}: expected a list of settings per method, such as "
-            "`atr: [divergence.delta=0.02]`"
+            f"{SETTINGS_VARIABLE} must contain a list of settings per method, such as `atr: "
+            f"[divergence.delta=0.02]`, got {named}"
         )
     return {str(source): tuple(map(str, lines)) for source, lines in content.items()}
 
@@ -207,13 +225,14 @@ def _check_reduction(method: LoadedMethod, mode: str, width: int) -> None:
     modes = [name for name, reduction in _REDUCTIONS.items() if reduction(width) == own]
     if mode not in modes:
         raise ConfigError(
-            f"loss_agg_mode={mode}: {method.name} reduces by {own.kind}; choose loss_agg_mode="
-            f"{modes[0] if modes else 'token-mean'}, or another reduction in {SETTINGS_VARIABLE}"
+            f"loss_agg_mode={mode} does not match {method.name}, whose reduction is {own.kind}; choose "
+            f"loss_agg_mode={(modes[0] if modes else 'token-mean')}, or another reduction in "
+            f"{SETTINGS_VARIABLE}"
         )
 
 
 def _totals(mask_BT: Tensor, batch: Mapping[str, Any]) -> Totals:
-    """Return verl's denominators of the update, or the micro-batch's own if there are none."""
+    """Return verl's denominators of the update; if verl gives none, count those of the micro-batch."""
     own = count_totals(mask_BT.sum(dim=1), torch.arange(len(mask_BT), device=mask_BT.device))
     tokens, rows = batch.get("batch_num_tokens"), batch.get("global_batch_size")
     return Totals(
@@ -224,18 +243,12 @@ def _totals(mask_BT: Tensor, batch: Mapping[str, Any]) -> Totals:
 
 
 def _measured(output: LossOutput) -> dict[str, float]:
-    """Return the shares of tokens whose gradient is clipped, and the KL, by verl's names."""
-    means = {
-        quantity: (output.sums[quantity][0] / output.sums[quantity][1].clamp(min=1)).item()
-        for quantity in (
-            *(metrics.CLIP_HIGH_FRAC, metrics.CLIP_LOW_FRAC),
-            *(metrics.CLIP_RUNAWAY_FRAC, metrics.KL_K1),
-        )
-    }
+    """Return the shares of tokens whose gradient is clipped, and the KL, under verl's names."""
+    means = output.means()
     return {
-        "actor/pg_clipfrac": means[metrics.CLIP_HIGH_FRAC] + means[metrics.CLIP_LOW_FRAC],
-        "actor/pg_clipfrac_lower": means[metrics.CLIP_RUNAWAY_FRAC],
-        "actor/ppo_kl": means[metrics.KL_K1],
+        "actor/pg_clipfrac": (means[metrics.CLIP_HIGH_FRAC] + means[metrics.CLIP_LOW_FRAC]).item(),
+        "actor/pg_clipfrac_lower": means[metrics.CLIP_RUNAWAY_FRAC].item(),
+        "actor/ppo_kl": means[metrics.KL_K1].item(),
     }
 
 

@@ -1,1 +1,1 @@
-"""What a run will need, computed before anything is loaded. Never torch."""
+"""Predictions of a run's memory and time from its settings; neither a model nor torch is loaded."""

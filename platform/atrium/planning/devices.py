@@ -1,4 +1,4 @@
-"""What GPUs can compute, read and hold, as their makers state it: for shares of the peak and for plans."""
+"""Data-sheet values of GPUs, used for utilization and planning."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """What a GPU's maker states.
+    """Data-sheet values of a GPU.
 
-    Dense matrix products in 10^12 operations a second, memory in 10^12 bytes a second and 10^9 bytes, and the
-    link to another GPU of the same machine in 10^9 bytes a second and direction.
+    `bfloat16` and `float32` are peak rates of dense matrix products in 10^12 operations per second. Memory
+    bandwidth (`terabytes_s`) is in 10^12 bytes per second, memory size (`gigabytes`) in 10^9 bytes, and the
+    link to another GPU of the same machine in 10^9 bytes per second and direction.
     """
 
     bfloat16: float
@@ -22,22 +23,22 @@ class Gpu:
 
 
 def find_gpu(device_name: str) -> Gpu | None:
-    """The GPU that a device's name, such as `NVIDIA H100 80GB HBM3`, speaks of; None for unknown ones.
+    """Return the GPU named in a device name such as `NVIDIA H100 80GB HBM3`; None if it is unknown.
 
-    Longer names win, so that a `PCIe` card is not mistaken for its faster relative.
+    The longest match wins, so that an `H100 PCIe` is not mistaken for the faster `H100`.
     """
     found = [name for name in GPUS if name.casefold() in device_name.casefold()]
     return GPUS[max(found, key=len)] if found else None
 
 
 def peak_flops(device_name: str, dtype: str) -> float | None:
-    """Dense matrix products per second in `float32` or `bfloat16`; None for unknown devices."""
+    """Return the peak rate of dense matrix products in FLOP/s (`float32` or `bfloat16`); None if unknown."""
     gpu = find_gpu(device_name)
     return None if gpu is None else (gpu.float32 if dtype == "float32" else gpu.bfloat16) * 1e12
 
 
-# NVIDIA's data sheets: without sparsity; float32 outside of tensor cores, as torch computes it; links are
-# NVLink where the card has it, else PCIe.
+# From NVIDIA's data sheets, without sparsity. float32 is the rate without tensor cores, torch's default.
+# The link is NVLink if the card has it, else PCIe.
 GPUS: Mapping[str, Gpu] = {
     "B200": Gpu(2250.0, 75.0, 8.0, 180, 900.0),
     "H200": Gpu(989.0, 67.0, 4.8, 141, 450.0),

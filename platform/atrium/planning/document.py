@@ -1,4 +1,4 @@
-"""The document of a memory plan: what each item takes in each phase, and whether the run fits."""
+"""The document of a memory plan: bytes of each item by phase, and whether the run fits."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from atrium.planning.memory import peak_by_phase
 
 _GB = 1e9
 _PRIORITIES = {Phase.START: 2, Phase.SAVING: 1}
-"""The phases that a narrow terminal leaves out, which seldom decide whether a run fits."""
+"""Phases whose columns a narrow terminal drops, since they seldom determine whether a run fits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FittedPlan:
-    """A plan of a run's memory, the memory that there is, and the changes with which the run fits.
+    """A run's memory plan, the available memory and the changes of settings that make the run fit.
 
-    `device_bytes` is None where it is not known, `changes` where that is so or none is known that suffices.
+    `device_bytes` is None if unknown. `changes` is empty if the run fits as it is, and None if the memory is
+    unknown or no sufficient changes are known.
     """
 
     items: tuple[MemoryItem, ...]
@@ -28,38 +29,41 @@ class FittedPlan:
 
     @property
     def verdict(self) -> str:
-        """Whether the run fits, and with which settings it would; empty where the memory is not known."""
+        """A sentence that says whether the run fits in memory and, if not, which changes would make it fit.
+
+        It is empty if the memory is unknown.
+        """
         if self.device_bytes is None:
             return ""
         where = "main memory" if self.device == "cpu" else "GPU memory"
         there_is = f"{self.device_bytes / _GB:.1f} GB of {where}"
         if self.changes == ():
-            return f"it fits {there_is}"
+            return f"it fits in {there_is}"
         phase, needed = max(peak_by_phase(self.items).items(), key=lambda peak: peak[1])
-        text = f"it does not fit {there_is}: {phase} takes {needed / _GB:.1f} GB"
+        text = f"it does not fit in {there_is}: {phase} takes {needed / _GB:.1f} GB"
         if self.changes is None:
-            return f"{text}; no setting known here makes it fit, a smaller model or more memory does"
+            return f"{text}; no known change of settings makes it fit: use a smaller model or more memory"
         return f"{text}; it fits with {' '.join(self.changes)}"
 
 
 def memory_document(plan: FittedPlan, notes: Sequence[str], times: Sequence[str] = ()) -> Document:
-    """The bytes of each item by phase, whether they fit, and lines about the run's time.
+    """Return the document with the bytes of each item by phase, the verdict and predicted `times`.
 
-    `notes` say what the plan is for.
+    `notes` describe the planned run below the table.
     """
     rows = [
         Row((item.name, *_sizes(dict.fromkeys(item.phases, item.num_bytes)), item.lowered_by))
         for item in plan.items
     ]
-    together = Row(("together", *_sizes(peak_by_phase(plan.items)), ""))
+    total = Row(("total", *_sizes(peak_by_phase(plan.items)), ""))
     table = Table(
         title="",
         columns=(
             Column("memory"),
             *(Column(str(phase), priority=_PRIORITIES.get(phase, 0)) for phase in Phase),
-            Column("what lowers it", is_text=True, priority=3),
+            Column("reduced by", is_text=True, priority=3),
         ),
-        rows=(*rows, together),
+        rows=(*rows, total),
         note="\n".join(notes),
     )
     sentences = tuple(Sentence(line) for line in (plan.verdict, *times) if line)

@@ -1,10 +1,11 @@
-"""What a run needs of a device's memory, by item and phase, computed from shapes before anything is loaded.
+"""Prediction of a run's device memory by item and phase, from shapes, before anything is loaded.
 
 Weights, gradients and AdamW's float32 state are exact. Activations are the tensors that a layer of Qwen3,
-Llama or Qwen2 keeps for its backward pass, counted one by one; other architectures keep about as much, and
-compiled layers less. Beside them stands, at the peak, what the loss or the backward pass of a layer needs,
-whichever is more. What an engine takes, it declares itself (`engines/settings.py`). Libraries, CUDA's context
-and fragmentation are not counted: leave a tenth free, and a third on a CPU, whose heap keeps freed tensors.
+Llama or Qwen2 keeps for its backward pass, counted one by one; other architectures need about as much, and
+compiled layers less. The peak also includes the memory of the loss or of a layer's backward pass, whichever
+is larger. Engines declare their own memory (`engines/settings.py`). Libraries, CUDA's context and
+fragmentation are not included: leave a tenth of the memory free, or a third on a CPU, whose heap keeps freed
+tensors.
 """
 
 from __future__ import annotations
@@ -15,47 +16,53 @@ from dataclasses import dataclass, replace
 from atrium.base.records import MemoryItem, Phase
 from atrium.models.shape import ModelShape
 
-_CHUNK_LOGITS = 1 << 27  # as in `token_logprobs`
+CHUNK_LOGITS = 1 << 27  # as in `token_logprobs`
+_BLOCK_LOGITS = {"cpu": 1 << 19, "cuda": 1 << 25}  # as in `token_logprobs`
 _FLOAT32, _BFLOAT16 = 4, 2
-_STATES_BEHIND = 3  # the layers: the last states, normed and chosen
+_STATES_BEHIND = 3  # states after the last layer: as computed, normalized, and selected for the loss
 OPTIMIZER_STATE, PROXIMAL_STATES = "AdamW's state", "proximal states"
-"""Items that exist from the first update on, and during updates only."""
+"""Names of two items: the first exists from the first update on, the second during updates only."""
 TRAINED = tuple(phase for phase in Phase if phase is not Phase.START)
-"""The phases in which the optimizer has its state, which the first update makes."""
+"""Phases in which the optimizer's state exists; the first update creates it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerDemand:
-    """What the trainer's memory follows from, besides the model's shape.
+    """Properties of a run, besides the model's shape, that determine the trainer's memory.
 
     Attributes
     ----------
     compute_dtype
-        What passes compute in: `float32` or `bfloat16`.
+        Dtype of forward and backward passes: `float32` or `bfloat16`.
     device
-        Where they are computed: `cuda` or `cpu`.
+        Device of these passes: `cuda` or `cpu`.
     micro_batch_tokens, batch_tokens
-        Tokens of one forward pass, and of a whole rollout batch.
+        Tokens per forward pass, and per rollout batch.
     has_reference, keeps_states
-        Whether there is a copy of the policy as a reference; whether a divergence of whole distributions
-        keeps the last states of the policy as the step begins.
+        Whether a reference policy is kept, and whether a divergence over whole distributions keeps the
+        policy's last hidden states from the start of the step.
     optimizer
-        The kind of AdamW.
-    num_ranks
-        Processes that share weights, gradients, optimizer state and rollouts; the plan is that of one.
+        Variant of AdamW: `adamw`, `adamw_8bit` or `adamw_bf16`.
+    num_ranks, num_shards
+        Number of processes that share rollouts, and of shards of weights, gradients and optimizer state (by
+        default one per process); the plan is for one process.
     offload
-        Whether what is shared lies in main memory; on one rank, the optimizer's state.
+        Whether the shared tensors, or the optimizer's state of a single rank, are kept in main memory.
     num_adapter_parameters, num_adapter_tensors, adapter_width
-        Of adapters, where there are any, all parameters are trained, and of the model none; the width is the
-        sum of their ranks.
+        Number of parameters and tensors of adapters, and the sum of their ranks; 0 without adapters. With
+        adapters, the model's own weights are not trained.
     recomputes
-        Whether activations are computed again in the backward pass.
+        Whether activations are recomputed in the backward pass.
     num_kept
-        How many times the parameters of before an update are kept beside it.
+        Number of additional copies of the trained parameters, from before updates.
     trains
-        Whether anything is trained at all; an evaluation holds weights in `held_dtype`.
+        Whether the run trains; an evaluation keeps the weights in `held_dtype`.
+    keeps_gradients
+        Whether each rank keeps the whole gradients until all micro-batches of a minibatch are done.
     hands_over
-        Whether the engine takes the weights from the host, and the trainer has none on the device.
+        Whether the engine's copy of the weights replaces the trainer's on the device.
+    head_kernel
+        Implementation of the LM head's log-probabilities: `torch` or `triton`.
     """
 
     compute_dtype: str
@@ -66,6 +73,7 @@ class TrainerDemand:
     keeps_states: bool = False
     optimizer: str = "adamw"
     num_ranks: int = 1
+    num_shards: int | None = None
     offload: bool = False
     num_adapter_parameters: int = 0
     num_adapter_tensors: int = 0
@@ -74,39 +82,41 @@ class TrainerDemand:
     num_kept: int = 0
     trains: bool = True
     held_dtype: str = "float32"
+    keeps_gradients: bool = False
     hands_over: bool = False
+    head_kernel: str = "torch"
 
     @property
     def rounds(self) -> bool:
-        """Whether the weights that are held are bfloat16."""
+        """Whether the stored weights are bfloat16."""
         return self.optimizer == "adamw_bf16" if self.trains else self.held_dtype == "bfloat16"
 
     @property
     def has_adapters(self) -> bool:
-        """Whether adapters are trained in place of the model's own weights."""
+        """Whether adapters are trained instead of the model's own weights."""
         return self.num_adapter_parameters > 0
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of one number that passes compute."""
+        """Bytes per number in `compute_dtype`: 2 for bfloat16, 4 for float32."""
         return _BFLOAT16 if self.compute_dtype == "bfloat16" else _FLOAT32
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of one weight that is held."""
+        """Bytes per stored weight: 2 for bfloat16, 4 for float32."""
         return _BFLOAT16 if self.rounds else _FLOAT32
 
     def share(self, num_bytes: int) -> int:
-        """What one rank holds on its device of what all of them share."""
-        return 0 if self.offload and self.num_ranks > 1 else num_bytes // self.num_ranks
+        """Return one rank's share of `num_bytes` on its device; 0 if several ranks offload it."""
+        return 0 if self.offload and self.num_ranks > 1 else num_bytes // (self.num_shards or self.num_ranks)
 
 
 def plan_memory(
     model: ModelShape, demand: TrainerDemand, engine: Sequence[MemoryItem] = ()
 ) -> tuple[MemoryItem, ...]:
-    """Everything that takes memory, in the order in which it is made; items of 0 bytes are left out.
+    """Return all items that use memory, in the order of their creation; items of 0 bytes are left out.
 
-    `engine` is what the engine takes. Without training there are the weights and the engine alone.
+    `engine` contains the engine's items. Without training, only the weights and the engine use memory.
     """
     trained = _passing_items(model, demand) if demand.trains else ()
     items = [item for item in (*_lasting_items(model, demand), *engine, *trained) if item.num_bytes]
@@ -118,16 +128,16 @@ def plan_memory(
 
 
 def peak_by_phase(items: Sequence[MemoryItem]) -> Mapping[Phase, int]:
-    """The bytes that each phase needs at once."""
+    """Return, for each phase, the total bytes of the items in memory."""
     return {phase: sum(item.num_bytes for item in items if phase in item.phases) for phase in Phase}
 
 
 def _lasting_items(model: ModelShape, demand: TrainerDemand) -> tuple[MemoryItem, ...]:
-    """What is there from the start or the first update on: the trained state."""
+    """Return the items that persist: weights, reference weights, and the optimizer's state once it exists."""
     is_shared = demand.num_ranks > 1
     weights = demand.weight_bytes * (model.num_parameters + demand.num_adapter_parameters)
     reference = demand.weight_bytes * model.num_parameters if demand.has_reference else 0
-    # Of one rank the state alone is moved; of several all that they share.
+    # A single rank offloads only the optimizer's state, several ranks all shared tensors.
     state = 0 if demand.offload else optimizer_bytes(_trained(model, demand), demand.optimizer)
     smaller = "compute.num_processes, compute.offload" if is_shared else "a smaller model"
     lowered = "optimizer=adamw_8bit, compute.offload" if demand.optimizer == "adamw" else smaller
@@ -151,16 +161,18 @@ def _lasting_items(model: ModelShape, demand: TrainerDemand) -> tuple[MemoryItem
 
 
 def _passing_items(model: ModelShape, demand: TrainerDemand) -> tuple[MemoryItem, ...]:
-    """What an update makes and frees again."""
+    """Return the items that an update allocates and frees."""
     update, smaller = (Phase.UPDATE,), "a smaller model"
     updating = (Phase.UPDATE, Phase.OPTIMIZER)
     states = _states_bytes(model, demand) if demand.keeps_states else 0
     halves = demand.compute_dtype == "bfloat16" and not demand.rounds
     if demand.num_ranks > 1:
-        whole = "weights of units at work", gathered_bytes(model, demand.compute_dtype)
+        whole = "gathered weights (FSDP2)", gathered_bytes(model, demand.compute_dtype)
     else:
         whole = "weights, bfloat16 copy", _BFLOAT16 * model.num_parameters if halves else 0
     trained = demand.share(demand.weight_bytes * _trained(model, demand).num_parameters)
+    kept = _FLOAT32 * _trained(model, demand).num_parameters if demand.keeps_gradients else 0
+    smaller += ", compute.gradient_exchange" if kept else ""
     fewer = "compute.micro_batch_tokens"
     lowered = fewer if demand.recomputes else f"{fewer}, compute.recompute_activations"
     return (
@@ -172,20 +184,20 @@ def _passing_items(model: ModelShape, demand: TrainerDemand) -> tuple[MemoryItem
             "rollout.lag, rollout.placement=inside",
         ),
         MemoryItem(*whole, update, smaller),
-        MemoryItem("gradients", trained, updating, smaller),
+        MemoryItem("gradients", trained + kept, updating, smaller),
         MemoryItem("activations", activation_bytes(model, demand), update, lowered),
         MemoryItem(*_at_work(model, demand), update, fewer),
     )
 
 
 def _at_work(model: ModelShape, demand: TrainerDemand) -> tuple[str, int]:
-    """What the peak needs beside the activations that are kept: logits, or gradients behind them."""
+    """Return name and bytes of the larger temporary item at the peak: logits or activation gradients."""
     logits, gradients = logits_bytes(model, demand), backward_bytes(model, demand)
     return ("logits", logits) if logits >= gradients else ("gradients of activations", gradients)
 
 
 def _trained(model: ModelShape, demand: TrainerDemand) -> ModelShape:
-    """The model with the number of what is trained of it: its adapters where it has any."""
+    """Return a shape with the number of trained parameters and tensors: those of the adapters, if any."""
     if demand.num_adapter_parameters == 0:
         return model
     return replace(
@@ -194,10 +206,11 @@ def _trained(model: ModelShape, demand: TrainerDemand) -> ModelShape:
 
 
 def optimizer_bytes(model: ModelShape, kind: str = "adamw") -> int:
-    """AdamW's state: two means per parameter and a count per tensor, or what the kind keeps instead.
+    """Return the bytes of AdamW's state: two moments per parameter, and a step count per tensor.
 
-    In 8 bits a mean has a float32 scale per block of 256; tables of 256 values and what tensors of fewer
-    than 4,096 weights keep in float32 is left out.
+    `adamw_8bit` stores moments in 8 bits with a float32 scale per block of 256; its tables of 256 values and
+    the float32 state of tensors with fewer than 4,096 weights are left out. `adamw_bf16` stores three
+    bfloat16 values per parameter.
     """
     if kind == "adamw_8bit":
         return int(2 * (1 + _FLOAT32 / 256) * model.num_parameters)
@@ -207,16 +220,16 @@ def optimizer_bytes(model: ModelShape, kind: str = "adamw") -> int:
 
 
 def checkpoint_bytes(model: ModelShape, demand: TrainerDemand, *, with_reference: bool) -> int:
-    """A checkpoint on the disk: whole weights, adapters, the optimizer's state, a reference that moves."""
+    """Return the bytes of a checkpoint: weights, adapters, optimizer state, and the reference if it moves."""
     weights = demand.weight_bytes * (model.num_parameters * (1 + with_reference))
     adapters = demand.weight_bytes * demand.num_adapter_parameters
     return weights + adapters + optimizer_bytes(_trained(model, demand), demand.optimizer)
 
 
 def gathered_bytes(model: ModelShape, compute_dtype: str) -> int:
-    """What FSDP2 holds whole at once in an update: embeddings and head, a block at work and the next one.
+    """Return the bytes that FSDP2 gathers for an update: embeddings, head, current block and next block.
 
-    Each with its gradient, which is added up over ranks in float32.
+    The largest of these units also has a gradient in `compute_dtype` and its float32 copy for the reduction.
     """
     item = _BFLOAT16 if compute_dtype == "bfloat16" else _FLOAT32
     block = model.num_block_parameters
@@ -225,9 +238,9 @@ def gathered_bytes(model: ModelShape, compute_dtype: str) -> int:
 
 
 def activation_bytes(model: ModelShape, demand: TrainerDemand) -> int:
-    """What a forward pass over the micro-batch keeps for its backward pass, logits excepted.
+    """Return the bytes that a forward pass keeps for its backward pass, per micro-batch, without logits.
 
-    Where activations are computed again, it is the states between layers.
+    If activations are recomputed, only the states between layers are kept.
     """
     state = demand.micro_batch_tokens * _FLOAT32 * model.hidden_size
     layer = state if demand.recomputes else _layer_bytes(model, demand)
@@ -235,81 +248,74 @@ def activation_bytes(model: ModelShape, demand: TrainerDemand) -> int:
 
 
 def backward_bytes(model: ModelShape, demand: TrainerDemand) -> int:
-    """What the backward pass of a layer or of the last norm makes, beyond the states behind the layers.
+    """Return the peak bytes of a layer's or the last norm's backward pass, whichever is larger.
 
-    Those are free again when a layer begins. It peaks where the gated product is taken apart: there are its
-    gradient and those of both factors, and that of the states; adapters in bfloat16 add a float32 gradient,
-    and that of the states once per path. The last norm has its states, and five gradients in float32. Where
-    activations are computed again, those of a layer are there with its gradients.
+    The states after the layers are subtracted: `activation_bytes` includes them, and they are freed before a
+    layer's backward pass. This pass peaks at the gated product, when the gradients of the product, its
+    factors and the states are in memory. bfloat16 adapters add a float32 gradient, and a gradient of the
+    states per path. The last norm keeps its states and five float32 gradients. With recomputation, one
+    layer's activations are in memory together with its gradients.
     """
     hidden, feed_forward = model.hidden_size, model.feed_forward_size
     behind = _STATES_BEHIND * _FLOAT32 * hidden
     layer = 2 * demand.item_bytes * feed_forward + _FLOAT32 * hidden
     if demand.has_adapters and demand.compute_dtype == "bfloat16":
         layer = 6 * feed_forward + 10 * hidden
-    if demand.recomputes:  # the state before the layer is among those that are kept
+    if demand.recomputes:  # the state before the layer is already counted
         again = _layer_bytes(model, demand) - demand.micro_batch_tokens * _FLOAT32 * hidden
         return int(again + demand.micro_batch_tokens * (layer - behind))
     return int(demand.micro_batch_tokens * (max(layer, 6 * _FLOAT32 * hidden) - behind))
 
 
 def _layer_bytes(model: ModelShape, demand: TrainerDemand) -> float:
-    """What one layer keeps of a micro-batch."""
-    of = _activation_coefficients(model, demand)
-    query, keys = model.query_size, model.key_size
-    per_token = of.hidden * model.hidden_size + of.feed_forward * model.feed_forward_size
-    per_token += of.query * query + of.keys * keys
-    # What is between A and B, in the dtype that is computed in.
-    per_token += demand.item_bytes * demand.adapter_width / model.num_layers
+    """Return the bytes that one layer keeps for its backward pass, per micro-batch.
+
+    Hidden size: two states and two normalized states in float32, and the inputs of linear maps (five bfloat16
+    copies, or one float32 tensor per norm). Feed-forward size: gate, its activation, up projection, their
+    product. Query size: input and output of attention, and the output at the tokens' positions. Key size:
+    keys and values. With per-head norms (Qwen3): the float32 input and the output of the norm. Normalized
+    states are kept only if the scale of the norm is trained.
+    """
+    item, scales = demand.item_bytes, not demand.has_adapters
+    normed = _FLOAT32 + item * scales if model.model_type == "qwen3" else 0
+    is_on_cpu = demand.device == "cpu"
+    per_token = (
+        ((2 + 2 * scales) * _FLOAT32 + (5 if item == _BFLOAT16 else 2) * item) * model.hidden_size
+        + 4 * item * model.feed_forward_size
+        # On a CPU, short rows are copied and keep attention probabilities, and longer ones are padded.
+        + (3 * item + normed + 2.75 * item * is_on_cpu) * model.query_size
+        + (2 * item + normed + 2.625 * item * is_on_cpu) * model.key_size
+        # Adapter states between A and B, in `compute_dtype`.
+        + item * demand.adapter_width / model.num_layers
+    )
     return demand.micro_batch_tokens * per_token
 
 
 def logits_bytes(model: ModelShape, demand: TrainerDemand) -> int:
-    """What the loss needs at its peak: a chunk of logits, the head's gradient, and what is added to it."""
+    """Return the loss's peak bytes: a chunk of logits, and the larger temporary memory of its two passes.
+
+    The forward pass computes exponentials and products of a block of logits. The backward pass computes the
+    head's gradient, and a gradient that is added to it. Triton's kernels keep a slice of logits in
+    `compute_dtype`, the float32 gradient of the states, and the head's gradient, which is not added up.
+    """
     is_half = demand.compute_dtype == "bfloat16"
     num_logits = demand.micro_batch_tokens * model.vocabulary_size
-    logits = min(num_logits, _CHUNK_LOGITS)
+    logits = min(num_logits, CHUNK_LOGITS)
     head = model.vocabulary_size * model.hidden_size
-    total = _FLOAT32 * logits + (_BFLOAT16 * (logits + head) if is_half else 0)
-    if demand.num_adapter_parameters:
-        return total
-    added = _BFLOAT16 if is_half else _FLOAT32 if num_logits > _CHUNK_LOGITS else 0
-    return total + (_FLOAT32 + added) * head
+    block = min(logits, _BLOCK_LOGITS[demand.device])
+    copies = _BFLOAT16 * head if is_half else 0
+    if demand.head_kernel == "triton":
+        states = _FLOAT32 * demand.micro_batch_tokens * model.hidden_size
+        gradient = 0 if demand.has_adapters else demand.item_bytes * head
+        return demand.item_bytes * logits + copies + states + gradient
+    forward = max(2 * _FLOAT32 * block, _BFLOAT16 * logits if is_half else 0)
+    added = _BFLOAT16 if is_half else _FLOAT32 if num_logits > CHUNK_LOGITS else 0
+    backward = _BFLOAT16 * logits if is_half else 0
+    if not demand.has_adapters:
+        backward += (_FLOAT32 + added) * head
+    return _FLOAT32 * logits + copies + max(forward, backward)
 
 
 def _states_bytes(model: ModelShape, demand: TrainerDemand) -> int:
-    """The last states of a whole batch, and a copy of the LM head."""
+    """Return the bytes of the last hidden states of a batch and of a copy of the LM head, in float32."""
     return _FLOAT32 * model.hidden_size * (demand.batch_tokens + model.vocabulary_size)
-
-
-@dataclass(frozen=True, slots=True)
-class _Coefficients:
-    """Bytes that one layer keeps per token and unit of a width."""
-
-    hidden: float
-    feed_forward: float
-    query: float
-    keys: float
-
-
-def _activation_coefficients(model: ModelShape, demand: TrainerDemand) -> _Coefficients:
-    """The tensors that a layer keeps, counted; those of a norm only where its scale is trained.
-
-    Hidden: two states and two normed ones, in float32, and what maps read: in bfloat16 a copy for each of
-    five, else one for each norm. Feed-forward: gate, its activation, up, their product. Query: what attention
-    reads and gives, and that at the tokens' own places. Keys: keys and values. Heads that are normed: what
-    is normed, in float32, and the result.
-    """
-    item = demand.item_bytes
-    is_half = demand.compute_dtype == "bfloat16"
-    has_head_norms = model.model_type == "qwen3"
-    scales = not demand.has_adapters
-    normed = _FLOAT32 + item * scales if has_head_norms else 0
-    is_on_cpu = demand.device == "cpu"
-    # On a CPU short rows are copied and keep probabilities, longer ones are padded: about so much more.
-    return _Coefficients(
-        hidden=(2 + 2 * scales) * _FLOAT32 + (5 if is_half else 2) * item,
-        feed_forward=4 * item,
-        query=3 * item + normed + 2.75 * item * is_on_cpu,
-        keys=2 * item + normed + 2.625 * item * is_on_cpu,
-    )

@@ -1,7 +1,7 @@
-"""What a run's own times say of its two sides, sampling and training: who waits, and what overlap allows.
+"""Balance of sampling and training in a run: measured times, and bounds for overlap and more devices.
 
-Arithmetic on medians of recorded steps. A side's time is taken to fall in proportion to its devices, which
-engines with few rows and updates with little work do not reach: the figures are bounds. Never torch.
+All figures are computed from medians over recorded steps. Each side's time is assumed to be inversely
+proportional to its devices; engines with few rows and small updates scale worse, so the figures are bounds.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ _NOT_EVERY_STEP = (metrics.EVALUATE_S, metrics.CHECKPOINT_S)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """The times of a step, evaluations and checkpoints left out, and who took them.
+    """Times and devices of the two sides of a step: sampling, and training.
+
+    Evaluations and checkpoints are not included.
 
     Attributes
     ----------
     sampling_s, training_s
-        Seconds of sampling with what grading adds, and of passes and updates.
+        Seconds of sampling, including the wait for grading, and of training passes and updates.
     rest_s
-        Seconds in which neither side can work, such as those of handing weights over.
+        Seconds in which neither side works, such as the transfer of weights.
     step_s
         Seconds of a whole step.
     num_engines, num_trainers
-        Devices that sample, and devices that train; where engines live inside, the same ones.
+        Number of devices that sample, and that train; the same devices for engines in the trainer's process.
     num_steps
-        Steps behind the medians.
+        Number of steps in the medians.
 
     Examples
     --------
-    Two engines that sample for 6 s beside a trainer that takes 2 s: three times as many devices as now would
-    sample in the time of an update.
+    Two engines sample for 6 s and a trainer needs 2 s; three times as many engines would sample in 2 s:
 
     >>> sides = Sides(sampling_s=6.0, training_s=2.0, rest_s=0.5, step_s=6.9, num_engines=2, num_trainers=1,
     ...     num_steps=20)
@@ -56,32 +57,33 @@ class Sides:
 
     @property
     def bound_s(self) -> float:
-        """The least seconds of a step whose sides work at once, each on devices of its own."""
+        """Minimum seconds of a step if both sides overlap completely, each on its own devices."""
         return self.bound_with(self.num_engines)
 
     @property
     def engines_per_trainer(self) -> float:
-        """Devices that sample for each one that trains with which both sides take equally long."""
+        """Number of sampling devices per training device at which both sides take the same time."""
         return self.sampling_s * self.num_engines / (self.training_s * self.num_trainers)
 
     @property
     def balance(self) -> tuple[int, int]:
-        """The same in whole devices of each side, of which one has a single one."""
+        """`engines_per_trainer` as a rounded ratio (engines, trainers), one of which is 1."""
         each = self.engines_per_trainer
         return (round(each), 1) if each >= 1 else (1, round(1 / each))
 
     def bound_with(self, num_engines: float) -> float:
-        """Minimum seconds of a step with this number of engines and the present number of trainers."""
+        """Return the minimum seconds of a step with `num_engines` engines and the present trainers."""
         return max(self.sampling_s * self.num_engines / num_engines, self.training_s) + self.rest_s
 
 
 def sides_of(
     steps: Sequence[Mapping[str, float]], *, num_engines: int, num_trainers: int, overlaps: bool
 ) -> Sides | None:
-    """The sides of a run, from what its steps recorded by name; None where two steps do not tell.
+    """Return the times and devices of sampling and training from a run's recorded metrics by step.
 
-    The first step, which samples every batch that is ahead, does not count. With `overlaps`, sampling took
-    time of a step only as far as the trainer waited for it.
+    The result is None if fewer than two steps are usable. The first step is left out, since it also samples
+    the batches ahead of training. With `overlaps`, only the trainer's wait for a batch counts as sampling
+    time within a step.
     """
 
     def seconds(step: Mapping[str, float], quantities: Sequence[metrics.Quantity]) -> float:

@@ -1,1 +1,4 @@
-"""The run folder, the terminal view, and provenance; never imports torch."""
+"""The records of runs on disk: writing, reading, diagnosis, status and provenance.
+
+This package does not import torch.
+"""

@@ -1,4 +1,4 @@
-"""A new run folder with another run's records up to a step, and that step's checkpoint."""
+"""The branch of a run: a new run directory that starts with another run's records up to a step."""
 
 from __future__ import annotations
 
@@ -6,30 +6,25 @@ import shutil
 from pathlib import Path
 
 from atrium.base.atomic import explained
-from atrium.base.json_lines import Record, split_lines
-from atrium.runs.layout import remove, steps_in
+from atrium.base.json_lines import split_lines
+from atrium.runs.layout import remove, steps_in, until
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import RunState, StatusWriter
 
 
 def copy_until(parent: RunFolder, step: int, folder: RunFolder) -> None:
-    """Fill a new run's folder; the parent is unchanged.
+    """Copy the parent's records up to `step` into the new run directory `folder`.
 
-    The records and rollouts of the steps up to this one are copied, with its checkpoint and the best one if
-    that is no later. Raises `RunFolderError` if something cannot be read or written; the new folder is then
-    removed.
+    The records are metrics, ratios, rollouts, evaluations, the provenance, and the checkpoint of `step`. The
+    best checkpoint is copied too if its step is at most `step`. Raises `RunFolderError` if a file cannot be
+    read or written; the new directory is then deleted.
     """
-
-    def is_shared(record: Record) -> bool:
-        recorded = record.get("step")
-        return isinstance(recorded, int) and recorded <= step
-
     try:
         with explained("copy", parent.path):
-            for file in (parent.metrics_file, parent.ratios_file, parent.evaluations_file):
-                lines, _ = split_lines(file, is_shared)
+            for file in parent.line_files:
+                lines, _ = split_lines(file, until(step))
                 (folder.path / file.name).write_bytes(lines)
-            for recorded in (parent.rollouts_dir, *_folders(parent.evaluations_dir)):
+            for recorded in parent.sample_folders():
                 for path in [path for number, path in steps_in(recorded) if number <= step]:
                     _copy(path, folder.path / path.relative_to(parent.path))
             best = parent.best_checkpoint_step()
@@ -44,10 +39,6 @@ def copy_until(parent: RunFolder, step: int, folder: RunFolder) -> None:
     except BaseException:
         remove(folder.path)
         raise
-
-
-def _folders(path: Path) -> list[Path]:
-    return [one for one in path.iterdir() if one.is_dir()] if path.is_dir() else []
 
 
 def _copy(path: Path, to: Path) -> None:

@@ -1,7 +1,7 @@
 """Outcomes of learning curves: one number per run, computed from a recorded metric of its steps.
 
-Step i is recorded with the policy before update i, from 1 on. The last score as an outcome shows where a run
-ended; these outcomes show how it got there, which distinguishes methods that end alike.
+Step i, counted from 1, is recorded with the policy before update i. The last score shows where a run ended.
+These outcomes show how it got there, which distinguishes methods with equal last scores.
 
 Axes: N recorded steps.
 """
@@ -11,30 +11,33 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from atrium.base.section import Axis, Count, Number, Text
+from atrium.base.records import Floats
+from atrium.base.section import Choice, Count, Number, Text
 
 _CUT = 1e-5
 """Shares are clamped to [_CUT, 1 - _CUT] before their log-odds are computed."""
 
 
-class CurveOutcome(Axis, axis=True):
-    """A summary statistic of a run's curve of one metric, up to step `until`, the horizon."""
+class CurveOutcome(Choice, axis=True):
+    """A statistic of one metric's curve in a run, up to the step `until`."""
 
     metric: Text
     """The recorded quantity, such as `rollout/reward`."""
     until: Annotated[int, Field(ge=2, le=10**9)]
     """Last step that counts, the same for all compared runs."""
 
-    def of_curve(self, step_N: NDArray[np.float64], value_N: NDArray[np.float64]) -> float | None:
-        """Return the outcome of a curve (NaN where a step has no metric); None if it is unknown."""
+    def of_curve(self, step_N: Floats, value_N: Floats) -> float | None:
+        """Return the outcome of a curve, or None if it cannot be computed from the recorded steps.
+
+        `value_N` contains the metric at the steps `step_N`; NaN means that it was not recorded.
+        """
         raise NotImplementedError
 
     @property
     def words(self) -> str:
-        """Return the outcome's name in a table head."""
+        """The outcome's name for a table header."""
         raise NotImplementedError
 
 
@@ -56,10 +59,12 @@ class Area(CurveOutcome):
     @model_validator(mode="after")
     def _check_span(self) -> Area:
         if self.start > self.until:
-            raise ValueError(f"start={self.start} must be less than until={self.until}; give an earlier step")
+            raise ValueError(
+                f"start={self.start} must be less than until={self.until}; choose an earlier step"
+            )
         return self
 
-    def of_curve(self, step_N: NDArray[np.float64], value_N: NDArray[np.float64]) -> float | None:
+    def of_curve(self, step_N: Floats, value_N: Floats) -> float | None:
         """Return the mean; None if the metric is missing at one of the steps."""
         span_N = (step_N >= self.start) & (step_N <= self.until) & np.isfinite(value_N)
         is_whole = int(span_N.sum()) == self.until - self.start + 1
@@ -67,15 +72,15 @@ class Area(CurveOutcome):
 
     @property
     def words(self) -> str:
-        """Return the outcome's name in a table head."""
+        """The outcome's name for a table header."""
         return f"mean {self.metric} over steps {self.start} to {self.until}"
 
 
 class StepsTo(CurveOutcome):
     """The step at which the metric first reaches a value from below, interpolated, and at most `until`.
 
-    A run that does not reach the value counts with the horizon: means are restricted means, and no run is
-    left out. A run that begins above it counts with its first step.
+    A run that does not reach the value counts with `until`, so no run is left out, and means over runs are
+    restricted means. A run that begins above the value counts with its first step.
 
     Examples
     --------
@@ -97,11 +102,11 @@ class StepsTo(CurveOutcome):
     @model_validator(mode="after")
     def _check_share(self) -> StepsTo:
         if self.scale == "log_odds" and not 0.0 < self.value < 1.0:
-            raise ValueError(f"value={self.value:g} has no log-odds; give a share between 0 and 1")
+            raise ValueError(f"value must be between 0 and 1 to have log-odds, got {self.value:g}")
         return self
 
-    def of_curve(self, step_N: NDArray[np.float64], value_N: NDArray[np.float64]) -> float | None:
-        """Return the step; None if the curve ends before the horizon without reaching the value."""
+    def of_curve(self, step_N: Floats, value_N: Floats) -> float | None:
+        """Return the step; None if the curve ends before step `until` without reaching the value."""
         known_N = np.isfinite(value_N) & (step_N <= self.until)
         step_N, value_N = step_N[known_N], value_N[known_N]
         reached = np.flatnonzero(value_N >= self.value)
@@ -116,7 +121,7 @@ class StepsTo(CurveOutcome):
 
     @property
     def words(self) -> str:
-        """Return the outcome's name in a table head."""
+        """The outcome's name for a table header."""
         return f"steps to {self.metric} of {self.value:g}, at most {self.until}"
 
     def _scaled(self, value: float) -> float:
@@ -145,11 +150,11 @@ class Fall(CurveOutcome):
     def _check_width(self) -> Fall:
         if self.width >= self.until:
             raise ValueError(
-                f"width={self.width} leaves no two means until={self.until}; use a smaller width"
+                f"width={self.width} must leave at least two means until={self.until}; use a smaller width"
             )
         return self
 
-    def of_curve(self, step_N: NDArray[np.float64], value_N: NDArray[np.float64]) -> float | None:
+    def of_curve(self, step_N: Floats, value_N: Floats) -> float | None:
         """Return the drop; None if the metric is missing at one of the steps."""
         value_N = value_N[(step_N <= self.until) & np.isfinite(value_N)]
         if len(value_N) != self.until:
@@ -159,5 +164,5 @@ class Fall(CurveOutcome):
 
     @property
     def words(self) -> str:
-        """Return the outcome's name in a table head."""
+        """The outcome's name for a table header."""
         return f"largest fall of {self.metric}, mean of {self.width} steps, until {self.until}"

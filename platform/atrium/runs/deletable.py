@@ -1,8 +1,7 @@
-"""Deletable files in the runs folder, for `atrium clean`, and their deletion.
+"""The search for deletable files in the runs directory, for `atrium clean`, and their deletion.
 
-Nothing here touches a run that is running, a folder that another process has locked, or anything outside the
-runs folder reached through a link: links are removed, not followed. A killed run that can be resumed is kept
-unless killed runs are selected.
+Runs in progress, runs locked by another process, and files outside the runs directory are never deleted:
+links are removed, not followed. A killed run that can be resumed is kept unless killed runs are selected.
 """
 
 from __future__ import annotations
@@ -23,7 +22,10 @@ _CACHE = ".cache"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletable:
-    """A deletable item: its description, its size, and the run whose lock guards it, if any."""
+    """A file or folder that may be deleted.
+
+    `what` describes it to the user. `run` is the run whose lock is held during the deletion, None for caches.
+    """
 
     path: Path
     what: str
@@ -32,7 +34,11 @@ class Deletable:
 
 
 def find_deletable(runs_dir: Path, chosen: set[str]) -> Iterator[Deletable]:
-    """Yield deletable files and folders of the chosen kinds, or of all kinds if none is chosen."""
+    """Yield deletable files and folders of the chosen kinds, or of all kinds if none is chosen.
+
+    The kinds are `caches`, `checkpoints`, `failed-starts` and `killed`. Caches are yielded only while no run
+    is in progress, and resumable killed runs only if `killed` is chosen.
+    """
     runs = [read_overview(folder) for folder in list_runs(runs_dir)]
     is_idle = not any(run.state.is_live for run in runs)
     # Any folder can be named as --runs-dir, and a home folder has a .cache too.
@@ -76,12 +82,12 @@ def _killed(run: RunOverview, *, with_resumable: bool) -> Iterator[Deletable]:
 
 
 def kept_because(item: Deletable, runs_dir: Path, *, delete: bool) -> str | None:
-    """Delete the item if `delete` is set; return why it must be kept, else None."""
+    """Delete the item if `delete` is set and it is in `runs_dir`; return why it is kept, or None."""
     return _elsewhere(item.path, runs_dir) or (_delete(item) if delete else None)
 
 
 def _elsewhere(path: Path, runs_dir: Path) -> str | None:
-    """Return why a path must be kept if its folder is not in `runs_dir` after resolving links, else None."""
+    """Return the reason to keep a path whose resolved folder is outside `runs_dir`, else None."""
     folder = path.parent.resolve()
     if folder.is_relative_to(runs_dir.resolve()):
         return None
@@ -89,7 +95,7 @@ def _elsewhere(path: Path, runs_dir: Path) -> str | None:
 
 
 def _delete(item: Deletable) -> str | None:
-    """Delete under the run's lock; return why the item had to be kept, if so."""
+    """Delete the item under its run's lock; return the reason if the deletion failed, else None."""
     try:
         if item.run is None:
             remove(item.path)

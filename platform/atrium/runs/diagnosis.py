@@ -1,8 +1,7 @@
 """Rules that detect problems in training: pure functions of recorded steps, in order.
 
-This is the only module with such rules. Notes during training, the last lines of a run, `summary.json`,
-`atrium show`, the dashboard, mirrors and the pruning of sweeps all report its findings. `docs/collapse.md`
-lists each rule with its threshold and error rates.
+Notes during training, summaries, `atrium show`, the dashboard, mirrors and the pruning of sweeps report its
+findings. `docs/collapse.md` lists each rule with its threshold and error rates.
 """
 
 from __future__ import annotations
@@ -43,32 +42,31 @@ Step = tuple[int, Metrics]
 NUM_STEPS = 10
 """Number of steps that most rules use; a single step says little."""
 NUM_FIRST_STEPS = 3
-"""Number of steps that count as a run's start, for rules that compare with it: learning is fast there."""
+"""Number of steps that count as a run's start for comparisons; small, since learning is fast there."""
 ALMOST_ALL = 0.98
 MAX_TRUNCATED = 0.30
 MIN_COMPLETION_ENTROPY = 0.05
-"""Nats of a whole completion below which nearly all samples of a prompt are the same text."""
+"""Entropy of a whole completion, in nats, below which nearly all samples of a prompt are the same text."""
 MAX_KL = 0.15
-"""Nats per token from the sampling policy to the policy after a step's updates."""
+"""KL divergence of the policy after a step's updates from the sampling policy, in nats per token."""
 MAX_HEAVIEST_TOKEN = 0.3
 MAX_MISMATCH_KL = 5e-3
-"""Nats per token from the engine to the trainer, at equal weights."""
+"""KL divergence between engine and trainer at equal weights, in nats per token."""
 MAX_LENGTH_GROWTH = 2.0
 MIN_CORRECT_PER_REWARD = 0.2
-"""Share of a rise in reward that must come from correct answers; less means that form earned the rest."""
+"""Minimum rise of the correct share per unit of risen reward; below it, the reward pays for form alone."""
 NOISE = 5.0
-"""Number of standard errors by which a mean must differ from the start's."""
-
+"""Number of standard errors by which a mean must differ from the mean of the run's first steps."""
 
 _DEFAULT = RunFacts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A problem in the steps `first_step` to `last_step`.
+    """A problem that a rule found in the steps `first_step` to `last_step`; `text` describes it to the user.
 
-    `evidence` holds means by name over the last of them, as many as the rule uses; `start` holds those of the
-    run's first steps, if the rule compares with them.
+    `evidence` contains the means of the rule's metrics over its last steps, by name. `start` contains their
+    means over the run's first steps if the rule compares with the start; otherwise it is empty.
     """
 
     rule: str
@@ -81,9 +79,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """A rule: `judge` describes a problem in `evidence` over `num_steps` steps, or returns None.
+    """A rule that detects one kind of problem in the last `num_steps` steps of a run.
 
-    It receives these steps and the first of the run; a rule that `compares` waits for both.
+    `judge` receives the last and the first steps and returns a description of the problem, or None. A rule
+    with `compares` set waits until the two do not overlap. `evidence` lists the quantities of a finding.
     """
 
     name: str
@@ -91,12 +90,11 @@ class _Rule:
     evidence: tuple[Quantity, ...]
     num_steps: int = NUM_STEPS
     compares: bool = False
-    is_collapse: bool = False
-    """Whether the run cannot recover from the problem, so that a sweep may stop it."""
+    is_collapse: bool = False  # the run cannot recover from the problem, so a sweep may stop it
 
 
 class _Span:
-    """Consecutive steps of a run, and its facts. Missing quantities are NaN, to which no rule applies."""
+    """Consecutive steps of a run, and the run's facts. A missing quantity is NaN, which triggers no rule."""
 
     def __init__(self, steps: Sequence[Step], facts: RunFacts) -> None:
         self._steps = steps
@@ -107,7 +105,7 @@ class _Span:
         return [metrics[quantity.name] for _, metrics in self._steps if quantity.name in metrics]
 
     def __getitem__(self, quantity: Quantity) -> float:
-        """The mean over the steps that recorded the quantity."""
+        """Return the mean of a quantity over the steps that recorded it; NaN if none did."""
         values = self.values(quantity)
         return sum(values) / len(values) if values else math.nan
 
@@ -117,7 +115,7 @@ class _Span:
 
 
 class Course:
-    """The steps of a run in progress that rules need: its first and newest, so that memory is bounded."""
+    """The steps of a run in progress that the rules read: only the first and the newest, to bound memory."""
 
     def __init__(self, steps: Sequence[Step] = (), *, num_newest: int = NUM_STEPS) -> None:
         self._first: list[Step] = []
@@ -126,7 +124,7 @@ class Course:
             self.add(*step)
 
     def add(self, step: int, metrics: Metrics) -> None:
-        """Add the next step."""
+        """Add the next step with its metrics; a step that the rules no longer read is dropped."""
         if step <= NUM_FIRST_STEPS:
             self._first.append((step, metrics))
         else:
@@ -134,12 +132,12 @@ class Course:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """Return the steps in order, possibly with a gap after the first."""
+        """The steps in order, possibly with a gap after the first `NUM_FIRST_STEPS`."""
         return (*self._first, *self._newest)
 
 
 class Notes(Listener):
-    """Logs problems as steps arrive, each rule once. `steps` were recorded before."""
+    """A listener that logs the first finding of each rule; in a resumed run, `steps` precede the resume."""
 
     name = "the diagnosis of steps"
 
@@ -152,7 +150,7 @@ class Notes(Listener):
         self._told: set[str] = set()
 
     def step(self, step: int, metrics: Metrics) -> None:
-        """Log new problems after this step."""
+        """Add a step, and log the problems of rules that have not reported one before."""
         self._course.add(step, metrics)
         for found in diagnose(self._course.steps, is_over=False, facts=self._facts):
             if found.rule not in self._told:
@@ -165,8 +163,8 @@ def diagnose(
 ) -> tuple[Finding, ...]:
     """Return the problems at the end of these steps, with the step at which each began.
 
-    Until the run is over, a rule waits for the number of steps that it needs; a rule that compares with the
-    start always does.
+    Until the run is over, a rule waits for the number of steps that it needs. A rule that compares with the
+    start always waits.
     """
     found = (_found(rule, steps, facts, is_over=is_over) for rule in _RULES)
     return tuple(finding for finding in found if finding is not None)
@@ -175,7 +173,7 @@ def diagnose(
 def find_collapse(
     steps: Sequence[Step], num_steps: int = NUM_STEPS, *, facts: RunFacts = _DEFAULT
 ) -> Finding | None:
-    """Return why the last `num_steps` steps count as a collapse; None if they do not."""
+    """Return the first finding that counts as a collapse, or None; rules see at most `num_steps` steps."""
     for rule in _RULES:
         if rule.is_collapse:
             judged = replace(rule, num_steps=min(rule.num_steps, num_steps))
@@ -214,9 +212,9 @@ def _follows(steps: Sequence[Step], place: int) -> bool:
 
 
 def _change(now: _Span, start: _Span, quantity: Quantity) -> float:
-    """Return the change of a mean since the start, divided by its standard error.
+    """Return the change of a quantity's mean from `start` to `now`, in standard errors over the steps.
 
-    The standard error is estimated from the single steps of both spans.
+    Returns 0 if a span has no values, or if both together have fewer than three.
     """
     spans = [now.values(quantity), start.values(quantity)]
     num = [len(values) for values in spans]
@@ -233,7 +231,7 @@ def _change(now: _Span, start: _Span, quantity: Quantity) -> float:
 
 
 def _correct(now: _Span, words: str) -> str:
-    """The share of correct answers in words; empty where it is not recorded."""
+    """Return `words` formatted with the share of correct answers; empty if the share is not recorded."""
     return "" if math.isnan(now[CORRECT_FRAC]) else words.format(share(now[CORRECT_FRAC]))
 
 
@@ -398,3 +396,5 @@ _RULES = (
     _Rule("truncation", _of_truncation, (TRUNCATED_FRAC, NO_ANSWER_FRAC)),
     _Rule("all solved", _of_solved, (NO_SIGNAL_FRAC, CORRECT_FRAC)),
 )
+COLLAPSES = frozenset(rule.name for rule in _RULES if rule.is_collapse)
+"""The names of the rules whose findings count as a collapse."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -22,28 +22,16 @@ from atrium.base.metrics import (
     REWARD,
     STEP_S,
     TRUNCATED_FRAC,
-    Quantity,
-    part_means,
-    part_quantities,
 )
 from atrium.base.nested import flattened, mapping_at, setting
 from atrium.base.plain_files import read_plain
 from atrium.base.recorded import as_integer, read_object
-from atrium.document.document import (
-    Column,
-    Document,
-    Passage,
-    Row,
-    Section,
-    Sentence,
-    Table,
-    Trend,
-    Value,
-)
+from atrium.document.document import Document, Passage, Section, Sentence, plain_table
 from atrium.document.formatting import age, counted, duration, number, share
 from atrium.planning.sides import Sides, sides_of
-from atrium.runs.evaluation_document import evaluation_tables, first_and_last_tables
+from atrium.runs.evaluation_document import evaluation_sections, evaluation_tables, first_and_last_tables
 from atrium.runs.find import name_to_type
+from atrium.runs.health import course_table, machine_table, with_rows
 from atrium.runs.layout import IMPORTED
 from atrium.runs.reader import (
     MetricTable,
@@ -70,13 +58,13 @@ _CURVES = (
     STEP_S,
 )
 _UNLISTED = ("runs_dir", "experiment_name", "resume", "branch", "compute", "kind", "not_read")
-"""Settings of the run's location and machine, and those that an evaluation does not read."""
+"""Sections that the list of settings omits: location, machine, and settings that an evaluation ignores."""
 
 
 def summary_document(folder: RunFolder) -> Document:
-    """Return a run's results from its folder: scores, curves, files, and the next commands.
+    """Return a run's results from its run directory: scores, curves, files, and suggested commands.
 
-    Raises `OSError` if a file of the folder exists and cannot be read.
+    Raises `OSError` if a file exists but cannot be read.
     """
     run, metrics = read_overview(folder), read_metrics(folder)
     # The command itself reports that a run was interrupted.
@@ -91,7 +79,7 @@ def summary_document(folder: RunFolder) -> Document:
                 title="Results",
                 tables=(
                     *first_and_last_tables(folder),
-                    *_curves_tables(metrics, _MAIN_CURVES),
+                    *with_rows(course_table(metrics.columns, _MAIN_CURVES)),
                 ),
                 passages=(Passage("\n".join([*_places(run), "", *_next_commands(run)])),),
             ),
@@ -102,10 +90,10 @@ def summary_document(folder: RunFolder) -> Document:
 
 
 def run_document(folder: RunFolder, defaults: Mapping[str, object] | str, num_samples: int) -> Document:
-    """Return everything that is known about a run, with samples of a few problems.
+    """Return the full page of a run: settings, curves, scores, and samples of `num_samples` problems.
 
-    Settings are those that differ from the `defaults`. If these are unknown, `defaults` is the reason, and
-    the run's overrides are shown instead of its settings.
+    The document lists the settings that differ from `defaults`. If the defaults are unknown, `defaults` is
+    the reason as text, and the document lists the overrides from the command line instead.
     """
     run, metrics = read_overview(folder), read_metrics(folder)
     findings = read_findings(folder, is_over=not run.state.is_live)
@@ -118,19 +106,29 @@ def run_document(folder: RunFolder, defaults: Mapping[str, object] | str, num_sa
         sections=(
             Section(title="", sentences=tuple(Sentence(text, "muted") for text in _origin(run))),
             *([_settings_section(run, defaults)] if run.config else []),
-            Section(title="Curves", tables=tuple(_curves_tables(metrics, _CURVES))),
+            Section(
+                title="Curves",
+                tables=with_rows(course_table(metrics.columns, _CURVES), machine_table(folder)),
+            ),
             *_sides_sections(run),
-            Section(title="", tables=tuple(evaluation_tables(folder))),
+            *(
+                evaluation_sections(folder)
+                if run.config.get("kind") == "evaluation"
+                else [Section(title="", tables=tuple(evaluation_tables(folder)))]
+            ),
             Section(title="Samples", passages=tuple(before_and_after(folder, num_samples))),
         ),
     )
 
 
 def _heading(run: RunOverview, metrics: MetricTable) -> str:
-    """Return how the run ended, its name, and how much it did."""
+    """Return one line with the run's state, name, steps, duration and sampled tokens."""
     status = run.status
     if run.config.get("kind") == IMPORTED:
         return f"{IMPORTED}  {run.folder.name}" + (f"  step {status.step}" if status.step else "")
+    if run.config.get("kind") == "evaluation":
+        solved = f"{status.step} of {counted(status.num_steps, 'problem')}"
+        return f"{run.state}  {run.folder.name}  {solved}  {duration(status.wall_s)}"
     num_tokens = np.nansum(metrics.columns.get(NUM_TOKENS.name, np.zeros(0)))
     return (
         f"{run.state}  {run.folder.name}  step {status.step} of {status.num_steps}  "
@@ -139,7 +137,7 @@ def _heading(run: RunOverview, metrics: MetricTable) -> str:
 
 
 def _origin(run: RunOverview) -> list[str]:
-    """Return when, where and from which code the run started, and the run that it branched from."""
+    """Return lines about the run's start (time, host, commit), and the run from which it was branched."""
     lines, status = [], run.status
     provenance, _ = read_object(run.folder.provenance_file)
     if record := mapping_at(provenance, "import"):
@@ -159,7 +157,10 @@ def _origin(run: RunOverview) -> list[str]:
 
 
 def _settings_section(run: RunOverview, defaults: Mapping[str, object] | str) -> Section:
-    """Return the settings that differ from the defaults, or the typed ones if defaults are unknown."""
+    """Return a section with the settings that differ from `defaults`, or with the command line's overrides.
+
+    If `defaults` is a text, the defaults are unknown for that reason, and the overrides are listed.
+    """
     if isinstance(defaults, str):
         try:
             typed = read_plain(run.folder.overrides_file).decode("utf-8", "replace")
@@ -168,17 +169,18 @@ def _settings_section(run: RunOverview, defaults: Mapping[str, object] | str) ->
         return Section(title="Settings", passages=(Passage(typed.rstrip(), f"typed settings ({defaults})"),))
     is_imported = run.config.get("kind") == IMPORTED
     ours, theirs = flattened(run.config), {} if is_imported else flattened(defaults)
-    rows = tuple(
-        Row((key, _shown(value), _shown(theirs[key]) if key in theirs else "not in the defaults"))
+    rows = [
+        (key, _shown(value), _shown(theirs[key]) if key in theirs else "not in the defaults")
         for key, value in ours.items()
         if key.partition(".")[0] not in _UNLISTED and theirs.get(key) != value
-    )
+    ]
     titles = ("setting", "value") if is_imported else ("setting", "value", "default")
-    table = Table(
-        title="recorded settings" if is_imported else "settings that differ from the defaults",
-        columns=tuple(Column(title, is_text=True) for title in titles),
-        rows=tuple(Row(row.cells[: len(titles)]) for row in rows),
-        note="" if rows else "none",
+    table = plain_table(
+        "recorded settings" if is_imported else "settings that differ from the defaults",
+        titles,
+        [row[: len(titles)] for row in rows],
+        "" if rows else "none",
+        is_text=True,
     )
     return Section(title="Settings", tables=(table,))
 
@@ -187,29 +189,10 @@ def _shown(value: object) -> str:
     return "null" if value is None else str(value)
 
 
-def _curves_tables(metrics: MetricTable, quantities: Iterable[Quantity]) -> list[Table]:
-    """Return the course of each recorded quantity with its first and last value; nothing without steps.
-
-    After the reward come the mean and the share of variance of each of several rewards.
-    """
-    rows = []
-    of_parts = {REWARD: [one for name in part_means(metrics.columns) for one in part_quantities(name)]}
-    for quantity in (one for chosen in quantities for one in (chosen, *of_parts.get(chosen, ()))):
-        if (values := metrics.columns.get(quantity.name)) is not None:
-            is_share = quantity.name.endswith("_frac")
-            name = quantity.name.partition("/")[2].replace("/", " ").removesuffix("_frac").removesuffix("_s")
-            shown = "%" if is_share else quantity.unit
-            first, last = (Value(float(values[place]), "share" if is_share else "") for place in (0, -1))
-            label = name.replace("_", " ") + (f", {shown}" if shown else "")
-            rows.append(Row((label, first, Trend(tuple(values.tolist())), last)))
-    columns = (Column("curve"), Column("first"), Column("course", is_text=True), Column("last"))
-    return [Table(title="", columns=columns, rows=tuple(rows))] if rows else []
-
-
 def _sides_sections(run: RunOverview) -> list[Section]:
-    """Return the times of sampling and training, and the effect of overlapping them.
+    """Return a section with the times of sampling and training, and the effect of overlapping them.
 
-    Nothing for a run without such times, or whose completions come from disk.
+    The list is empty for runs without these times, and for runs on stored completions.
     """
 
     def value(key: str, least: int) -> int:
@@ -237,9 +220,9 @@ def _sides_sections(run: RunOverview) -> list[Section]:
 
 
 def _sides_lines(sides: Sides, missing: list[str]) -> list[str]:
-    """Return a step's actual and minimum time, and the number of devices.
+    """Return lines on a step's actual and minimum time, and on the ratio of devices that balances both sides.
 
-    `missing` are the settings that would let both sides overlap.
+    `missing` lists the settings needed to overlap sampling and training; it is empty if they overlap.
     """
     engines, trainers = counted(sides.num_engines, "engine"), counted(sides.num_trainers, "trainer")
     least, times = _s(sides.bound_s), number(sides.step_s / sides.bound_s)
@@ -247,7 +230,7 @@ def _sides_lines(sides: Sides, missing: list[str]) -> list[str]:
         how = f"each on its own devices ({' '.join(missing)})"
         overlap = f"both at once, {how}: at least {least}, {times} times as fast"
     else:
-        # Medians of parts may add up to more than that of the whole.
+        # The medians of the parts may add up to more than the median of the whole step.
         reached = share(min(1.0, sides.bound_s / sides.step_s))
         overlap = f"both at once: at least {least}, of which {reached} is reached"
     for_engines, for_trainers = sides.balance
@@ -266,7 +249,7 @@ def _s(seconds: float) -> str:
 
 
 def _places(run: RunOverview) -> list[str]:
-    """Return the folder of the run, its figures and its last checkpoint."""
+    """Return lines with the paths of the run directory, its figures and its last checkpoint."""
     curves = run.folder.figures_dir / "curves.png"
     steps = run.folder.checkpoint_steps()
     return [
@@ -277,7 +260,7 @@ def _places(run: RunOverview) -> list[str]:
 
 
 def _next_commands(run: RunOverview) -> list[str]:
-    """Return the commands to type next, each with its effect."""
+    """Return lines of suggested commands, such as to resume or export the run, each with its effect."""
     name = shlex.quote(name_to_type(run.folder))
     commands = []
     steps = run.folder.checkpoint_steps()

@@ -17,6 +17,7 @@ from atrium.document.document import (
     Sentence,
     Table,
     Value,
+    plain_table,
 )
 from atrium.document.formatting import counted, number, share
 from atrium.runs.find import name_to_type
@@ -32,8 +33,8 @@ _NOTES = (
 
 
 def evaluation_document(folder: RunFolder) -> Document:
-    """Return an evaluation's results from its folder."""
-    points = {name: own[-1] for name, own in read_evaluations(folder).items()}
+    """Return the results of a run of `atrium evaluate`: scores by benchmark, their average, and files."""
+    points = _last_points(folder)
     samples = ", ".join(str(folder.evaluation_path(name, point.step)) for name, point in points.items())
     drawn = sorted(folder.figures_dir.glob("pass_at_k-*.png")) if folder.figures_dir.is_dir() else []
     places = [
@@ -46,52 +47,59 @@ def evaluation_document(folder: RunFolder) -> Document:
         key=f"evaluation/{folder.name}",
         title=folder.name,
         sections=(
-            *map(_benchmark_section, points.values()),
-            Section(title="All benchmarks", tables=tuple(_macro_tables(folder))),
+            *evaluation_sections(folder),
             Section(title="Files", passages=(Passage("\n".join(places)),)),
         ),
         notes=tuple(map(Sentence, _NOTES)),
     )
 
 
+def evaluation_sections(folder: RunFolder) -> list[Section]:
+    """Return a section with the scores of each benchmark, and one with their average."""
+    benchmarks = [_benchmark_section(point) for point in _last_points(folder).values()]
+    return [*benchmarks, Section(title="All benchmarks", tables=tuple(_macro_tables(folder)))]
+
+
+def _last_points(folder: RunFolder) -> dict[str, EvaluationPoint]:
+    return {name: points[-1] for name, points in read_evaluations(folder).items()}
+
+
 def first_and_last_tables(folder: RunFolder) -> list[Table]:
-    """Return the first and last evaluation of each benchmark; no table if there are none."""
+    """Return a table with the first and last evaluation of each benchmark; empty without evaluations."""
     rows = []
     for benchmark, points in _test_problems_first(folder).items():
         k, num = _k(points[-1]), _num_problems(points[-1])
         both = (points[0], points[-1] if len(points) > 1 else None)
         rows += [
-            Row((benchmark, f"Mean@{k}", *map(_mean, both))),
-            Row((num, f"Pass@{k}", *map(_passed, both))),
-            Row(("", "", *(f"step {point.step}" if point else "" for point in both))),
+            (benchmark, f"Mean@{k}", *map(_mean, both)),
+            (num, f"Pass@{k}", *map(_passed, both)),
+            ("", "", *(f"step {point.step}" if point else "" for point in both)),
         ]
-    columns = tuple(
-        Column(title, is_text=True) for title in ("held-out problems", "", "before, %", "after, %")
-    )
-    return [Table(title="", columns=columns, rows=tuple(rows), note=_INTERVALS)] if rows else []
+    titles = ("held-out problems", "", "before, %", "after, %")
+    return [plain_table("", titles, rows, _INTERVALS, is_text=True)] if rows else []
 
 
 def evaluation_tables(folder: RunFolder) -> list[Table]:
-    """Return all evaluations of a run, a table for each benchmark."""
+    """Return a table for each benchmark with all of its evaluations during a run, test problems first."""
     return [_course_table(points) for points in _test_problems_first(folder).values()]
 
 
 def _course_table(points: Sequence[EvaluationPoint]) -> Table:
-    """Return the evaluations of one benchmark, and below them its groups of problems before and after."""
+    """Return a table of one benchmark's evaluations; its note lists Mean@k of the groups of problems."""
     first, last = points[0], points[-1]
     titles = ("step", f"Mean@{_k(last)}, %", "sampling noise", f"Pass@{_k(last)}, %")
     rows = [(str(one.step), _mean(one), _interval(one.interval_sampling), _passed(one)) for one in points]
     noise = "sampling noise: the same problems sampled again"
-    return Table(
-        title=f"evaluation: {_described_benchmark(last)}",
-        columns=tuple(map(Column, titles)),
-        rows=tuple(map(Row, rows)),
-        note="\n".join((*_breakdown_lines(first, last), f"{_INTERVALS}; {noise}")),
+    return plain_table(
+        f"evaluation: {_described_benchmark(last)}",
+        titles,
+        rows,
+        "\n".join((*_breakdown_lines(first, last), f"{_INTERVALS}; {noise}")),
     )
 
 
 def contest_note(results: Mapping[str, object]) -> str:
-    """Say whether the model is older than the problems, the simplest check for contamination."""
+    """Return a note on whether the problems are newer than the model; empty for problems without a date."""
     settings = mapping_at(results, "settings")
     published, released = settings.get("published"), settings.get("released")
     if not published:
@@ -129,7 +137,7 @@ def _passed(point: EvaluationPoint | None) -> Cell:
 
 
 def _breakdown_lines(first: EvaluationPoint, last: EvaluationPoint) -> list[str]:
-    """Return Mean@k before and after for each value of a breakdown, such as level."""
+    """Return a line per breakdown (such as `level`) with the first and last Mean@k of each of its values."""
     lines = []
     breakdown = mapping_at(last.results, "breakdown")
     points = (last,) if first.step == last.step else (first, last)
@@ -143,13 +151,13 @@ def _breakdown_lines(first: EvaluationPoint, last: EvaluationPoint) -> list[str]
 
 
 def _mean_of(point: EvaluationPoint, key: str, value: str) -> float:
-    """Return the recorded mean of one group, NaN if there is none. Values may contain dots."""
+    """Return the recorded Mean@k of the problems whose field `key` equals `value`; NaN if it is missing."""
     group = mapping_at(point.results, f"breakdown.{key}").get(value)
     return number_or_nan(group.get("mean_at_k") if isinstance(group, Mapping) else None)
 
 
 def _benchmark_section(point: EvaluationPoint) -> Section:
-    """Return the scores of one benchmark and of its groups of problems."""
+    """Return a section with the scores of one benchmark and of its groups of problems."""
     lines = (_described(point.results), contest_note(point.results), *_about_answers(point.results))
     breakdown = mapping_at(point.results, "breakdown")
     return Section(
@@ -178,7 +186,7 @@ def _described(results: Mapping[str, object]) -> str:
 
 
 def _about_answers(results: Mapping[str, object]) -> list[str]:
-    """Describe the answers' length, their verdicts, and how many did not end."""
+    """Return lines about the answers' length, truncation and verdicts, and unfinished reasoning."""
     length, cut = as_finite(results.get("completion_length")), as_finite(results.get("truncated_frac"))
     verdicts = (
         f"{name.replace('_', ' ')} {share(as_finite(value))}"
@@ -196,7 +204,7 @@ def _about_answers(results: Mapping[str, object]) -> list[str]:
 
 
 def _score_rows(point: EvaluationPoint) -> list[Row]:
-    """Return Mean@k, Maj@k, Pass@k and Pass^k; with one sample all of them are Mean@1."""
+    """Return rows for Mean@k, Maj@k, Pass@k and Pass^k; at k=1 the last three equal Mean@1 and are absent."""
     results = point.results
     rows = [Row((f"Mean@{point.k}", _mean(point), _sampling(point.interval_sampling)))]
     for at, value in mapping_at(results, "maj_at").items():
@@ -226,30 +234,28 @@ def _sampling(interval: object) -> Cell:
 
 
 def _group_table(point: EvaluationPoint, key: str, groups: Mapping[str, object]) -> Table:
-    """Return the scores of each group of problems."""
+    """Return a table with the scores of each group of problems; `key` is the field that defines groups."""
     titles = (key, "problems", f"Mean@{point.k}, %", f"Pass@{point.k}, %", "length", "truncated, %")
-    return Table(
-        title="",
-        columns=tuple(map(Column, titles)),
-        rows=tuple(
-            Row(
-                (
-                    name,
-                    as_integer(scores.get("num_problems")),
-                    _estimate(scores.get("mean_at_k"), scores.get("interval_over_problems")),
-                    Value(as_finite(scores.get("pass_at_k")), "share"),
-                    Value(as_finite(scores.get("completion_length"))),
-                    Value(as_finite(scores.get("truncated_frac")), "share"),
-                )
+    return plain_table(
+        "",
+        titles,
+        [
+            (
+                name,
+                as_integer(scores.get("num_problems")),
+                _estimate(scores.get("mean_at_k"), scores.get("interval_over_problems")),
+                Value(as_finite(scores.get("pass_at_k")), "share"),
+                Value(as_finite(scores.get("completion_length"))),
+                Value(as_finite(scores.get("truncated_frac")), "share"),
             )
             for name, scores in groups.items()
             if isinstance(scores, Mapping)
-        ),
+        ],
     )
 
 
 def _macro_tables(folder: RunFolder) -> list[Table]:
-    """Return the macro average of several benchmarks."""
+    """Return a table with the macro average over benchmarks; an empty list if none is recorded."""
     macro = mapping_at(read_object(folder.summary_file)[0], "macro_average")
     if not macro:
         return []

@@ -1,8 +1,8 @@
-"""Files of an evaluation's finished problems, which survive the process.
+"""Files ("parts") with the finished problems of an evaluation in progress, from which it can be resumed.
 
 Each part is written atomically and never changed, so after any interruption exactly the problems in the parts
-are finished. When a benchmark is finished its samples are in one file like any evaluation's, and the parts
-are deleted.
+are finished. When a benchmark is finished, all its samples are written to one file, and the parts are
+deleted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ Finished = Mapping[str, Sequence[EvaluatedSample]]
 
 
 class EvaluationParts:
-    """The parts of one benchmark's evaluation, in `parts/` next to the future `whole` file."""
+    """The parts of one benchmark's evaluation at `step`, in the folder `parts/` next to `whole`.
+
+    `whole` is the path of the file that contains all samples once the evaluation is finished.
+    """
 
     def __init__(self, whole: Path, *, step: int) -> None:
         self._whole = whole
@@ -30,10 +33,10 @@ class EvaluationParts:
         self._num_written = 0
 
     def read(self, problems: Iterable[Problem], *, num_samples: int) -> Finished:
-        """Return the finished samples of `problems`, from the parts and from the whole file.
+        """Return the finished samples of `problems`, from the parts and from the file `whole` if it exists.
 
-        Raises `RunFolderError` if a file is damaged, or has other problems than these or another number of
-        samples.
+        Raises `RunFolderError` if a file is damaged, contains other problems than `problems`, or does not
+        have `num_samples` samples per problem.
         """
         paths = sorted(self._folder.glob("part-*.parquet")) if self._folder.is_dir() else []
         self._num_written = len(paths)
@@ -50,20 +53,20 @@ class EvaluationParts:
         for problem_id, samples in finished.items():
             if [sample.sample_index for sample in samples] != list(range(num_samples)):
                 raise RunFolderError(
-                    f"{self._whole.parent} has {len(samples)} samples of problem {problem_id!r}, expected "
-                    f"{num_samples}; start a new evaluation rather than resume"
+                    f"{self._whole.parent} has {len(samples)} samples of problem {problem_id!r}, "
+                    f"expected {num_samples}; start a new evaluation instead of resuming"
                 )
         return finished
 
     def append(self, samples: Sequence[EvaluatedSample]) -> None:
-        """Write the samples of whole problems as one part. Raises `RunFolderError` if the disk is full."""
+        """Write the samples of finished problems as one part; raises `RunFolderError` if the disk is full."""
         self._num_written += 1
         path = self._folder / f"part-{self._num_written:06d}.parquet"
         with explained("record an evaluation in", self._folder):
             write_evaluation(path, self._step, samples)
 
     def remove(self) -> None:
-        """Delete the parts, if any, once the whole file exists."""
+        """Delete the parts if the file `whole` exists; otherwise do nothing."""
         if not self._whole.is_file():
             return
         remove(self._folder)
@@ -76,7 +79,7 @@ def _sample_of(row: Row, known: Mapping[str, Problem], path: Path) -> EvaluatedS
     problem = known.get(row["problem_id"])
     if problem is None or (row["question"], row["gold"]) != (problem.question, problem.answer):
         raise RunFolderError(
-            f"{path} has problem {row['problem_id']!r}, which is no longer in the benchmark in this form; "
-            "start a new evaluation rather than resume"
+            f"{path} has problem {row['problem_id']!r}, which changed or is no longer in the benchmark; "
+            "start a new evaluation instead of resuming"
         )
     return sample_of(row, problem)

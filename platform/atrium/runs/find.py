@@ -1,7 +1,7 @@
-"""Finding run folders: all of them, or the one that a person means.
+"""Search for run directories: all runs, or the run with a given name or path.
 
-A name is only compared with the names of existing runs, so no name leads out of the runs folder; a path is
-followed.
+A name is only compared with the names of existing runs, so it cannot refer to a folder outside the runs
+directory. A path can.
 """
 
 from __future__ import annotations
@@ -26,16 +26,20 @@ _MAX_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class LatestQuery:
-    """The runs that `last` can mean; `words` describe them in the message for an empty result."""
+    """A filter for the runs to which the name `last` can refer.
+
+    `is_meant` returns whether a run qualifies. `words` is the error message if none does, with `{}` for the
+    path of the runs directory.
+    """
 
     is_meant: Callable[[RunFolder], bool]
     words: str
     when: Callable[[RunFolder], float] | None = None
-    """Time by which the latest run is chosen; by default the run's start."""
+    """Returns the time by which the latest run is chosen; None means the run's start."""
 
 
 def list_runs(runs_dir: Path | str) -> list[RunFolder]:
-    """Return all runs below `runs_dir`, the oldest first, without hidden folders; none if it is missing.
+    """Return all runs below `runs_dir` except hidden folders, oldest first; empty if there is no such folder.
 
     Raises `RunFolderError` if `runs_dir` cannot be read.
     """
@@ -55,20 +59,19 @@ def list_runs(runs_dir: Path | str) -> list[RunFolder]:
 
 
 def find_run(runs_dir: Path | str, wanted: str, *, last: LatestQuery | None = None) -> RunFolder:
-    """Return the run that `wanted` means: `last`, a path, `<experiment>/<run>`, a run's name, or its end.
+    """Return the run named by `wanted`: `last`, a path, `<experiment>/<run>`, or part of a run's name.
 
-    `last` is the latest run of all, or of those that suit the caller; a run that failed to start is never
-    meant.
+    The name `last` stands for the latest run that the argument `last` accepts, apart from failed starts.
 
-    Raises `RunFolderError` if there is none, naming the nearest, or more than one.
+    Raises `RunFolderError` for several matching runs, or for none; the message then suggests a similar name.
     """
     if (path := _as_path(wanted)) is not None:
         return RunFolder.open(path)
     runs = list_runs(runs_dir)
     if not runs:
         raise RunFolderError(
-            f"there are no runs in {Path(runs_dir).absolute()}; `atrium train` creates one, --runs-dir "
-            "names another folder"
+            f"there are no runs in {Path(runs_dir).absolute()}; create one with `atrium train`, or "
+            "choose another folder with --runs-dir"
         )
     if wanted == "last":
         in_order = runs if last is None or last.when is None else sorted(runs, key=last.when)
@@ -77,19 +80,21 @@ def find_run(runs_dir: Path | str, wanted: str, *, last: LatestQuery | None = No
                 return run
         words = "{} contains no run that has started" if last is None else last.words
         raise RunFolderError(
-            f"last: {words.format(Path(runs_dir).absolute())}; --runs-dir names another folder"
+            f"last: {words.format(Path(runs_dir).absolute())}; choose another folder with --runs-dir"
         )
     matches = _matching(runs, wanted)
     if len(matches) == 1:
         return matches[0]
     if matches:
         names = _listed([run.name for run in matches])
-        raise RunFolderError(f"{wanted!r} matches {len(matches)} runs: {names}; give more of the name")
+        raise RunFolderError(
+            f"{wanted!r} matches {len(matches)} runs: {names}; give a longer part of the name"
+        )
     raise RunFolderError(f"there is no run {_shortened(wanted)!r}; {_nearest(runs, wanted)}")
 
 
 def find_runs(runs_dir: Path | str, wanted: Sequence[str]) -> list[RunFolder]:
-    """Return the runs that names mean, each once; an experiment's name stands for all of its runs."""
+    """Return the runs with the given names, each once; an experiment's name stands for all of its runs."""
     runs = list_runs(runs_dir)
     found: dict[Path, RunFolder] = {}
     for name in wanted:
@@ -99,7 +104,7 @@ def find_runs(runs_dir: Path | str, wanted: Sequence[str]) -> list[RunFolder]:
 
 
 def short_name(runs_dir: Path, folder: RunFolder) -> str:
-    """Return the run's shortest unambiguous name: its four digits, or all of it."""
+    """Return the end of the run's name after its last hyphen if no other run has it, else the full name."""
     name = folder.path.name
     digits = name.rpartition("-")[2]
     num_alike = sum(other.path.name.endswith(digits) for other in list_runs(runs_dir))
@@ -107,7 +112,7 @@ def short_name(runs_dir: Path, folder: RunFolder) -> str:
 
 
 def name_to_type(folder: RunFolder) -> str:
-    """Return the name that a person types for this run: a short one in `./runs`, else its path."""
+    """Return the name to pass to commands for this run: a short name for runs in `./runs`, else the path."""
     runs_dir = folder.path.parent.parent
     if runs_dir.resolve() == Path("runs").resolve():
         return short_name(runs_dir, folder)
@@ -115,7 +120,7 @@ def name_to_type(folder: RunFolder) -> str:
 
 
 def started(folder: RunFolder) -> float:
-    """Return when the run began, in seconds since 1970: from its status, else its name, else 0."""
+    """Return the run's start in seconds since 1970: from its status, else from its name, else 0."""
     if (recorded := known_status(folder.status_file).started) > 0.0:
         return recorded
     if match := _START.match(folder.path.name):
@@ -127,7 +132,7 @@ def started(folder: RunFolder) -> float:
 
 
 def is_failed_start(folder: RunFolder) -> bool:
-    """Return whether the run ended before its first step or evaluation; it does not count for its method."""
+    """Return whether the run ended before its first step or evaluation, and so does not count as a run."""
     return concluded_state(known_status(folder.status_file)) is RunState.FAILED_START
 
 
@@ -135,11 +140,11 @@ def _kind(folder: RunFolder) -> object:
     return read_object(folder.config_file)[0].get("kind")
 
 
-TRAINED = LatestQuery(lambda run: _kind(run) not in ("evaluation", IMPORTED), "{} contains no training")
+TRAINED = LatestQuery(lambda run: _kind(run) not in ("evaluation", IMPORTED), "{} contains no training run")
 
 
 def _last_evaluated(folder: RunFolder) -> float:
-    """Return when samples of an evaluation were last written, in seconds since 1970; 0 for none."""
+    """Return the time of the newest evaluation samples, in seconds since 1970; 0 without samples."""
     times = (path.stat().st_mtime for path in folder.evaluations_dir.glob("*/*.parquet"))
     return max(times, default=0.0)
 
@@ -158,14 +163,14 @@ def _folders(path: Path) -> list[Path]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise RunFolderError(f"cannot read {path}: {error.strerror}") from error
+        raise RunFolderError(f"{path} cannot be read: {error.strerror}; check its permissions") from error
 
 
 def _as_path(wanted: str) -> Path | None:
-    """Return the folder that `wanted` names as a path, if it is one."""
+    """Return `wanted` as a path if it is the path of a run directory, else None."""
     try:
         path = Path(wanted)
-        if len(path.parts) < 3 or ".." in path.parts:  # the runs' folder is two levels above a run
+        if len(path.parts) < 3 or ".." in path.parts:  # the runs directory is two levels above a run
             path = Path(os.path.abspath(path))  # noqa: PTH100 - follows no link, as resolve() would
         return path if wanted and path.is_dir() and RunFolder(path).looks_like_run() else None
     except (OSError, ValueError):
@@ -173,7 +178,10 @@ def _as_path(wanted: str) -> Path | None:
 
 
 def _matching(runs: Sequence[RunFolder], wanted: str) -> list[RunFolder]:
-    """Return the best matches: equal names first, then ends, then any part; none for an empty text."""
+    """Return the runs whose name equals `wanted`, or else ends with it, or else contains it.
+
+    The comparison ignores case. The list is empty if `wanted` is blank.
+    """
     wanted = wanted.strip().rstrip("/").lower()
     if not wanted:
         return []

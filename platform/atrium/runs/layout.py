@@ -1,26 +1,29 @@
-"""The layout of a run folder: locations, names, sizes and deletion of its parts."""
+"""The layout of a run directory: names and paths of its files, and functions for their size and deletion."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from atrium.base.errors import ConfigError
+from atrium.base.json_lines import Record
 from atrium.base.recorded import as_integer, read_object
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,99}")
 SWEEPS_DIR = "sweeps"
+"""Folder in `runs_dir` for the files of sweeps; their runs are in folders of experiments, as usual."""
 CACHE_DIR = ".cache"
-"""Folder of runs_dir in which sweeps keep their own files; their runs are in the usual folders."""
+"""Hidden folder in `runs_dir` for cached files, which can be recreated."""
 IMPORTED = "imported"
-"""The `kind` in the config.json of a run that another program made."""
+"""The value of `kind` in the `config.json` of a run that was imported from another program."""
 TRAINING = "training_rollouts"
-"""The benchmark of imported completions of training batches."""
+"""Benchmark name under which imported completions of training batches are stored."""
 _TAKEN = (SWEEPS_DIR, "reports", "mlflow.db")
-"""Entries of runs_dir that are not experiments and are not searched for runs."""
+"""Entries of `runs_dir` that are not experiments and are not searched for runs."""
 _STEP_NAME = re.compile(r"step-(\d{1,12})(?:\.parquet)?")
 
 
@@ -36,26 +39,29 @@ def step_of(name: str) -> int | None:
 
 
 def check_name(name: str, what: str) -> None:
-    """Raise `ConfigError` unless `name` is a plain folder name without separators."""
+    """Raise `ConfigError` unless `name` is a plain folder name; `what` describes it in the message."""
     if not NAME_PATTERN.fullmatch(name) or name.endswith("."):
         raise ConfigError(
-            f"{what} is {name!r}, but it must be a folder's name: a letter or digit first, then letters, "
-            "digits and any of . _ + = -, at most 100 characters"
+            f"{what} must start with a letter or digit, and contain only letters, digits and any of . _ "
+            f"+ = -, with at most 100 characters, got {name!r}"
         )
 
 
 def check_experiment(name: str) -> None:
-    """Raise `ConfigError` unless a new experiment's folder in runs_dir can have this name."""
+    """Raise `ConfigError` if the name of a new experiment is not a plain folder name or is reserved."""
     check_name(name, "experiment_name")
     if name.lower() in _TAKEN:  # some file systems do not distinguish upper and lower case
         raise ConfigError(
-            f"experiment_name={name}: this name is reserved in runs_dir, and no command would find the "
-            f"runs; use any name except {', '.join(_TAKEN)}"
+            f"experiment_name={name} is reserved in runs_dir, so no command would find the runs; use any "
+            f"name except {', '.join(_TAKEN)}"
         )
 
 
 def steps_in(folder: Path) -> list[tuple[int, Path]]:
-    """Return the entries of a folder that belong to steps, in order; none for a missing folder."""
+    """Return the step and path of each entry of a folder that is named by a step, in the order of steps.
+
+    The list is empty for a missing folder.
+    """
     try:
         found = [(step_of(path.name), path) for path in folder.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
@@ -63,8 +69,18 @@ def steps_in(folder: Path) -> list[tuple[int, Path]]:
     return sorted((step, path) for step, path in found if step is not None)
 
 
+def until(step: int) -> Callable[[Record], bool]:
+    """Return a function that returns whether a record belongs to `step` or an earlier step."""
+
+    def is_until(record: Record) -> bool:
+        recorded = record.get("step")
+        return isinstance(recorded, int) and recorded <= step
+
+    return is_until
+
+
 class _Part:
-    """A file or folder of a run by its path below the run's folder."""
+    """A descriptor for the path of a file or folder in the run directory."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -75,7 +91,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class RunLayout:
-    """The paths of one run. `path` need not exist."""
+    """The paths of all files in one run directory, `path`, which need not exist."""
 
     path: Path
 
@@ -90,13 +106,15 @@ class RunLayout:
     plugins_dir = _Part("plugins")
     """Copies of the plugins' files, `plugins/`: for people to read, never executed."""
     engines_dir = _Part("engines")
-    """Output of servers, `engines/`: a file for each."""
+    """Output of inference servers, `engines/`: one file per server."""
     metrics_file = _Part("metrics.jsonl")
-    """One object per step, `metrics.jsonl`."""
+    """The metrics, `metrics.jsonl`: one object per step."""
     ratios_file = _Part("ratios.jsonl")
-    """The distribution of the ratios of each step, one object per step, `ratios.jsonl`."""
+    """Histograms of the importance ratios, `ratios.jsonl`: one object per step."""
+    system_file = _Part("system.jsonl")
+    """The state of the machine over time, `system.jsonl`; missing if it was not recorded."""
     evaluations_file = _Part("evaluations.jsonl")
-    """One object per evaluation, `evaluations.jsonl`."""
+    """Scores of evaluations, `evaluations.jsonl`: one object per benchmark and step."""
     log_file = _Part("log.txt")
     """The messages of the run, `log.txt`."""
     status_file = _Part("status.json")
@@ -104,44 +122,53 @@ class RunLayout:
     summary_file = _Part("summary.json")
     """The results, `summary.json`; present once a run has ended."""
     rollouts_dir = _Part("rollouts")
-    """Sampled training rollouts, one Parquet file per recorded step."""
+    """Training rollouts, `rollouts/`: one Parquet file per recorded step."""
     evaluations_dir = _Part("evaluations")
-    """Evaluated samples, one folder per benchmark with one Parquet file per step."""
+    """Samples of evaluations, `evaluations/`: a folder per benchmark with one Parquet file per step."""
     checkpoints_dir = _Part("checkpoints")
     """Checkpoints, written by training: `step-000040/` with `policy/` inside, and `best.json`."""
     set_aside_dir = _Part("set-aside")
-    """Records that the run no longer uses, one folder for each time that it was rewound."""
+    """Records that the run no longer uses, `set-aside/`: a folder for each time that the run was rewound."""
     figures_dir = _Part("figures")
-    """Figures as PNG."""
+    """Figures as PNG files, `figures/`."""
     faults_dir = _Part("faults")
-    """Minibatches of updates that were skipped, as safetensors and JSON."""
+    """Minibatches of skipped updates, `faults/`, as safetensors and JSON."""
     profile_dir = _Part("profile")
-    """Traces of profiled steps, for Perfetto."""
+    """Traces of profiled steps, `profile/`, for Perfetto."""
     best_file = _Part("checkpoints/best.json")
     """The step of the best checkpoint, `checkpoints/best.json`."""
 
     @property
     def name(self) -> str:
-        """`<experiment>/<run>`, by which commands find the run."""
+        """The name by which commands find the run, `<experiment>/<run>`."""
         path = self.path.absolute()
         return f"{path.parent.name}/{path.name}"
 
     @property
     def cache_dir(self) -> Path:
-        """`runs/.cache/` of the runs folder that contains this run."""
+        """The folder `.cache/` in the runs directory that contains this run."""
         return self.path.parent.parent / CACHE_DIR
 
+    @property
+    def line_files(self) -> tuple[Path, ...]:
+        """The JSON Lines files in which every line belongs to a step: metrics, ratios and evaluations."""
+        return self.metrics_file, self.ratios_file, self.evaluations_file
+
+    def sample_folders(self) -> list[Path]:
+        """Return the folders with a file per step: that of rollouts, and one for each evaluated benchmark."""
+        return [self.rollouts_dir, *(path for path in self.evaluations_dir.glob("*") if path.is_dir())]
+
     def rollouts_path(self, step: int) -> Path:
-        """Return the file of a step's rollouts."""
+        """Return the path of the Parquet file with a step's rollouts."""
         return self.rollouts_dir / f"{step_name(step)}.parquet"
 
     def evaluation_path(self, benchmark: str, step: int) -> Path:
-        """Return the file of a benchmark's samples at a step."""
+        """Return the path of the Parquet file with a benchmark's samples at a step."""
         check_name(benchmark, "the benchmark's name")
         return self.evaluations_dir / benchmark / f"{step_name(step)}.parquet"
 
     def checkpoint_path(self, step: int) -> Path:
-        """Return the folder of the checkpoint at a step."""
+        """Return the path of the checkpoint at a step, a folder."""
         return self.checkpoints_dir / step_name(step)
 
     def checkpoint_steps(self) -> tuple[int, ...]:
@@ -149,13 +176,13 @@ class RunLayout:
         return tuple(step for step, path in steps_in(self.checkpoints_dir) if path.is_dir())
 
     def best_checkpoint_step(self) -> int | None:
-        """Return the step in `checkpoints/best.json`, or None if there is none."""
+        """Return the step of the best checkpoint from `checkpoints/best.json`; None if it is not recorded."""
         content, _ = read_object(self.best_file)
         return as_integer(content.get("step"))
 
 
 def folder_size(path: Path) -> int:
-    """Return the bytes of all files below `path`, without following links; vanished files count 0."""
+    """Return the total size in bytes of all files below `path`; links are not followed."""
     total = 0
     for root, _, files in os.walk(path):
         for file in files:

@@ -1,7 +1,8 @@
-"""Listeners of a run's events: the run folder, its log, the terminal, mirrors, and a watching sweep.
+"""The interface of listeners to a run's events.
 
-A run has a tuple of `Listener`s and sends each event to all of them, in order. The run folder comes first, so
-everything that is shown or delivered has been recorded.
+Listeners write the run directory, show progress, deliver to trackers, and prune runs of a sweep. A run sends
+each event to all of its listeners, in order. The writer of the run directory comes first, so everything that
+is shown or delivered has been recorded.
 """
 
 from __future__ import annotations
@@ -20,39 +21,38 @@ _SLOW_S = 10.0
 
 
 class Listener:
-    """Receives a run's events. Every method does nothing; a listener overrides those that it needs.
+    """A receiver of a run's events. Every method does nothing; subclasses override the methods they need.
 
-    Calls come from the training thread, which waits for them, so each must return quickly.
+    The training thread calls the methods and waits for them, so each must return quickly.
     """
 
     name: ClassVar[str] = "a listener"
     may_stop: ClassVar[bool] = False
-    """Whether its errors end the run. Any other listener that fails is reported once and then ignored."""
+    """Whether an error of the listener ends the run; if not, the listener is ignored after an error."""
 
     def begin(self, *, step: int, num_steps: int, title: str = "") -> None:
-        """Training starts after `step` (0 at the start); `title` names what is trained."""
+        """Handle the start of training after `step` (0 for a new run); `title` names the trained model."""
 
     def progress(self, *, step: int, num_steps: int) -> None:
-        """`step` of `num_steps` units are done, in a run without steps: an evaluation's problems."""
+        """Handle progress in a run without training steps: `step` of `num_steps` evaluated problems."""
 
     def phase(self, name: str, total: int | None = None) -> None:
-        """A phase begins, such as `warm-up` or `sampling`; `total` is its number of units, if known."""
+        """Handle the start of a phase such as `warm-up` or `sampling`, with `total` units (None: unknown)."""
 
     def advance(self, num: int = 1, detail: str = "") -> None:
-        """`num` more units of the phase are done; `detail` may be shown with them."""
+        """Handle the completion of `num` more units of the phase; `detail` may be shown with them."""
 
     def message(self, text: str) -> None:
         """Show a message to the user."""
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """A training step is done; `metrics` by name (`atrium.base.metrics`). Called once for each step."""
+        """Handle a completed training step, once per step; `metrics` are by name (`atrium.base.metrics`)."""
 
     def ratios(self, step: int, histogram: RatioHistogram) -> None:
-        """The distribution of one step's ratios."""
+        """Handle the histogram of a step's importance ratios."""
 
     def wants_rollouts(self, step: int) -> bool:
-        """Return whether it uses this step's rollouts, so that traces are needed."""
-        del step
+        """Return whether the listener needs this step's rollouts and their per-token traces."""
         return False
 
     def rollouts(
@@ -61,23 +61,23 @@ class Listener:
         groups: Sequence[RolloutGroup],
         traces: Mapping[tuple[str, int], TokenTrace],
     ) -> None:
-        """A step's rollouts; traces are keyed by (problem_id, sample_index)."""
+        """Handle a step's rollouts; traces are keyed by (problem_id, sample_index)."""
 
     def evaluation(self, result: BenchmarkResult) -> None:
-        """A benchmark was evaluated."""
+        """Handle the samples and scores of an evaluated benchmark."""
 
     def sync(self) -> None:
         """Flush records to disk; a checkpoint waits for this."""
 
     def end(self, state: RunState, error: str | None = None, cause: str | None = None) -> None:
-        """The run is over, in this state; `error` is the message and `cause` one word for a failure."""
+        """Handle the end of the run; for a failure, `error` is the message and `cause` a one-word reason."""
 
 
 class Listeners(Listener):
-    """Forwards events to several listeners in order; `clock` gives seconds.
+    """A listener that forwards events to several listeners in order; `clock` returns seconds.
 
-    If a listener fails that may not stop the run, the others get one message, and it gets no more calls
-    except the last. If one takes long, all get one message.
+    If a listener without `may_stop` fails, the others receive one message, and the failed listener
+    receives no more events except `end`. All receive one message if a listener takes more than 10 seconds.
     """
 
     def __init__(self, listeners: Sequence[Listener], clock: Callable[[], float] = time.perf_counter) -> None:
@@ -87,13 +87,13 @@ class Listeners(Listener):
         self._slow: set[int] = set()
 
     def wants_rollouts(self, step: int) -> bool:
-        """Return whether any of them uses this step's rollouts."""
+        """Return whether any listener needs this step's rollouts and their per-token traces."""
         wanting: list[Listener] = []
         self._tell(lambda one: wanting.append(one) if one.wants_rollouts(step) else None)
         return bool(wanting)
 
     def end(self, state: RunState, error: str | None = None, cause: str | None = None) -> None:
-        """Notify each listener, including failed ones, whatever another raises."""
+        """Call `end` of each listener, including failed listeners, even if others raise errors."""
         with ExitStack() as stack:
             for listener in reversed(self._listeners):
                 stack.callback(self._call, listener, lambda one: one.end(state, error, cause))
@@ -125,7 +125,7 @@ class Listeners(Listener):
             self.message(f"{listener.name} {what}")
 
 
-# Every other method of `Listener`, such as `step`: tells each listener, in order.
+# Every other method of `Listener`, such as `step`, is called on each listener, in order.
 for _method in vars(Listener).keys() - vars(Listeners).keys():
     if not _method.startswith("_") and callable(getattr(Listener, _method)):
         setattr(Listeners, _method, partialmethod(Listeners._tell_each, _method))

@@ -29,7 +29,11 @@ _TONES: Mapping[RunState, Tone] = {
 def listing_document(
     runs: Sequence[RunOverview], num_hidden: int, runs_dir: Path | str, text: str
 ) -> Document:
-    """Return the runs below `runs_dir` whose names contain `text`, without `num_hidden` failed starts."""
+    """Return a document with a table of `runs` and notes on their problems.
+
+    A note gives the number of hidden failed starts. If `runs` is empty, the document says that no run in
+    `runs_dir` has `text` in its name.
+    """
     notes = [
         f"{run.folder.name}: {'; '.join(problems)}"
         for run in runs
@@ -54,7 +58,7 @@ def listing_document(
 
 
 def described(run: RunOverview) -> dict[str, object]:
-    """Return a run as in the content of `--json`."""
+    """Return a run as a record for `--json`."""
     status = run.status
     return {
         "name": run.folder.name,
@@ -76,7 +80,7 @@ def described(run: RunOverview) -> dict[str, object]:
 
 
 def _table(runs: Sequence[RunOverview]) -> Table:
-    """Return a row for each run; a narrow terminal omits columns that repeat the run's name."""
+    """Return a table with a row for each run; narrow terminals omit columns that repeat the run's name."""
     ks = {scores.last.k for run in runs for scores in run.scores.values()}
     k = ks.pop() if len(ks) == 1 else None
     columns = (
@@ -112,7 +116,10 @@ def _row(run: RunOverview) -> Row:
 
 
 def _judged_on(scores: Mapping[str, Scores]) -> tuple[str, Scores | None]:
-    """Return the benchmark that a list shows: test problems if they were evaluated twice, else any."""
+    """Return the name and scores of the benchmark to list; ("", None) if there are no scores.
+
+    A benchmark with evaluations at two steps is preferred, then one without validation problems.
+    """
     names = sorted(
         scores, key=lambda name: (scores[name].first.step == scores[name].last.step, "validation" in name)
     )

@@ -1,7 +1,7 @@
-"""A lock for the process that trains into a run folder, which the system releases when it dies.
+"""An exclusive lock on a run directory, which the operating system releases when the process exits.
 
-It is advisory (`flock` on the file `.lock`), so readers are never blocked. Forked child processes do not keep
-it: an orphaned worker must not block a resume.
+The lock is advisory (`flock` on a lock file), so readers are never blocked. Forked child processes close
+their copy of the lock file, so an orphaned worker cannot block a resume.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class RunLock:
-    """Holds the lock of one run folder from its creation until `release`, or the end of the process.
+    """An exclusive lock on the file `path`, held from construction until `release` or process exit.
 
-    On file systems without locks nothing is protected. Raises `RunFolderError` if another process holds the
-    lock.
+    The constructor raises `RunFolderError` if another process holds the lock; the message names `owner` as
+    the holder. On file systems without locks, the lock has no effect.
     """
 
     def __init__(self, path: Path, owner: str) -> None:
@@ -30,7 +30,7 @@ class RunLock:
         except BlockingIOError:
             os.close(self._descriptor)
             raise RunFolderError(
-                f"{path.parent} is in use by {owner}; wait until it ends, or stop it first"
+                f"{path.parent} is in use by {owner}; wait until that process ends, or stop it"
             ) from None
         except OSError as error:
             if error.errno not in _NO_LOCKS_HERE:

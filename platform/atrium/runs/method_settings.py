@@ -1,7 +1,7 @@
-"""The division of a run's settings into its method, and its location, length and seed.
+"""The settings that define a run's method, as opposed to its location, length and seed.
 
-This is the only such list: sweeps merge equal methods by it, comparisons group runs into arms, and trackers
-group runs that differ only in their seeds.
+Sweeps use this distinction to merge equal methods, comparisons to group runs into arms, and trackers to group
+runs that differ only in their seeds.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _NOT_THE_METHOD = {
     "compute",
 }
 _CHANGES_NUMBERS = {"compute.dtype", "compute.behavior_logprobs"}
-"""Settings of these sections that change results by more than the order of sums."""
+"""Settings of excluded sections that still belong to the method: they change results beyond rounding."""
 _PLACES = {"branch.run", "model.date"} | {
     f"rollout.{name}" for name in (*PLACE_SETTINGS, *REMOVED_PLACE_SETTINGS, "unit_samples", "overlap")
 }
-"""Settings of other sections for where and when work is done, including those of earlier versions."""
+"""Settings of other sections, some from earlier versions, that determine only where and when work is done."""
 LENGTH = "num_steps"
 
 
 def tells_methods_apart(key: str, *, at_last_step: bool = False) -> bool:
-    """Return whether runs that differ in the setting with this dotted name have different methods.
+    """Return whether runs that differ in the setting `key` (a dotted name) have different methods.
 
-    `at_last_step` says that runs are compared at their ends, so different lengths are different methods.
+    If `at_last_step` is set, runs are compared at their last steps, so `num_steps` is part of the method.
     """
     if key == LENGTH:
         return at_last_step
@@ -50,7 +50,10 @@ def tells_methods_apart(key: str, *, at_last_step: bool = False) -> bool:
 
 
 def method_of(config: Mapping[str, object], *, at_last_step: bool = False) -> dict[str, object]:
-    """Return the settings of a recorded configuration that form the method, nested as recorded."""
+    """Return the settings of a recorded configuration that define the method, nested as recorded.
+
+    `at_last_step` has the same meaning as in `tells_methods_apart`.
+    """
     method: dict[str, object] = {}
     for section, value in config.items():
         if tells_methods_apart(section, at_last_step=at_last_step) and isinstance(value, Mapping):
@@ -64,7 +67,10 @@ def method_of(config: Mapping[str, object], *, at_last_step: bool = False) -> di
 
 
 def use_of(config: Mapping[str, object]) -> Use | None:
-    """Return a recorded run's use of its method; None if its settings do not determine it."""
+    """Return how a recorded run uses its method: updates per batch, group size, lag, and so on.
+
+    Returns None if a setting is missing or invalid.
+    """
     rollout, optimizer, compute = (mapping_at(config, name) for name in ("rollout", "optimizer", "compute"))
     try:
         return Use(
@@ -81,9 +87,10 @@ def use_of(config: Mapping[str, object]) -> Use | None:
 
 
 def method_key(config: Mapping[str, object], *, at_last_step: bool = False) -> str:
-    """Return 16 hex digits that are equal exactly if two configurations describe the same method.
+    """Return a hash (16 hex digits) that is equal for configurations that describe the same method.
 
-    A method with a part that is unknown here is identified by its text.
+    If this process does not know a part of the method, such as one from a plugin, the hash covers the
+    recorded settings alone. `at_last_step` has the same meaning as in `tells_methods_apart`.
     """
     settings = method_of(config, at_last_step=at_last_step)
     if method := Method.read(config):

@@ -1,6 +1,6 @@
-"""The training settings of a policy in its folder, `atrium.json`, so that it is prompted as in training.
+"""The file `atrium.json` in a policy's folder: the prompt and sampling settings of its training run.
 
-It contains settings only. An evaluation of the folder uses them as settings; typed ones take precedence.
+An evaluation of the policy uses these settings; settings on the command line take precedence.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ ASKED_BY = (
     *("evaluation.repetition_penalty", "evaluation.presence_penalty", "evaluation.frequency_penalty"),
     "evaluation.max_new_tokens",
 )
-"""Settings of a run that its policy carries: its prompt with its date, thinking mode and sampling."""
+"""Settings of a run that are stored with its policy: prompt, date, thinking mode and sampling."""
 
 
 def write_origin(policy: Path, config: Mapping[str, object], *, run: str, step: int | None = None) -> None:
-    """Write the run's recorded `ASKED_BY` settings into a policy's folder.
+    """Write the `ASKED_BY` settings of a recorded configuration to `atrium.json` in a policy's folder.
 
-    `step` is for a folder that is not in a checkpoint, whose name gives it.
+    `run` is the name of the run. `step` is the training step of an exported policy; it is None inside a
+    checkpoint, whose name contains the step.
     """
     asked = {key: setting(config, key) for key in ASKED_BY if setting(config, key) is not None}
     text = json.dumps({"run": run, "step": step, "asked": asked}, indent=2)
@@ -34,7 +35,7 @@ def write_origin(policy: Path, config: Mapping[str, object], *, run: str, step: 
 
 
 def read_origin(policy: Path) -> dict[str, object]:
-    """Return the settings in a policy's folder, by key, not validated; empty if there are none.
+    """Return the settings in a policy's `atrium.json` by dotted key, unvalidated; empty without the file.
 
     Raises `RunFolderError` if the file is damaged.
     """

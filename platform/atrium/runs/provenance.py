@@ -1,7 +1,7 @@
 """A run's provenance: code, packages, machine and data, for `provenance.json`.
 
-Of the environment only the variables for threads and determinism are recorded, and everything recorded passes
-through `redact`. Nothing here imports torch: GPUs are named by `nvidia-smi`.
+Of the environment, only variables for threads, devices and determinism are recorded. `redact` removes secrets
+from the records. This module does not import torch; it reads the GPUs from `nvidia-smi`.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _RECORDED_VARIABLES = (
 class DataProvenance:
     """Facts about the data, the grader, the prompts and the model's source, from the caller.
 
-    None if there is no such thing. `prompt_hashes` are of the rendered prompts, by the name of their problem
-    set; `model_source` of the parts of the loaded model, or the commit on the Hub.
+    A field is None if it does not apply. `prompt_hashes` are hashes of the rendered prompts, by problem set;
+    `model_source` contains hashes of the parts of the loaded model, or the commit on the Hub.
     """
 
     dataset_revision: str | None = None
@@ -63,8 +63,8 @@ def collect_provenance(
 ) -> dict[str, object]:
     """Return the content of `provenance.json`; unknown values are null.
 
-    `project_dir` is the checkout to describe, by default the one that Atrium was imported from. `extra` adds
-    facts from the caller, such as engine versions.
+    `project_dir` is the git checkout whose commit and changes are recorded; by default, the checkout from
+    which Atrium was imported. `extra` contains further entries, such as engine versions.
     """
     environment = os.environ
     return {
@@ -96,9 +96,10 @@ def checkout_dir() -> Path | None:
 def code_version(
     project_dir: Path | None, environment: Mapping[str, str], *, but: Sequence[Path] = ()
 ) -> dict[str, object]:
-    """Return commit, changes (without secrets, truncated to `MAX_DIFF_BYTES`), and untracked files.
+    """Return a checkout's commit, its diff against the commit, `is_dirty`, and its untracked files.
 
-    Changes of the files or folders in `but`, such as those that a command writes itself, do not count.
+    The diff is redacted and truncated to `MAX_DIFF_BYTES`. Changes below the paths in `but` are left out, for
+    example files that the command itself writes. Values are None without a checkout or without git.
     """
     unknown: dict[str, object] = {"commit": None, "diff": None, "is_dirty": None, "untracked": []}
     if project_dir is None:
@@ -118,7 +119,7 @@ def code_version(
 
 
 def commit_of(path: Path) -> str | None:
-    """Return the last commit that changed a file; None if no commit has its content, or it is unknown."""
+    """Return the last commit that changed a file; None for uncommitted changes, or without git."""
     if _git(path.parent, "status", "--porcelain", "--", path.name) != "":
         return None
     return (_git(path.parent, "log", "-1", "--format=%H", "--", path.name) or "").strip() or None
@@ -179,7 +180,7 @@ def memory_limit_mb() -> int | None:
 
 
 def gpus() -> list[dict[str, str]]:
-    """Return name, memory and driver of each GPU that `nvidia-smi` lists; none if it is missing or fails."""
+    """Return name, memory and driver of each GPU from `nvidia-smi`; empty if it is missing or fails."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
@@ -190,7 +191,7 @@ def gpus() -> list[dict[str, str]]:
 
 
 def driver_cuda() -> tuple[int, int] | None:
-    """Return the newest CUDA that the GPU driver supports, or None if nvidia-smi does not say."""
+    """Return the newest CUDA version (major, minor) that the GPU driver supports; None if it is unknown."""
     program = shutil.which("nvidia-smi")
     output = None if program is None else _output([program], timeout_s=10.0)
     found = re.search(r"CUDA Version:\s*(\d+)\.(\d+)", output or "")
@@ -205,7 +206,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def _output(command: list[str], *, timeout_s: float) -> str | None:
-    """Return the output of a program, or None if it fails, hangs, or is missing."""
+    """Return the standard output of a command; None if it fails, times out, or does not exist."""
     try:
         done = subprocess.run(
             command, capture_output=True, timeout=timeout_s, check=True, stdin=subprocess.DEVNULL
@@ -216,9 +217,9 @@ def _output(command: list[str], *, timeout_s: float) -> str | None:
 
 
 def _shareable(diff: str, environment: Mapping[str, str]) -> str:
-    """Return the diff without secrets, truncated.
+    """Return the diff without secrets, truncated to `MAX_DIFF_BYTES`.
 
-    A bit more than is kept is searched, to catch secrets at the end.
+    Twice as much text is searched for secrets, so that a secret at the cut is found too.
     """
     searched = diff[: 2 * MAX_DIFF_BYTES]
     data = redact(searched, environment).encode("utf-8", "replace")

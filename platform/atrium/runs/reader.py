@@ -1,7 +1,7 @@
-"""Reading run folders in any state: running, killed, damaged, empty, or newer.
+"""Readers of run directories in any state: running, killed, damaged, empty, or of a newer version.
 
-Nothing here raises because of a folder's content. Known values are returned; problems are described in
-`problems`, for people.
+Damaged content raises no error: the readers return what is readable, and `RunOverview.problems` describes the
+rest.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from atrium.base.json_lines import Record, read_json_lines
 from atrium.base.nested import mapping_at, setting
 from atrium.base.recorded import Interval, as_finite, as_integer, as_interval, number_or_nan, read_object
+from atrium.base.records import Floats
 from atrium.runs.diagnosis import Finding, Step, diagnose
 from atrium.runs.run_facts import RunFacts
 from atrium.runs.run_folder import RunFolder
@@ -39,14 +40,14 @@ _SCORES = (
     "num_problems",
 )
 _BESIDE_SCORES = ("maj_at_k", "completion_length", "truncated_frac")
-"""Recorded with the scores if available: a score says little without its length and truncation."""
+"""Values recorded with the scores if available, since scores depend on length and truncation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationPoint:
-    """One evaluation's main results; None if they were not recorded or could not be estimated.
+    """One evaluation's main results; a value is None if it was not recorded or could not be estimated.
 
-    Shares are in [0, 1]. `interval_*` are 95 % intervals of Mean@k, `pass_interval_*` those of Pass@k.
+    Shares are in [0, 1]. `interval_*` are 95 % intervals of Mean@k, and `pass_interval_*` of Pass@k.
     `results` is the full record.
     """
 
@@ -62,21 +63,21 @@ class EvaluationPoint:
     results: Mapping[str, object]
 
     def as_record(self) -> dict[str, object]:
-        """Return the point as in `summary.json`."""
+        """Return the point's scores as recorded in `summary.json`."""
         found = {**self.results, **{name: getattr(self, name) for name in _SCORES}}
         return {name: found[name] for name in (*_SCORES, *_BESIDE_SCORES) if name in found}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """The first, best and last evaluation of one benchmark; `best` is the best on that same benchmark."""
+    """The first, best and last evaluation of one benchmark in a run; `best` has the highest Mean@k."""
 
     first: EvaluationPoint
     best: EvaluationPoint
     last: EvaluationPoint
 
     def as_record(self) -> dict[str, dict[str, object]]:
-        """Return the three points as in `summary.json`."""
+        """Return the three evaluations as recorded in `summary.json`."""
         return {place: getattr(self, place).as_record() for place in ("first", "best", "last")}
 
 
@@ -84,18 +85,19 @@ class Scores:
 class MetricTable:
     """The metrics of a run: `steps` [N], `times` [N] in seconds since 1970, and columns [N] by name.
 
-    A column is NaN where a step did not record the quantity.
+    A column is NaN where a step did not record the quantity. `num_unreadable` counts the lines that are not
+    in the table: damaged lines, lines without a step, and lines replaced by a later line for the same step.
     """
 
     steps: NDArray[np.int64]
-    times: NDArray[np.float64]
-    columns: Mapping[str, NDArray[np.float64]]
+    times: Floats
+    columns: Mapping[str, Floats]
     num_unreadable: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOverview:
-    """A run as a list of runs shows it. `problems` describes what is wrong with its folder, if anything."""
+    """A run as shown in a list of runs. `problems` describes the problems of its run directory, if any."""
 
     folder: RunFolder
     state: RunState
@@ -106,7 +108,7 @@ class RunOverview:
 
 
 def read_overview(folder: RunFolder) -> RunOverview:
-    """Read the overview of a run, from its small files only."""
+    """Read the overview of a run from the small files of its run directory."""
     problems: list[str] = []
     status, state = RunStatus(), RunState.UNKNOWN
     try:
@@ -140,7 +142,7 @@ def read_overview(folder: RunFolder) -> RunOverview:
 def read_metrics(folder: RunFolder) -> MetricTable:
     """Read the metrics of all steps in order; if a step was recorded twice, the later record counts.
 
-    Raises `OSError` if the file exists and cannot be read.
+    Raises `OSError` if `metrics.jsonl` exists but cannot be read.
     """
     lines = read_json_lines(folder.metrics_file)
     by_step = _by_step(lines.records)
@@ -160,22 +162,22 @@ def read_metrics(folder: RunFolder) -> MetricTable:
 
 
 def read_findings(folder: RunFolder, *, is_over: bool = True) -> tuple[Finding, ...]:
-    """Return the problems in a run's metrics; see `diagnosis`.
+    """Return the problems that `diagnosis.diagnose` finds in a run's metrics.
 
-    Raises `OSError` if the file exists and cannot be read.
+    Raises `OSError` if `metrics.jsonl` exists but cannot be read.
     """
     return diagnose(read_steps(folder), is_over=is_over, facts=read_facts(folder))
 
 
 def read_facts(folder: RunFolder) -> RunFacts:
-    """Return the facts of a run that its diagnosis depends on; defaults without a readable configuration."""
+    """Return the facts for a run's diagnosis; the defaults if its configuration cannot be read."""
     return RunFacts.of(read_object(folder.config_file)[0])
 
 
 def read_steps(folder: RunFolder) -> list[Step]:
-    """Read each step with its record, in the format of `diagnosis`.
+    """Read the steps of `metrics.jsonl` in order, each with its metrics by name (NaN: not a number).
 
-    Raises `OSError` if the file exists and cannot be read.
+    Raises `OSError` if the file exists but cannot be read.
     """
     by_step = _by_step(read_json_lines(folder.metrics_file).records)
     return [
@@ -185,15 +187,15 @@ def read_steps(folder: RunFolder) -> list[Step]:
 
 
 def _by_step(records: Iterable[Record]) -> dict[int, Record]:
-    """Return records of steps in order; if a step was recorded twice, the later record counts."""
+    """Return the records by step, in order; if a step was recorded twice, the later record counts."""
     found = {step: record for record in records if (step := as_integer(record.get("step"))) is not None}
     return dict(sorted(found.items()))
 
 
 def read_evaluations(folder: RunFolder) -> dict[str, tuple[EvaluationPoint, ...]]:
-    """Read all evaluations by benchmark, in the order of steps.
+    """Read all evaluations of a run: by benchmark, in the order of steps.
 
-    Raises `OSError` if the file exists and cannot be read.
+    Raises `OSError` if `evaluations.jsonl` exists but cannot be read.
     """
     found: dict[str, dict[int, EvaluationPoint]] = {}
     for record in read_json_lines(folder.evaluations_file).records:
@@ -204,14 +206,20 @@ def read_evaluations(folder: RunFolder) -> dict[str, tuple[EvaluationPoint, ...]
 
 
 def scores_of(points: Iterable[EvaluationPoint]) -> Scores:
-    """Return the first, best (the earliest with the highest Mean@k) and last of one benchmark's points."""
+    """Return the first, best and last of one benchmark's evaluations, which must be in the order of steps.
+
+    The best is the earliest with the highest Mean@k.
+    """
     points = tuple(points)
-    best = max(points, key=lambda point: (_or_minus_one(point.mean_at_k), -point.step))
+    best = max(points, key=lambda one: (-1.0 if one.mean_at_k is None else one.mean_at_k, -one.step))
     return Scores(first=points[0], best=best, last=points[-1])
 
 
 def _read_scores(folder: RunFolder, problems: list[str]) -> dict[str, Scores]:
-    """Read scores from the small `summary.json` if the run has ended, else from the evaluations."""
+    """Read scores from `summary.json` if the run has ended, else from `evaluations.jsonl`.
+
+    If that file cannot be read, appends a message to `problems` and returns no scores.
+    """
     summary, _ = read_object(folder.summary_file)
     if recorded := mapping_at(summary, "evaluations"):
         scores = {str(name): _scores_from_summary(str(name), entry) for name, entry in recorded.items()}
@@ -260,12 +268,8 @@ def _point(benchmark: str, step: int, results: Mapping[str, object]) -> Evaluati
     )
 
 
-def _or_minus_one(value: float | None) -> float:
-    return -1.0 if value is None else value
-
-
 def _last_recorded_step(path: Path) -> int:
-    """Return the step of the last complete line, 0 if there is none; the status lags by a second."""
+    """Return the step of the last complete line, or 0 without one; it may be newer than the status."""
     try:
         start = max(path.stat().st_size - _TAIL_BYTES, 0)
         records = read_json_lines(path, start).records

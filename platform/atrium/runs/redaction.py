@@ -1,7 +1,7 @@
-"""Removal of secrets from text: by the values in the environment, and by patterns of well-known keys.
+"""Removal of secrets from text: values of environment variables, and patterns of well-known keys.
 
-It removes anything that looks like a secret, and prefers to remove too much. It cannot detect a secret that
-looks like an ordinary word.
+Redaction removes anything that looks like a secret, including some harmless text. It cannot detect a secret
+that looks like an ordinary word.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _CLEAR_WORDS = (
     r"|credentials?"
 )
 _UNCLEAR_WORDS = r"token|auth|key|pat"  # in this field, tokens are mostly not secrets
-# An unambiguous word may follow another without an underscore, as in PGPASSWORD.
+# An unambiguous word needs no underscore before it, as in PGPASSWORD.
 _SECRET_VARIABLE = re.compile(rf"(?:{_CLEAR_WORDS}|(?:^|_)(?:{_UNCLEAR_WORDS}))(?:_|$)", re.IGNORECASE)
 _PATTERNS = (
     # Whole key files.
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.S),
-    # Keys of services, by their makers' prefixes.
+    # API keys with the prefixes of well-known services.
     re.compile(r"\b(?:hf|hf_oauth|api_org)_[A-Za-z0-9]{16,}"),
     re.compile(r"\bwandb_v1_[A-Za-z0-9_-]{16,}"),
     re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,})"),
@@ -55,7 +55,7 @@ _ASSIGNMENTS = (
 
 
 def secrets_of(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the secrets among environment variables, by name: those with such names that are long enough."""
+    """Return the environment variables whose names suggest a secret and whose values could be one."""
     return {
         name: value
         for name, value in environment.items()
@@ -64,13 +64,13 @@ def secrets_of(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _could_be_secret(value: str) -> bool:
-    """Return whether a value is not a plain word such as `default` or `quickstart`."""
+    """Return whether a value has at least 8 characters and is not a plain word such as `quickstart`."""
     is_word = value.isalpha() and (value.islower() or value.isupper() or value.istitle())
     return len(value) >= MIN_SECRET_LENGTH and not (is_word and len(value) < 20)
 
 
 def redact(text: str, environment: Mapping[str, str]) -> str:
-    """Return the text with every secret in it replaced by `[redacted]`."""
+    """Return the text with values of secret variables, and well-known keys, replaced by `[redacted]`."""
     for value in sorted(secrets_of(environment).values(), key=len, reverse=True):
         text = text.replace(value, REDACTED)
     for pattern in _PATTERNS:
@@ -84,7 +84,10 @@ def redact(text: str, environment: Mapping[str, str]) -> str:
 
 
 def find_secret(value: object, environment: Mapping[str, str], key: str = "") -> tuple[str, str] | None:
-    """Return the first environment secret in nested settings: (dotted key, variable), or None."""
+    """Return the first secret of the environment in nested settings, as (dotted key, variable), or None.
+
+    `key` is the dotted key of `value` itself, empty for the root.
+    """
     match value:
         case str():
             for variable, secret in secrets_of(environment).items():

@@ -1,4 +1,4 @@
-"""The recorded settings that advice about a run depends on."""
+"""The recorded settings on which the diagnosis of a run depends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RunFacts:
     has_entropy_bonus: bool = False
     has_correction: bool = False
     counts_truncated: bool = False
-    """Whether an answer in a completion that was cut off counts."""
+    """Whether the answer in a truncated completion counts."""
     reward: str = "correctness"
     grader: str = "math"
     answer_place: str = "box"
@@ -25,7 +25,7 @@ class RunFacts:
     thinks: bool = False
     """Whether answers must begin with reasoning that ends in </think>."""
     is_imported: bool = False
-    """Whether another program trained, which Atrium's settings do not steer."""
+    """Whether another program trained the run, so that advice about Atrium's settings does not apply."""
 
     @classmethod
     def of(cls, config: Mapping[str, object]) -> RunFacts:
@@ -46,11 +46,14 @@ class RunFacts:
 
     @property
     def pays_for_answers(self) -> bool:
-        """Return whether the reward is known to depend on an extracted answer."""
+        """Whether the reward is known to depend on an extracted answer."""
         return self.reward in ("correctness", "format")
 
     def missing_answers(self, extracted: str) -> str:
-        """Describe what the grader looked for, if it found almost no answers, and the settings to check."""
+        """Describe why the grader may have found almost no answers, and name the settings to check.
+
+        `extracted` is the share of completions with an extracted answer, as text.
+        """
         none = f"the grader {self.grader} extracted an answer from {extracted} of the completions"
         if self.thinks:
             return (

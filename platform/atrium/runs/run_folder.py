@@ -1,8 +1,8 @@
-"""The run folder: `runs/<experiment>/<time>-<algorithm>-s<seed>-<4 hex>/`, the record of one run.
+"""The run directory: `runs/<experiment>/<time>-<algorithm>-s<seed>-<4 hex>/`, the record of one run.
 
-This module knows the locations, creates folders, locks them, and truncates them for a resume. Finding them is
-in `find`, reading them in `reader`, writing training's observations in `run_folder_writer`. `checkpoints/`
-belongs to training; here it is only named.
+This module creates and locks run directories, and truncates them for a resume. Other modules define their
+paths (`layout`), search for them (`find`), read them (`reader`) and record training in them
+(`run_folder_writer`). `atrium.train` writes the checkpoints.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from pathlib import Path
 from atrium.base import plugins
 from atrium.base.atomic import TEMPORARY_PREFIX, explained, write_json, write_text
 from atrium.base.errors import ConfigError, RunFolderError
-from atrium.base.json_lines import Record
 from atrium.base.plain_files import append_plain
-from atrium.runs.layout import RunLayout, check_experiment, check_name, steps_in
+from atrium.runs.layout import RunLayout, check_experiment, check_name, steps_in, until
 from atrium.runs.lock import RunLock
 from atrium.runs.redaction import find_secret, redact
 from atrium.runs.set_aside import SetAside
@@ -35,22 +34,22 @@ from atrium.runs.status import (
 
 
 class RunFolder(RunLayout):
-    """One run's folder on disk. The constructor touches nothing; `create` and `open` do."""
+    """A run directory. The constructor does not access the disk; `create` and `open` do."""
 
     __slots__ = ()
 
     @classmethod
     def create(cls, runs_dir: Path | str, experiment: str, algorithm: str, seed: int) -> RunFolder:
-        """Create a new, empty run folder whose status says that this process runs it.
+        """Create a run directory that contains only `status.json`, with this process as the run's process.
 
         Raises `ConfigError` for names that are not plain folder names or that are reserved, and
-        `RunFolderError` if the folder cannot be created.
+        `RunFolderError` if the directory cannot be created.
         """
         check_experiment(experiment)
         check_name(algorithm, "algorithm.name")
         parent = Path(runs_dir) / experiment
         start = time.strftime("%Y%m%d-%H%M%S")
-        with explained("make a run folder in", parent):
+        with explained("make a run directory in", parent):
             parent.mkdir(parents=True, exist_ok=True)
             while True:
                 name = f"{start}-{algorithm}-s{seed}-{secrets.token_hex(2)}"
@@ -65,57 +64,57 @@ class RunFolder(RunLayout):
 
     @classmethod
     def open(cls, path: Path | str) -> RunFolder:
-        """Return the run folder at `path`; `RunFolderError` if there is none."""
+        """Return the run directory at `path`; raises `RunFolderError` if there is none."""
         folder = cls(Path(path))
         if not folder.path.is_dir():
-            raise RunFolderError(f"there is no run folder at {path}; `atrium runs` lists the runs")
+            raise RunFolderError(f"there is no run directory at {path}; `atrium runs` lists the runs")
         if not folder.looks_like_run():
             raise RunFolderError(
-                f"{path} is not a run folder (it has neither status.json nor config.json); "
-                "`atrium runs` lists the runs"
+                f"{path} is not a run directory, since it has neither status.json nor config.json; `atrium "
+                "runs` lists the runs"
             )
         return folder
 
     def looks_like_run(self) -> bool:
-        """Return whether the folder has the files of a run folder."""
+        """Return whether the folder contains `status.json` or `config.json`; False if it is unreadable."""
         try:
             return self.status_file.is_file() or self.config_file.is_file()
         except OSError:
             return False  # a folder without access permission
 
     def write_config(self, config: Mapping[str, object]) -> None:
-        """Record the resolved configuration.
+        """Write the resolved configuration to `config.json`.
 
-        Raises `ConfigError` if a value contains a secret of the environment, which may not be written to a
-        file.
+        Raises `ConfigError` if a value contains a secret from an environment variable.
         """
         if (found := find_secret(config, os.environ)) is not None:
             key, variable = found
             raise ConfigError(
-                f"{key} contains the value of the environment variable {variable}, which would be written "
-                f"to {self.config_file}; remove it, Atrium reads {variable} from the environment"
+                f"{key} must not contain the value of the environment variable {variable}, since it "
+                f"would be written to {self.config_file}; remove it from the setting, since Atrium reads "
+                f"{variable} itself"
             )
         with explained("write", self.config_file):
             write_json(self.config_file, config)
 
     def write_method(self, record: Mapping[str, object]) -> None:
-        """Record the run's method for readers without its plugin."""
+        """Write the run's method to `method.json`, for readers that have not loaded its plugins."""
         with explained("write", self.method_file):
             write_json(self.method_file, record)
 
     def write_overrides(self, overrides: Sequence[str]) -> None:
-        """Record the command line's overrides, without secrets."""
+        """Write the overrides from the command line to `overrides.yaml`, with secrets redacted."""
         lines = [f"- {json.dumps(redact(override, os.environ))}\n" for override in overrides]
         with explained("write", self.overrides_file):
             write_text(self.overrides_file, "".join(lines) or "[]\n")
 
     def write_provenance(self, provenance: Mapping[str, object]) -> None:
-        """Record the run's provenance."""
+        """Write the result of `collect_provenance` to `provenance.json`."""
         with explained("write", self.provenance_file):
             write_json(self.provenance_file, provenance)
 
     def keep_plugins(self) -> None:
-        """Copy the files of this process's plugins, without secrets; copies of other versions are kept."""
+        """Copy the files of all loaded plugins to `plugins/`, with secrets redacted; keep earlier copies."""
         for plugin in plugins.loaded():
             if plugin.path is not None:
                 file = self.plugins_dir / f"{plugin.path.stem}-{plugin.sha256[:12]}.py"
@@ -128,9 +127,9 @@ class RunFolder(RunLayout):
         log_into(self.log_file, text)
 
     def lock(self) -> RunLock:
-        """Lock the folder for this process, until the lock is released or the process dies.
+        """Lock the run directory for this process, until the lock is released or the process exits.
 
-        Raises `RunFolderError` if another process holds it or a newer Atrium wrote the folder.
+        Raises `RunFolderError` if another process holds the lock or the directory has a newer format.
         """
         self.require_known_format()
         status = known_status(self.status_file)
@@ -140,40 +139,32 @@ class RunFolder(RunLayout):
             return RunLock(self.path / ".lock", owner)
 
     def require_known_format(self) -> None:
-        """Raise `RunFolderError` if the folder was written in a newer format than this version knows."""
+        """Raise `RunFolderError` if the run directory has a newer format than this version of Atrium."""
         version = known_status(self.status_file).format_version
         if version > FORMAT_VERSION:
             raise RunFolderError(
-                f"{self.path} was written by a newer Atrium (format {version}, this one knows "
-                f"{FORMAT_VERSION}); update Atrium to continue or change it"
+                f"{self.path} was written by a newer Atrium (format {version}, but this version reads at "
+                f"most {FORMAT_VERSION}); update Atrium"
             )
 
     def truncate_after(self, step: int) -> Path | None:
-        """Set aside all records of later steps, before training resumes; return their new folder.
+        """Move all records after `step` to `set-aside/` before training resumes; return their new folder.
 
-        These are checkpoints, metrics, rollouts, evaluations and the summary. A step of -1 takes everything,
-        including records from before training. Returns None if there was nothing to move. The remaining files
-        are bitwise unchanged. Raises `RunFolderError` if the folder cannot be changed.
+        The records are checkpoints, metrics, rollouts, evaluations and the summary. Step -1 moves all
+        records, including those from before training. Returns None if there was nothing to move. The
+        remaining records are bitwise unchanged. Raises `RunFolderError` if a file cannot be moved or written.
         """
         self.require_known_format()
         aside = SetAside(self, max(step, 0))
-
-        def is_kept(record: Record) -> bool:
-            recorded = record.get("step")
-            return isinstance(recorded, int) and recorded <= step
-
         with explained("cut back", self.path):
-            # The newest checkpoint first and lines after all checkpoints: if this process ends early, no
-            # checkpoint is left whose steps are not recorded.
+            # Move the newest checkpoint first, and lines after all checkpoints: if this process ends early,
+            # every remaining checkpoint still has the records of its steps.
             self._set_steps_aside(aside, self.checkpoints_dir, step)
             if (best := self.best_checkpoint_step()) is not None and best > step:
                 aside.move(self.best_file)
-            for file in (self.metrics_file, self.ratios_file, self.evaluations_file):
-                aside.cut_lines(file, is_kept)
-            folders = [self.rollouts_dir]
-            if self.evaluations_dir.is_dir():
-                folders += [path for path in self.evaluations_dir.iterdir() if path.is_dir()]
-            for folder in folders:
+            for file in self.line_files:
+                aside.cut_lines(file, until(step))
+            for folder in self.sample_folders():
                 self._set_steps_aside(aside, folder, step)
                 _drop_temporary_files(folder)
             _drop_temporary_files(self.path)
@@ -206,7 +197,7 @@ def _drop_temporary_files(folder: Path) -> None:
 
 
 def log_into(log: Path, text: str) -> None:
-    """Add lines to a log, each with its time. A full disk must not stop a run."""
+    """Append the nonempty lines of `text` to a log file, each with the time; ignore write errors."""
     now = time.strftime("%Y-%m-%d %H:%M:%S")
     lines = "".join(f"{now}  {line}\n" for line in text.splitlines() if line.strip())
     try:

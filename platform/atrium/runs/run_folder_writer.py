@@ -1,14 +1,15 @@
-"""The listener that writes the run folder: metrics, rollouts, evaluations, status, and the summary.
+"""The listener that writes the run directory: metrics, rollouts, evaluations, status, and the summary.
 
 A full disk does not stop training: unwritten lines are kept in memory and written later, files of samples are
-skipped, and both are reported once. Only `sync`, which a checkpoint waits for, insists. A run whose folder is
-removed or moved ends, since its later output would be lost.
+skipped, and both are reported once. Only `sync`, which precedes every checkpoint, raises an error. If the run
+directory is removed or moved, the run ends with an error, since its later output would be lost.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from atrium.base.atomic import explained, write_json
 from atrium.base.errors import RunFolderError
@@ -24,15 +25,16 @@ _BYTES_PER_MB = 1_000_000
 
 
 class RunFolderWriter(Listener):
-    """Writes a run's events into its folder.
+    """A listener that writes a run's events into its run directory.
 
-    The rollouts of every `rollouts_every_num_steps`-th step are recorded, and the first step's; None records
-    none. When `rollouts_max_mb` is reached, steps in between are dropped so that the remaining ones span the
-    run evenly. `log`, by default `log.txt`, reports failed writes, once per kind. summary.json also contains
-    the entries of `summary` at the end. Raises `RunFolderError` if the folder cannot be written at the start.
+    The rollouts of the first and of every `rollouts_every_num_steps`-th step are recorded; None records no
+    rollouts. When `rollouts_max_mb` is reached, recorded steps are deleted so that the others stay evenly
+    spread over the run. `log` receives one message per kind of failed write; by default it appends to
+    `log.txt`. The entries of `summary` are added to `summary.json` at the end. The constructor raises
+    `RunFolderError` if the directory is not writable.
     """
 
-    name = "the run folder"
+    name = "the run directory"
     may_stop = True
 
     def __init__(
@@ -49,7 +51,7 @@ class RunFolderWriter(Listener):
         self._rollouts_every_num_steps = rollouts_every_num_steps
         self._rollouts_max_mb = rollouts_max_mb
         self._log = log or self.folder.append_log
-        self._reported: set[str] = set()
+        self._told: set[str] = set()
         with explained("write into", folder.path):
             self._metrics = JsonLinesWriter(folder.metrics_file)
             self._evaluations = JsonLinesWriter(folder.evaluations_file)
@@ -63,36 +65,36 @@ class RunFolderWriter(Listener):
         self._status.keep_beating()
 
     def begin(self, *, step: int, num_steps: int, title: str = "") -> None:
-        """Record in the status that training continues after `step` (0 at the start) up to `num_steps`."""
-        del title
+        """Record in `status.json` that training continues after `step` (0 for a new run)."""
         self.progress(step=step, num_steps=num_steps)
 
     def progress(self, *, step: int, num_steps: int) -> None:
-        """Record the progress in the status."""
+        """Record `step` of `num_steps` in `status.json`."""
         self._require_folder()
         with explained("write", self.folder.status_file):
             self._status.begin(step=step, num_steps=num_steps)
 
     def wants_rollouts(self, step: int) -> bool:
-        """Return whether this step's rollouts are recorded, so that traces are needed."""
+        """Return whether this step's rollouts will be recorded, which requires their per-token traces."""
         every = self._rollouts_every_num_steps
         return every is not None and every > 0 and (step == 1 or step % every == 0)
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record the metrics of one step; `ValueError` unless steps increase."""
+        """Record the metrics of one step; raises `ValueError` if this or a later step is already recorded."""
         if step <= self._last_step:
-            raise ValueError(f"step {step} is not after step {self._last_step}, which is already recorded")
+            raise ValueError(
+                f"step must be greater than {self._last_step}, the last recorded step, got {step}"
+            )
         self._require_folder()
         self._last_step = step
         values = {name: float(value) for name, value in metrics.items()}
-        self._append(self._metrics, {"step": step, "time": _now(), **values}, "metrics")
-        try:
+        with self._reported("metrics"):
+            self._metrics.append({"step": step, "time": _now(), **values})
+        with self._reported("status.json"):
             self._status.advance(step)
-        except OSError as error:
-            self._report("status.json", error)
 
     def ratios(self, step: int, histogram: RatioHistogram) -> None:
-        """Record the distribution of one step's ratios, in `ratios.jsonl`."""
+        """Append the histogram of one step's importance ratios to `ratios.jsonl`."""
         record: Record = {
             "step": step,
             "edges": [round(edge, 7) for edge in histogram.edges],
@@ -100,7 +102,8 @@ class RunFolderWriter(Listener):
             "negative": list(histogram.negative),
             "zero": list(histogram.zero),
         }
-        self._append(self._ratios, record, "the distribution of ratios")
+        with self._reported("the distribution of ratios"):
+            self._ratios.append(record)
 
     def rollouts(
         self,
@@ -108,41 +111,39 @@ class RunFolderWriter(Listener):
         groups: Sequence[RolloutGroup],
         traces: Mapping[tuple[str, int], TokenTrace],
     ) -> None:
-        """Record a step's rollouts if they are due (see `wants_rollouts`)."""
+        """Write a step's rollouts to a Parquet file if `wants_rollouts` returns True for the step.
+
+        `traces` contains per-token values by (problem_id, sample_index).
+        """
         if not self.wants_rollouts(step):
             return
         self._require_folder()
         from atrium.runs.sample_files import write_rollouts  # importing pyarrow takes 0.3 s
 
-        try:
+        with self._reported("rollouts"):
             write_rollouts(self.folder.rollouts_path(step), step, groups, traces)
             self._thin_rollouts(step)
-        except OSError as error:
-            self._report("rollouts", error)
 
     def evaluation(self, result: BenchmarkResult) -> None:
-        """Record one evaluation; a second one of the same benchmark and step replaces the first."""
+        """Record a benchmark's samples and scores, replacing an earlier evaluation at the same step."""
         from atrium.runs.sample_files import write_evaluation  # importing pyarrow takes 0.3 s
 
         step, benchmark = result.step, result.benchmark
         check_name(benchmark, "the benchmark's name")
         self._require_folder()
-        try:
+        with self._reported("evaluations"):
             write_evaluation(self.folder.evaluation_path(benchmark, step), step, result.samples)
             if (benchmark, step) in self._evaluated:
                 self._forget_evaluation(benchmark, step)
-        except OSError as error:
-            self._report("evaluations", error)
         record: Record = {"step": step, "time": _now(), "benchmark": benchmark, "results": result.results}
-        self._append(self._evaluations, record, "evaluations")
+        with self._reported("evaluations"):
+            self._evaluations.append(record)
         self._evaluated.add((benchmark, step))
-        try:
+        with self._reported("status.json"):
             self._status.has_started()
-        except OSError as error:
-            self._report("status.json", error)
 
     def sync(self) -> None:
-        """Flush all lines to disk, which a checkpoint of the same step waits for.
+        """Flush all lines to disk before a checkpoint of the same step is written.
 
         Raises `RunFolderError` if the disk is full: a checkpoint must not be ahead of its metrics.
         """
@@ -151,25 +152,23 @@ class RunFolderWriter(Listener):
             self._sync_files()
 
     def end(self, state: RunState, error: str | None = None, cause: str | None = None) -> None:
-        """Write how the run ended and the summary, and close all files.
+        """Record the run's final state, write the summary, and close all files.
 
-        Raises `RunFolderError` if a run would end as finished but its folder is missing.
+        Raises `RunFolderError` if `state` is finished but the run directory is missing.
         """
         if not self._metrics.is_in_place():
             if state is RunState.FINISHED:
                 self._require_folder()
             self.close()
             return
-        try:
+        with self._reported("the end of the run"):
             self._sync_files()
             self._status.end(state, error, cause)
             write_json(self.folder.summary_file, {**summarize(self.folder), **self._summary})
-        except OSError as problem:
-            self._report("the end of the run", problem)
         self.close()
 
     def close(self) -> None:
-        """Close the files without recording how the run ended. Harmless when called twice."""
+        """Close the files without recording a final state. Harmless when called twice."""
         self._status.stop_beating()
         for file in (self._metrics, self._evaluations, self._ratios):
             file.close()
@@ -181,15 +180,9 @@ class RunFolderWriter(Listener):
     def _require_folder(self) -> None:
         if not self._metrics.is_in_place():
             raise RunFolderError(
-                f"{self.folder.metrics_file} was removed or moved during the run, so it ends; if its "
-                "folder was moved, move it back, and resume with `atrium train --resume`"
+                f"{self.folder.metrics_file} was removed or moved during the run, so the run ended; "
+                "restore its folder and resume with `atrium train --resume`"
             )
-
-    def _append(self, writer: JsonLinesWriter, record: Record, what: str) -> None:
-        try:
-            writer.append(record)
-        except OSError as error:
-            self._report(what, error)
 
     def _forget_evaluation(self, benchmark: str, step: int) -> None:
         self._evaluations.flush()
@@ -201,7 +194,10 @@ class RunFolderWriter(Listener):
         self._evaluations = JsonLinesWriter(self.folder.evaluations_file)
 
     def _thin_rollouts(self, newest: int) -> None:
-        """Delete recorded steps until the rest fits, first the one whose absence leaves the smallest gap."""
+        """Delete files of rollouts, in the order of `step_to_drop`, until the rest fit in `rollouts_max_mb`.
+
+        Logs a message, once, if the file of step `newest` had to be deleted.
+        """
         files = dict(steps_in(self.folder.rollouts_dir))
         sizes = {step: path.stat().st_size for step, path in files.items()}
         limit = self._rollouts_max_mb * _BYTES_PER_MB
@@ -212,18 +208,25 @@ class RunFolderWriter(Listener):
         if newest not in sizes:
             self._log_once("rollouts", f"rollouts of one step exceed {self._rollouts_max_mb} MB")
 
-    def _report(self, what: str, error: OSError) -> None:
-        self._log_once(what, f"{what} cannot be written: {error.strerror or error}; training continues")
+    @contextmanager
+    def _reported(self, what: str) -> Iterator[None]:
+        """Log an `OSError` in the body instead of raising it; `what` names the file or record."""
+        try:
+            yield
+        except OSError as error:
+            self._log_once(what, f"{what} cannot be written: {error.strerror or error}; training continues")
 
     def _log_once(self, what: str, text: str) -> None:
-        if what in self._reported:
-            return
-        self._reported.add(what)
-        self._log(text)
+        if what not in self._told:
+            self._told.add(what)
+            self._log(text)
 
 
 def step_to_drop(steps: tuple[int, ...]) -> int:
-    """Return the least important of the recorded steps: never the first or last of several."""
+    """Return the step whose removal leaves the smallest gap; the last if there are at most two.
+
+    `steps` are in increasing order. The first and the last of more than two steps are never returned.
+    """
     if len(steps) <= 2:
         return steps[-1]
     gaps = [steps[i + 1] - steps[i - 1] for i in range(1, len(steps) - 1)]

@@ -1,10 +1,10 @@
-"""Evaluation rows in formats of other programs (CSV, lm-eval, lighteval), to check a score independently.
+"""Export of evaluation samples as CSV and for lm-eval and lighteval, to check a score independently.
 
-A row is one of `sample_files.read_samples`. lm-eval's samples are JSON Lines with all answers to a problem in
+Rows come from `sample_files.read_samples`. lm-eval's samples are JSON Lines with all answers to a problem in
 `resps`; lighteval's details are Parquet with `doc`, `model_response` and `metric`. Both contain the question
 in place of the prompt, because rows have no prompt: the evaluation's record names the prompt template.
 
-Source: lm-evaluation-harness 0.4 and lighteval 0.13, from their files. Field names inside lighteval's columns
+Source: output files of lm-evaluation-harness 0.4 and lighteval 0.13. Field names inside lighteval's columns
 have changed between its releases.
 """
 
@@ -32,7 +32,7 @@ _CSV_FIELDS = (
 
 
 def write_csv(path: Path, rows: Iterable[Mapping[str, object]], fields: Sequence[str] = _CSV_FIELDS) -> None:
-    """Write the rows' fields as CSV, one line per sample."""
+    """Write the given fields of each row as CSV, one line per sample, after a header."""
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, fields, extrasaction="ignore")
         writer.writeheader()

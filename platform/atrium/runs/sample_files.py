@@ -1,7 +1,8 @@
 """The Parquet files of sampled text: rollouts of training, and samples of evaluations.
 
-There is one row per completion. Per-token columns are lists of equal length; those from traces are null for
-rollouts that no update used. Text is stored as sampled and must be displayed as plain text.
+There is one row per completion. Per-token columns are lists of equal length. The columns `advantage`,
+`ratio`, `entropy` and `clipped` are null for rollouts that no update used. Text is stored as sampled and must
+be displayed as plain text.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _PROBLEM_FIELDS = [
     ("extracted", pa.string()),
 ]
 PART_COLUMN = "reward/"
-"""Column prefix of a named reward, if there are several; null if it abstained."""
+"""Prefix of the columns of named rewards, if there are several; a value is null if the reward abstained."""
 ROLLOUT_SCHEMA = pa.schema(
     [
         *_PROBLEM_FIELDS,
@@ -79,7 +80,10 @@ def write_rollouts(
     groups: Sequence[RolloutGroup],
     traces: Mapping[tuple[str, int], TokenTrace],
 ) -> None:
-    """Write a step's rollouts as one file. Raises `OSError` if the disk is full."""
+    """Write a step's rollouts to one Parquet file; `traces` are by (problem_id, sample_index).
+
+    Raises `OSError` if the disk is full.
+    """
     rows = []
     names = sorted({name for group in groups for rollout in group.rollouts for name in rollout.parts})
     for group in groups:
@@ -114,13 +118,13 @@ def write_rollouts(
 
 
 def write_evaluation(path: Path, step: int, samples: Iterable[EvaluatedSample]) -> None:
-    """Write an evaluation's samples as one file. Raises `OSError` if the disk is full."""
+    """Write an evaluation's samples to one Parquet file; raises `OSError` if the disk is full."""
     rows = [{**_problem_columns(step, one.problem), **answer_columns(one)} for one in samples]
     _write(path, rows, EVALUATION_SCHEMA)
 
 
 def write_evaluation_rows(path: Path, rows: Iterable[Row]) -> None:
-    """Write rows of `EVALUATION_SCHEMA` as one file, a batch at a time; missing columns are null."""
+    """Write rows of `EVALUATION_SCHEMA` to one Parquet file, in batches; missing columns are null."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = iter(rows)
     with (
@@ -132,20 +136,20 @@ def write_evaluation_rows(path: Path, rows: Iterable[Row]) -> None:
 
 
 def answer_columns(sample: EvaluatedSample) -> Row:
-    """Return the columns of an answer, without those of its problem; `sample_of` reads them."""
+    """Return a sample as a row without the columns of its problem; the inverse of `sample_of`."""
     values = {field.name: getattr(sample, field.name) for field in fields(sample) if field.name != "problem"}
     return {name: encodable(value) if isinstance(value, str) else value for name, value in values.items()}
 
 
 def sample_of(row: Row, problem: Problem) -> EvaluatedSample:
-    """Return the answer to `problem` in a row."""
+    """Return the sample of `problem` in a row with at least the columns of `answer_columns`."""
     values = {field.name: row[field.name] for field in fields(EvaluatedSample) if field.name != "problem"}
     kinds = {"verdict": VerdictKind(row["verdict"]), "finish_reason": FinishReason(row["finish_reason"])}
     return EvaluatedSample(problem=problem, **{**values, **kinds})
 
 
 def read_samples(path: Path, columns: Sequence[str] | None = None) -> list[Row]:
-    """Read the rows of a file, with the requested columns (all by default) that exist.
+    """Read the rows of a Parquet file, with all columns or those of `columns` that exist.
 
     Raises `RunFolderError` if the file is missing or damaged.
     """
@@ -156,16 +160,19 @@ def read_samples(path: Path, columns: Sequence[str] | None = None) -> list[Row]:
             rows: list[Row] = file.read(columns=wanted, use_threads=False).to_pylist()
     except (OSError, pa.ArrowException) as error:
         reason = str(error).split("\n")[0]
-        raise RunFolderError(f"{path} cannot be read; it is missing or damaged: {reason}") from error
+        raise RunFolderError(
+            f"{path} is missing or damaged: {reason}; restore it, or evaluate again"
+        ) from error
     return rows
 
 
 def read_evaluated(
     folder: RunLayout, *, benchmark: str | None = None, step: int | None = None
 ) -> dict[str, list[Row]]:
-    """Read the rows of each benchmark's latest evaluation, or of the requested ones, by name.
+    """Read the rows of each benchmark's latest evaluation, by benchmark.
 
-    Raises `RunFolderError` if there are none.
+    `benchmark` and `step` restrict the search; None means any. Raises `RunFolderError` if there are no
+    matching samples, or if a file is damaged.
     """
     stored: dict[str, dict[int, Path]] = defaultdict(dict)
     for path in sorted(folder.evaluations_dir.glob("*/*.parquet")):
@@ -174,7 +181,7 @@ def read_evaluated(
             stored[path.parent.name][found] = path
     if not stored:
         asked = "".join(f" {key} {value}" for key, value in (("of", benchmark), ("at step", step)) if value)
-        raise RunFolderError(f"{folder.path} has no samples of an evaluation{asked}")
+        raise RunFolderError(f"{folder.path} has no samples of an evaluation{asked}; choose another run")
     return {name: read_samples(paths[max(paths)]) for name, paths in stored.items()}
 
 

@@ -8,7 +8,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from atrium.base.errors import RunFolderError
-from atrium.document.document import Column, Document, Passage, Row, Section, Sentence, Table, Unit, Value
+from atrium.document.document import (
+    Column,
+    Document,
+    Passage,
+    Row,
+    Section,
+    Sentence,
+    Table,
+    Unit,
+    Value,
+    plain_table,
+)
 from atrium.document.formatting import counted, shortened
 from atrium.runs.layout import steps_in
 from atrium.runs.run_folder import RunFolder
@@ -21,7 +32,7 @@ _MAX_CELL = 60
 
 
 def samples_document(evaluations: Mapping[str, Sequence[Sample]], problem_id: str | None = None) -> Document:
-    """Return the rows of evaluations by problem, or all answers to one problem.
+    """Return the document of several evaluations: a row per problem, or all answers to one problem.
 
     Raises `RunFolderError` if a benchmark has no such problem.
     """
@@ -33,13 +44,13 @@ def samples_document(evaluations: Mapping[str, Sequence[Sample]], problem_id: st
 
 
 def _mean(values: Sequence[float | None], unit: Unit) -> Value:
-    """Return the mean; unknown if a value is, as in imported rows."""
+    """Return the mean of the values; an unknown value if any is None, as in some imported rows."""
     known = [value for value in values if value is not None]
     return Value(sum(known) / len(known) if len(known) == len(values) else None, unit)
 
 
 def _problems(name: str, samples: Sequence[Sample]) -> Section:
-    """Return how often each problem was solved, and its most frequent answer."""
+    """Return a table of problems: correct answers, reference, most frequent answer, length, truncation."""
     by_problem: dict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
         by_problem[sample["problem_id"]].append(sample)
@@ -72,10 +83,13 @@ def _problems(name: str, samples: Sequence[Sample]) -> Section:
 
 
 def _answers(name: str, samples: Sequence[Sample], problem_id: str) -> Section:
-    """Return a problem, and why each answer to it counts or does not."""
+    """Return one problem with all of its answers, and the reason for each answer's verdict.
+
+    Raises `RunFolderError` if `samples` contains no such problem.
+    """
     own = [sample for sample in samples if sample["problem_id"] == problem_id]
     if not own:
-        raise RunFolderError(f"{name} has no problem {problem_id!r}; `atrium samples` lists them")
+        raise RunFolderError(f"{name} has no problem {problem_id!r}; `atrium samples` lists the problems")
     turns = [Sentence(f"{role}: {text}", "muted") for role, text in json.loads(own[0].get("turns") or "[]")]
     rows = [
         (
@@ -89,19 +103,18 @@ def _answers(name: str, samples: Sequence[Sample], problem_id: str) -> Section:
         for sample in own
     ]
     titles = ("sample", "counts", "extracted", "verdict", "reason", "ended by")
-    columns = tuple(Column(title, is_text=True) for title in titles)
     return Section(
         title=f"{name} {problem_id}",
         sentences=(*turns, Sentence(own[0]["question"]), Sentence(f"gold: {own[0]['gold']}")),
-        tables=(Table(title="", columns=columns, rows=tuple(map(Row, rows))),),
+        tables=(plain_table("", titles, rows, is_text=True),),
     )
 
 
 def before_and_after(folder: RunFolder, num_problems: int) -> list[Passage]:
-    """Return the first sample of a few problems, before and after.
+    """Return the first sample of `num_problems` problems, before and after training.
 
     The problems are spread evenly over the benchmark and not chosen by outcome. If no benchmark was evaluated
-    twice, rollouts of the first and the last recorded step are used instead.
+    twice, rollouts of the first and the last recorded step are shown instead.
     """
     what, files = _first_and_last_files(folder)
     if not files or not num_problems:
@@ -124,10 +137,12 @@ def before_and_after(folder: RunFolder, num_problems: int) -> list[Passage]:
 
 
 def _first_and_last_files(folder: RunFolder) -> tuple[str, list[tuple[int, Path]]]:
-    """Return a description and files of the first and last evaluation; test problems before others."""
-    names = (
-        [path.name for path in folder.evaluations_dir.iterdir()] if folder.evaluations_dir.is_dir() else []
-    )
+    """Return a description, and the steps and files of a benchmark's first and last evaluation.
+
+    Test problems take precedence over validation problems. If no benchmark was evaluated twice, the files are
+    those of the first and last recorded rollouts.
+    """
+    names = [path.name for path in folder.evaluations_dir.glob("*")]
     for benchmark in sorted(names, key=lambda name: ("validation" in name, name)):
         files = steps_in(folder.evaluations_dir / benchmark)
         if len(files) > 1:
@@ -137,13 +152,13 @@ def _first_and_last_files(folder: RunFolder) -> tuple[str, list[tuple[int, Path]
 
 
 def spread(items: Sequence[str], num: int) -> list[str]:
-    """Return `num` of the items, evenly spread over all; all of them if there are fewer."""
+    """Return `num` evenly spread items, or all items if there are fewer."""
     num = min(num, len(items))
     return [items[(2 * index + 1) * len(items) // (2 * num)] for index in range(num)]
 
 
 def _first_samples(path: Path) -> dict[str, Sample]:
-    """Return the first sample of each problem, by problem."""
+    """Return the first sample of each problem in a Parquet file, by problem id."""
     found: dict[str, Sample] = {}
     for row in read_samples(path, _SHOWN):
         found.setdefault(str(row.get("problem_id")), row)
@@ -151,7 +166,10 @@ def _first_samples(path: Path) -> dict[str, Sample]:
 
 
 def _problem_lines(samples: Mapping[str, Mapping[str, Sample]], problem_id: str) -> list[str]:
-    """Return a problem, and an answer for each step."""
+    """Return text lines with a problem and its answer at each step.
+
+    `samples` contains samples by step (a label) and problem id.
+    """
     answers = {when: rows[problem_id] for when, rows in samples.items()}
     problem = next(iter(answers.values()))
     lines = [f"{shortened(str(problem.get('question')), _MAX_TEXT)}   gold: {problem.get('gold')}"]

@@ -1,4 +1,4 @@
-"""Records that a run no longer uses: moved into `set-aside/` of its folder, never deleted."""
+"""Storage for records that a run no longer uses: they are moved to `set-aside/`, never deleted."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from atrium.runs.layout import RunLayout, step_name
 
 
 class SetAside:
-    """Moves records of `run` when it is rewound to `step`, keeping their relative paths.
+    """A new folder in `set-aside/` for the records of `run` after `step`; relative paths are preserved.
 
-    `folder` is `set-aside/<time>-<step>-<4 hex>/`, created for the first record; None until then.
+    `folder` is its path. It is created for the first moved record, and None until then.
     """
 
     def __init__(self, run: RunLayout, step: int) -> None:
@@ -25,11 +25,14 @@ class SetAside:
         self._step = step
 
     def move(self, path: Path) -> None:
-        """Move a file or a folder as a whole."""
-        shutil.move(path, self._place(path))  # unlike a rename, also to another disk that a link leads to
+        """Move a file, or a folder with its content, out of the run's records."""
+        shutil.move(path, self._place(path))  # unlike a rename, also works through links to other disks
 
     def cut_lines(self, path: Path, is_kept: Callable[[Record], bool]) -> None:
-        """Move the lines that are not kept; the others stay, byte for byte."""
+        """Move the lines of a JSON Lines file for which `is_kept` returns False.
+
+        The other lines stay in the file, bitwise identical.
+        """
         kept, cut = split_lines(path, is_kept)
         if not cut:
             return

@@ -1,10 +1,10 @@
 """The state of a run: `status.json`, and whether the process that wrote it is alive.
 
-A run is `starting` until its first step or evaluation. If it fails before that, it becomes a `failed_start`,
-which is not a run of a method. The states `killed` and `lost` are never written: a reader infers them if the
-status says `running` and the process no longer exists on this host, or has written nothing from another host
-for minutes although it should have. A run whose process disappears while it is `starting` is a failed start,
-too.
+A run is `starting` until its first step or evaluation. If it fails before that, it becomes a
+`failed_start`, which does not count as a run of its method. Readers infer the states `killed` and `lost`,
+which are never written, from a status `running`: `killed` if the process no longer exists on this host,
+`lost` if a process on another host has not updated the status for minutes. A run whose process disappears
+while the run is `starting` is a failed start too.
 """
 
 from __future__ import annotations
@@ -25,23 +25,27 @@ import psutil
 
 from atrium.base.atomic import write_json
 from atrium.base.errors import AtriumError, Interrupted, MemoryExhaustedError, Pruned
+from atrium.base.plain_files import cached_while_unchanged
 from atrium.base.processes import is_alive
 from atrium.base.recorded import read_object
 
 FORMAT_VERSION = 2
-"""Format of run folders that this version writes, and the newest that it can read completely.
+"""Format of run directories that this version writes, and the newest that it can read completely.
 
 Version 2 records the `cause` of a failure and the state `starting`.
 """
 
 DIVERGED = "diverged"
-"""Cause of a run whose training diverged."""
+"""Value of `RunStatus.cause` for a run whose training diverged."""
 
 BEAT_S = 15.0
 """Seconds between two writes of an unchanged status."""
 
 LOST_AFTER_S = 180.0
-"""Seconds of silence after which a process on another host counts as lost; clocks may differ by less."""
+"""Seconds by which the status of a run on another host may be overdue before the run counts as lost.
+
+The clocks of hosts must differ by less.
+"""
 
 
 class RunState(StrEnum):
@@ -60,12 +64,15 @@ class RunState(StrEnum):
 
     @property
     def is_live(self) -> bool:
-        """Whether a process works on the run."""
+        """Whether a process is working on the run: the state is `starting` or `running`."""
         return self in (RunState.STARTING, RunState.RUNNING)
 
 
 def end_by(failure: BaseException) -> tuple[RunState, str, str | None]:
-    """Return a run's final state after this exception, the message, and the cause of a failure."""
+    """Return the final state, message and cause of a run that ends with an exception.
+
+    The cause is None unless the state is `failed`.
+    """
     match failure:
         case Interrupted() | KeyboardInterrupt():
             return RunState.INTERRUPTED, str(failure) or "stopped at once", None
@@ -75,7 +82,7 @@ def end_by(failure: BaseException) -> tuple[RunState, str, str | None]:
 
 
 def _cause(failure: BaseException) -> str:
-    """Return the cause in one word; for libraries' errors `out_of_memory` or `error`."""
+    """Return the cause of a failure in one word: `out_of_memory`, the error's own `cause`, or `error`."""
     if isinstance(failure, MemoryError) or type(failure).__name__ == "OutOfMemoryError":
         return MemoryExhaustedError.cause
     return failure.cause if isinstance(failure, AtriumError) else AtriumError.cause
@@ -87,8 +94,8 @@ class RunStatus:
 
     `num_steps` is 0 until training is set up. `pid_started` is the start time of process `pid`, which
     distinguishes it from a later process with the same number. `beat_s` is the interval of status writes
-    while the process is alive, 0 if there is none. `cause` is one word for why a run failed (`diverged`,
-    `out_of_memory`, `error`, ...; see `errors`), None for other ends and in folders of format 1.
+    while the process is alive, 0 if there are none. `cause` is one word for why a run failed (`diverged`,
+    `out_of_memory`, `error`, ...; see `errors`), None for other final states and in folders of format 1.
     """
 
     format_version: int = FORMAT_VERSION
@@ -107,13 +114,15 @@ class RunStatus:
 
 
 class StatusUnreadableError(Exception):
-    """Raised for a missing or damaged `status.json`; readers report it and continue."""
+    """Raised if `status.json` is missing or damaged; the message says which."""
 
 
+@cached_while_unchanged(4096)
 def read_status(path: Path) -> RunStatus:
-    """Read the status in the file; fields of a newer format are ignored, missing ones are empty.
+    """Read the status file; fields of a newer format are ignored, and missing fields get their defaults.
 
-    Raises `StatusUnreadableError` if the file is missing, unreadable, or has another type.
+    An unchanged file is read only once. Raises `StatusUnreadableError` if the file is missing or
+    unreadable, or is not a JSON object.
     """
     content, problem = read_object(path)
     if problem is not None:
@@ -127,7 +136,7 @@ def read_status(path: Path) -> RunStatus:
 
 
 def known_status(path: Path) -> RunStatus:
-    """Read the status in the file; an empty one of unknown state if it cannot be read."""
+    """Read the status file; return an empty status with the state `unknown` if it cannot be read."""
     try:
         return read_status(path)
     except StatusUnreadableError:
@@ -147,7 +156,7 @@ def _has_type(value: object, annotation: str) -> bool:
 
 
 def concluded_state(status: RunStatus, *, clock: Callable[[], float] = time.time) -> RunState:
-    """Return the state to show: the recorded state, or killed, lost or failed start if the process is gone.
+    """Return the recorded state, or `killed`, `lost` or `failed_start` if the process no longer exists.
 
     Format 1 recorded a failed start as a failure with `num_steps=0`.
     """
@@ -170,7 +179,7 @@ def concluded_state(status: RunStatus, *, clock: Callable[[], float] = time.time
 
 
 class StatusWriter:
-    """Keeps `status.json` up to date for this process, at most once per `interval_s` during steps."""
+    """A writer of `status.json` for this process; `advance` writes at most once per `interval_s`."""
 
     def __init__(
         self, path: Path, *, interval_s: float = 1.0, clock: Callable[[], float] = time.time
@@ -212,39 +221,42 @@ class StatusWriter:
         return self._status
 
     def keep_beating(self, interval_s: float = BEAT_S) -> None:
-        """Write the status at intervals from a thread, until it ends or this object is garbage-collected."""
+        """Start a thread that writes the status every `interval_s` seconds, until `end` or `stop_beating`.
+
+        The thread also exits when this object is garbage-collected.
+        """
         self._change(beat_s=interval_s)
         threading.Thread(target=_beat, args=(weakref.ref(self), self._ended, interval_s), daemon=True).start()
 
     def beat(self) -> None:
-        """Record that this process is alive. Write errors are left for others to report."""
+        """Record that this process is alive. Write errors are ignored, since other writes report them."""
         with contextlib.suppress(OSError):
             self._write(is_beat=True)
 
     def begin(self, *, step: int, num_steps: int) -> None:
-        """Record that this process trains from `step` on; a run with a step has started."""
+        """Record that this process continues the run after `step`; the state is `running` if `step` > 0."""
         self._finished = None
         self._change(step=step, num_steps=num_steps, **({"state": RunState.RUNNING} if step else {}))
         self._write()
 
     def has_started(self) -> None:
-        """Record that the run has made a step or an evaluation."""
+        """Record that the run has finished a first step or evaluation."""
         if self._status.state == RunState.STARTING:
             self._change(state=RunState.RUNNING)
             self._write()
 
     def advance(self, step: int) -> None:
-        """Record that `step` is done; written at intervals only."""
+        """Record that `step` is finished; the file is written at most once per `interval_s`."""
         is_first = self._status.state == RunState.STARTING
         self._change(step=step, state=RunState.RUNNING)
         if is_first or not 0.0 <= self._clock() - self._status.updated < self._interval_s:
             self._write()
 
     def end(self, state: RunState, error: str | None = None, cause: str | None = None) -> None:
-        """Record how the run ended, with the error's first line.
+        """Record the run's final state, with the error's first line.
 
-        A failure before the run has started is a failed start; a finished run that could not be resumed stays
-        finished.
+        A failure before the first step or evaluation is a failed start. If resuming a finished run fails
+        before `begin`, the run stays finished.
         """
         line = error.strip().split("\n")[0] if error and error.strip() else None
         self.stop_beating()
@@ -258,7 +270,7 @@ class StatusWriter:
         self._write()
 
     def stop_beating(self) -> None:
-        """Stop the periodic writes; the thread ends."""
+        """Stop the thread of `keep_beating`."""
         self._ended.set()
 
     def _change(self, **changes: Any) -> None:  # noqa: ANN401 - fields of RunStatus

@@ -1,4 +1,4 @@
-"""A run's results, as one small object computed from the rest of its folder: `summary.json`."""
+"""A run's results as one small object, `summary.json`, computed from the run directory."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from atrium.runs.status import known_status
 
 
 def summarize(folder: RunFolder) -> dict[str, object]:
-    """Return the content of `summary.json`, computed from the folder.
+    """Return the content of `summary.json`, computed from the other files of the run directory.
 
-    `best` is the evaluation with the highest Mean@k of the same benchmark, and `selected_on` names the
-    problems on which it was chosen: a best on test problems is an optimistic number, a verdict uses `last`.
-    `findings` are the problems found by the rules of `diagnosis`.
+    Each benchmark has a `first`, `best` and `last` evaluation. `best` has the highest Mean@k on that
+    benchmark, which `selected_on` names. On test problems the best score is optimistic, so conclusions should
+    use `last`. `findings` are the problems found by the rules of `diagnosis`.
     """
     status = known_status(folder.status_file)
     metrics = read_metrics(folder)

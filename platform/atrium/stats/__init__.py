@@ -1,9 +1,9 @@
 """Statistics on arrays, with numpy and scipy only: estimates, intervals, verdicts, power.
 
-No run is read here.
+This package reads no runs.
 
 `compare` is the interface for other programs: docs/statistics_library.md. It is imported on first access, so
-that the modules of this package load nothing else.
+that importing a module of this package does not load it.
 """
 
 from typing import TYPE_CHECKING

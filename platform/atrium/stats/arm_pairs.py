@@ -1,7 +1,7 @@
-"""Arms compared with a baseline: every pair with the verdict that holds under both readings.
+"""Comparison of arms with a baseline; verdicts are valid under both ways of counting diverged runs.
 
-Pure functions of arrays and records. `stats.library` fills them from plain arrays, `compare.judged_pairs`
-from recorded runs, `sweep.fresh_seeds` from the runs of a sweep.
+`stats.readings` describes the two readings of diverged runs. All functions are pure. The scores come from
+plain arrays (`stats.library`), recorded runs (`compare.judged_pairs`) or a sweep (`sweep.fresh_seeds`).
 
 Axes: S seeds, P problems.
 """
@@ -15,15 +15,16 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
+from atrium.stats.arrays import Floats
 from atrium.stats.clusters import sources_words
 from atrium.stats.comparison import Comparison, TwoArms, verdict, verdict_on
-from atrium.stats.crossed import Uncertainty, Values
+from atrium.stats.crossed import Uncertainty
 from atrium.stats.estimates import Interval
 from atrium.stats.pairing import SeedPairing, pair_seeds
 from atrium.stats.readings import as_always_wrong
 from atrium.stats.robust import mean_scores
 from atrium.stats.simultaneous import Family, SeedSpread, moderated_spreads
-from atrium.stats.wording import Verdict, under_both_readings, unfinished
+from atrium.stats.wording import Verdict, under_both_readings, unfinished, uninformative
 
 MEAN = "mean"
 PASS = "pass"
@@ -34,19 +35,19 @@ class Missing(Protocol):
 
     @property
     def kind(self) -> Literal["preliminary", "incomplete"]:
-        """The kind of verdict."""
+        """The kind of verdict on a pair with this run."""
 
     @property
     def words(self) -> str:
-        """The description, such as `study/atr-1 still runs`."""
+        """The description, such as `study/atr-1 is still running`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
     """A candidate compared with the baseline by one measure, on one benchmark or the macro average.
 
-    `sources` says what new problems are, if problems have clusters. `if_wrong` is the comparison in which
-    diverged runs count as always wrong; None if there are none.
+    `sources` describes the clusters of new problems; empty without clusters. `if_wrong` is the comparison in
+    which diverged runs count as always wrong; None if no run diverged.
     """
 
     baseline: str
@@ -61,27 +62,27 @@ class Pair:
 
     @property
     def design(self) -> str:
-        """Describe the seeds: `paired seeds 0–4`, or `paired seeds 0–4; 12 clusters`."""
+        """The seeds and clusters as text: `paired seeds 0–4`, or `paired seeds 0–4; 12 clusters`."""
         return f"{self.pairing.words}; {self.sources}" if self.sources else self.pairing.words
 
     @property
     def words(self) -> str:
-        """Return the verdict in one self-contained sentence."""
+        """The verdict as one self-contained sentence."""
         return f"{self.candidate} against {self.baseline}: {self.verdict.words} ({self.design})"
 
     @property
     def another_exam(self) -> Interval | None:
-        """The interval for new seeds and new problems; with two readings, the one that contains both."""
+        """The interval for new seeds and new problems, widened to cover `if_wrong` if runs diverged."""
         return _hull([one.difference.another_exam for one in self._readings])
 
     @property
     def this_exam(self) -> Interval | None:
-        """The interval for new seeds and the same problems; with two readings, the one that contains both."""
+        """The interval for new seeds and the same problems, widened to cover `if_wrong` if runs diverged."""
         return _hull([one.difference.this_exam for one in self._readings])
 
     @property
     def p_value(self) -> float | None:
-        """The p value of no difference with new problems; with two readings, the larger one."""
+        """The p value of no difference on new problems; the larger of the two if `if_wrong` is given."""
         known = [one.difference.another_exam for one in self._readings]
         return max((one.p_value for one in known if one is not None), default=None)
 
@@ -91,7 +92,7 @@ class Pair:
 
 
 def _hull(known: Sequence[Uncertainty | None]) -> Interval | None:
-    """The interval that contains all; None where one of them is unknown."""
+    """Return the smallest interval that contains all given intervals; None if any is unknown."""
     intervals = [one.interval for one in known if one is not None]
     if len(intervals) < len(known):
         return None
@@ -100,15 +101,16 @@ def _hull(known: Sequence[Uncertainty | None]) -> Interval | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredArms:
-    """The values of every arm: `values` holds `value_SP` by benchmark, `seeds` the seed of each row, by arm.
+    """The scores of every arm, in arrays `value_SP` of shares in [0, 1].
 
-    Values are those of a `measure` on a `benchmark`, or on several with equal weights. `family` is that of
-    all arms against one of them. `clusters` names every problem's cluster by benchmark. `is_paired` says that
-    all arms have the same seeds by design, however few (True), or that no seeds are paired (False); None
-    leaves it to `pair_seeds`.
+    `values` maps each arm to one array per benchmark, and `seeds` to the seed of each row; benchmarks have
+    equal weights. `measure` and `benchmark` name the scores. `family` counts the differences with
+    simultaneous intervals. `clusters` names every problem's cluster, by benchmark. `is_paired` is True if
+    all arms have the same seeds by design, however few, and False if no seeds are paired; with None,
+    `pair_seeds` decides.
     """
 
-    values: Mapping[str, Sequence[Values]]
+    values: Mapping[str, Sequence[Floats]]
     seeds: Mapping[str, Sequence[int]]
     family: Family
     clusters: Sequence[ArrayLike | None] | None = None
@@ -118,11 +120,11 @@ class ScoredArms:
 
     @property
     def sources(self) -> str:
-        """Describe new problems, by benchmark with clusters; empty if problems have none."""
+        """The clusters of new problems as text, for each benchmark with clusters; empty without clusters."""
         return sources_words(self.clusters or ())
 
     def as_always_wrong(self, diverged: Mapping[str, Collection[int]]) -> ScoredArms:
-        """Return the second reading: answers of diverged seeds are wrong; `diverged` holds those by arm."""
+        """Return the scores with all answers of diverged seeds wrong; `diverged` lists these seeds by arm."""
         values = {
             arm: as_always_wrong(own, [seed in diverged[arm] for seed in self.seeds[arm]])
             for arm, own in self.values.items()
@@ -137,10 +139,11 @@ class ScoredArms:
         missing: Mapping[str, Sequence[Missing]] | None = None,
         same_methods: Collection[str] = (),
     ) -> list[Pair]:
-        """Yield every other arm against the baseline, with the verdict under both readings and missing runs.
+        """Return each other arm compared with the baseline, and the verdict on it.
 
-        `diverged` are the seeds that diverged, by arm, and `missing` the runs without an outcome.
-        `same_methods` are arms that are one method with the baseline.
+        Verdicts hold under both readings of diverged runs, and take missing runs into account. `diverged`
+        lists the seeds that diverged, by arm, and `missing` the runs without an outcome. `same_methods` are
+        the arms with the same method as the baseline.
         """
         by_score = self._compared(baseline)
         is_any = any(diverged.values())
@@ -159,41 +162,51 @@ class ScoredArms:
             for name, pairing, comparison in by_score
         ]
         return [
-            _judged(pair, wrong, diverged, missing or {})
+            _judged(pair, wrong, diverged, missing or {}, self._common_score())
             for pair, (_, _, wrong) in zip(pairs, as_wrong, strict=True)
         ]
 
     def verdicts(self, baseline: str) -> dict[str, Verdict]:
-        """Return the verdict on every other arm against the baseline."""
+        """Return the verdict on each other arm compared with the baseline, by arm."""
         return {
             name: verdict_on(arms.difference(), pairing.num_seeds, names=(baseline, name))
             for name, pairing, arms in self._against(baseline)
         }
 
     def best(self, diverged: Mapping[str, Collection[int]]) -> str | None:
-        """Return the arm that is shown to be the best in both readings: every other arm is worse."""
+        """Return the arm shown to be better than all others under both readings; None if there is none."""
         leaders = self.leaders(diverged)
         return leaders[0] if len(leaders) == 1 else None
 
     def leaders(self, diverged: Mapping[str, Collection[int]]) -> tuple[str, ...]:
-        """Return the highest arm and those not shown to be worse than it in at least one reading.
+        """Return the arms that may be the best, the arm with the highest score first.
 
-        A comparison with the best after Hsu: these arms may be the best. The highest comes first.
+        These are the arms with the highest score, and the arms not shown to be worse than it, under either
+        reading of diverged runs (a comparison with the best after Hsu).
         """
         readings = (self, self.as_always_wrong(diverged)) if any(diverged.values()) else (self,)
         return tuple(dict.fromkeys(name for one in readings for name in one._leaders()))
 
-    def _leaders(self) -> list[str]:
+    def ranked(self) -> list[str]:
+        """Return the names of all arms, the arm with the highest mean score first."""
         means = {name: np.mean([one_SP.mean() for one_SP in own]) for name, own in self.values.items()}
-        names = sorted(means, key=lambda name: -means[name])
+        return sorted(means, key=lambda name: -means[name])
+
+    def _leaders(self) -> list[str]:
+        names = self.ranked()
         against = self.verdicts(names[0])
         return [name for name in names if name == names[0] or against[name].kind != "worse"]
+
+    def _common_score(self) -> float | None:
+        """Return the only score of all arms, seeds and problems; None if scores differ."""
+        scores = {float(end) for own in self.values.values() for one in own for end in (one.min(), one.max())}
+        return scores.pop() if len(scores) == 1 else None
 
     def _compared(self, baseline: str) -> list[tuple[str, SeedPairing, Comparison]]:
         return [(name, pairing, arms.compared()) for name, pairing, arms in self._against(baseline)]
 
     def _against(self, baseline: str) -> Iterator[tuple[str, SeedPairing, TwoArms]]:
-        """Every other arm by its name, how its seeds are used, and it beside the baseline."""
+        """Yield the name, the seeds used, and the two arms to compare, for each arm except the baseline."""
         names = [baseline, *(name for name in self.values if name != baseline)]
         pairings = [self._pairing(self.seeds[baseline], self.seeds[name]) for name in names[1:]]
         spreads = self._spreads(names, pairings)
@@ -213,12 +226,12 @@ class ScoredArms:
             return pair_seeds(baseline, candidate)
         return SeedPairing(is_paired=self.is_paired, baseline=tuple(baseline), candidate=tuple(candidate))
 
-    def _of(self, arm: str, seeds: Sequence[int]) -> list[Values]:
+    def _of(self, arm: str, seeds: Sequence[int]) -> list[Floats]:
         rows = [list(self.seeds[arm]).index(seed) for seed in seeds]
         return [value_SP[rows] for value_SP in self.values[arm]]
 
     def _spreads(self, names: Sequence[str], pairings: Sequence[SeedPairing]) -> Sequence[SeedSpread | None]:
-        """Return the moderated spread of each difference from the first arm; None if seeds are not shared."""
+        """Return the moderated spread of each difference from the first arm; None without shared seeds."""
         first = pairings[0]
         found = None
         if first.is_paired and all(one == first for one in pairings):
@@ -232,15 +245,22 @@ def _judged(
     as_wrong: Comparison,
     diverged: Mapping[str, Sequence[int]],
     missing: Mapping[str, Sequence[Missing]],
+    common_score: float | None,
 ) -> Pair:
-    """Return the pair with the verdict that also holds in the second reading and with missing runs."""
+    """Return the pair with a verdict that takes diverged and missing runs into account.
+
+    `as_wrong` is the comparison in which diverged runs count as always wrong. `common_score` is the only
+    score of all arms, seeds and problems; None if scores differ.
+    """
     used = {pair.baseline: pair.pairing.baseline, pair.candidate: pair.pairing.candidate}
     seeds = [f"seed {seed} of {arm}" for arm, own in used.items() for seed in diverged[arm] if seed in own]
     pair = replace(pair, if_wrong=as_wrong if seeds else None)
     if pair.verdict.kind == "same_method":
         return pair
     judged = under_both_readings(pair.verdict, verdict(as_wrong, *used), seeds)
+    if common_score in (0.0, 1.0):
+        judged = uninformative(is_correct=common_score == 1.0)
     if lacking := [run for arm in used for run in missing.get(arm, ())]:
-        kind = min(run.kind for run in lacking)  # incomplete rather than preliminary
+        kind = min(run.kind for run in lacking)  # "incomplete" precedes "preliminary"
         judged = unfinished(kind, pair.comparison.difference.value, [run.words for run in lacking])
     return replace(pair, verdict=judged)

@@ -3,11 +3,11 @@
     R(C) = R0 + (R_max - R0) / (1 + (C_mid / C)^B)
 
 C is the cost in steps or tokens; R0 the given score at the start; R_max the ceiling; C_mid the cost at half
-of the rise, and B its steepness. Source: arXiv 2510.13786 (ScaleRL), eq. 1. Differs: the ceiling has an
+of the rise, and B its steepness. Source: arXiv 2510.13786 (ScaleRL), eq. 1. Unlike there, the ceiling has an
 interval, from the profile of the squared errors, which are assumed to be independent over points.
 
-A curve that does not bend fits many ceilings equally well. The interval is then wide, and the ceiling counts
-as unknown, and with it the other two parameters.
+A curve that does not bend fits many ceilings equally well. The interval is then wide, and the ceiling, C_mid
+and B count as unknown.
 
 Axes: N points of one curve.
 """
@@ -20,13 +20,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq, least_squares
 from scipy.special import fdtri
 
+from atrium.stats.arrays import Floats
 from atrium.stats.estimates import Interval
-
-Column = NDArray[np.float64]
 
 MIN_POINTS = 8
 _NUM_CEILINGS = 24
@@ -39,7 +37,7 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CeilingFit:
-    """A curve's ceiling with its 95 % interval, and its efficiency: `midpoint` in the unit of C, `steepness`.
+    """A curve's ceiling with its 95 % interval, and its efficiency: `midpoint` (C_mid) and `steepness` (B).
 
     `way_frac` is the share of the rise from `start` to the ceiling that the fit has reached at the last
     point.
@@ -59,10 +57,10 @@ class CeilingFit:
         return self.way_frac >= _MIN_WAY and high - low <= _MAX_WIDTH * (self.ceiling - self.start)
 
 
-def fit_ceiling(spent_N: Column, score_N: Column, *, start: float, most: float = 1.0) -> CeilingFit | None:
-    """Fit a curve that rises from `start` to a ceiling of at most `most`; None if it cannot be fitted.
+def fit_ceiling(spent_N: Floats, score_N: Floats, *, start: float, most: float = 1.0) -> CeilingFit | None:
+    """Fit a curve that rises from `start` to a ceiling of at most `most`; None without enough data.
 
-    That is the case with fewer than 8 finite points with `spent` above 0, or if no score is above the start.
+    A fit needs at least 8 finite points with a cost above 0, a score above `start`, and `start` < `most`.
     """
     known_N = np.isfinite(spent_N) & np.isfinite(score_N) & (spent_N > 0.0)
     log_spent_N, score_N = np.log(spent_N[known_N]), score_N[known_N]
@@ -94,7 +92,7 @@ def fit_ceiling(spent_N: Column, score_N: Column, *, start: float, most: float =
 
 
 class _Fit(NamedTuple):
-    """Half the sum of squared errors, and its parameters."""
+    """The parameters of a fit, and half its sum of squared errors (`cost`)."""
 
     cost: float
     ceiling: float
@@ -106,12 +104,12 @@ class _Fit(NamedTuple):
 class _Curve:
     """The points of a curve, and fits to them."""
 
-    log_spent_N: Column
-    score_N: Column
+    log_spent_N: Floats
+    score_N: Floats
     start: float
 
     def fit(self, guess: Sequence[float], lowest: float, most: float) -> _Fit:
-        """Return the best fit with a ceiling between two values."""
+        """Return the best fit with a ceiling from `lowest` to `most`; the search starts at `guess`."""
         first, last = float(self.log_spent_N.min()), float(self.log_spent_N.max())
         reach = last - first + 10.0
         bounds = (
@@ -126,13 +124,13 @@ class _Curve:
         middle = float(np.median(self.log_spent_N))
         return self.fit([ceiling, middle, 0.0], ceiling - _ROUNDING, ceiling)
 
-    def _errors(self, parameters: Column) -> Column:
+    def _errors(self, parameters: Floats) -> Floats:
         ceiling, log_midpoint, log_steepness = parameters
         way_N = _way(self.log_spent_N, log_midpoint, log_steepness)
         return np.asarray(self.start + (ceiling - self.start) * way_N - self.score_N)
 
 
-def _way(log_spent_N: Column, log_midpoint: float, log_steepness: float) -> Column:
-    """Return the share of the rise from start to ceiling."""
+def _way(log_spent_N: Floats, log_midpoint: float, log_steepness: float) -> Floats:
+    """Return the share of the rise from start to ceiling that is reached at each cost."""
     exponent_N = np.exp(log_steepness) * (log_midpoint - log_spent_N)
     return np.asarray(1.0 / (1.0 + np.exp(np.clip(exponent_N, -50.0, 50.0))))

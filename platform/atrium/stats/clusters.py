@@ -3,7 +3,8 @@
 If an effect varies by cluster, the problems of a cluster are not independent draws. The variance of the mean
 is then estimated from the squared totals of the clusters (CR2), which is unbiased if problems have equal
 variance, with the degrees of freedom of Bell and McCaffrey, at most the number of clusters minus 1. With one
-problem per cluster both equal those of independent problems. Pure functions without random draws.
+problem per cluster, variance and degrees of freedom are those of independent problems. Pure functions without
+random draws.
 
 Sources: Bell and McCaffrey 2002; Pustejovsky and Tipton 2018. For a mean the adjustment matrices have closed
 forms: cluster g of share w_g has the weight 1 / (1 - w_g).
@@ -18,14 +19,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from atrium.stats.arrays import Floats
+
 MIN_CLUSTERS = 6
 """Minimum number of clusters for statements about new clusters."""
 
 
 def cluster_numbers(names: Sequence[str | None]) -> NDArray[np.int64] | None:
-    """Return the number of each problem's cluster [P]; None if no two problems share one.
+    """Return the number of each problem's cluster [P]; None if no two problems share a cluster.
 
-    A problem without a cluster is its own cluster.
+    A problem whose cluster is None is a cluster of its own.
     """
     keys = [f"of {name}" if name is not None else f"{place}" for place, name in enumerate(names)]
     if len(set(keys)) == len(keys):
@@ -35,14 +38,14 @@ def cluster_numbers(names: Sequence[str | None]) -> NDArray[np.int64] | None:
 
 
 def clusters_words(num: int) -> str:
-    """Describe the scope of an interval: `12 clusters`, `new problems of these 2 sources`."""
+    """Describe the new problems of an interval: `12 clusters`, or `new problems of these 2 sources`."""
     if num >= MIN_CLUSTERS:
         return f"{num} clusters"
     return f"new problems of {'this one source' if num == 1 else f'these {num} sources'}"
 
 
 def sources_words(cluster_B: Sequence[ArrayLike | None]) -> str:
-    """Describe new problems, by benchmark with clusters; empty if problems have none."""
+    """Describe the clusters of new problems, for each benchmark with clusters; empty without clusters."""
     return " and ".join(clusters_words(num_clusters(one)) for one in cluster_B if one is not None)
 
 
@@ -51,8 +54,8 @@ def num_clusters(cluster_P: ArrayLike) -> int:
     return len(np.unique(np.asarray(cluster_P)))
 
 
-def variance_of_mean(value_P: ArrayLike, cluster_P: ArrayLike | None = None) -> NDArray[np.float64]:
-    """Return the CR2 variance of the mean over the last axis; without clusters, of independent problems.
+def variance_of_mean(value_P: ArrayLike, cluster_P: ArrayLike | None = None) -> Floats:
+    """Return the CR2 variance of the mean over the last axis; without clusters, that of independent problems.
 
     Raises `ValueError` for fewer than two problems or clusters.
     """
@@ -62,7 +65,7 @@ def variance_of_mean(value_P: ArrayLike, cluster_P: ArrayLike | None = None) -> 
     total_C = values - values.mean(axis=-1, keepdims=True)
     if cluster_P is not None:
         total_C = total_C @ np.eye(len(size_C))[numbers]
-    squares: NDArray[np.float64] = (total_C**2 / (1.0 - size_C / num_problems)).sum(axis=-1) / num_problems**2
+    squares: Floats = (total_C**2 / (1.0 - size_C / num_problems)).sum(axis=-1) / num_problems**2
     return squares
 
 
@@ -75,13 +78,11 @@ def degrees_of_freedom(num_problems: int, cluster_P: ArrayLike | None = None) ->
     return float(1.0 / ((share_C**2).sum() + off_diagonal))
 
 
-def _clusters(
-    cluster_P: ArrayLike | None, num_problems: int
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _clusters(cluster_P: ArrayLike | None, num_problems: int) -> tuple[Floats, NDArray[np.int64]]:
     """Return the size of each cluster [C], and the cluster number of each problem [P]."""
     numbers: NDArray[np.int64] = np.arange(num_problems)
     if cluster_P is not None:
         numbers = np.unique(np.asarray(cluster_P), return_inverse=True)[1]
     if numbers.shape != (num_problems,) or numbers.max(initial=0) < 1:
-        raise ValueError(f"expected {num_problems} problems in at least two clusters")
+        raise ValueError(f"expected the clusters of {num_problems} problems, at least two different ones")
     return np.bincount(numbers).astype(np.float64), numbers

@@ -1,4 +1,4 @@
-"""Two arms compared: `TwoArms`, and the verdict on what it finds.
+"""The comparison of two arms (`TwoArms`), and the verdict on their difference.
 
 An arm is a list of arrays `value_SP`, one per benchmark: the score of each seed's checkpoint on each problem,
 a share in [0, 1] (Mean@K or Pass@k of the problem). Both arms answer the same problems in the same order.
@@ -22,7 +22,6 @@ from numpy.typing import ArrayLike
 from atrium.stats import wording
 from atrium.stats.crossed import SHARES, CrossedMean, crossed_mean
 from atrium.stats.estimates import Interval
-from atrium.stats.power import Exam
 from atrium.stats.robust import (
     MIN_SEEDS_BOOTSTRAP,
     MIN_SEEDS_IQM,
@@ -41,20 +40,16 @@ from atrium.stats.wording import Verdict, judged
 class Comparison:
     """A candidate compared with a baseline. Values that cannot be estimated are None.
 
-    `difference` holds both intervals. `rho_another_exam` is the correlation that pairing makes use of, 1 -
-    SE_paired^2 / (SE_baseline^2 + SE_candidate^2): pairing multiplies the standard error by sqrt(1 - rho),
-    and a negative one says that it did harm; `rho_this_exam` likewise over seeds. `improvement` is the
-    probability that a seed of the candidate scores higher. It needs 10 seeds per arm, as do its interval and
-    that of a difference of IQMs; an IQM needs 4 seeds, `permutation_p` 6 paired ones. `family` is what the
-    two intervals hold together with.
+    `difference` has the intervals for another exam (new seeds and problems) and for this exam (new seeds
+    and the same problems). `improvement` is the probability that a seed of the candidate scores higher. It
+    needs 10 seeds per arm, as do its interval and the interval of the IQMs' difference; an IQM needs 4 seeds,
+    `permutation_p` 6 paired ones. `family` counts the differences over which both intervals are simultaneous.
     """
 
     difference: CrossedMean
     baseline: CrossedMean
     candidate: CrossedMean
     is_paired: bool
-    rho_another_exam: float | None
-    rho_this_exam: float | None
     improvement: float | None
     improvement_interval: Interval | None
     iqm_baseline: float | None
@@ -74,9 +69,9 @@ class TwoArms:
     """A baseline and a candidate: lists of `value_SP` by benchmark with the same problems in the same order.
 
     Paired arms have the same seeds in the same order. `clusters` names the cluster of every problem [P], or
-    None, by benchmark. `family` holds the differences that are judged together with this one; `spread` is the
-    moderated variance over seeds, if there are several candidates. `difference` and `compared` raise
-    `ValueError` where shapes differ or values are not shares.
+    None, by benchmark. `family` counts the differences that have simultaneous intervals with this one;
+    `spread` is the moderated variance over seeds, if there are several candidates. `difference` and
+    `compared` raise `ValueError` if shapes differ or values are not shares.
     """
 
     baseline: Sequence[ArrayLike]
@@ -88,7 +83,7 @@ class TwoArms:
     spread: SeedSpread | None = None
 
     def difference(self) -> CrossedMean:
-        """The difference of the arms with its intervals."""
+        """Return the difference of the arms with its intervals."""
         arms = [
             [np.asarray(value_SP, dtype=np.float64) for value_SP in arm]
             for arm in (self.baseline, self.candidate)
@@ -96,16 +91,16 @@ class TwoArms:
         shapes = [[value.shape[0 if self.is_paired else 1 :] for value in arm] for arm in arms]
         if shapes[0] != shapes[1]:
             seeds = ", seeds" if self.is_paired else ""
-            raise ValueError(f"both arms need the same benchmarks{seeds} and problems")
+            raise ValueError(f"both arms must have the same benchmarks{seeds} and problems")
         if any(np.any((value < 0.0) | (value > 1.0)) for arm in arms for value in arm):
-            raise ValueError("values are shares and must be in [0, 1]")
+            raise ValueError("values must be between 0 and 1")
         if not self.is_paired:
             return unpaired_difference(*arms, clusters=self.clusters, family=self.family)
         gaps = [after - before for before, after in zip(*arms, strict=True)]
         return crossed_mean(gaps, clusters=self.clusters, family=self.family, spread=self.spread)
 
     def compared(self, *, seed: int = 0) -> Comparison:
-        """All that is estimated of the arms; `seed` starts the bootstrap."""
+        """Return all estimates of the arms; `seed` is the random seed of bootstrap and permutation test."""
         difference = self.difference()
         arms, is_paired = (self.baseline, self.candidate), self.is_paired
         means = [crossed_mean(arm, clusters=self.clusters, limits=SHARES) for arm in arms]
@@ -117,8 +112,6 @@ class TwoArms:
             baseline=means[0],
             candidate=means[1],
             is_paired=is_paired,
-            rho_another_exam=_rho(difference, means, "another") if is_paired else None,
-            rho_this_exam=_rho(difference, means, "this") if is_paired else None,
             improvement=float(probability_of_improvement(scores[1], scores[0])) if is_known else None,
             improvement_interval=bootstrap_interval(
                 scores, lambda s: probability_of_improvement(s[1], s[0]), seed=seed
@@ -139,7 +132,7 @@ class TwoArms:
 def verdict(
     comparison: Comparison, baseline_name: str, candidate_name: str, *, same_method: bool = False
 ) -> Verdict:
-    """Return the verdict about new seeds and new problems."""
+    """Return the verdict on a comparison; with `same_method`, that both names denote one method."""
     names = baseline_name, candidate_name
     if same_method:
         return wording.same_method()
@@ -147,7 +140,10 @@ def verdict(
 
 
 def verdict_on(difference: CrossedMean, num_seeds: tuple[int, int], *, names: tuple[str, str]) -> Verdict:
-    """Return the verdict on a difference of arms with these numbers of seeds; the baseline comes first."""
+    """Return the verdict on a difference, by its interval for new seeds and new problems.
+
+    `num_seeds` and `names` are those of the baseline and of the candidate, in this order.
+    """
     another, this = difference.another_exam, difference.this_exam
     return judged(
         difference.value,
@@ -156,10 +152,3 @@ def verdict_on(difference: CrossedMean, num_seeds: tuple[int, int], *, names: tu
         interval=None if another is None else another.interval,
         is_more_than_noise_here=this is not None and not this.interval.low <= 0.0 <= this.interval.high,
     )
-
-
-def _rho(difference: CrossedMean, arms: Sequence[CrossedMean], exam: Exam) -> float | None:
-    """Return the share of the unpaired variance that pairing removes."""
-    known = [mean.another_exam if exam == "another" else mean.this_exam for mean in (difference, *arms)]
-    paired, *unpaired = [0.0 if item is None else item.standard_error**2 for item in known]
-    return 1.0 - paired / sum(unpaired) if paired and any(unpaired) else None

@@ -8,11 +8,11 @@ seeds, an interval is about these particular checkpoints, and a claim about meth
 *New problems*: new seeds and new problems of the same kind. With the mean squares of the two-way table, SE^2
 = max(MS_seed + MS_problem - MS_resid, MS_seed, MS_problem) / (S P), and Satterthwaite's degrees of freedom.
 *Same problems*: new seeds only: t over the means of the seeds, S - 1 degrees of freedom. The first interval
-is never narrower than the second: if Satterthwaite's t would make it so, it uses the other's standard error
-and degrees of freedom. With that, 95 % intervals cover 94.2 to 97.8 % from 3 seeds on if seeds vary (up to
-98.7 % if they do not); without it, 3 seeds cover as little as 92 %. One seed has neither interval, since it
-contains no information about other seeds. `new_problems`, t over problems, is then the interval of this
-checkpoint for other problems.
+is never narrower than the second: if Satterthwaite's t would make it narrower, it uses the second's standard
+error and degrees of freedom. With this rule, 95 % intervals cover 94.2 to 97.8 % from 3 seeds on if seeds
+vary (up to 98.7 % if they do not); without it, 3 seeds cover as little as 92 %. One seed has neither
+interval, since it contains no information about other seeds. `new_problems`, t over problems, is then the
+interval of this checkpoint for other problems.
 
 Near the ends of the scale a few problems account for all of the variance, or none does. The ends of an
 interval for a share are therefore computed as if one more problem had been observed, as in `stats.estimates`;
@@ -40,14 +40,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from atrium.stats.arrays import Floats
 from atrium.stats.clusters import MIN_CLUSTERS, degrees_of_freedom, num_clusters, variance_of_mean
 from atrium.stats.estimates import Interval
 from atrium.stats.simultaneous import SINGLE, Family, SeedSpread
-
-Values = NDArray[np.float64]
-
 
 _NO_SPREAD = 1e-24
 DIFFERENCES = Interval(-1.0, 1.0)
@@ -70,7 +68,7 @@ class Uncertainty:
 
 
 def interval_of(known: Uncertainty | None) -> Interval | None:
-    """Return the interval, if one is known."""
+    """Return the interval of an uncertainty, or None if the uncertainty is None."""
     return None if known is None else known.interval
 
 
@@ -78,10 +76,10 @@ def interval_of(known: Uncertainty | None) -> Interval | None:
 class VarianceComponents:
     """Variance components of a mean over S seeds: seed / S + problem + residual / S.
 
-    `seed` is the variance of one seed's mean that all problems share, `problem` that of the benchmark's mean
-    over the choice of its problems, `residual` that of the interaction of seeds and problems (and of
-    sampling), on a benchmark of this size. None is negative. `seed_degrees_of_freedom` is S - 1 for one
-    table; `problem_degrees_of_freedom` is Satterthwaite's over benchmarks, P - 1 for one.
+    `seed` is the variance between seeds that all problems share. `problem` is the variance of the benchmark's
+    mean due to the choice of problems, and `residual` the variance due to sampling and to the interaction of
+    seeds and problems, for a benchmark of this size. All are at least 0. `seed_degrees_of_freedom` is S - 1
+    for one table; `problem_degrees_of_freedom` is Satterthwaite's over benchmarks, P - 1 for one.
     """
 
     seed: float
@@ -95,10 +93,11 @@ class VarianceComponents:
 class CrossedMean:
     """A mean over benchmarks of means over seeds and problems.
 
-    `value_S` are the seeds' means, of a difference only if seeds are paired. An uncertainty is None if it
-    cannot be estimated: with fewer than two problems in some benchmark; for the same problems if the seeds'
-    means do not vary, in which case t would imply certainty. With one seed only `new_problems` is known,
-    which is about this checkpoint. `components` is None for one seed or fewer than two problems.
+    `value_S` contains the seeds' means; it is empty for a difference of unpaired seeds. `another_exam` is for
+    new seeds and new problems, `this_exam` for new seeds and the same problems. With one seed, only
+    `new_problems` is known, which is about this checkpoint. An uncertainty is None if it cannot be estimated:
+    with fewer than two problems in some benchmark, or, for `this_exam`, if the seeds' means do not vary, so
+    that t would imply certainty. `components` is None for one seed or fewer than two problems.
     """
 
     value: float
@@ -116,7 +115,10 @@ class CrossedMean:
 
 
 class _Known(NamedTuple):
-    """A variance of the mean, its degrees of freedom, and the weight of one more outcome (0 for none)."""
+    """A variance of the mean, its degrees of freedom, and the weight of one additional outcome.
+
+    The ends of an interval are computed as if this outcome had been observed; the weight is 0 without it.
+    """
 
     variance: float
     degrees_of_freedom: float
@@ -131,11 +133,11 @@ class Squares(NamedTuple):
     """
 
     by_seed: SeedSpread | None
-    by_problem_B: Values
-    problem_degrees_of_freedom_B: Values
+    by_problem_B: Floats
+    problem_degrees_of_freedom_B: Floats
     by_residual: float
     residual_spread: float
-    num_problems_B: Values
+    num_problems_B: Floats
 
 
 def crossed_mean(
@@ -172,13 +174,14 @@ def crossed_mean(
 
 
 def squares_of(
-    arms: Sequence[Sequence[Values]],
-    value_P_B: Sequence[Values],
+    arms: Sequence[Sequence[Floats]],
+    value_P_B: Sequence[Floats],
     clusters: Sequence[ArrayLike | None] | None = None,
 ) -> Squares:
-    """Return the squares of problems and residual; `value_P_B` holds the problems' values, by benchmark.
+    """Return the variance estimates of problems and residual.
 
-    The residual is summed over `arms`, each a list of `value_SP` by benchmark. `by_seed` is left out.
+    `value_P_B` contains an array per benchmark: each problem's mean over seeds. The residual is
+    summed over `arms`, each a list of `value_SP` by benchmark. `by_seed` is None.
     """
     num_benchmarks = len(value_P_B)
     num_problems_B = np.array([len(value_P) for value_P in value_P_B], dtype=np.float64)
@@ -218,7 +221,10 @@ def mean_from_squares(
     limits: Interval = DIFFERENCES,
     family: Family = SINGLE,
 ) -> CrossedMean:
-    """Return a mean with the intervals of its squares; with `value_S`, new problems have the wider one."""
+    """Return a mean with the intervals of its squares.
+
+    If `value_S` is given, the interval for new problems is never narrower than that for the same problems.
+    """
     this_exam = another_exam = new_problems = None
     if squares.by_seed and squares.by_seed.variance > _NO_SPREAD:
         this_exam = _Known(*squares.by_seed, 0.0)
@@ -242,20 +248,27 @@ def mean_from_squares(
     )
 
 
-def checked(values_by_benchmark: Sequence[ArrayLike]) -> list[Values]:
-    """Return the values as arrays; `ValueError` if they are not a crossed table."""
+def checked(values_by_benchmark: Sequence[ArrayLike]) -> list[Floats]:
+    """Return the values as float64 arrays [S, P], one per benchmark.
+
+    Raises `ValueError` for an empty array, numbers of seeds that differ, and values that are not finite.
+    """
     value_SP_B = [np.asarray(values, dtype=np.float64) for values in values_by_benchmark]
     if not value_SP_B or any(value_SP.ndim != 2 or not value_SP.size for value_SP in value_SP_B):
-        raise ValueError("each benchmark needs values [S, P] for at least one seed and one problem")
+        raise ValueError("each benchmark must have values [S, P] for at least one seed and one problem")
     if len({len(value_SP) for value_SP in value_SP_B}) > 1:
-        raise ValueError("all benchmarks need the same seeds")
+        raise ValueError("all benchmarks must have the same seeds")
     if not all(np.isfinite(value_SP).all() for value_SP in value_SP_B):
         raise ValueError("values must be finite")
     return value_SP_B
 
 
 def _variance_of_another_exam(squares: Squares) -> tuple[float, float]:
-    """Return the largest of the three variance estimates, with its degrees of freedom."""
+    """Return the variance of the mean for new seeds and problems, with its degrees of freedom.
+
+    It is the largest of the three estimates in the formula of SE^2 for new problems, or for one seed, the
+    variance due to problems.
+    """
     by_problem, by_residual = float(squares.by_problem_B.sum()), squares.by_residual
     degrees = pooled_degrees(squares.by_problem_B, squares.problem_degrees_of_freedom_B)
     if squares.by_seed is None:
@@ -269,14 +282,14 @@ def _variance_of_another_exam(squares: Squares) -> tuple[float, float]:
     return (by_seed, df_S) if by_seed > by_problem else (by_problem, degrees)
 
 
-def pooled_degrees(variances: Values, degrees_of_freedom: Values) -> float:
-    """Return Satterthwaite's degrees of freedom of a sum of variance estimates; all of them if it is 0."""
+def pooled_degrees(variances: Floats, degrees_of_freedom: Floats) -> float:
+    """Return Satterthwaite's degrees of freedom of a sum of variances; the summed degrees if all are 0."""
     spread = float((variances**2 / degrees_of_freedom).sum())
     return float(variances.sum()) ** 2 / spread if spread > 0.0 else float(degrees_of_freedom.sum())
 
 
 def components_of(squares: Squares, *, seed: float, residual: float) -> VarianceComponents | None:
-    """Return the components from those of seeds and residual.
+    """Return the variance components, given the components of seeds and residual.
 
     None for one seed or fewer than two problems.
     """

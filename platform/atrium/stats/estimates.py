@@ -1,7 +1,7 @@
 """Estimators over the outcomes of an evaluation: Mean@K, Pass@k, Pass^k, and their intervals.
 
 Pure functions of counts: `num_correct_P[p]` of the `num_samples` independent samples of problem p were
-correct. Nothing here draws random numbers, reads or writes.
+correct. No function draws random numbers, reads or writes.
 
 There are two intervals for two different questions. *Over problems*: what would the score be on other
 problems of this kind? The problems are the sample, so the spread of the problems' values matters. *Sampling
@@ -11,10 +11,10 @@ difficulty.
 
 Both are t intervals whose ends are computed as if one more outcome had been observed, the one that moves the
 end outward: a problem (or, for sampling noise, k samples) with nothing correct for the lower end, with all
-correct for the upper. Near 0 and 1 a few problems account for all of the variance, or no observed one does,
-and t alone covers as little as 40 % there. The additional outcome costs as much width as one outcome in n
-elsewhere, and the interval does not shrink when a first failure appears. `make bench-coverage` measures
-coverage and width.
+correct for the upper. Near 0 and 1, a few problems account for all of the variance, or no observed problem
+contributes any, and t alone covers as little as 40 %. The additional outcome costs as much width as one
+outcome in n elsewhere, and the interval does not shrink when a first failure appears. `make bench-coverage`
+measures coverage and width.
 
 Sources: Pass@k is the unbiased estimator of arXiv 2107.03374, eq. 1; Pass^k is that of arXiv 2406.12045,
 section 4. Both are U-statistics, whose variance has an unbiased estimator if two disjoint sets of k samples
@@ -33,8 +33,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
+from atrium.stats.arrays import Floats
+
 Counts = NDArray[np.int64]
-Values = NDArray[np.float64]
 
 
 class Interval(NamedTuple):
@@ -45,32 +46,32 @@ class Interval(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """A value and its interval; None if the data cannot support one."""
+    """A value and its interval, which is None if the data cannot support an interval."""
 
     value: float
     interval: Interval | None
 
 
-def mean_at_k(num_correct_P: ArrayLike, num_samples: int) -> Values:
+def mean_at_k(num_correct_P: ArrayLike, num_samples: int) -> Floats:
     """Return Mean@K of each problem [P]: the share of its K = `num_samples` samples that are correct."""
     return _checked(num_correct_P, num_samples) / num_samples
 
 
-def pass_at_k(num_correct_P: ArrayLike, num_samples: int) -> Values:
-    """Return Pass@k of each problem for all k [P, K]; column k - 1 holds 1 - C(n-c, k) / C(n, k).
+def pass_at_k(num_correct_P: ArrayLike, num_samples: int) -> Floats:
+    """Return Pass@k of each problem for all k [P, K]; column k - 1 contains 1 - C(n-c, k) / C(n, k).
 
-    The probability that at least one of k samples is correct, estimated without bias from n = `num_samples`
-    samples. Exactly 0 if c = 0 and exactly 1 if n - c < k. The quotient of binomials is a running product of
-    ratios, so nothing overflows.
+    This is an unbiased estimate, from n = `num_samples` samples, of the probability that at least one of k
+    samples is correct. It is exactly 0 if c = 0 and exactly 1 if n - c < k. The quotient of binomials is
+    computed as a running product of ratios, so nothing overflows.
     """
     num_correct_P = _checked(num_correct_P, num_samples)
     return 1.0 - _share_of_subsets(num_samples - num_correct_P, num_samples)
 
 
-def pass_hat_k(num_correct_P: ArrayLike, num_samples: int) -> Values:
-    """Return Pass^k of each problem for all k [P, K]; column k - 1 holds C(c, k) / C(n, k).
+def pass_hat_k(num_correct_P: ArrayLike, num_samples: int) -> Floats:
+    """Return Pass^k of each problem for all k [P, K]; column k - 1 contains C(c, k) / C(n, k).
 
-    The probability that all of k samples are correct, estimated without bias.
+    This is an unbiased estimate of the probability that all of k samples are correct.
     """
     return _share_of_subsets(_checked(num_correct_P, num_samples), num_samples)
 
@@ -95,8 +96,8 @@ def sampling_interval(
     f_k^2 - f_2k, where f_j = C(n-c, j) / C(n, j) is the share of j-subsets with nothing correct: the square
     of the estimate, minus the average over two disjoint k-subsets. For k = 1 this is p (1 - p) / (n - 1).
     With floor(n / k) disjoint blocks of k samples, a problem adds that many degrees of freedom, minus one.
-    Each end is computed as if one more block had been observed, and is at least as far as the binomial bound
-    for the problems whose samples agree (too wide for greedy decoding, which has no noise).
+    Each end is computed as if one more block had been observed. It is at least as far from the mean as the
+    binomial bound for problems whose samples agree (too wide for greedy decoding, which has no noise).
     """
     num_correct_P = _checked(num_correct_P, num_samples)
     if k < 1:
@@ -126,15 +127,16 @@ def macro_average(values_by_benchmark: Sequence[ArrayLike], confidence: float = 
     """Return the mean over benchmarks of their means over problems, with its interval over problems.
 
     Each benchmark has the same weight, whatever its size. The benchmarks are fixed and their problems are the
-    sample: SE^2 is the sum of the benchmarks' SE^2 over B^2, with Satterthwaite's degrees of freedom. The
-    additional problem of each end belongs to the benchmark where it has the largest weight. The interval is
-    None if any benchmark has fewer than two problems.
+    sample: SE^2 is the sum of the benchmarks' SE^2 over B^2, with Satterthwaite's degrees of freedom. Each
+    end of the interval includes the effect of one additional problem, with value 0 for the lower end and 1
+    for the upper end, in the benchmark where it changes the mean most. The interval is None if any benchmark
+    has fewer than two problems.
     """
     values = [np.asarray(value_P, dtype=np.float64) for value_P in values_by_benchmark]
     if not values or any(value_P.ndim != 1 or not value_P.size for value_P in values):
-        raise ValueError("each benchmark needs a list of at least one problem's value")
+        raise ValueError("each benchmark must have the values of at least one problem")
     if any(not np.all((value_P >= 0.0) & (value_P <= 1.0)) for value_P in values):
-        raise ValueError("values of problems are shares and must be in [0, 1]")
+        raise ValueError("values of problems must be between 0 and 1")
     mean_B = np.array([value_P.mean() for value_P in values])
     num_problems_B = np.array([len(value_P) for value_P in values])
     if num_problems_B.min() < 2:
@@ -155,19 +157,21 @@ def macro_average(values_by_benchmark: Sequence[ArrayLike], confidence: float = 
 
 
 def _checked(num_correct_P: ArrayLike, num_samples: int) -> Counts:
-    """Return the counts as integers; `ValueError` if they cannot be counts out of `num_samples`."""
+    """Return the counts as integers; raise `ValueError` if they cannot be counts out of `num_samples`."""
     counts_P = np.asarray(num_correct_P)
     if num_samples < 1:
         raise ValueError(f"num_samples must be at least 1, got {num_samples}")
     if counts_P.ndim != 1 or not counts_P.size or not np.issubdtype(counts_P.dtype, np.integer):
-        raise ValueError("num_correct_P must be a list of one integer per problem, for at least one")
+        raise ValueError(
+            "num_correct_P must be a list with one integer per problem, for at least one problem"
+        )
     if counts_P.min() < 0 or counts_P.max() > num_samples:
-        raise ValueError(f"each count must be between 0 and num_samples = {num_samples}")
+        raise ValueError(f"each count must be between 0 and num_samples={num_samples}")
     return counts_P.astype(np.int64)
 
 
-def _share_of_subsets(size_P: Counts, num_samples: int) -> Values:
-    """Return C(m, k) / C(n, k) for k = 1..n [P, n]: the share of k-subsets of n that are within m of them."""
+def _share_of_subsets(size_P: Counts, num_samples: int) -> Floats:
+    """Return C(m, k) / C(n, k) for k = 1..n [P, n]: the share of k-subsets of n inside a set of m."""
     drawn_K = np.arange(num_samples)
     left_PK = np.maximum(size_P[:, None] - drawn_K, 0)
     return np.cumprod(left_PK / (num_samples - drawn_K), axis=1)
@@ -178,7 +182,7 @@ class _Margin:
 
     def __init__(self, variance: float, *, degrees_of_freedom: float, confidence: float) -> None:
         if not 0.0 < confidence < 1.0:
-            raise ValueError(f"confidence must be strictly between 0 and 1, got {confidence}")
+            raise ValueError(f"confidence must be greater than 0 and less than 1, got {confidence}")
         self.tail = (1.0 - confidence) / 2.0
         self.standard_error = variance**0.5
         self.t = -float(stdtrit(degrees_of_freedom, self.tail))
@@ -186,13 +190,16 @@ class _Margin:
     def with_outcome_at(self, shift: float) -> float:
         """Return the margin after an additional outcome has moved the mean by `shift`.
 
-        The outcome's own share of the variance of the new mean is shift^2, its squared deviation over the
-        squared number of outcomes.
+        The outcome adds shift^2 to the variance of the mean, since `shift` is its deviation from the old mean
+        divided by the new number of outcomes.
         """
         return shift + self.t * math.hypot(self.standard_error, shift)
 
 
 def _bound_of_run(is_in_run: NDArray[np.bool_], num_trials: int, tail: float) -> float:
-    """Return how far the mean may be beyond values whose trials all ended alike."""
+    """Return a binomial bound on the mean's error due to problems whose trials all had the same result.
+
+    `is_in_run` marks these problems, each with `num_trials` trials; `tail` is the bound's error probability.
+    """
     num = int(np.count_nonzero(is_in_run))
     return num / len(is_in_run) * (1.0 - tail ** (1.0 / (num * num_trials))) if num else 0.0

@@ -20,7 +20,7 @@ from atrium.stats.estimates import Interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRate:
-    """An arm's failed runs by seed, and the number of runs."""
+    """The seeds of an arm's failed runs, and the number of all its runs."""
 
     seeds: tuple[int, ...]
     num_runs: int
@@ -38,7 +38,7 @@ class FailureRate:
 
     @property
     def short(self) -> str:
-        """The rate in short: `2 of 5 (5.3 to 85.3 %)`."""
+        """The rate in words, without the seeds: `2 of 5 (5.3 to 85.3 %)`."""
         low, high = self.interval
         return f"{len(self.seeds)} of {self.num_runs} ({100 * low:.1f} to {100 * high:.1f} %)"
 
@@ -46,7 +46,9 @@ class FailureRate:
 def exact_interval(count: float, num: int, *, confidence: float = 0.95) -> Interval:
     """Return the Clopper-Pearson interval of `count` in `num`; its coverage is never too low."""
     if not 0 <= count <= num or num < 1:
-        raise ValueError(f"{count} of {num} is not a share")
+        raise ValueError(
+            f"count must be between 0 and num, and num at least 1, got count={count} and num={num}"
+        )
     tail = (1.0 - confidence) / 2.0
     low = float(betaincinv(count, num - count + 1, tail)) if count else 0.0
     high = float(betaincinv(count + 1, num - count, 1.0 - tail)) if count < num else 1.0
@@ -56,8 +58,8 @@ def exact_interval(count: float, num: int, *, confidence: float = 0.95) -> Inter
 def fell_below_start(before: Sequence[ArrayLike], after: Sequence[ArrayLike]) -> bool:
     """Return whether a run's score is below its start by more than the interval of their difference.
 
-    Both are shares `value_P` by benchmark, of the same problems in the same order. The interval is over
-    problems, at 95 %; a single problem is not sufficient.
+    `before` and `after` contain an array per benchmark: each problem's share of correct answers, for the same
+    problems in the same order. The 95 % interval is over problems; one problem is never sufficient.
     """
     gaps = [np.subtract(end_P, start_P)[None, :] for start_P, end_P in zip(before, after, strict=True)]
     known = crossed_mean(gaps).new_problems if gaps else None

@@ -1,7 +1,7 @@
 """`compare`: comparison of methods from plain arrays, with the verdicts and wording of `atrium compare`.
 
-The interface of `arm_pairs` for other programs. It loads numpy and scipy and, of the platform, only this
-package.
+This module is the interface of `arm_pairs` for other programs. It loads numpy and scipy, but no package of
+Atrium that handles models or runs.
 
 Axes: M methods, S seeds, P problems, K samples per problem.
 """
@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atrium.stats.arm_pairs import Pair, ScoredArms
+from atrium.stats.arrays import Floats
 from atrium.stats.clusters import cluster_numbers
-from atrium.stats.crossed import SHARES, CrossedMean, Values, crossed_mean
+from atrium.stats.crossed import SHARES, CrossedMean, crossed_mean
 from atrium.stats.simultaneous import Family
 
 
@@ -24,10 +25,10 @@ from atrium.stats.simultaneous import Family
 class ComparedMethods:
     """Methods with their mean scores, and every method compared with the baseline.
 
-    `scores` are over all seeds of a method. A pair has its verdict, both intervals of the difference
-    (`pair.another_exam`, `pair.this_exam`), its p value and `pair.comparison`. `best` is the method that is
-    shown to be the best, or None. `notes` say which seeds, problems and answers were missing. All scores and
-    differences are fractions of 1; sentences are in points.
+    `scores` are over all seeds of a method. Each pair has a verdict, both intervals of the difference
+    (`pair.another_exam`, `pair.this_exam`), a p value and `pair.comparison`. `best` is the method that is
+    shown to be the best; None if there is none. `notes` say which seeds, problems and answers were missing.
+    All scores and differences are fractions of 1; sentences are in points.
     """
 
     baseline: str
@@ -62,30 +63,30 @@ def compare(
     over the existing answers.
 
     `names` are the methods' names (default: `method 0`, `method 1`, ...), and `baseline` is one of them
-    (default: the first). `seeds` holds the random seed of each row by method (default: 0, 1, ...). `paired`
+    (default: the first). `seeds` lists the random seed of each row by method (default: 0, 1, ...). `paired`
     says that equal seeds share problems, initialization and draws, however few they are (True), or do not
-    (False); None pairs at least three common seeds that are two thirds of both methods. `clusters` names each
-    problem's contest or source. `diverged` are the seeds that diverged, by method: a verdict must then hold
-    both if they count with their scores and if they count as always wrong.
+    (False); None pairs at least three common seeds that are at least two thirds of each method's seeds.
+    `clusters` names each problem's contest or source. `diverged` are the seeds that diverged, by method: a
+    verdict must then hold both if they count with their scores and if they count as always wrong.
 
-    Intervals hold together over all pairs (Bonferroni). docs/statistics.md has the formulas. Raises
+    Intervals are simultaneous over all pairs (Bonferroni). docs/statistics.md has the formulas. Raises
     `ValueError` for values outside [0, 1], wrong shapes, unknown names or seeds, and if no problem was
     answered by all seeds.
     """
     arms = _named(scores, names)
     base = next(iter(arms)) if baseline is None else baseline
     for name in {base, *(seeds or {}), *(diverged or {})} - arms.keys():
-        raise ValueError(f"{name!r} is not among the methods {', '.join(arms)}")
+        raise ValueError(f"unknown method {name!r}; use one of {', '.join(arms)}")
     if len(arms) < 2:
-        raise ValueError("expected at least two methods")
+        raise ValueError(f"scores must contain at least two methods, got {len(arms)}")
     shares, own_seeds, notes = _shares(arms, seeds or {})
     if paired and len(set(own_seeds.values())) > 1:
-        raise ValueError("paired methods need the same seeds")
+        raise ValueError("paired methods must have the same seeds; remove the others, or set paired=None")
     bad = {name: sorted((diverged or {}).get(name, ())) for name in arms}
     if unknown := [
         f"{name}: diverged has seed {one}" for name in arms for one in bad[name] if one not in own_seeds[name]
     ]:
-        raise ValueError(f"{unknown[0]}, which has no answers")
+        raise ValueError(f"{unknown[0]}, which has no answers; remove it from diverged")
     is_complete_P = _complete(shares, clusters, notes)
     kept = [one for one, is_kept in zip(clusters or (), is_complete_P, strict=False) if is_kept]
     scored = ScoredArms(
@@ -109,46 +110,50 @@ def compare(
 
 
 def _complete(
-    shares: Mapping[str, Values], clusters: Sequence[str | None] | None, notes: list[str]
+    shares: Mapping[str, Floats], clusters: Sequence[str | None] | None, notes: list[str]
 ) -> NDArray[np.bool_]:
-    """Return which problems all seeds have an answer to [P]; add a note on the number of the others."""
+    """Return a mask [P] of the problems that all seeds answered; add a note on the number of others."""
     is_complete_P: NDArray[np.bool_] = np.isfinite(np.concatenate(list(shares.values()))).all(axis=0)
     num = len(is_complete_P)
     if clusters is not None and len(clusters) != num:
         raise ValueError(f"clusters must have {num} names, one for each problem")
     if not is_complete_P.any():
-        raise ValueError("no problem has an answer from every seed of every method")
+        raise ValueError("at least one problem must have an answer from every seed of every method")
     if num_left := num - int(is_complete_P.sum()):
         notes.append(f"{num_left} of {num} problems are left out, since some seed has no answer")
     return is_complete_P
 
 
-def _named(scores: ArrayLike | Mapping[str, ArrayLike], names: Sequence[str] | None) -> dict[str, Values]:
+def _named(scores: ArrayLike | Mapping[str, ArrayLike], names: Sequence[str] | None) -> dict[str, Floats]:
     """Return the values of each method [S, P] or [S, P, K] by name."""
     if isinstance(scores, Mapping):
         if names is not None:
-            raise ValueError("scores given by name already have names; remove names")
+            raise ValueError(
+                "names cannot be given if scores is a mapping, whose keys are the names; remove names"
+            )
         arms = {name: np.asarray(value, dtype=np.float64) for name, value in scores.items()}
     else:
         values = np.asarray(scores, dtype=np.float64)
         listed = [f"method {place}" for place in range(len(values))] if names is None else list(names)
         if len(set(listed)) < len(listed) or len(listed) != len(values):
-            raise ValueError(f"names must be {len(values)} different ones, one for each method")
+            raise ValueError(f"names must be {len(values)} different names, one for each method")
         arms = dict(zip(listed, values, strict=True))
     for name, value in arms.items():
         if value.ndim not in (2, 3) or not value.size:
-            raise ValueError(f"{name}: values must be seeds x problems (x samples), got shape {value.shape}")
+            raise ValueError(
+                f"{name}: values must have the shape seeds x problems (x samples), got {value.shape}"
+            )
         if not (np.isnan(value) | ((value >= 0.0) & (value <= 1.0))).all():
-            raise ValueError(f"{name}: values must be in [0, 1], or NaN if missing")
+            raise ValueError(f"{name}: values must be between 0 and 1, or NaN if missing")
     if len({value.shape[1] for value in arms.values()}) > 1:
-        raise ValueError("all methods need the same problems in the same order")
+        raise ValueError("all methods must have the same problems in the same order")
     return arms
 
 
 def _shares(
-    arms: Mapping[str, Values], seeds: Mapping[str, Sequence[int]]
-) -> tuple[dict[str, Values], dict[str, tuple[int, ...]], list[str]]:
-    """Return the shares of correct answers [S, P] of seeds with answers, ascending, and notes."""
+    arms: Mapping[str, Floats], seeds: Mapping[str, Sequence[int]]
+) -> tuple[dict[str, Floats], dict[str, tuple[int, ...]], list[str]]:
+    """Return each method's shares of correct answers [S, P], its seeds with answers, ascending, and notes."""
     shares, kept, notes = {}, {}, []
     for name, value in arms.items():
         numbers = list(seeds.get(name, range(len(value))))
@@ -161,7 +166,7 @@ def _shares(
             share_SP = np.where(is_known, value_SPK, 0.0).sum(axis=2) / num_SP
         rows = [row for row in np.argsort(numbers) if num_SP[row].any()]
         if not rows:
-            raise ValueError(f"{name}: has no answers")
+            raise ValueError(f"{name}: at least one value must not be NaN")
         shares[name], kept[name] = share_SP[rows], tuple(int(numbers[row]) for row in rows)
         if len(rows) < len(value):
             notes.append(f"{name}: {len(value) - len(rows)} of {len(value)} seeds have no answers")

@@ -15,7 +15,10 @@ MIN_COMMON_SEEDS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedPairing:
-    """The seeds of both arms in a difference, ascending; equal lists of common seeds if paired."""
+    """The seeds used in the difference of two arms, ascending; paired arms have equal seeds.
+
+    `num_left_out` is the number of runs of paired arms whose seeds the other arm lacks.
+    """
 
     is_paired: bool
     baseline: tuple[int, ...]
@@ -29,7 +32,10 @@ class SeedPairing:
 
     @property
     def words(self) -> str:
-        """Return `paired seeds 0–4`, or `unpaired: seeds 10–12 against 0–7` (the candidate first)."""
+        """The pairing as text: `paired seeds 0–4`, or `unpaired: seeds 10–12 against 0–7`.
+
+        The candidate's seeds come first.
+        """
         if self.is_paired:
             return f"paired seeds {ranges_text(self.baseline)}"
         seeds = "seed" if len(self.candidate) == len(self.baseline) == 1 else "seeds"
@@ -37,7 +43,11 @@ class SeedPairing:
 
 
 def pair_seeds(baseline: Collection[int], candidate: Collection[int]) -> SeedPairing:
-    """Return the seeds that the difference of two arms uses, from their seed numbers."""
+    """Return the seeds to compare: the common seeds of two arms (paired), or all of both arms (unpaired).
+
+    The arms are paired if they share at least `MIN_COMMON_SEEDS` seeds and at least two thirds of the seeds
+    of the larger arm.
+    """
     common = tuple(sorted(set(baseline) & set(candidate)))
     sizes = len(set(baseline)), len(set(candidate))
     if len(common) >= MIN_COMMON_SEEDS and 3 * len(common) >= 2 * max(sizes):

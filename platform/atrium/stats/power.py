@@ -12,6 +12,7 @@ by chi square, sample sizes from a pilot's bound, Browne 1995.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -27,15 +28,15 @@ _MAX_SEEDS = 1_000
 _LARGE = 30.0
 """Noncentrality beyond which scipy's series is slow; power is then 1 for any sensible degrees of freedom."""
 _NEVER_BELOW = 5.0
-"""Noncentrality beyond which a t that far on the other side is negligible (and scipy's has gaps)."""
+"""Noncentrality above which the opposite tail is negligible; scipy's values for it have gaps there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The power of another study of two arms, with new problems and with the same ones.
+    """The sample sizes of another study of two arms, with new problems and with the same ones.
 
-    `detectable` is the smallest difference that this number of seeds per arm detects, `num_seeds` the
-    smallest number that detects `effect`, None if 1,000 are too few.
+    `detectable` is the smallest difference that each number of seeds per arm detects. `num_seeds` is the
+    smallest number of seeds per arm that detects `effect`; None if 1,000 are too few.
     """
 
     effect: float
@@ -43,7 +44,11 @@ class Plan:
     num_seeds: Mapping[Exam, int | None]
 
     def seeds_words(self, exam: Exam) -> str:
-        """Return the seeds that the effect needs; "more problems" if only the same problems show it."""
+        """Return the number of seeds needed, as text.
+
+        The text is "more problems" if 1,000 seeds are too few for new problems but not for the same problems,
+        and "over 1,000" if they are too few for both.
+        """
         needed = self.num_seeds[exam]
         if needed is not None:
             return str(needed)
@@ -51,9 +56,10 @@ class Plan:
 
 
 def plan(pilots: Sequence[VarianceComponents], effect: float) -> Plan | None:
-    """Return a plan from the differences of a study from its baseline; None without any with two seeds.
+    """Return a plan from the variance components of a study's differences from its baseline.
 
-    Also None if nothing varied, as in runs too short to learn, from which other runs cannot be predicted.
+    Returns None without components, which need two seeds, and if nothing varied: runs that are too short to
+    learn cannot predict other runs.
     """
     components = pooled(pilots)
     if components is None or components.seed + components.problem + components.residual <= 0.0:
@@ -70,10 +76,10 @@ def plan(pilots: Sequence[VarianceComponents], effect: float) -> Plan | None:
 
 
 def pooled(pilots: Sequence[VarianceComponents]) -> VarianceComponents | None:
-    """Return the mean components of several differences from one baseline; None without any.
+    """Return the mean components of several differences from one baseline; None for an empty list.
 
-    They share the baseline and the problems, so the mean has no more degrees of freedom than the best known
-    difference.
+    The differences share the baseline and the problems. Their mean therefore has only the degrees of freedom
+    of one of them, the largest.
     """
     if not pilots:
         return None
@@ -89,17 +95,22 @@ def standard_error(
 ) -> tuple[float, float]:
     """Return the standard error for `num_seeds` >= 2 seeds, and its degrees of freedom.
 
-    With new problems: seed / S + problem + residual / S, with Satterthwaite's degrees of freedom of the mean
-    squares expected; with the same problems (seed + residual) / S with S - 1. As in `crossed`, new problems
-    use the latter if its interval is wider.
+    With new problems, the variance is seed / S + problem + residual / S, with Satterthwaite's degrees of
+    freedom for the expected mean squares. With the same problems, it is (seed + residual) / S, with S - 1
+    degrees of freedom. As in `crossed`, new problems use the latter if its interval is wider.
     """
     if num_seeds < 2:
-        raise ValueError("num_seeds must be at least 2, since one seed cannot show how seeds vary")
+        raise ValueError(
+            "num_seeds must be at least 2, since a single seed cannot show the variance over seeds"
+        )
     return _known(components, num_seeds, exam, num_seeds - 1.0)
 
 
 def assured_error(components: VarianceComponents, num_seeds: int, exam: Exam) -> tuple[float, float]:
-    """Return the upper 80 % bound of `standard_error`, given the pilot, with its degrees of freedom."""
+    """Return the upper 80 % bound of the standard error, given the pilot, and its degrees of freedom.
+
+    The arguments are those of `standard_error`.
+    """
     error, degrees = standard_error(components, num_seeds, exam)
     _, of_pilot = _known(components, num_seeds, exam, components.seed_degrees_of_freedom)
     return error * (of_pilot / float(chdtri(of_pilot, ASSURANCE))) ** 0.5, degrees
@@ -120,7 +131,7 @@ def _known(components: VarianceComponents, num_seeds: int, exam: Exam, df_S: flo
 def power(effect: float, standard_error: float, degrees_of_freedom: float, alpha: float = 0.05) -> float:
     """Return the probability that the two-sided t test of level `alpha` rejects at difference `effect`."""
     if standard_error <= 0.0:
-        raise ValueError("standard_error must be greater than 0")
+        raise ValueError(f"standard_error must be greater than 0, got {standard_error}")
     noncentrality = abs(effect) / standard_error
     critical = -float(stdtrit(degrees_of_freedom, alpha / 2.0))
     if noncentrality - critical > _LARGE or degrees_of_freedom > 1e4:
@@ -134,7 +145,7 @@ def power(effect: float, standard_error: float, degrees_of_freedom: float, alpha
 def detectable_difference(components: VarianceComponents, num_seeds: int, exam: Exam = "another") -> float:
     """Return the smallest difference that `num_seeds` seeds detect with power 0.8; at most 1, the maximum.
 
-    At alpha 0.05, with assurance 0.8 about the pilot's `components`.
+    The test has level 0.05, and the plan assurance 0.8 about the pilot's `components`.
     """
     error, degrees = assured_error(components, num_seeds, exam)
     if error == 0.0 or power(1.0, error, degrees) < POWER:
@@ -158,16 +169,14 @@ def num_seeds_needed(components: VarianceComponents, effect: float, exam: Exam =
         return error == 0.0 or power(effect, error, degrees) >= POWER
 
     if effect == 0.0:
-        raise ValueError("the effect must not be 0, which no number of seeds can show")
+        raise ValueError("effect must not be 0, since no number of seeds can show it")
     return fewest(suffices, _MAX_SEEDS)
 
 
 def fewest(suffices: Callable[[int], bool], most: int) -> int | None:
-    """The smallest number from 2 to `most` that suffices, as do all above it; None where `most` does not."""
-    if not suffices(most):
-        return None
-    low, high = 1, most
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if suffices(middle) else (middle, high)
-    return high
+    """Return the smallest number from 2 to `most` for which `suffices` is True, by bisection, or None.
+
+    `suffices` must stay True for all larger numbers.
+    """
+    found = bisect_left(range(2, most + 1), True, key=suffices) + 2
+    return found if found <= most else None

@@ -1,16 +1,16 @@
 """Inference from published tables: intervals from scores alone, selection bias, problems and seeds.
 
-A table states a score but not its individual answers, so variances are bounded, not estimated. Of P problems
-with K samples each and score p, other problems vary the score by at most p (1 - p) / P, whatever K is: as if
-every problem were always or never solved (binomial over problems). The same problems, sampled again, vary it
-by at most p (1 - p) / (P K): as if all problems were equally hard. Two methods count as independent, which is
-also an upper bound if the same problems are hard for both. Seeds vary a score by a standard deviation that is
-stated or unknown; with two or more stated seeds it has that many degrees of freedom minus 1, else it is
-assumed to be exact.
+A table states a score but not its individual answers, so variances are bounded, not estimated. With P
+problems, K samples each and score p, the variance over new problems is at most p (1 - p) / P, whatever K is:
+the variance if every problem is always or never solved (binomial over problems). The variance over new
+samples of the same problems is at most p (1 - p) / (P K): the variance if all problems are equally hard. Two
+methods count as independent, which is also an upper bound if the same problems are hard for both. The
+standard deviation over seeds is stated or unknown. With two or more stated seeds, its degrees of freedom are
+the number of seeds minus 1; otherwise it is assumed to be exact.
 
 The best of M evaluations is inflated by at most E[max of M binomial shares] - p, for independent noise of the
 evaluations: the noise of the selected one is at most the largest. Sums and differences of intervals use the
-method of variance estimates recovery (MOVER), and an end that selection may have moved is moved back.
+method of variance estimates recovery (MOVER), and their ends are extended by the possible selection bias.
 
 Sources: exact intervals, Clopper and Pearson 1934; MOVER, Zou and Donner 2008.
 """
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -34,7 +34,7 @@ from atrium.stats.simultaneous import CONFIDENCE, SINGLE, Family
 
 BinomialQuestion = Literal["sampling", "problems"]
 Question = Literal["sampling", "problems", "seeds", "seeds and problems"]
-"""What is new: answers to the same problems; problems; seeds on the same problems; seeds and problems."""
+"""What an interval treats as new: answers, problems, seeds on the same problems, or seeds and problems."""
 MIN_SEEDS = 3
 """Minimum number of seeds per method for conclusions about methods, as in `wording`."""
 MAX_PROBLEMS = 10_000_000
@@ -46,10 +46,10 @@ _TAIL = 12.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedScore:
-    """A score as a share, and the size of its sample; None if not stated.
+    """A score as a share, and the sizes of its sample; numbers that are not stated are None.
 
-    `num_evaluations` is the number of evaluations on this benchmark of which the best is stated, 1 if none
-    was selected. `seed_sd` is the standard deviation over seeds, as a share. Unstated seeds count as one.
+    `num_evaluations` is the number of evaluations on this benchmark whose best score is stated; 1 means no
+    selection. `seed_sd` is the standard deviation over seeds, as a share. Unstated seeds count as one.
     """
 
     score: float
@@ -61,7 +61,7 @@ class StatedScore:
 
     @property
     def num_answers(self) -> int:
-        """The number of answers that the score is the mean of."""
+        """The number of answers over which the score is a mean."""
         return self.num_problems * self.num_samples * (self.num_seeds or 1)
 
     def exact(self, question: BinomialQuestion, confidence: float = CONFIDENCE) -> Interval:
@@ -70,21 +70,21 @@ class StatedScore:
         return exact_interval(self.score * num, num, confidence=confidence)
 
     def interval(self, question: BinomialQuestion) -> Interval:
-        """Return the exact interval, with the lower end reduced by the selection bias."""
+        """Return the exact interval, with its lower end reduced by the maximum selection bias."""
         low, high = self.exact(question)
         return Interval(max(low - (self.inflation or 0.0), 0.0), high)
 
     @property
     def inflation(self) -> float | None:
-        """Return the maximum selection bias of the best evaluation, for these problems.
+        """The maximum selection bias of the best evaluation on these problems.
 
-        None if M is not stated.
+        None if the number of evaluations is not stated.
         """
         return self._inflation(self.num_problems * self.num_samples)
 
     @property
     def inflation_elsewhere(self) -> float | None:
-        """Return the same for other problems, as if evaluations had independent problems: a loose bound."""
+        """The maximum selection bias for new problems, as if each evaluation had its own: a loose bound."""
         return self._inflation(self.num_problems)
 
     def _inflation(self, num: int) -> float | None:
@@ -105,17 +105,20 @@ def best_of_inflation(share: float, num_answers: int, num_evaluations: int) -> f
 
 
 def is_attainable(score: float, num_answers: int, step: float) -> bool:
-    """Return whether some count of correct answers gives the score to within one unit of its last digit."""
+    """Return whether some count of correct answers out of `num_answers` gives `score` to within `step`.
+
+    `score` is a share, and `step` one unit of its last stated digit.
+    """
     nearest = round(score * num_answers) / num_answers
     return abs(nearest - score) <= step * (1.0 + 1e-6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedDifference:
-    """Candidate minus baseline, with an interval for each question; None if the spread is unknown.
+    """Candidate minus baseline, with an interval for each question (None if a spread is unknown).
 
     `choosing` is the range of the possible selection bias; None if the number of evaluations is not stated.
-    `num_seeds` is the smaller of both.
+    `num_seeds` is the smaller of both methods' numbers.
     """
 
     value: float
@@ -125,7 +128,7 @@ class StatedDifference:
 
     @property
     def is_established(self) -> bool:
-        """Whether the table shows a difference of the methods: for new seeds and new problems."""
+        """Whether the table establishes a difference between the methods for new seeds and new problems."""
         is_stated = self.choosing is not None and self.num_seeds >= MIN_SEEDS
         return is_stated and self.excludes_zero("seeds and problems")
 
@@ -138,7 +141,7 @@ class StatedDifference:
 def stated_difference(
     candidate: Sequence[StatedScore], baseline: Sequence[StatedScore], *, family: Family = SINGLE
 ) -> StatedDifference:
-    """Return the difference of two methods, each a score per benchmark; benchmarks have equal weights.
+    """Return the difference of two methods, each with one score per benchmark; benchmarks have equal weights.
 
     Seeds are shared by benchmarks: the spread of a mean over benchmarks is at most the mean spread.
     """
@@ -175,10 +178,10 @@ def stated_difference(
 class StatedPlan:
     """The sample sizes that detect a difference of `effect` with power 0.8, in a study without selection.
 
-    `num_problems` assumes that seeds do not vary; None if 10,000,000 are too few. `has_seeds` says that the
-    spread over seeds is known: `num_seeds` per method then detect the effect on these problems (None for over
-    1,000), and `num_problems_with` problems with that number of seeds detect it on others (None if more seeds
-    are needed).
+    `num_problems` assumes that seeds do not vary; None if 10,000,000 are too few. `has_seeds` says whether
+    the spread over seeds is known. If so, `num_seeds` is the number of seeds per method for the same problems
+    (None for more than 1,000), and `num_problems_with` contains the number of new problems for each number of
+    seeds (None if more seeds are needed).
     """
 
     effect: float
@@ -191,7 +194,10 @@ class StatedPlan:
 def stated_plan(
     candidate: Sequence[StatedScore], baseline: Sequence[StatedScore], effect: float
 ) -> StatedPlan:
-    """Return the problems and seeds that a difference needs, under the bounds of this module."""
+    """Return the numbers of problems and of seeds with which a study would detect the difference `effect`.
+
+    Variances are the upper bounds that the two methods' stated scores allow.
+    """
     arms = (candidate, baseline)
     num = sum(one.num_problems for one in candidate)
     by_problem = sum(
@@ -234,7 +240,7 @@ _Term = tuple[float, float, Interval]
 
 
 def _combined(value: float, terms: Sequence[_Term], added: Sequence[float]) -> Interval:
-    """Return the interval of a weighted sum; selection bias of candidate and baseline moves its ends."""
+    """Return the interval of a weighted sum, extended by `added`: both methods' possible selection bias."""
     below = above = 0.0
     for weight, one, (low, high) in terms:
         down, up = (one - low, high - one) if weight > 0.0 else (high - one, one - low)
@@ -245,7 +251,10 @@ def _combined(value: float, terms: Sequence[_Term], added: Sequence[float]) -> I
 
 
 def _seed_spreads(*arms: Sequence[StatedScore]) -> list[tuple[float, int, float]] | None:
-    """Return each method's standard deviation over seeds, seeds, degrees of freedom; None if unknown."""
+    """Return (standard deviation over seeds, number of seeds, degrees of freedom) for each method.
+
+    None if a standard deviation is unknown.
+    """
     found = []
     for arm in arms:
         num = min(one.num_seeds or 1 for one in arm)
@@ -257,13 +266,8 @@ def _seed_spreads(*arms: Sequence[StatedScore]) -> list[tuple[float, int, float]
 
 
 def _with_problems(known: VarianceComponents, num: int, num_problems: int) -> VarianceComponents:
-    return VarianceComponents(
-        seed=known.seed,
-        problem=known.problem * num / num_problems,
-        residual=0.0,
-        seed_degrees_of_freedom=known.seed_degrees_of_freedom,
-        problem_degrees_of_freedom=num_problems - 1.0,
-    )
+    degrees = num_problems - 1.0
+    return replace(known, problem=known.problem * num / num_problems, problem_degrees_of_freedom=degrees)
 
 
 def _score(arm: Sequence[StatedScore]) -> float:

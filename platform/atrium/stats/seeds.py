@@ -17,7 +17,7 @@ from atrium.stats.simultaneous import CONFIDENCE
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """A mean over seeds and its standard error, None for one seed."""
+    """A mean over seeds and its standard error, which is None for one seed."""
 
     value: float
     standard_error: float | None
@@ -41,7 +41,7 @@ class Score:
 
 
 def mean_over_seeds(value_S: Sequence[float]) -> Mean:
-    """Return the mean of one number per seed, at least one."""
+    """Return the mean of one number per seed, for at least one seed."""
     values = np.asarray(value_S, dtype=np.float64)
     error = None if len(values) < 2 else float(values.std(ddof=1) / math.sqrt(len(values)))
     return Mean(float(values.mean()), error, len(values))

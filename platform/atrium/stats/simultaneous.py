@@ -5,13 +5,14 @@ Three or more arms that share their seeds also share information about the varia
 s^2 the variance of a difference over seeds, and s0^2 the mean square of arms by seeds (the shared part of
 each seed removed), the moderated variance is max(s^2, (2 s0^2 + (S - 1) s^2) / S) with S degrees of freedom:
 the arms have the weight of one additional seed. This weight is fixed in advance, since a weight estimated
-from the same arms gives too many false verdicts, and a variance is never below its own estimate, so that an
+from the same arms gives too many false verdicts, and the moderated variance is never below s^2, so that an
 arm that varies more than the others keeps its error.
 
-Differs from a variance moderated arm by arm in that the difference is moderated: the arms' shared effect of a
-seed cancels exactly in it. Arm by arm, five arms whose seeds take two values give 10 % false verdicts at 3
-seeds. Dunnett's intervals with one pooled variance are narrower from 5 seeds on, but wrong in 8 % of studies
-in which one arm varies three times as much, even if they are used only if Cochran's test finds no difference.
+The variance of the difference is moderated, not that of each arm: an effect of a seed that arms share cancels
+exactly in the difference. Moderation arm by arm, with five arms whose seeds take two values, gives 10 % false
+verdicts at 3 seeds. Dunnett's intervals with one pooled variance are narrower from 5 seeds on, but wrong in
+8 % of studies in which one arm varies three times as much, even if they are used only if Cochran's test finds
+no difference.
 
 Sources: moderated variances, Smyth 2004; comparisons with the best (`ScoredArms.leaders`), Hsu 1984.
 
@@ -42,7 +43,8 @@ class SeedSpread(NamedTuple):
 class Family:
     """Differences with simultaneous intervals.
 
-    `num_candidates` on each of `num_benchmarks`, at each of `num_looks` planned numbers of seeds.
+    There are `num_candidates` differences on each of `num_benchmarks` benchmarks, at each of `num_looks`
+    planned numbers of seeds.
     """
 
     num_candidates: int = 1
@@ -55,11 +57,14 @@ class Family:
         return self.num_candidates * self.num_benchmarks * self.num_looks
 
     def quantile(self, degrees_of_freedom: float) -> float:
-        """Return the distance of an end from the difference in standard errors, for 95 % over the family."""
+        """Return the half-width of an interval in standard errors, for 95 % confidence over the family."""
         return -float(stdtrit(degrees_of_freedom, (1.0 - CONFIDENCE) / self.num / 2.0))
 
     def p_value(self, num_errors: float, degrees_of_freedom: float) -> float:
-        """Return the smallest alpha at which an interval this many standard errors from 0 excludes 0."""
+        """Return the smallest alpha at which the interval of a difference excludes 0.
+
+        `num_errors` is the distance of the difference from 0 in standard errors.
+        """
         return min(self.num * 2.0 * float(stdtr(degrees_of_freedom, -num_errors)), 1.0)
 
     @property
@@ -79,7 +84,7 @@ SINGLE = Family()
 def moderated_spreads(score_AS: ArrayLike) -> list[SeedSpread] | None:
     """Return the moderated spread over seeds of each candidate's difference from the first arm.
 
-    `score_AS` holds the seeds' means. None for fewer than three arms or two seeds, when nothing is shared.
+    `score_AS` contains the seeds' means. None for fewer than three arms or fewer than two seeds.
     """
     score = np.asarray(score_AS, dtype=np.float64)
     num_arms, num_seeds = score.shape

@@ -1,11 +1,11 @@
 """The difference of two arms whose seeds are not paired: the runs of one arm against those of the other.
 
 Both arms answer the same P problems. v_X is the variance over seeds of arm X's mean, r_X its residual mean
-square over S_X P, and v_P the variance over problems of the mean difference per problem, over P: SE^2 =
-max(v_A + v_B + v_P - r_A - r_B, v_A + v_B, v_P), with Satterthwaite's degrees of freedom over the terms used.
-The variance over seeds in v_X is the larger of the arm's own and the one pooled over both arms, with the
-arm's own S_X - 1 degrees of freedom. Welch's test, which uses the arm's own, gives 9.5 to 23 % false verdicts
-if one arm has 2 or 3 seeds and seeds take two values: the few seeds often do not vary.
+square divided by S_X P, and v_P the variance over problems of the mean difference per problem, divided by P:
+SE^2 = max(v_A + v_B + v_P - r_A - r_B, v_A + v_B, v_P), with Satterthwaite's degrees of freedom over the
+terms used. The variance over seeds in v_X is the larger of the arm's own and the one pooled over both arms,
+with the arm's own S_X - 1 degrees of freedom. Welch's test, which uses the arm's own, gives 9.5 to 23 % false
+verdicts if one arm has 2 or 3 seeds and seeds take two values: the few seeds often do not vary.
 
 Axes: S seeds, P problems, B benchmarks.
 """
@@ -17,10 +17,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from atrium.stats.arrays import Floats
 from atrium.stats.crossed import (
     CrossedMean,
     Squares,
-    Values,
     VarianceComponents,
     checked,
     components_of,
@@ -38,9 +38,10 @@ def unpaired_difference(
     clusters: Sequence[ArrayLike | None] | None = None,
     family: Family = SINGLE,
 ) -> CrossedMean:
-    """Return candidate minus baseline, from `value_SP` arrays by benchmark with equal problems in order.
+    """Return candidate minus baseline, from `value_SP` arrays by benchmark.
 
-    There is no interval for new seeds if an arm has one seed; `new_problems` is about these checkpoints.
+    Both arms have the same problems in the same order. If an arm has one seed, there is no interval for new
+    seeds, and `new_problems` is about these checkpoints.
     """
     arms = [checked(baseline), checked(candidate)]
     before, after = ([value_SP.mean(axis=0) for value_SP in arm] for arm in arms)
@@ -69,11 +70,11 @@ def unpaired_spread(baseline_S: ArrayLike, candidate_S: ArrayLike) -> SeedSpread
 
 def _components(
     squares: Squares,
-    arms: Sequence[list[Values]],
-    score_S_A: Sequence[Values],
+    arms: Sequence[list[Floats]],
+    score_S_A: Sequence[Floats],
     clusters: Sequence[ArrayLike | None] | None,
 ) -> VarianceComponents | None:
-    """Return the sums over both arms of one seed's contributions, as for arms with equal numbers of seeds."""
+    """Return the difference's variance components; those per seed are summed over both arms."""
     seed = residual = 0.0
     for arm, score_S in zip(arms if squares.by_seed else (), score_S_A, strict=False):
         by_residual = squares_of([arm], [value_SP.mean(axis=0) for value_SP in arm], clusters).by_residual

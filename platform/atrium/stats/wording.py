@@ -19,6 +19,7 @@ VerdictKind = Literal[
     "not_distinguishable",
     "same_method",
     "not_estimable",
+    "uninformative",
     "one_seed",
     "two_seeds",
     "depends_on_diverged",
@@ -29,43 +30,46 @@ VerdictKind = Literal[
 
 
 class Phrase(NamedTuple):
-    """The fixed words of a kind: a sign, a short label, the verb of a headline, why no sentence is given."""
+    """The fixed words of a kind of verdict: its sign and a short label.
+
+    `withheld` is the reason why the kind gives no sentence for a paper; empty if it gives one.
+    """
 
     sign: str
     label: str
-    verb: str
     withheld: str = ""
 
 
 PHRASES: Mapping[VerdictKind, Phrase] = {
-    "better": Phrase("▲", "better", "is better than"),
-    "worse": Phrase("▼", "worse", "is worse than"),
-    "not_distinguishable": Phrase("≈", "not distinguishable", "is not distinguishable from"),
-    "same_method": Phrase("=", "the same method", "is the same method as"),
-    "not_estimable": Phrase("–", "not estimable", "against", "one problem has no interval"),
-    "one_seed": Phrase("1", "one seed: not judged", "against", "an arm with one seed is not judged"),
-    "two_seeds": Phrase("2", "two seeds: not judged", "against", "an arm with two seeds is not judged"),
+    "better": Phrase("▲", "better"),
+    "worse": Phrase("▼", "worse"),
+    "not_distinguishable": Phrase("≈", "not distinguishable"),
+    "same_method": Phrase("=", "the same method"),
+    "not_estimable": Phrase("–", "not estimable", "one problem has no interval"),
+    "uninformative": Phrase("–", "uninformative", "all answers are correct, or all are wrong"),
+    "one_seed": Phrase("1", "one seed: not judged", "an arm with one seed is not judged"),
+    "two_seeds": Phrase("2", "two seeds: not judged", "an arm with two seeds is not judged"),
     "depends_on_diverged": Phrase(
-        "◇", "depends on diverged runs", "against", "the verdict depends on how diverged runs count"
+        "◇", "depends on diverged runs", "the verdict depends on how diverged runs count"
     ),
-    "preliminary": Phrase("…", "preliminary", "against", "the verdict is preliminary"),
-    "incomplete": Phrase("◌", "incomplete", "against", "the verdict is incomplete"),
-    "planned": Phrase("…", "planned seeds missing", "against", "not all planned seeds are in"),
+    "preliminary": Phrase("…", "preliminary", "the verdict is preliminary"),
+    "incomplete": Phrase("◌", "incomplete", "the verdict is incomplete"),
+    "planned": Phrase("…", "planned seeds missing", "not all planned seeds are in"),
 }
 """A kind without `withheld` gives a sentence for a paper."""
 
 _NONE_RULED_OUT = "no difference is ruled out"
-_SCOPE = " where no run diverges"
-"""Condition on a ruled-out difference without diverged runs: few seeds do not show how often others
-diverge."""
+_SCOPE = "if no run diverges, "
+"""Condition before a ruled-out difference if no run diverged, since a few seeds do not show how often
+others diverge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """A permitted statement. `words` is the whole statement, `label` a few words for a table's cell.
 
-    `excluded` is the size beyond which a verdict of no distinguishable difference rules differences out; None
-    for other verdicts, or if none is ruled out.
+    For `not_distinguishable`, differences larger than `excluded` are ruled out; None rules out nothing.
+    `excluded` is None for all other verdicts.
     """
 
     kind: VerdictKind
@@ -75,7 +79,7 @@ class Verdict:
 
     @property
     def names_difference(self) -> bool:
-        """Whether one arm is called better than the other."""
+        """Whether the verdict calls one arm better than the other."""
         return self.kind in ("better", "worse")
 
     @property
@@ -85,17 +89,17 @@ class Verdict:
 
     @property
     def sign(self) -> str:
-        """One character for the kind."""
+        """The character that marks the verdict's kind, such as `▲` for `better`."""
         return PHRASES[self.kind].sign
 
     @property
     def withheld(self) -> str:
-        """The reason why no sentence for a paper is given; empty if one is."""
+        """The reason why the verdict gives no sentence for a paper; empty if it gives one."""
         return f"{self.label} are in" if self.kind == "planned" else PHRASES[self.kind].withheld
 
 
 def worded(kind: VerdictKind, words: str, label: str = "") -> Verdict:
-    """Return a verdict with the usual label of its kind, unless another one is given."""
+    """Return a verdict with `label`, by default the usual label of its kind."""
     return Verdict(kind=kind, words=words, label=label or PHRASES[kind].label)
 
 
@@ -107,9 +111,10 @@ def judged(
     interval: tuple[float, float] | None,
     is_more_than_noise_here: bool = False,
 ) -> Verdict:
-    """Return the verdict on a difference (candidate minus baseline) with its interval; baseline name first.
+    """Return the verdict on a difference (candidate minus baseline) with its interval.
 
-    `is_more_than_noise_here` says that the interval for new seeds and the same problems excludes 0.
+    `names` and `num_seeds` have the baseline first. `is_more_than_noise_here` says that the interval for new
+    seeds and the same problems excludes 0.
     """
     if min(num_seeds) == 1:
         return worded("one_seed", f"one seed: not judged; {estimate(value)}")
@@ -132,22 +137,27 @@ def judged(
     return found
 
 
-def _not_distinguishable(excluded: float | None, where: str) -> Verdict:
-    """Return a verdict of no difference; larger ones than `excluded` are ruled out, if `where` holds."""
-    words = not_distinguishable(None if excluded is None else points(excluded), where)
+def _not_distinguishable(excluded: float | None, condition: str) -> Verdict:
+    """Return the verdict that the arms are not distinguishable.
+
+    Differences larger than `excluded` (None: no differences) are ruled out under `condition`, a clause such
+    as `if no run diverges, `.
+    """
+    words = not_distinguishable(None if excluded is None else points(excluded), condition)
     return replace(worded("not_distinguishable", words), excluded=excluded)
 
 
-def not_distinguishable(largest: str | None, where: str = "") -> str:
+def not_distinguishable(largest: str | None, condition: str = "") -> str:
     """Return the words for an interval that contains 0.
 
-    `largest` is its farther end, None to rule out nothing.
+    `largest` is the interval's end farther from 0, as text; None to rule out nothing. `condition` comes
+    before the ruled-out differences, such as `if no run diverges, `.
     """
-    return f"not distinguishable; {_NONE_RULED_OUT if largest is None else ruled_out(largest) + where}"
+    return f"not distinguishable; {_NONE_RULED_OUT if largest is None else condition + ruled_out(largest)}"
 
 
 def ruled_out(largest: str) -> str:
-    """Return `differences larger than 2.8 points are ruled out`."""
+    """Return text such as `differences larger than 2.8 points are ruled out`."""
     return f"differences larger than {largest} are ruled out"
 
 
@@ -161,19 +171,25 @@ def same_method_words(names: Sequence[str]) -> str:
     return f"{' and '.join(names)} are the same method: their windows [l, u] are equal"
 
 
+def uninformative(is_correct: bool) -> Verdict:
+    """Return the verdict if every answer of every arm is correct, or none is."""
+    subject = "every answer of every arm" if is_correct else "no answer of any arm"
+    return worded("uninformative", f"{subject} is correct, so these answers cannot show a difference")
+
+
 def unfinished(kind: Literal["preliminary", "incomplete"], value: float, runs: Sequence[str]) -> Verdict:
-    """Return a verdict that other runs may change; `runs` describes them (`study/atr-1 still runs`)."""
+    """Return a verdict that other runs may change; `runs` describes them (`study/atr-1 is still running`)."""
     return worded(kind, f"{kind}: {', '.join(runs)}; {estimate(value)}")
 
 
 def before_plan(value: float, num_seeds: int, num_planned: int) -> Verdict:
-    """Return no verdict while fewer seeds than planned are finished."""
+    """Return the verdict for fewer finished seeds than planned, which states only an estimate."""
     label = f"{num_seeds} of {num_planned} planned seeds"
     return worded("planned", f"{label}: no verdict yet; {estimate(value)}", label)
 
 
 def under_both_readings(by_score: Verdict, as_wrong: Verdict, diverged: Sequence[str]) -> Verdict:
-    """Return the verdict that holds if diverged runs count with their scores or as always wrong.
+    """Return the verdict that is valid whether diverged runs count with their scores or as always wrong.
 
     `diverged` names these runs (`seed 3 of atr`). A difference is ruled out only if both readings rule it
     out.
@@ -183,8 +199,8 @@ def under_both_readings(by_score: Verdict, as_wrong: Verdict, diverged: Sequence
         return by_score
     if by_score.kind == as_wrong.kind == "not_distinguishable":
         known = [one.excluded for one in (by_score, as_wrong) if one.excluded is not None]
-        where = f", whether the runs that diverged ({listed}) count with their scores or as always wrong"
-        return _not_distinguishable(max(known) if len(known) == 2 else None, where)
+        condition = f"whether the runs that diverged ({listed}) count with their scores or as always wrong, "
+        return _not_distinguishable(max(known) if len(known) == 2 else None, condition)
     if by_score.kind == as_wrong.kind and by_score.withheld:
         if by_score.words == as_wrong.words:
             return by_score
@@ -211,10 +227,10 @@ def for_paper(
     measure: str,
     together: str,
 ) -> str:
-    """Return the sentence for a paper, without its end; `names` has the baseline first.
+    """Return the sentence for a paper, without the period; `names` has the baseline first.
 
-    `settings` are other differences between the arms besides their methods, `together` describes the family
-    of the interval.
+    `settings` describes other differences between the arms than their methods. `together` describes the
+    family of differences over which the interval is simultaneous.
     """
     baseline, candidate = names
     if verdict.kind == "same_method":
@@ -235,21 +251,8 @@ def for_paper(
     return f"{said} in {measure} ({level}{together})"
 
 
-def headline(
-    verdict: Verdict, value: float, *, names: tuple[str, str], interval: tuple[float, float] | None
-) -> str:
-    """Return a self-contained verdict with names, direction and size; `names` has the baseline first."""
-    if verdict.kind == "same_method":
-        return f"{names[1]} is the same method as {names[0]}: any difference is noise"
-    difference, *ends = (signed(share) for share in (value, *(interval or ())))
-    text = f"{names[1]} {PHRASES[verdict.kind].verb} {names[0]}: {difference} points"
-    if verdict.withheld:
-        return f"{text} ({verdict.label})"
-    return f"{text} (95 %: {' to '.join(ends)})" if ends else text
-
-
 def estimate(value: float) -> str:
-    """Return `estimated difference +3.1 points`."""
+    """Return text such as `estimated difference +3.1 points`."""
     return f"estimated difference {signed(value)} points"
 
 
@@ -266,5 +269,5 @@ def signed(share: float) -> str:
 
 
 def rounded_up(share: float) -> float:
-    """Round up to a tenth of a point, so that the stated bound holds."""
+    """Round a share up to a multiple of 0.001 (a tenth of a point), so that a stated bound is valid."""
     return math.ceil(1000.0 * share - 1e-6) / 1000.0

@@ -1,1 +1,1 @@
-"""Sweeps: search spaces, plans, Optuna studies, and workers that share them. Never torch."""
+"""Sweeps: search spaces, plans, Optuna studies, and workers. This package does not import torch."""

@@ -1,8 +1,8 @@
-"""The results of a sweep as records: ranking, importances, curves, the Pareto front; all stages together.
+"""The results of a sweep as records: ranking, importances, curves and Pareto front, for all stages.
 
-Pure apart from Optuna's importances. Intervals of single settings are over seeds, on the validation problems
-that also chose among the settings, and therefore flatter the best one. Only the last stage, on fresh seeds
-and test problems, is a comparison (`sweep.fresh_seeds`).
+All functions are pure except for Optuna's importances. Intervals of single settings are over seeds, on the
+validation problems that also selected the best setting; therefore the best score is biased upward. Only the
+last stage, on fresh seeds and test problems, is a comparison (`sweep.fresh_seeds`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MIN_FOR_IMPORTANCE = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A trial with its means over the `num_seeds` seeds that have scores; `metrics` are means, too."""
+    """A trial with its mean scores and metrics over the `num_seeds` seeds that have scores."""
 
     trial: Trial
     num_seeds: int
@@ -51,12 +51,12 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """All the names of the setting."""
+        """All labels of the setting, joined by ` = `."""
         return self.trial.planned.name
 
     @property
     def totals(self) -> dict[str, float]:
-        """The tokens and seconds that all of its runs took."""
+        """The sums of `num_tokens` and `wall_s` over all runs of the setting."""
         results = self.trial.results.values()
         num_tokens, wall_s = sum(one.num_tokens for one in results), sum(one.wall_s for one in results)
         return {"num_tokens": num_tokens, "wall_s": wall_s}
@@ -64,7 +64,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingCurve:
-    """The settings of a stage in the order of its one numeric parameter `key`; `log` is its scale."""
+    """The settings of a stage, ordered by its only numeric parameter `key`; `log` means a log scale."""
 
     stage: str
     key: str
@@ -72,13 +72,13 @@ class SettingCurve:
     points: tuple[Setting, ...]
 
     def x(self, point: Setting) -> float:
-        """The value of the parameter at a point."""
+        """Return the parameter's value at a point."""
         return float(str(point.trial.planned.assignment[self.key]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """The scores before training of the policy that all runs began from."""
+    """The scores of the initial policy, from 0 to 1; all runs share this policy."""
 
     mean_at_k: float
     pass_at_k: float
@@ -86,10 +86,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepReport:
-    """A sweep as it stands (`state` is the content of `state.json`), and what its stages came to.
+    """The state of a sweep (`state` is the content of `state.json`), and the results of its stages.
 
-    `pareto` holds numbers of trials. `no_verdict` is the reason why there is no verdict; both are None where
-    no comparison was asked for.
+    `pareto` contains the numbers of Pareto-optimal trials, None for a single objective. `no_verdict` says why
+    there is no verdict; both are None if the definition has no comparison on fresh seeds.
     """
 
     definition: SweepDefinition
@@ -108,12 +108,12 @@ class SweepReport:
 
     @property
     def baseline_is_tuned(self) -> bool:
-        """Whether the baseline had a search of its own."""
+        """Whether the baseline had its own search."""
         return self.definition.baseline is not None and self.definition.baseline.varies
 
 
 def sweep_report(studies: SweepStudies, state: Mapping[str, Any]) -> SweepReport:
-    """Analyze a sweep whose snapshot is `state`."""
+    """Return the results of a sweep; `state` is its current snapshot."""
     definition = studies.definition
     trials = {stage: studies.trials(stage) for stage in studies.stages if stage is not Stage.FINAL}
     direction = definition.objectives[0].direction
@@ -143,7 +143,7 @@ def sweep_report(studies: SweepStudies, state: Mapping[str, Any]) -> SweepReport
 
 
 def ranked(trials: Sequence[Trial], direction: str) -> list[Trial]:
-    """Complete trials from best to worst, then the others by number."""
+    """Return complete trials from best to worst, then all other trials by number."""
     sign = -1.0 if direction == "maximize" else 1.0
     return sorted(
         trials,
@@ -152,7 +152,7 @@ def ranked(trials: Sequence[Trial], direction: str) -> list[Trial]:
 
 
 def setting_of(trial: Trial) -> Setting:
-    """A trial with its means over seeds."""
+    """Return a trial with its mean scores and metrics over the seeds that have scores."""
     done = [result for result in trial.results.values() if result.mean_at_k is not None]
     return Setting(
         trial=trial,
@@ -169,7 +169,7 @@ def setting_of(trial: Trial) -> Setting:
 
 
 def start_of(trials: Sequence[Trial]) -> Start | None:
-    """The mean scores before training; None where no run was evaluated then."""
+    """Return the mean scores before training; None if no run was evaluated before training."""
     firsts = [one.curve[0] for trial in trials for one in trial.results.values() if one.curve]
     at_zero = [point for point in firsts if point[0] == 0]
     if not at_zero:
@@ -179,7 +179,7 @@ def start_of(trials: Sequence[Trial]) -> Start | None:
 
 
 def curve_of(definition: SweepDefinition, stage: Stage, trials: Sequence[Trial]) -> SettingCurve | None:
-    """The settings of a stage by its one numeric parameter; None where it has none or several."""
+    """Return the settings of a stage by its only numeric parameter; None if it has none or several."""
     names = spaces.parameters(stage_space(definition, stage)[0])
     if len(names) != 1:
         return None
@@ -193,9 +193,9 @@ def curve_of(definition: SweepDefinition, stage: Stage, trials: Sequence[Trial])
 
 
 def importances(studies: SweepStudies) -> dict[str, float] | None:
-    """The share of the variance that each parameter explains (fANOVA).
+    """Return the share of the variance that each parameter explains (fANOVA).
 
-    None with too few trials or parameters.
+    The result is None for fewer than five complete trials, two parameters, or two different values.
     """
     study = studies.study(Stage.SEARCH)
     complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))

@@ -1,10 +1,10 @@
 """Distribution of work among sweep workers: heartbeats, and claims that only one worker can win.
 
 Everything goes through the storage, so workers on different machines need to share nothing else. A claim is
-a trial in a separate Optuna study, numbered atomically by the storage. The lowest number of a generation of a
-resource wins; a worker requests a new generation only after the holder of the previous one has died. Clocks
-are never compared: a worker on another host counts as dead if its heartbeat does not change within a timeout
-measured on this host, and a worker on this host if its process has exited.
+a trial in a separate Optuna study, numbered atomically by the storage. If several workers claim the same
+generation of a resource, the lowest number wins; a worker claims the next generation only after the holder of
+the resource has died. Clocks are never compared: a worker on another host counts as dead if its heartbeat
+does not change within a timeout measured on this host, and a worker on this host if its process has exited.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ _WORKER = "worker:"
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerState:
-    """A worker's state, as it reports it. `beat` counts heartbeats; `has_ended` is set on the way out."""
+    """The state that a worker last reported about itself.
+
+    `beat` counts its heartbeats. `pid_started` (the start of its process) and `seen` (the latest heartbeat)
+    are Unix seconds. `stage`, `trial` and `seed` identify its current run, None between runs.
+    """
 
     worker: str
     host: str
@@ -47,7 +51,7 @@ class WorkerState:
 
 
 def this_worker() -> WorkerState:
-    """The state of a worker that begins in this process."""
+    """Return the state of a worker that starts in this process."""
     return WorkerState(
         worker=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}",
         host=socket.gethostname(),
@@ -57,9 +61,10 @@ def this_worker() -> WorkerState:
 
 
 class Claims:
-    """The tickets and workers of one sweep, as one worker sees them.
+    """The claims and workers of one sweep, as seen by the worker `me`.
 
-    `clock` is monotonic; `dead_after_s` is how long a heartbeat from elsewhere may stand still.
+    `clock` is monotonic; `dead_after_s` is the number of seconds without a new heartbeat after which a worker
+    on another host counts as dead.
     """
 
     def __init__(
@@ -81,21 +86,21 @@ class Claims:
         self._last_seen: dict[str, tuple[int, float]] = {}
 
     def beat(self, **changes: Any) -> None:  # noqa: ANN401 - fields of WorkerState
-        """Say that this worker lives, and what it is doing."""
+        """Record a heartbeat of this worker; `changes` replace fields of its `WorkerState`."""
         self._me = replace(self._me, beat=self._me.beat + 1, seen=time.time(), **changes)
         self._study.set_user_attr(f"{_WORKER}{self._me.worker}", asdict(self._me))
 
     def end(self) -> None:
-        """Give up everything that this worker holds."""
+        """Mark this worker as ended, which releases all of its claims."""
         self.beat(has_ended=True, stage=None, trial=None, seed=None)
 
     def workers(self) -> list[WorkerState]:
-        """All workers that ever joined."""
+        """Return all workers that have ever joined."""
         attributes = self._study.user_attrs
         return [WorkerState(**value) for key, value in attributes.items() if key.startswith(_WORKER)]
 
     def is_alive(self, worker: WorkerState) -> bool:
-        """Whether a worker still works, as far as can be seen from here."""
+        """Whether a worker is alive: by its process on this host, by its heartbeats on another host."""
         if worker.worker == self._me.worker:
             return True
         if worker.has_ended:
@@ -109,7 +114,10 @@ class Claims:
         return self._clock() - since < self._dead_after_s
 
     def holder(self, resource: str) -> tuple[int, str] | None:
-        """The newest generation of a resource and the worker that won it, or None where nobody has."""
+        """Return the newest generation of a resource, from 0, and the worker that holds it.
+
+        The result is None before any claim.
+        """
         won = self._winners(resource)
         return (max(won), won[max(won)]["worker"]) if won else None
 
@@ -119,7 +127,7 @@ class Claims:
         return held is not None and held[1] == self._me.worker
 
     def acquire(self, resource: str, *, progress: int = 0) -> bool:
-        """Claim a resource that nobody alive holds; whether this worker now holds it.
+        """Claim a resource unless a living worker holds it; return whether this worker now holds it.
 
         `progress` is recorded with the claim (see `num_attempts_without_progress`).
         """
@@ -147,17 +155,17 @@ class Claims:
         return self.holder(resource) == (generation, self._me.worker)
 
     def num_takeovers(self, resource: str) -> int:
-        """How often a resource passed to another worker."""
+        """Return how often a resource passed to another worker."""
         held = self.holder(resource)
         return held[0] if held is not None else 0
 
     def num_attempts_without_progress(self, resource: str, progress: int) -> int:
-        """How many claims of the resource in a row, the newest last, stood at this progress."""
+        """Return the number of consecutive latest claims of a resource that recorded this `progress`."""
         claims = [ticket["progress"] for _, ticket in sorted(self._winners(resource).items(), reverse=True)]
         return next((num for num, one in enumerate(claims) if one != progress), len(claims))
 
     def _winners(self, resource: str) -> dict[int, Mapping[str, Any]]:
-        """The ticket with the lowest number of every generation of a resource."""
+        """Return the attributes of the winning claim of each generation of a resource."""
         won: dict[int, Mapping[str, Any]] = {}
         for trial in sorted(self._study.get_trials(deepcopy=False), key=lambda trial: trial.number):
             if trial.user_attrs.get("resource") == resource:

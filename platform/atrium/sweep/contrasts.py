@@ -1,4 +1,4 @@
-"""Planned contrasts of a sweep: the outcome of each beside its prediction.
+"""Planned contrasts of a sweep: observed outcomes compared with predictions.
 
 Axes: S seeds.
 """
@@ -21,16 +21,18 @@ from atrium.sweep.setup import PREDICTED_AT
 from atrium.sweep.study import SweepStudies, Trial
 
 Values = Mapping[str, Mapping[int, float | None]]
-"""Outcomes by arm and seed; None where a run has none."""
+"""Outcomes by arm and seed; None for a run without the outcome."""
 ContrastKind = Literal["agrees", "contradicted", "unclear", "missing", "seen", "not_seen"]
 _SIGNS = {"positive": 1, "negative": -1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedContrast:
-    """A contrast in one outcome: prediction, difference with its 95 % interval, and whether they agree.
+    """A contrast of two arms in one outcome: the prediction, and the difference with its 95 % interval.
 
-    Without a prediction `kind` is `seen` or `not_seen`. `missing` names the runs without the outcome.
+    `kind` is `agrees`, `contradicted` or `unclear` (the interval contains 0) for a prediction, `seen` or
+    `not_seen` without one, and `missing` if runs lack the outcome; `missing` names these runs. The interval
+    holds simultaneously for `num_together` contrasts.
     """
 
     outcome: str
@@ -48,7 +50,7 @@ class PlannedContrast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContrastedArm:
-    """An arm, and its mean of the primary outcome over seeds; None where a run has no outcome."""
+    """An arm and its mean of the primary outcome over seeds; None if a run lacks the outcome."""
 
     planned: PlannedTrial
     value: float | None
@@ -56,7 +58,10 @@ class ContrastedArm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmCurve:
-    """An arm's curve of a metric, by seed; `means` are step, mean and 95 % interval over seeds."""
+    """An arm's curves of one metric: (step, value) by seed, and means over seeds.
+
+    `means` contains (step, mean, low, high), where low and high are the ends of the mean's 95 % interval.
+    """
 
     planned: PlannedTrial
     seeds: Mapping[str, Sequence[tuple[int, float]]]
@@ -65,9 +70,10 @@ class ArmCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedContrasts:
-    """All contrasts by outcome, the arms, and the curves behind the outcomes by metric.
+    """All contrasts by outcome, the arms, and the curves of the outcomes' metrics.
 
-    `predictions` is the file of the predictions, `commit` the one that held it before the first run.
+    `predictions` is the name of the file with the predictions. `commit` is the commit that contained this
+    file before the first run, or None.
     """
 
     predictions: str | None
@@ -80,9 +86,9 @@ class PlannedContrasts:
 
 
 def planned_contrasts(studies: SweepStudies) -> PlannedContrasts | None:
-    """Every planned contrast by every outcome; None where none is planned.
+    """Return every planned contrast in every outcome; None if no contrast is planned.
 
-    Predicted contrasts are judged together, those in which nothing differs each by itself.
+    The intervals of predicted contrasts hold simultaneously; each null contrast is judged separately.
     """
     definition = studies.definition
     if not definition.contrasts:
@@ -105,7 +111,7 @@ def planned_contrasts(studies: SweepStudies) -> PlannedContrasts | None:
 
 
 def outcome_values(studies: SweepStudies, outcome: CurveOutcome) -> Values:
-    """The outcome of every run of the search, by arm and seed."""
+    """Return the outcome of each run of the search, by arm and seed."""
     return {
         arm: {seed: curve_value(run, outcome) for seed, run in _runs(studies, trial).items()}
         for trial in studies.trials(Stage.SEARCH)
@@ -114,7 +120,7 @@ def outcome_values(studies: SweepStudies, outcome: CurveOutcome) -> Values:
 
 
 def _runs(studies: SweepStudies, trial: Trial) -> dict[int, RunFolder]:
-    """The runs of a trial by seed."""
+    """Return the runs of a trial by seed."""
     runs_dir = Path(studies.definition.runs_dir)
     return {
         seed: RunFolder(runs_dir / result.run)
@@ -131,7 +137,7 @@ def _arm(trial: Trial, values: Values) -> ContrastedArm:
 
 
 def _curves(studies: SweepStudies) -> dict[str, tuple[ArmCurve, ...]]:
-    """Each metric's curves up to the last step that counts in an outcome."""
+    """Return each metric's curves up to the last step that an outcome uses."""
     untils: dict[str, int] = {}
     for outcome in studies.definition.outcomes.values():
         untils[outcome.metric] = max(outcome.until, untils.get(outcome.metric, 0))
@@ -149,7 +155,7 @@ def _curve(studies: SweepStudies, trial: Trial, metric: str, until: int) -> ArmC
 
 
 def _means(curves: Iterable[Sequence[tuple[int, float]]]) -> list[tuple[float, ...]]:
-    """Step, mean over seeds and its 95 % interval, at the steps that all seeds recorded."""
+    """Return step, mean over seeds and ends of its 95 % interval, at the steps that all seeds recorded."""
     value_by_step = [dict(points) for points in curves]
     found: list[tuple[float, ...]] = []
     for step in sorted(set[int].intersection(*map(set, value_by_step))) if value_by_step else []:

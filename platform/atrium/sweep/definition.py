@@ -1,8 +1,7 @@
-"""What a sweep is: the typed content of a file in `sweeps/`.
+"""The definition of a sweep: the typed content of a file in `sweeps/`.
 
-A definition says which question is asked, of which base experiment, over which space, with which
-seeds, objective, sampler, pruner and budget. What its space means for runs is in `space`; whether the
-runs can be composed is checked in `plan`.
+A definition states the question, the base experiment, the space, seeds, objective, sampler, pruner and
+budget. `space` translates the space into settings of runs; `plan` checks whether the runs can be composed.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from atrium.config.nearest import suggestion
 from atrium.runs.curve_outcomes import CurveOutcome
 
 OF_THE_SWEEP = {
-    "seed": "every setting runs with each of the sweep's seeds; give seeds=0,1,2",
-    "resume": "a sweep resumes when its command is given again; remove it",
-    "experiment_name": "runs are filed under the sweep's name; give name=NAME",
-    "runs_dir": "all runs are written where the sweep is; give it as a key of the sweep",
+    "seed": "every setting runs with each of the sweep's seeds; use seeds=0,1,2",
+    "resume": "the same command resumes a sweep; remove the setting",
+    "experiment_name": "the sweep's name is the name of the experiment; use name=NAME",
+    "runs_dir": "all runs are in the sweep's runs directory; use runs_dir as a key of the sweep",
 }
-"""Settings of a run that a sweep chooses itself, and what to do instead."""
+"""Run settings that the sweep determines, with the reason and what to do instead."""
 
 Scalar = bool | int | float | str | None
-"""What a setting may be swept over."""
+"""The types of values that a sweep can vary."""
 
 
 class ParameterConfig(Section):
@@ -36,74 +35,80 @@ class ParameterConfig(Section):
     log: bool = False
     """Whether the range is searched on a logarithmic scale."""
     step: Positive | None = None
-    """The distance between values of a range that is not logarithmic; null for a continuous one."""
+    """The distance between values of a linear range; null for a continuous range."""
     num: Annotated[int, Field(ge=2, le=1000)] | None = None
-    """Points of the range on a grid."""
+    """The number of points of the range on a grid."""
     choices: tuple[Scalar, ...] | None = None
-    """The values themselves, where they are no range."""
+    """The values to choose from, instead of a range."""
     when: dict[str, tuple[Scalar, ...]] = Field(default_factory=dict)
-    """The parameter exists only where each of these others has one of the values."""
+    """Conditions: the parameter exists only if each of these other parameters has one of the given values."""
 
     @model_validator(mode="after")
     def _check(self) -> ParameterConfig:
         if self.choices is not None:
             if self.low is not None or self.high is not None or self.log or self.step or self.num:
-                raise ValueError("choices stand alone; leave out low, high, log, step and num")
+                raise ValueError(
+                    "choices cannot be combined with low, high, log, step or num; remove choices or the "
+                    "other keys"
+                )
             if not self.choices:
-                raise ValueError("choices are empty; give at least one value")
+                raise ValueError("choices must contain at least one value")
             return self
         if self.low is None or self.high is None:
-            raise ValueError("give low and high, or choices")
+            raise ValueError("a parameter must have either low and high, or choices; add them")
         if not self.low < self.high:
-            raise ValueError(f"the range from low={self.low:g} to high={self.high:g} is empty")
+            raise ValueError(f"low must be less than high, got low={self.low:g} and high={self.high:g}")
         if self.log and not self.low > 0:
-            raise ValueError(f"a logarithmic range begins above 0, not at low={self.low:g}")
+            raise ValueError(f"low must be greater than 0 for a logarithmic range, got {self.low:g}")
         if self.log and self.step is not None:
-            raise ValueError("log and step cannot be combined; remove one of them")
+            raise ValueError("log cannot be combined with step; remove one of them")
         return self
 
     @property
     def is_integer(self) -> bool:
-        """Whether the range holds whole numbers."""
+        """Whether the range contains only integers."""
         whole = isinstance(self.low, int) and isinstance(self.high, int)
         return whole and (self.step is None or float(self.step).is_integer())
 
 
 class DerivedConfig(Section):
-    """A value computed from a variable, or from a number, when a trial is made."""
+    """A value that is computed from a variable or a number when a trial is created."""
 
     function: Literal[
         "budget_for_upper", "budget_for_lower", "budget_for_dropped", "one_minus", "one_plus", "equal"
     ]
     of: str | float | int
-    """A variable's name, or a number."""
+    """The argument of the function: a variable's name, or a number."""
     kind: str = "kl3"
-    """The divergence of a budget, where the function gives one."""
+    """The divergence whose budget the function computes."""
     run: Text | None = None
-    """The run folder on whose ratios `budget_for_dropped` counts what a clip range drops."""
+    """The run directory whose recorded ratios `budget_for_dropped` uses to count clipped tokens."""
 
     @model_validator(mode="after")
     def _check_run(self) -> DerivedConfig:
         if (self.function == "budget_for_dropped") != (self.run is not None):
-            raise ValueError("budget_for_dropped needs run, a finished run's folder; no other function does")
+            raise ValueError(
+                "budget_for_dropped requires run, the directory of a finished run, which no other "
+                "function accepts; set or remove run"
+            )
         return self
 
 
 class SpaceConfig(Section):
-    """Settings that vary, variables that others are derived from, and named arms."""
+    """Settings that vary, variables that other settings are derived from, and named arms."""
 
     space: dict[str, ParameterConfig] = Field(default_factory=dict)
-    """Settings of the composed configuration (groups included) by their dotted names."""
+    """Settings of the composed configuration, including groups, by dotted name."""
     variables: dict[str, ParameterConfig] = Field(default_factory=dict)
-    """What is searched over without being a setting itself."""
+    """Searched quantities that are not settings themselves."""
     derived: dict[str, DerivedConfig] = Field(default_factory=dict)
-    """Settings that follow from variables."""
+    """Settings that are computed from variables."""
     arms: dict[str, dict[str, DerivedConfig | Scalar]] = Field(default_factory=dict)
-    """Named settings of several keys at once, crossed with the space."""
+    """Named combinations of settings, crossed with the space."""
 
     @property
     def varies(self) -> bool:
-        """Whether there is anything to search over."""
+        """Whether the space contains anything to search over."""
         return bool(self.space or self.variables or self.arms)
 
     @model_validator(mode="after")
@@ -114,30 +119,30 @@ class SpaceConfig(Section):
                 known = [*searched, *(["arm"] if self.arms else [])]
                 if other not in known:
                     near = suggestion(other, known)
-                    raise ValueError(f"{name} depends on {other}, which does not vary{near}")
+                    raise ValueError(f"{name}.when must name a parameter that varies, got {other}{near}")
         for key, derived in self.derived.items():
             if isinstance(derived.of, str) and derived.of not in self.variables:
                 near = suggestion(derived.of, self.variables)
-                raise ValueError(f"{key} is derived from {derived.of}, which is no variable{near}")
+                raise ValueError(f"{key}.of must name a variable, got {derived.of}{near}")
         return self
 
 
 class BaselineConfig(SpaceConfig):
-    """The setting that the winner is judged against, tuned with as many trials; fixed without a space."""
+    """The baseline of the final comparison: tuned with as many trials as the search, or a fixed setting."""
 
     base: tuple[str, ...] | None = None
-    """Overrides that it starts from; those of the sweep where null."""
+    """The overrides that all trials of the baseline share; null for the `base` of the sweep."""
 
 
 class ObjectiveConfig(Section):
-    """One number that a trial is judged by, measured on validation problems."""
+    """A number by which trials are ranked, measured on validation problems."""
 
     metric: Literal["mean_at_k", "pass_at_k", "num_tokens", "entropy", "kl"]
     direction: Literal["maximize", "minimize"] = "maximize"
 
 
 class SamplerConfig(Section):
-    """Which settings are tried. All but the last three are planned before the first trial."""
+    """The choice of settings to try; grid, quasi_random and random plan all of them in advance."""
 
     kind: Literal["grid", "quasi_random", "random", "tpe", "gp", "nsga2"]
     seed: Seed = 0
@@ -149,60 +154,61 @@ class SamplerConfig(Section):
 
 
 class PrunerConfig(Section):
-    """When a trial is stopped early."""
+    """The rules for stopping a trial early."""
 
     curve: Literal["none", "successive_halving", "hyperband", "median"] = "none"
-    """Among the curves of all trials' first seeds."""
+    """The rule that compares the evaluation curves of all trials' first seeds."""
     min_steps: Count = 1
-    """Steps before the first such decision."""
+    """Training steps before the first decision by `curve`."""
     reduction_factor: Annotated[int, Field(ge=2, le=1000)] = 3
-    """One in this many trials passes a rung."""
+    """Factor by which each rung of successive halving or Hyperband reduces the number of trials."""
     between_seeds: Literal["none", "wilcoxon"] = "none"
-    """Against the best trial, problem by problem on the seeds that both have."""
+    """The test, over problems, that compares a trial with the best one after each seed, on common seeds."""
     p_value: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.05
-    """Below which a trial counts as worse than the best; a stopping rule, no claim."""
+    """The p value below which a trial counts as worse than the best; a stopping rule, not a claim."""
     collapse_steps: Count | None = 10
-    """Steps by which a run that collapsed is stopped: no signal, entropy gone, reward below its own start
-    (`docs/collapse.md`); at once where numbers are not finite, and never on the fresh seeds of `final`."""
+    """Maximum number of steps that a collapse lasts before the run is stopped: no signal, vanished
+    entropy, or reward below its start (`docs/collapse.md`); null never stops a collapsed run. A run with
+    non-finite numbers stops at once; runs on the fresh seeds of `final` are never stopped."""
 
 
 class FinalConfig(Section):
-    """The comparison that decides, on seeds that chose neither side."""
+    """The final comparison, on seeds that selected neither the winner nor the baseline."""
 
     seeds: Annotated[tuple[Seed, ...], Field(min_length=2)] = (1000, 1001, 1002, 1003, 1004)
     settings: Literal["winner", "all"] = "winner"
-    """Which meet the baseline: the winner, or all, where every setting is a planned contrast."""
+    """The settings that are compared with the baseline: the winner, or all complete trials of the search."""
 
 
 class PredictionConfig(Section):
-    """What is expected of one outcome of a contrast, in words that can fail."""
+    """A falsifiable prediction for one outcome of a contrast."""
 
     sign: Literal["positive", "negative"]
-    """Of the candidate's outcome less the baseline's."""
+    """The predicted sign of the candidate's outcome minus the baseline's."""
     size: Number | None = None
-    """The difference that is expected, in the outcome's own unit; null where theory gives its sign alone."""
+    """The predicted difference in the unit of the outcome; null if theory predicts only the sign."""
 
 
 class ContrastConfig(Section):
-    """Two arms that are to be compared, and what is predicted of them."""
+    """Two arms to compare, and the predictions for their difference."""
 
     candidate: Text
-    """An arm's name."""
+    """The name of an arm."""
     baseline: Text
-    """The arm whose outcome is taken off."""
+    """The arm whose outcome is subtracted."""
     because: Text
-    """Why that is expected."""
+    """The reason for the prediction."""
     predicted: dict[str, PredictionConfig] = Field(default_factory=dict)
-    """By outcome; nothing where the two do not differ by construction, so that any difference is chance."""
+    """Predictions by outcome; empty for a null contrast, whose arms are equivalent by construction."""
 
     @property
     def is_null(self) -> bool:
-        """Whether nothing tells the arms apart that could matter."""
+        """Whether the arms are equivalent, so that any difference is noise."""
         return not self.predicted
 
     @property
     def name(self) -> str:
-        """The contrast in a table."""
+        """The name of the contrast, `candidate - baseline`."""
         return f"{self.candidate} - {self.baseline}"
 
 
@@ -210,23 +216,23 @@ class FamiliesConfig(Section):
     """Families of arms, such as a divergence at several widths, compared in `y` at equal `x`."""
 
     x: Text
-    """An outcome, or a setting that every arm of a family gives as a number."""
+    """An outcome, or a setting that is a number in each arm of a family."""
     y: Text
     """An outcome."""
     baseline: Text
     """The family that the others are compared with."""
     members: Annotated[dict[str, tuple[Text, ...]], Field(min_length=2)]
-    """Each family's arms."""
+    """The arms of each family."""
     shares: Annotated[tuple[Annotated[float, Field(ge=0.0, le=1.0)], ...], Field(min_length=1)] = (
         0.25,
         0.5,
         0.75,
     )
-    """Where an outcome is `x`: at which shares of the range that all families reach they are compared."""
+    """If `x` is an outcome: the positions in the common range of x, 0 to 1, where families are compared."""
 
 
 class TinyConfig(Section):
-    """What `budget=tiny` changes: everything runs, nothing can be concluded."""
+    """The changes of `budget=tiny`, which runs every part of a sweep but supports no conclusion."""
 
     overrides: tuple[str, ...] = ("debug=tiny_steps", "tracking.figures=false")
     trials: Count = 4
@@ -235,7 +241,7 @@ class TinyConfig(Section):
 
 
 class SweepDefinition(SpaceConfig):
-    """A whole sweep."""
+    """The definition of a whole sweep."""
 
     name: FolderName
     question: Text
@@ -248,47 +254,54 @@ class SweepDefinition(SpaceConfig):
     sampler: SamplerConfig = SamplerConfig(kind="grid")
     pruner: PrunerConfig = PrunerConfig()
     trials: Annotated[int, Field(ge=1, le=100_000)]
-    """Settings tried; a grid may have fewer."""
+    """The number of settings to try; a grid may have fewer."""
     outcomes: dict[str, CurveOutcome] = Field(default_factory=dict)
-    """Outcomes of curves by name, the primary one first, in which planned contrasts are judged."""
+    """Outcomes of curves by name, for planned contrasts; the first is the primary one."""
     predictions: Text | None = None
-    """The file beside this one that holds the planned contrasts, with what is predicted of them."""
+    """The name of the file, in the same folder, with the planned contrasts and their predictions."""
     contrasts: tuple[ContrastConfig, ...] = ()
-    """What that file holds."""
+    """The content of the `predictions` file."""
     families: FamiliesConfig | None = None
-    """Arms that belong together, for a comparison of families at equal `x`."""
+    """Families of arms, compared at equal `x`."""
     labels: dict[str, Text] = Field(default_factory=dict)
-    """Display names in the figures of the report, by arm, family, outcome, metric or setting; the title of a
-    picture by its name: curve, ranking, outcomes, batches, families."""
+    """Display names in the figures of the report, by arm, family, outcome, metric or setting; or titles of
+    pictures, by picture (curve, ranking, outcomes, batches, families)."""
     baseline: BaselineConfig | None = None
     final: FinalConfig | None = None
     tiny: TinyConfig = TinyConfig()
     runs_dir: Text = "runs"
     max_attempts: Count = 3
-    """Workers that may die on a trial without any progress before it is given up."""
+    """The number of workers that may die on a trial without any progress before the trial fails."""
 
     @model_validator(mode="after")
     def _check_whole(self) -> SweepDefinition:
         if not self.varies:
-            raise ValueError("nothing varies; give a space, variables or arms")
+            raise ValueError("a sweep must vary at least one setting; add a space, variables or arms")
         if len(self.objectives) > 1 and self.pruner.curve != "none":
-            raise ValueError(f"pruner.curve={self.pruner.curve} compares one objective; choose none")
+            raise ValueError(f"pruner.curve must be none with several objectives, got {self.pruner.curve}")
         measured = self.objectives[0].metric
         if self.pruner.curve != "none" and measured not in ("mean_at_k", "pass_at_k"):
             raise ValueError(
-                f"pruner.curve={self.pruner.curve} follows evaluations, which have no {measured}"
+                f"pruner.curve={self.pruner.curve} cannot be used with the objective {measured}, which "
+                "evaluations do not measure; choose pruner.curve=none"
             )
         if self.pruner.between_seeds != "none" and measured != "mean_at_k":
-            raise ValueError(f"pruner.between_seeds compares mean_at_k problem by problem, not {measured}")
+            raise ValueError(
+                f"pruner.between_seeds must be none for the objective {measured}, got "
+                f"{self.pruner.between_seeds}"
+            )
         if self.final is not None and (self.baseline is None or len(self.objectives) > 1):
             raise ValueError(
-                "final compares a winner with a baseline on one objective; leave it out or give both"
+                "final requires a baseline and a single objective; add a baseline, keep one objective, "
+                "or remove final"
             )
         fresh = set(self.final.seeds) & set(self.seeds) if self.final else set()
         if fresh:
-            raise ValueError(f"final.seeds={min(fresh)} chose the winner too; choose seeds that are fresh")
+            raise ValueError(
+                f"final.seeds must not contain seeds of the search, got {min(fresh)}; choose other seeds"
+            )
         if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError("seeds holds a seed twice")
+            raise ValueError(f"seeds must be different, got {', '.join(map(str, self.seeds))}")
         return self
 
     @model_validator(mode="after")
@@ -302,12 +315,12 @@ class SweepDefinition(SpaceConfig):
         for part in parts:
             keys |= {*part.space, *part.derived, *(key for arm in part.arms.values() for key in arm)}
         for key in sorted(OF_THE_SWEEP.keys() & keys):
-            raise ValueError(f"{key} has no effect on a sweep: {OF_THE_SWEEP[key]}")
+            raise ValueError(f"{key} cannot be set in a sweep: {OF_THE_SWEEP[key]}")
         return self
 
     @model_validator(mode="after")
     def _check_parts(self) -> SweepDefinition:
-        """Check that contrasts and families name arms and outcomes of the sweep."""
+        """Check that contrasts and families use names of the sweep's arms and outcomes."""
         named: list[tuple[str, str, Iterable[str], Iterable[str]]] = []
         for contrast in self.contrasts:
             where = f"contrast {contrast.name}"
@@ -322,9 +335,12 @@ class SweepDefinition(SpaceConfig):
         for where, kind, names, allowed in named:
             for name in names:
                 if name not in allowed:
-                    raise ValueError(f"{where}: {name} is no {kind} of the sweep{suggestion(name, allowed)}")
+                    raise ValueError(f"{where}: unknown {kind} {name}{suggestion(name, allowed)}")
         if families is not None and families.x not in self.outcomes:
             for arm in arms:
                 if type(self.arms[arm].get(families.x)) not in (int, float):
-                    raise ValueError(f"families: {families.x} is no outcome, and {arm} gives it no number")
+                    raise ValueError(
+                        f"families.x={families.x} must be an outcome or a number in each arm, but {arm} "
+                        "has no such number; choose another x"
+                    )
         return self

@@ -1,4 +1,4 @@
-"""The document of a sweep: what may be concluded, and its settings, contrasts and families as tables."""
+"""The document of a sweep: its conclusions, and its settings, contrasts and families as tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atrium.document.document import Column, Document, Estimate, Passage, Row, Section, Sentence, Table
+from atrium.document.document import (
+    Document,
+    Estimate,
+    Passage,
+    Section,
+    Sentence,
+    Table,
+    plain_table,
+)
 from atrium.stats.failures import FailureRate
 from atrium.stats.wording import not_distinguishable
 from atrium.sweep.analysis import Setting, SweepReport
@@ -15,7 +23,7 @@ from atrium.sweep.contrasts import PlannedContrast, PlannedContrasts
 from atrium.sweep.families import ComparedFamilies
 from atrium.sweep.fresh_seeds import FreshArm, FreshVerdict
 
-CONTRAST_COLUMNS = ("contrast", "predicted", "seen, with its 95 % interval", "so the prediction is")
+CONTRAST_COLUMNS = ("contrast", "predicted", "observed, with 95 % interval", "result")
 _FALSE_ALARMS = 0.05
 _SAID = {
     "agrees": "as predicted",
@@ -23,14 +31,14 @@ _SAID = {
     "unclear": "not distinguishable from no difference",
     "missing": "without a result",
 }
-_NULL_SAID = {"seen": "a difference by chance", "not_seen": "none is seen"}
+_NULL_SAID = {"seen": "a difference by chance", "not_seen": "no difference"}
 _NOTE = "note/"
-"""Begins the key of a sentence that is not the answer."""
-_NONE_ASKED = "no comparison on fresh seeds was asked for, so differences here decide nothing"
+"""The prefix of the key of a sentence that is a note and not part of the answer."""
+_NONE_ASKED = "the sweep has no comparison on fresh seeds, so it gives no verdict on differences"
 
 
 def sweep_document(report: SweepReport, files: Sequence[Path] = ()) -> Document:
-    """The document of a sweep. `files` are those of its report, to be opened."""
+    """Return the document of a sweep. `files` are the files of its report, listed with their paths."""
     said = list(sentences(report))
     state = report.state
     order = {one.trial.number: place for place, one in enumerate(report.ranking)}
@@ -59,7 +67,7 @@ def sweep_document(report: SweepReport, files: Sequence[Path] = ()) -> Document:
 
 
 def sentences(report: SweepReport) -> Iterator[Sentence]:
-    """The conclusions that the sweep allows, and what qualifies them (`warning`, or a note by its key)."""
+    """Yield conclusions, notes (marked by their keys), and warnings (marked by their tone)."""
     if report.best is not None and report.contrasts is None:
         yield Sentence(best_sentence(report.best, report.ranking), key="best")
     for one in report.ranking:
@@ -78,22 +86,22 @@ def sentences(report: SweepReport) -> Iterator[Sentence]:
         yield from _family_sentences(report.families)
     if report.importances:
         shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in report.importances.items())
-        text = f"share of the differences that each parameter explains: {shares}"
+        text = f"share of the variance that each parameter explains: {shares}"
         yield Sentence(text, key=f"{_NOTE}importances")
     if report.pareto:
-        yield Sentence(f"no other trial is better in every objective than: {report.pareto}", key="pareto")
+        yield Sentence(f"Pareto-optimal trials: {', '.join(map(str, report.pareto))}", key="pareto")
 
 
 def best_sentence(best: Setting, ranking: Sequence[Setting]) -> str:
-    """The setting that scored highest on validation problems, and how to read that."""
+    """Describe the setting with the best score on validation problems, and warn of its selection bias."""
     if len(ranking) > 1 and len({one.mean_at_k.value for one in ranking}) == 1:
         return (
-            f"all {len(ranking)} settings score alike on validation, {_score_text(best)}, so none of them is "
-            f"the best; {best.name} stands for them"
+            f"all {len(ranking)} settings have the same score on validation, {_score_text(best)}, so none of "
+            f"them is the best; {best.name} counts as the winner"
         )
     return (
-        f"best on validation: {best.name} at {_score_text(best)}, from {len(ranking)} settings; chosen as "
-        "the highest, so its own number flatters it"
+        f"best on validation: {best.name} at {_score_text(best)}, from {len(ranking)} settings; the score is "
+        "biased upward, since it selected the setting"
     )
 
 
@@ -108,9 +116,9 @@ def _score_text(one: Setting) -> str:
 
 
 def _verdict_sentences(verdict: FreshVerdict, *, baseline_is_tuned: bool) -> Iterator[Sentence]:
-    tuned = "tuned with as many settings" if baseline_is_tuned else "which was not tuned"
+    tuned = "tuned with as many settings" if baseline_is_tuned else "not tuned"
     seeds = ", ".join(str(seed) for seed in verdict.seeds)
-    together = f"; intervals hold together over {verdict.together}" if verdict.together else ""
+    together = f"; intervals hold simultaneously over {verdict.together}" if verdict.together else ""
     together += f"; {verdict.sources}" if verdict.sources else ""
     for pair in verdict.pairs:
         yield Sentence(
@@ -126,7 +134,7 @@ def _verdict_sentences(verdict: FreshVerdict, *, baseline_is_tuned: bool) -> Ite
 
 
 def _arm_text(arm: FreshArm) -> str:
-    """An arm's mean, and how many of its runs diverged and collapsed."""
+    """Describe an arm's mean score, and how many of its runs diverged and collapsed."""
     mean = f"{arm.name} scores {100 * arm.mean_at_k:.1f} % on average over {arm.num_seeds} seeds"
     if arm.iqm is not None and any(rate and rate.seeds for rate in (arm.diverged, arm.collapsed)):
         mean += f" (interquartile mean {100 * arm.iqm:.1f} %)"
@@ -134,13 +142,13 @@ def _arm_text(arm: FreshArm) -> str:
 
 
 def _rate_text(what: str, rate: FailureRate | None) -> str:
-    return f"how many {what} was not recorded" if rate is None else f"{what}: {rate.words}"
+    return f"{what}: unknown" if rate is None else f"{what}: {rate.words}"
 
 
 def _contrast_sentences(found: PlannedContrasts) -> Iterator[Sentence]:
-    """Whether the predictions came first, how they turned out, and how often chance alone gives a result."""
+    """Yield sentences: whether predictions were committed before the first run, and how many came true."""
     if found.commit:
-        text = f"predictions: {found.predictions}, as committed in {found.commit[:12]} before the first run"
+        text = f"predictions: {found.predictions}, committed in {found.commit[:12]} before the first run"
         yield Sentence(text, key=f"{_NOTE}predictions")
     else:
         yield Sentence(
@@ -154,22 +162,22 @@ def _contrast_sentences(found: PlannedContrasts) -> Iterator[Sentence]:
         names = {kind: [row.name for row in rows if row.kind == kind] for kind in _SAID}
         parts = [f"{len(of_kind)} {_SAID[kind]}" for kind, of_kind in names.items() if of_kind]
         failed = f" ({', '.join(names['contradicted'])})" if names["contradicted"] else ""
-        text = f"{outcome}: of {len(rows)} predicted contrasts {', '.join(parts)}{failed}"
+        text = f"{outcome}: of {len(rows)} predicted contrasts, {', '.join(parts)}{failed}"
         yield Sentence(text, key=f"prediction/{outcome}")
     nulls = [row for row in found.rows if row.is_null and row.interval is not None]
     if nulls:
         num_seen = sum(row.kind == "seen" for row in nulls)
         yield Sentence(
-            f"where nothing differs, {num_seen} of {len(nulls)} intervals leave out 0; expected are "
-            f"{_FALSE_ALARMS * len(nulls):.1f}",
+            f"null contrasts: {num_seen} of {len(nulls)} intervals exclude 0; "
+            f"{_FALSE_ALARMS * len(nulls):.1f} are expected by chance",
             key=f"{_NOTE}chance",
         )
 
 
 def _family_sentences(found: ComparedFamilies) -> Iterator[Sentence]:
-    """What may be said of each family, on average over the places."""
+    """Yield a sentence per family on its difference from the baseline, averaged over all compared x."""
     if not found.differences:
-        text = f"the families have no {found.x} in common, so that nothing compares them"
+        text = f"the families have no common range of {found.x}, so they cannot be compared"
         yield Sentence(text, "warning", key="family")
     for family, differences in found.differences.items():
         average = differences[-1]
@@ -185,19 +193,19 @@ def _family_sentences(found: ComparedFamilies) -> Iterator[Sentence]:
 
 
 def contrast_table(found: PlannedContrasts, outcome: str) -> Table:
-    """Each contrast in an outcome: what was predicted and what came out."""
-    together = f"intervals hold together over {max(row.num_together for row in found.rows)} contrasts"
-    return Table(
-        title=f"{outcome}: {found.outcomes[outcome]}; {together} (Bonferroni)",
-        columns=tuple(map(Column, CONTRAST_COLUMNS)),
-        rows=tuple(Row(contrast_cells(row)) for row in found.rows if row.outcome == outcome),
+    """Return the table of all contrasts in one outcome: prediction, observed difference and result."""
+    together = f"intervals hold simultaneously over {max(row.num_together for row in found.rows)} contrasts"
+    return plain_table(
+        f"{outcome}: {found.outcomes[outcome]}; {together} (Bonferroni)",
+        CONTRAST_COLUMNS,
+        [contrast_cells(row) for row in found.rows if row.outcome == outcome],
     )
 
 
 def contrast_cells(row: PlannedContrast) -> tuple[str, ...]:
-    """The cells of a contrast under `CONTRAST_COLUMNS`."""
+    """Return the texts of a contrast for the columns `CONTRAST_COLUMNS`."""
     if row.predicted is None:
-        predicted = "no difference (by itself)" if row.is_null else "nothing"
+        predicted = "no difference (judged separately)" if row.is_null else "none"
     else:
         size = row.predicted.size
         predicted = row.predicted.sign if size is None else f"{size:+.4g}"
@@ -205,7 +213,7 @@ def contrast_cells(row: PlannedContrast) -> tuple[str, ...]:
 
 
 def difference_text(difference: float | None, interval: tuple[float, float] | None) -> str:
-    """A difference with its interval; empty where there is none."""
+    """Format a difference with its interval, such as `+0.1 [+0.05, +0.15]`; empty without a difference."""
     if difference is None:
         return ""
     text = f"{difference:+.4g}"
@@ -214,30 +222,30 @@ def difference_text(difference: float | None, interval: tuple[float, float] | No
 
 def _said_text(row: PlannedContrast) -> str:
     if row.kind == "missing":
-        return f"without a result: no value of {', '.join(row.missing)}"
+        return f"without a result: no value for {', '.join(row.missing)}"
     if row.predicted is None:
         return _NULL_SAID[row.kind] if row.is_null else ""
     said, size = _SAID[row.kind], row.predicted.size
     if size is not None and row.interval is not None and not row.interval[0] <= size <= row.interval[1]:
-        return f"{said}; its size lies outside"
+        return f"{said}; the interval excludes the predicted size"
     return said
 
 
 def family_table(found: ComparedFamilies) -> Table:
-    """A row per family: its difference from the baseline at each place."""
-    return Table(
-        title=f"{found.y} at equal {found.x}, less that of {found.baseline}: mean and interval over "
-        f"{found.num_seeds} seeds, together over {len(found.differences)} families at each place",
-        columns=tuple(map(Column, ("family", *found.places))),
-        rows=tuple(
-            Row((family, *(difference_text(one.difference, one.interval) for one in differences)))
+    """Return the table of each family's difference from the baseline at each compared x."""
+    return plain_table(
+        f"{found.y} at equal {found.x}, minus that of {found.baseline}: mean and interval over "
+        f"{found.num_seeds} seeds, simultaneous over {len(found.differences)} families at each place",
+        ("family", *found.places),
+        [
+            (family, *(difference_text(one.difference, one.interval) for one in differences))
             for family, differences in found.differences.items()
-        ),
+        ],
     )
 
 
 def trials_table(state: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Table:
-    """Trials of `state.json` with their seeds and values."""
+    """Return the table of `trials`, which are records in the snapshot `state`, with seeds and values."""
     metrics = ", ".join(objective["metric"] for objective in state["objectives"])
     titles = ("setting", "trial", "state", "seeds", f"{metrics} ± standard error", "window")
     doing = {(worker["stage"], worker["trial"]): worker for worker in state["workers"]}
@@ -251,17 +259,17 @@ def trials_table(state: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) 
         name = trial_name(trial) + (f" ({trial['reason']})" if trial["reason"] else "")
         number = f"{trial['stage']} {trial['number']}"
         window = _window(trial["window"])
-        rows.append(Row((name, number, trial["state"], seeds, trial_values(trial), window)))
-    return Table(title="Settings", columns=tuple(map(Column, titles)), rows=tuple(rows))
+        rows.append((name, number, trial["state"], seeds, trial_values(trial), window))
+    return plain_table("Settings", titles, rows)
 
 
 def trial_name(trial: Mapping[str, Any]) -> str:
-    """The names of a trial, or its settings where a sampler chose them."""
+    """Return the labels of a trial, or its settings if a sampler chose them."""
     return " = ".join(trial["labels"]) or ", ".join(f"{k}={v}" for k, v in trial["settings"].items())
 
 
 def trial_values(trial: Mapping[str, Any]) -> str:
-    """A trial's values with their standard errors; while it runs, the mean of its finished seeds."""
+    """Format a trial's values with standard errors, or the mean score of its seeds before it is complete."""
     values, errors = trial["values"], trial["standard_errors"]
     if values is None:
         known = [seed["mean_at_k"] for seed in trial["seeds"] if seed["mean_at_k"] is not None]
@@ -278,7 +286,7 @@ def _value_text(value: float, error: float | None) -> str:
 
 
 def _window(window: Sequence[float | None] | None) -> Estimate | str:
-    """A window [l, u] as a cell; empty for a method without one."""
+    """Return a window [l, u] as a cell; empty for a method without one."""
     if window is None:
         return ""
     low, high = window

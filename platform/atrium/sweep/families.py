@@ -1,6 +1,6 @@
-"""Families of a sweep's arms: their points, and how they differ where they are equal.
+"""Families of a sweep's arms: their points, and their differences at equal x.
 
-Axes: W arms of a family, S seeds, P places.
+Axes: W arms of a family, S seeds, P places (values of x).
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from atrium.base.records import Floats
 from atrium.compare.curve_contrasts import CurveContrast
-from atrium.compare.families import FamilyPoints, Points, compare_families, places_in_common
+from atrium.compare.families import FamilyPoints, compare_families, places_in_common
 from atrium.stats.seeds import mean_over_seeds
 from atrium.sweep.contrasts import outcome_values
 from atrium.sweep.definition import FamiliesConfig
@@ -20,7 +21,7 @@ from atrium.sweep.study import SweepStudies
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyArm:
-    """An arm's means over seeds, the 95 % interval of y, and the values of every seed (x, then y)."""
+    """An arm's means over seeds, the 95 % interval of y, and the values of all seeds (x, then y)."""
 
     x: float
     y: float
@@ -30,7 +31,7 @@ class FamilyArm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyCurve:
-    """A family's arms in the order of x."""
+    """A family's arms, ordered by x."""
 
     family: str
     arms: tuple[FamilyArm, ...]
@@ -38,9 +39,9 @@ class FamilyCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedFamilies:
-    """The families' points, and each one's differences from the baseline at each place and on average.
+    """The families' points, and each family's differences from the baseline at each place and on average.
 
-    `differences` is empty where the families have no x in common.
+    `differences` is empty if the families have no common x.
     """
 
     x: str
@@ -54,7 +55,7 @@ class ComparedFamilies:
 
 
 def compared_families(studies: SweepStudies) -> ComparedFamilies | None:
-    """Compare the families; None where there are none, or a run of them has no outcome."""
+    """Compare the families; return None if the sweep has no families, or a run lacks an outcome."""
     families = studies.definition.families
     if families is None:
         return None
@@ -78,7 +79,7 @@ def compared_families(studies: SweepStudies) -> ComparedFamilies | None:
 
 
 def _points(studies: SweepStudies, families: FamiliesConfig) -> dict[str, FamilyPoints]:
-    """The arms of every family; NaN where a run lacks an outcome."""
+    """Return the points of each family's arms; NaN if a run lacks an outcome."""
     definition = studies.definition
     outcomes = {
         name: outcome_values(studies, definition.outcomes[name])
@@ -102,8 +103,11 @@ def _points(studies: SweepStudies, families: FamiliesConfig) -> dict[str, Family
 
 def _places(
     families: FamiliesConfig, points: Mapping[str, FamilyPoints], *, is_setting: bool
-) -> Points | None:
-    """Where families are compared [P, S]: at the values that a setting has in all of them, or at shares."""
+) -> Floats | None:
+    """Return the values of x [P, S] at which families are compared; None if they have no x in common.
+
+    If x is a setting, these are its values in all families; otherwise, positions in each seed's common range.
+    """
     if not is_setting:
         return places_in_common(list(points.values()), families.shares)
     shared = set[float].intersection(*(set(one.x_WS[:, 0].tolist()) for one in points.values()))

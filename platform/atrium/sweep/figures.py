@@ -1,8 +1,8 @@
-"""The figures of a sweep as data: its curve, ranking; planned contrasts.
+"""The figures of a sweep as data: curve, ranking, planned contrasts and families.
 
-Whiskers are 95 % t intervals over seeds, on the validation problems that settings were chosen on. What a
-sweep has no data for (a curve without a numeric setting) is left out. The course of
-an optimization and Pareto fronts are left to optuna-dashboard.
+Whiskers are 95 % t intervals over seeds, on the validation problems that selected the settings. Figures
+without data, such as a curve without a numeric setting, are left out. Optimization histories and Pareto
+fronts are left to optuna-dashboard.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BLUE, _ORANGE, _PURPLE = 0, 1, 3
 
 
 def sweep_pictures(report: SweepReport) -> list[Picture]:
-    """The pictures that a report has data for, the main one first."""
+    """Return the pictures for which the report has data, the most important first."""
     makers: Iterable[Callable[[SweepReport], Picture | None]] = (
         curve_picture,
         ranking_picture,
@@ -50,7 +50,7 @@ def sweep_pictures(report: SweepReport) -> list[Picture]:
 
 
 def curve_picture(report: SweepReport) -> Picture | None:
-    """Mean@K and Pass@K against the setting, the baseline's beside them, and where training began."""
+    """Return the picture of scores, also before training, against the only numeric setting, or None."""
     curves = [curve for curve in report.curves if _known(curve.points)]
     if not any(curve.stage == "search" for curve in curves):
         return None
@@ -92,7 +92,7 @@ def _whiskers(name: str, x: tuple[float, ...], scores: Sequence[Score], place: i
 
 
 def ranking_picture(report: SweepReport) -> Picture | None:
-    """The settings from best to worst, each seed a dot."""
+    """Return the picture of the best 20 settings, from best to worst, with a dot per seed, or None."""
     settings = _known(report.ranking)[:_MAX_RANKED]
     if not settings:
         return None
@@ -106,12 +106,13 @@ def ranking_picture(report: SweepReport) -> Picture | None:
         )
         for one in settings
     )
-    figure = Intervals(key="ranking", title="Settings, best first", x=_mean_axis(settings), rows=rows)
+    axis = Axis(title=f"Mean@{settings[0].k} on validation problems, %", unit="share")
+    figure = Intervals(key="ranking", title="Settings, best first", x=axis, rows=rows)
     return _picture(report, "ranking", "Means with 95 % intervals over seeds; dots: seeds", [figure])
 
 
 def outcome_picture(report: SweepReport) -> Picture | None:
-    """The metric behind each outcome by step: each arm's mean over seeds, with its 95 % interval."""
+    """Return the picture of each outcome's metric by step: means over seeds with 95 % intervals, or None."""
     curves = {} if report.contrasts is None else report.contrasts.curves
     figures = []
     for metric, arms in curves.items():
@@ -127,7 +128,10 @@ def outcome_picture(report: SweepReport) -> Picture | None:
 
 
 def batch_picture(report: SweepReport) -> Picture | None:
-    """The good answer's share after each batch against that before it, beside the law of the arm's window."""
+    """Return the picture of the shares of worked answers before and after each batch, or None.
+
+    A line shows the change that the arm's window predicts (`share_after_batch`).
+    """
     curves = {} if report.contrasts is None else report.contrasts.curves
     figures = []
     for place, arm in enumerate(one for one in curves.get(WORKED_FRAC.name, ()) if one.means):
@@ -137,7 +141,7 @@ def batch_picture(report: SweepReport) -> Picture | None:
     return _picture(
         report,
         "batches",
-        "One point per seed and step; the line is the prediction of the window's law",
+        "One point per seed and step; the line is the change that the window predicts",
         figures,
     )
 
@@ -161,7 +165,7 @@ def _batches(report: SweepReport, arm: ArmCurve, window: Window, place: int) -> 
 
 
 def family_picture(report: SweepReport) -> Picture | None:
-    """Each family's arms, y against x: means over seeds joined by lines, with intervals; every seed a dot."""
+    """Return the picture of y against x by family, with intervals and a dot per seed, or None."""
     found = report.families
     if found is None:
         return None
@@ -196,22 +200,17 @@ def _family(name: str, curve: FamilyCurve, place: int, aside: float) -> list[Ser
     ]
 
 
-def _mean_axis(settings: Sequence[Setting]) -> Axis:
-    k = settings[0].k if settings else None
-    return Axis(title=f"Mean@{k} on validation problems, %", unit="share")
-
-
 def _known(settings: Sequence[Setting]) -> list[Setting]:
     return [one for one in settings if one.mean_at_k.value is not None]
 
 
 def _label(report: SweepReport, name: str) -> str:
-    """The display name of an arm, family, outcome, metric, setting or stage in figures."""
+    """Return the display name of an arm, family, outcome, metric, setting or stage in figures."""
     return report.definition.labels.get(name, name)
 
 
 def _picture(report: SweepReport, name: str, note: str, figures: Sequence[Figure]) -> Picture | None:
-    """A picture under its label or the sweep's question, with a note; None without figures."""
+    """Return a picture with a note below its label or the sweep's question; None without figures."""
     if not figures:
         return None
     title = f"{report.definition.labels.get(name, report.definition.question)}\n{note}"

@@ -1,27 +1,21 @@
-"""Reading definitions of sweeps: finding their files, validating them, saying what is wrong in one line."""
+"""Files of sweep definitions: finding, reading and validating them, with one-line errors."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-from pydantic import ValidationError
 
 from atrium.base.errors import ConfigError
 from atrium.config.files import read_yaml
-from atrium.config.messages import config_error
+from atrium.config.messages import validate
 from atrium.config.nearest import suggestion
 from atrium.sweep.definition import SweepDefinition
 
 SWEEPS_FOLDER = "sweeps"
-_MASK = "\u2024"
 _PACKAGE = Path(__file__).parents[1]
 
 
 def sweeps_folder() -> Path | None:
-    """The shipped definitions: inside an installed package, or beside `platform/` in a checkout."""
+    """Return the folder of the shipped definitions in the package or checkout; None if there is none."""
     for folder in (_PACKAGE / SWEEPS_FOLDER, _PACKAGE.parents[1] / SWEEPS_FOLDER):
         if folder.is_dir() and any(folder.glob("*.yaml")):
             return folder
@@ -29,17 +23,22 @@ def sweeps_folder() -> Path | None:
 
 
 def find_definition(wanted: str) -> Path:
-    """The file of a sweep: a path to one, or the name of a shipped one; `ConfigError` otherwise."""
+    """Return the path of a definition, from a path or the name of a shipped sweep.
+
+    Raises `ConfigError` if there is none.
+    """
     if wanted.endswith((".yaml", ".yml")):
         path = Path(wanted).expanduser()
         if not path.is_file():
-            raise ConfigError(f"{wanted}: there is no such file; name one, or one of {_listed()}")
+            raise ConfigError(
+                f"{wanted}: there is no such file; use the path of a sweep, or one of {_listed()}"
+            )
         return path
     folder = sweeps_folder()
     path = (folder or Path()) / f"{wanted}.yaml"
     if folder is None or "/" in wanted or not path.is_file():
         raise ConfigError(
-            f"sweep {wanted}: there is no such sweep"
+            f"sweep {wanted}: unknown sweep"
             + (
                 suggestion(wanted, shipped_names())
                 or f"; use one of {_listed()}, or a path that ends in .yaml"
@@ -49,7 +48,7 @@ def find_definition(wanted: str) -> Path:
 
 
 def shipped_names() -> list[str]:
-    """The names of the shipped sweeps."""
+    """Return the names of the shipped sweeps."""
     folder = sweeps_folder()
     return sorted(path.stem for path in folder.glob("*.yaml")) if folder else []
 
@@ -59,62 +58,26 @@ def _listed() -> str:
 
 
 def read_definition(path: Path, **changes: object) -> SweepDefinition:
-    """The definition in a YAML file, with `changes` in the place of its own keys.
+    """Return the definition in a YAML file, with `changes` replacing its keys.
 
-    Raises `ConfigError`, in one line that begins with the file, for what is wrong.
+    Raises a one-line `ConfigError` that begins with the path of the invalid file.
     """
     content = read_yaml(path, str(path))
     if not isinstance(content, dict):
-        raise ConfigError(f"{path}: holds no sweep; give question, base, space, seeds and trials")
+        raise ConfigError(f"{path} must contain the keys of a sweep: question, base, space, seeds and trials")
     data = {"name": path.stem, **{str(key): value for key, value in content.items()}, **changes}
     if "contrasts" in data:
-        raise ConfigError(f"{path}: contrasts stand in a file of their own, which predictions names")
+        raise ConfigError(
+            f"{path}: contrasts must be in a separate file; move them there and set predictions to its name"
+        )
     if isinstance(name := data.get("predictions"), str):
         predicted = read_yaml(path.parent / name, str(path.parent / name))
         data["contrasts"] = predicted.get("contrasts") if isinstance(predicted, dict) else predicted
-    return validated_definition(data, source=str(path))
-
-
-def validated_definition(data: Mapping[str, Any], *, source: str) -> SweepDefinition:
-    """The definition that plain data holds; `ConfigError` names the source and the first mistake."""
-    try:
-        return SweepDefinition.model_validate_json(json.dumps(data, default=str))
-    except ValidationError as error:
-        raise ConfigError(f"{source}: {_mistake(error, data)}") from error
-
-
-def _mistake(error: ValidationError, data: Mapping[str, Any]) -> str:
-    """Describe the first validation error.
-
-    A rule of a section supplies its own message; other errors are worded like those of run settings.
-    """
-    if (text := broken_rule(error)) is not None:
-        return text
-    # The dots of swept settings are part of their names here, and no path.
-    masked = _masked(data)
-    try:
-        SweepDefinition.model_validate_json(json.dumps(masked, default=str))
-    except ValidationError as same:
-        return str(config_error(same, SweepDefinition, masked)).replace(_MASK, ".")
-    raise AssertionError("a mistake disappeared with the dots of a name")
-
-
-def broken_rule(error: ValidationError) -> str | None:
-    """What the first mistake breaks in the words of a section's own rule; None where it breaks none."""
-    first = error.errors(include_url=False)[0]
-    if first["type"] != "value_error":
-        return None
-    return ": ".join([*filter(None, [".".join(map(str, first["loc"]))]), str(first["ctx"]["error"])])
-
-
-def _masked(value: object) -> object:
-    if isinstance(value, Mapping):
-        return {str(key).replace(".", _MASK): _masked(item) for key, item in value.items()}
-    return [_masked(item) for item in value] if isinstance(value, list | tuple) else value
+    return validate(SweepDefinition, data, str(path))
 
 
 def tiny(definition: SweepDefinition) -> SweepDefinition:
-    """The same sweep in about two minutes, under a name of its own."""
+    """Return a version of the sweep that takes about five CPU minutes, named `<name>-tiny`."""
     small = definition.tiny
     final = definition.final
     if final is not None:

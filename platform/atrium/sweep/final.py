@@ -1,7 +1,7 @@
-"""The last stage: which settings meet the baseline on fresh seeds, one trial each, and what came out.
+"""The last stage: the plan of the comparison with the baseline on fresh seeds, and its results.
 
-Every planned seed counts or is named with the reason why it cannot: a verdict about the runs that went well
-would be one about survivors.
+Every planned seed counts, or is reported with the reason why it cannot. A verdict on successful runs only
+would suffer from survivorship bias.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ WINNER, BASELINE = "winner", "baseline"
 
 @dataclass(frozen=True, kw_only=True)
 class FinalRun:
-    """One arm's run on one fresh seed: its `result`, or None and the reason.
+    """One arm's run on one fresh seed: its `result`, or None and the `reason` for the missing result.
 
-    `role` is that of the arm: winner, baseline, or `setting N` after its trial in the search. `is_excused`
-    says that the run may be left out: it failed before its end, and the reason is known.
+    `role` is the arm's role: winner, baseline, or `setting N`, where N is the number of its trial in the
+    search. `is_excused` means that the run may be left out, because it failed before its end for a known
+    reason.
     """
 
     role: str
@@ -41,12 +42,12 @@ class FinalRun:
 
     @property
     def has_diverged(self) -> bool:
-        """Whether its outcome is that of the policy that it diverged to."""
+        """Whether the run diverged, so that its outcome is the score of the diverged policy."""
         return self.result is not None and self.result.state == DIVERGED
 
 
 def best_trial(trials: Sequence[Trial], direction: str) -> Trial | None:
-    """The complete trial with the best first objective, the earliest of equals; None without any."""
+    """Return the complete trial with the best first objective (the earliest in a tie), or None."""
     sign = 1.0 if direction == "maximize" else -1.0
     complete = [trial for trial in trials if trial.values is not None and trial.coincides_with is None]
     return max(complete, key=lambda trial: sign * (trial.values or (0.0,))[0], default=None)
@@ -55,7 +56,10 @@ def best_trial(trials: Sequence[Trial], direction: str) -> Trial | None:
 def plan_final(
     definition: SweepDefinition, search: Sequence[Trial], baseline: Sequence[Trial]
 ) -> list[tuple[PlannedTrial, tuple[int, ...]]]:
-    """Candidates and baseline on each fresh seed; nothing where either is missing, or all are one method."""
+    """Return the trials of the final stage: candidates and baseline, each with one fresh seed.
+
+    The plan is empty if the winner or the baseline is missing, or if all arms are the same method.
+    """
     direction = definition.objectives[0].direction
     winner, other = best_trial(search, direction), best_trial(baseline, direction)
     if definition.final is None or winner is None or other is None:
@@ -73,7 +77,7 @@ def plan_final(
 
 
 def roles_of(trials: Sequence[Trial]) -> dict[str, str]:
-    """The arms of the last stage by their roles, in their order, each with a name of its own in words."""
+    """Return a distinct display name for each arm of the last stage, by role."""
     names: dict[str, str] = {}
     for trial in trials:
         role, label = trial.planned.labels[0], ", ".join(trial.planned.labels[1:])
@@ -83,7 +87,7 @@ def roles_of(trials: Sequence[Trial]) -> dict[str, str]:
 
 
 def final_runs(definition: SweepDefinition, trials: Sequence[Trial]) -> list[FinalRun]:
-    """The outcome of every planned seed of every arm, once all trials have ended."""
+    """Return the outcome of each planned seed of each arm, after all trials have ended."""
     assert definition.final is not None
     found = {(trial.planned.labels[0], seed): trial for trial in trials for seed in trial.seeds}
     return [
@@ -94,25 +98,25 @@ def final_runs(definition: SweepDefinition, trials: Sequence[Trial]) -> list[Fin
 
 
 def refusal(runs: Sequence[FinalRun]) -> str | None:
-    """Why there can be no verdict; None where every planned seed counts, or may be left out."""
+    """Return the reason to withhold a verdict; None if each planned seed counts or may be left out."""
     for run in runs:
         if run.result is None and not run.is_excused:
             return (
                 f"seed {run.seed} of the {run.role} has no outcome on test problems "
-                f"({run.reason or 'no reason is recorded'}), and without it a verdict would be about "
-                "the seeds that went well; sweep again under another name"
+                f"({run.reason or 'no reason is recorded'}), and a verdict without it would be biased "
+                "toward successful seeds; repeat the sweep under another name"
             )
     outcomes = [run.outcome for run in runs if run.result is not None]
     exams = [{name: len(one["problem_means"]) for name, one in outcome.items()} for outcome in outcomes]
     if any(exam != exams[0] for exam in exams):
-        return "not all of its runs were evaluated on the same test problems; sweep again under another name"
+        return "its runs were evaluated on different test problems; repeat the sweep under another name"
     if not paired_seeds(runs):
-        return "no seed has an outcome of every arm; the failures are listed with the trials"
+        return "no seed has an outcome of every arm; the list of trials shows the failures"
     return None
 
 
 def paired_seeds(runs: Sequence[FinalRun]) -> list[int]:
-    """The seeds on which every arm has an outcome, in their order."""
+    """Return the seeds with an outcome of every arm, in planned order."""
     missing = {run.seed for run in runs if run.result is None}
     return [seed for seed in dict.fromkeys(run.seed for run in runs) if seed not in missing]
 

@@ -1,7 +1,7 @@
-"""The comparison on fresh seeds: every candidate against the baseline, whatever became of the runs.
+"""The comparison on fresh seeds: every candidate against the baseline, including diverged runs.
 
-A run that diverged is counted twice: by the score of the policy that it diverged to, and as a policy that is
-always wrong. A verdict holds under both, or says that it depends on these runs.
+A diverged run is counted in two ways: with the score of the diverged policy, and as always wrong. A verdict
+holds for both ways, or says that it depends on these runs.
 
 Axes: A arms (the baseline first), S seeds, P problems.
 """
@@ -25,9 +25,10 @@ from atrium.sweep.study import SweepStudies
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreshArm:
-    """An arm's mean over the seeds that are compared, and rates over all its runs that have an outcome.
+    """An arm's mean over the compared seeds, and failure rates over all its runs with an outcome.
 
-    `collapsed` is None where collapse was not recorded; `reasons` holds those of failed runs by seed.
+    `iqm` is the interquartile mean over seeds. `collapsed` is None if collapse was not recorded. `reasons`
+    says why runs diverged or collapsed, by seed.
     """
 
     name: str
@@ -41,7 +42,11 @@ class FreshArm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreshVerdict:
-    """All candidates against the baseline. `together` and `sources` word the family and the clusters."""
+    """The verdicts on all candidates against the baseline.
+
+    `together` describes the family of simultaneous intervals, `sources` the clusters of problems; both may be
+    empty. `left_out` describes seeds without an outcome of every arm.
+    """
 
     benchmarks: tuple[str, ...]
     seeds: list[int]
@@ -53,19 +58,19 @@ class FreshVerdict:
 
 
 def fresh_verdict(studies: SweepStudies) -> FreshVerdict | str | None:
-    """The verdict, or the reason why there is none; None where no comparison was asked for."""
+    """Return the verdict, or the reason why there is none; None if the sweep has no final stage."""
     if Stage.FINAL not in studies.stages:
         return None
     if not studies.has_ended(Stage.FINAL):
-        return "settings and baseline have not met on all fresh seeds yet, so nothing is decided"
+        return "the comparison on fresh seeds is not finished"
     if not (trials := studies.trials(Stage.FINAL)):
-        return "winner and baseline are the same method, or no setting of one of them was completed"
+        return "winner and baseline are the same method, or the search of one of them completed no trial"
     runs = final_runs(studies.definition, trials)
     return refusal(runs) or _verdict(runs, roles_of(trials))
 
 
 def _verdict(runs: Sequence[FinalRun], names: Mapping[str, str]) -> FreshVerdict:
-    """Every candidate against the baseline, from the runs of all arms; `names` by role."""
+    """Compare each candidate with the baseline, from the runs of all arms; `names` maps roles to names."""
     seeds = paired_seeds(runs)
     counted = {role: [run for run in runs if run.role == role and run.seed in seeds] for role in names}
     outcome = counted[BASELINE][0].outcome
@@ -97,7 +102,7 @@ def _verdict(runs: Sequence[FinalRun], names: Mapping[str, str]) -> FreshVerdict
             _arm(name, [run for run in runs if names[run.role] == name], mean) for name, mean in means.items()
         ),
         left_out=tuple(
-            f"seed {run.seed} of every arm, since that of {names[run.role]} failed: {run.reason}"
+            f"seed {run.seed} of every arm, because {names[run.role]} failed on it: {run.reason}"
             for run in runs
             if run.result is None
         ),

@@ -1,8 +1,8 @@
-"""A worker's heartbeat and the sweep's snapshot, from a thread of its own.
+"""A thread that writes a worker's heartbeat and the sweep's snapshot.
 
-A training step may last longer than other workers wait, so the thread beats on while the main thread
-trains. What it finds wrong (a storage that is gone, a command that is gone) it keeps for the main
-thread to raise.
+A training step may take longer than the heartbeat timeout of other workers, so a thread sends heartbeats
+while the main thread trains. If the thread finds a problem (storage unavailable, parent process gone), it
+keeps the error for the main thread to raise.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ INTERVAL_S = 5.0
 
 @dataclass(slots=True, eq=False)
 class Heartbeat:
-    """Beats for one worker. `parent` is the process whose end also ends the worker, if any."""
+    """The heartbeat of one worker; the worker also stops when the process `parent`, if given, exits.
+
+    `created` is the sweep's creation time in Unix seconds, and `step` the worker's current training step.
+    """
 
     studies: SweepStudies
     claims: Claims
@@ -38,7 +41,7 @@ class Heartbeat:
 
     @contextmanager
     def beating(self) -> Iterator[None]:
-        """Beat inside the block, and say at its end that the worker is gone."""
+        """Send heartbeats inside the block, and mark the worker as ended at its end."""
         stopped = threading.Event()
         thread = threading.Thread(target=self._beat_until, args=(stopped,), daemon=True)
         self.beat()
@@ -48,24 +51,24 @@ class Heartbeat:
         finally:
             stopped.set()
             thread.join()
-            with suppress(Exception):  # the storage may be what failed; others see the process gone
+            with suppress(Exception):  # the storage may have failed; others notice the exited process
                 self.claims.end()
                 self.write_state()
 
     def beat(self, **changes: Any) -> None:  # noqa: ANN401 - fields of WorkerState
-        """Say that the worker lives, and what it does now."""
+        """Send a heartbeat, with changes in the worker's state."""
         with self._lock:
             self.claims.beat(**changes)
 
     def write_state(self) -> None:
-        """Replace the sweep's snapshot."""
+        """Replace the sweep's snapshot, `state.json`."""
         with self._lock:
             state = snapshot(self.studies, self.claims, self.created)
         definition = self.studies.definition
         write_state(sweep_folder(definition.runs_dir, definition.name), state)
 
     def raise_problem(self) -> None:
-        """Raise what the thread found wrong, if anything."""
+        """Raise the problem that the thread found, if any."""
         if self._problem is not None:
             raise self._problem
 
@@ -78,8 +81,8 @@ class Heartbeat:
                     self.beat(step=self.step)
                     self.write_state()
                 if self.parent is not None and os.getppid() != self.parent:
-                    self._problem = Interrupted("the sweep's command is gone; give it again to resume")
+                    self._problem = Interrupted("the sweep's command has exited; run it again to resume")
             except AtriumError as error:
                 self._problem = error
-            except Exception as error:  # a defect in a thread must reach the worker
-                self._problem = SweepError(f"the heartbeat of a worker failed: {error!r}")
+            except Exception as error:  # a bug in the thread must reach the worker
+                self._problem = SweepError(f"the worker's heartbeat failed: {error!r}")

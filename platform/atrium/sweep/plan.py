@@ -1,7 +1,7 @@
-"""From a definition to trials: every setting composed and checked before the first one runs.
+"""The plan of a sweep's trials: every setting is composed and checked before the first trial runs.
 
-A stage is one Optuna study. `search` tries the space, `baseline` tunes what the winner is judged
-against with as many trials, `final` runs winner and baseline on fresh seeds.
+A stage is one Optuna study. `search` tries the space, `baseline` tunes the baseline with as many trials, and
+`final` runs winner and baseline on fresh seeds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from atrium.sweep.definition import Scalar, SpaceConfig, SweepDefinition
 
 
 class Stage(StrEnum):
-    """The stages of a sweep, in their order."""
+    """The stages of a sweep, in the order of execution."""
 
     SEARCH = "search"
     BASELINE = "baseline"
@@ -31,9 +31,10 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedTrial:
-    """One setting of a sweep. `labels` names all arms with it; equal methods have equal `key`.
+    """One setting of a sweep, or a placeholder with empty fields until a sampler chooses the setting.
 
-    All fields are empty if a sampler chooses the setting when the trial starts.
+    `labels` names all arms with this setting; equal methods have equal `key`. `window` is [l, u], with None
+    for an infinite u.
     """
 
     assignment: Mapping[str, Scalar]
@@ -45,12 +46,12 @@ class PlannedTrial:
 
     @property
     def name(self) -> str:
-        """All the names of the setting."""
+        """All labels of the setting, joined by ` = `."""
         return " = ".join(self.labels)
 
     @property
     def bounds(self) -> Window | None:
-        """The window of the setting; None without one."""
+        """The window of the setting; None for a divergence without a constant window."""
         if self.window is None:
             return None
         lower, upper = self.window
@@ -58,11 +59,11 @@ class PlannedTrial:
 
 
 OPEN = PlannedTrial(assignment={}, settings={})
-"""A trial whose setting a sampler chooses when it begins."""
+"""A trial whose setting the sampler chooses when the trial starts."""
 
 
 def stage_space(definition: SweepDefinition, stage: Stage) -> tuple[SpaceConfig, tuple[str, ...]]:
-    """The space of a stage and the overrides that it starts from."""
+    """Return the search space of a stage, and the overrides common to all its trials."""
     baseline = definition.baseline
     if stage is Stage.BASELINE and baseline is not None:
         return baseline, definition.base if baseline.base is None else baseline.base
@@ -70,9 +71,9 @@ def stage_space(definition: SweepDefinition, stage: Stage) -> tuple[SpaceConfig,
 
 
 def plan_stage(definition: SweepDefinition, stage: Stage) -> list[PlannedTrial]:
-    """The trials of `search` or `baseline`; settings of equal methods are one trial with all their labels.
+    """Return the trials of `search` or `baseline`; equal methods form one trial with all their labels.
 
-    Raises `ConfigError` for a setting that cannot be composed, and for a space in which all coincide.
+    Raises `ConfigError` if a setting cannot be composed, or all settings of the space are one method.
     """
     space, base = stage_space(definition, stage)
     if stage is Stage.BASELINE and not space.varies:
@@ -91,7 +92,7 @@ def plan_stage(definition: SweepDefinition, stage: Stage) -> list[PlannedTrial]:
 
 
 def count_runs(definition: SweepDefinition) -> dict[Stage, int]:
-    """The runs of each stage, one per setting and seed, if none is pruned."""
+    """Return the number of runs of each stage without pruning: one per setting and seed."""
     searched = len(plan_stage(definition, Stage.SEARCH))
     runs = {Stage.SEARCH: searched * len(definition.seeds)}
     if definition.baseline is not None:
@@ -109,7 +110,10 @@ def planned_trial(
     assignment: Mapping[str, Scalar],
     label: str | None = None,
 ) -> PlannedTrial:
-    """An assignment with all that follows from it."""
+    """Return the trial of an assignment; `label` replaces the label derived from the assignment.
+
+    Raises `ConfigError` if its configuration is invalid.
+    """
     settings = spaces.settings_of(space, assignment)
     config = _checked(definition, space, base, assignment, ", ".join(settings) or "base")
     return PlannedTrial(
@@ -122,10 +126,10 @@ def planned_trial(
     )
 
 
-def trial_config(overrides: Sequence[str], *, name: str, runs_dir: str, seed: int) -> RunConfig:
-    """The configuration of one run of a trial; what all runs of a setting share is composed once."""
-    shared = _composed(tuple(overrides))
-    return shared.model_copy(update={"experiment_name": name, "runs_dir": runs_dir, "seed": seed})
+def trial_config(definition: SweepDefinition, overrides: Sequence[str]) -> RunConfig:
+    """Return the configuration of a trial's run with the sweep's first seed; equal overrides compose once."""
+    place = {"experiment_name": definition.name, "runs_dir": definition.runs_dir}
+    return _composed(tuple(overrides)).model_copy(update={**place, "seed": definition.seeds[0]})
 
 
 @lru_cache(maxsize=1024)
@@ -134,7 +138,7 @@ def _composed(overrides: tuple[str, ...]) -> RunConfig:
 
 
 def label_of(assignment: Mapping[str, Scalar]) -> str:
-    """An assignment in words: the arm, then `delta=0.02`, by the last part of each key."""
+    """Return the label of an assignment: the arm, then values with short keys, such as `delta=0.02`."""
     parts = [] if spaces.ARM not in assignment else [str(assignment[spaces.ARM])]
     for name, value in assignment.items():
         if name != spaces.ARM:
@@ -144,7 +148,7 @@ def label_of(assignment: Mapping[str, Scalar]) -> str:
 
 
 def merged(trials: Sequence[PlannedTrial]) -> list[PlannedTrial]:
-    """Trials of equal methods as one, in the order of the first of each, with the labels of all."""
+    """Return the trials with equal methods merged, in the order of their first trials, with all labels."""
     by_key: dict[str, PlannedTrial] = {}
     for trial in trials:
         first = by_key.get(trial.key)
@@ -163,19 +167,17 @@ def _checked(
     assignment: Mapping[str, Scalar],
     what: str,
 ) -> RunConfig:
-    """The configuration of an assignment; `ConfigError` says which part of the sweep does not fit."""
+    """Return the configuration of an assignment; raises `ConfigError` that names the invalid part."""
     try:
         settings = spaces.settings_of(space, assignment)
         overrides = (*base, *spaces.overrides_of(settings))
-        return trial_config(
-            overrides, name=definition.name, runs_dir=definition.runs_dir, seed=definition.seeds[0]
-        )
+        return trial_config(definition, overrides)
     except ConfigError as error:
         raise ConfigError(f"sweep {definition.name}, {what}: {error}") from error
 
 
 def _as_pair(window: Window | None) -> list[float | None] | None:
-    """A window for JSON: [l, u], with null for an upper bound that never binds."""
+    """Return a window for JSON: [l, u], with null for an infinite upper bound."""
     if window is None:
         return None
     return [window.lower, None if math.isinf(window.upper) else window.upper]
@@ -184,9 +186,9 @@ def _as_pair(window: Window | None) -> list[float | None] | None:
 def _all_coincide(definition: SweepDefinition, base: Sequence[str], trial: PlannedTrial) -> str:
     config = _composed(trial.overrides)
     reason = (
-        "one update per batch leaves every ratio at 1, so that no trust region clips anything; use "
+        "one update per batch leaves every ratio at 1, so no trust region clips anything; use "
         "a base with optimizer.num_minibatches or optimizer.num_epochs above 1"
         if config.method.is_idle(config.use)
-        else "they have equal windows and are equal in the rest; vary something else"
+        else "their windows and all other settings are equal; vary another setting"
     )
     return f"sweep {definition.name}: all settings of its space are the same method: {reason}"

@@ -1,7 +1,7 @@
-"""When a run or a trial is stopped early: by its curve, against the best trial, or because it collapsed.
+"""Early stopping of runs and trials: by their curves, by comparison with the best trial, or after a collapse.
 
-A stopping rule saves compute and claims nothing. The Wilcoxon test treats problems as independent
-within a seed and seeds as given, which would be wrong for a verdict; verdicts are made on fresh seeds.
+A stopping rule saves compute and supports no claim. The Wilcoxon test treats problems as independent within a
+seed, and seeds as fixed. That would be wrong for a verdict; verdicts use fresh seeds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VALIDATION_SUFFIX = "-validation"
 
 
 def curve_pruner(config: PrunerConfig, num_steps: int) -> BasePruner:
-    """Optuna's pruner of the evaluation curve; a resource is a training step."""
+    """Return Optuna's pruner of evaluation curves; its resource is the training step."""
     match config.curve:
         case "successive_halving":
             return SuccessiveHalvingPruner(
@@ -42,9 +42,9 @@ def curve_pruner(config: PrunerConfig, num_steps: int) -> BasePruner:
 
 
 def is_worse(candidate: Sequence[float], best: Sequence[float], *, p_value: float, maximize: bool) -> bool:
-    """Whether a one-sided signed-rank test, problem by problem, calls the candidate worse than the best.
+    """Whether a one-sided signed-rank test by problem finds the candidate worse than the best.
 
-    Never where the candidate's mean is as good, or with fewer than ten problems.
+    The result is False if the candidate's mean is at least as good, or with fewer than ten problems.
     """
     pairs = [(mine, other) for mine, other in zip(candidate, best, strict=False)]
     sign = 1.0 if maximize else -1.0
@@ -59,10 +59,10 @@ def is_worse(candidate: Sequence[float], best: Sequence[float], *, p_value: floa
 
 @dataclass(eq=False)
 class RunWatch(Listener):
-    """Watches one run from inside the loop; raises `Pruned` after the step that decided.
+    """A listener that watches one run and raises `Pruned` after a step to stop the run.
 
-    `on_step` takes each step, and may raise; `report` takes each validation result and returns whether to
-    stop the curve.
+    `on_step` receives each step and may raise. `report` receives each validation result and returns whether
+    to stop the run.
     """
 
     config: PrunerConfig
@@ -77,17 +77,17 @@ class RunWatch(Listener):
         self._course = Course(num_newest=self.config.collapse_steps or 0)
 
     def evaluation(self, result: BenchmarkResult) -> None:
-        """Keep a validation result, which is decided on once the step's metrics are recorded, too."""
+        """Store a validation result, which `step` then passes to `report`; other results are ignored."""
         if result.benchmark.endswith(VALIDATION_SUFFIX) and result.step > 0:
             self._evaluated = (result.step, result.results)
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Decide whether the run continues after this step."""
+        """Raise `Pruned` if the run has collapsed, or if `report` says to stop it."""
         self.on_step(step)
         self._check_collapse(step, metrics)
         evaluated, self._evaluated = self._evaluated, None
         if evaluated is not None and self.report is not None and self.report(*evaluated):
-            raise Pruned(f"its validation curve fell behind at step {step}")
+            raise Pruned(f"the validation curve is among the worst at step {step}")
 
     def _check_collapse(self, step: int, metrics: Mapping[str, float]) -> None:
         limit = self.config.collapse_steps
@@ -95,11 +95,14 @@ class RunWatch(Listener):
             return
         self._course.add(step, metrics)
         if found := find_collapse(self._course.steps, limit):
-            raise Pruned(f"it collapsed: {found.text.partition(';')[0]}")
+            raise Pruned(f"the run collapsed: {found.text.partition(';')[0]}")
 
 
 def trial_report(trial: optuna.trial.Trial, metric: str) -> Callable[[int, Mapping[str, object]], bool]:
-    """A report of a curve to Optuna, and its answer. A step that was reported before a resume counts once."""
+    """Return a function that reports a curve to Optuna and returns whether to prune the trial.
+
+    Steps that were reported before a resume are not reported again.
+    """
 
     def report(step: int, results: Mapping[str, object]) -> bool:
         value = results.get(metric)

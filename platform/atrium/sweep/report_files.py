@@ -33,7 +33,7 @@ _TOP_LEVEL_TEXT = ("experiment_name", "runs_dir")
 def write_report(
     folder: Path, studies: SweepStudies, report: SweepReport, figures: Sequence[Path]
 ) -> list[Path]:
-    """Write a report's files beside its figures; the paths of those that a person would open."""
+    """Write a report's files beside its figures; return the paths of the figures and the main files."""
     texts = {"trials.csv": trials_csv(report.ranking)}
     if report.curves:
         texts["curve.csv"] = curves_csv(report.curves)
@@ -49,7 +49,7 @@ def write_report(
 
 
 def to_json(value: object) -> Any:  # noqa: ANN401 - what JSON holds
-    """A report as `report.json` holds it, but for the names of the figures: its records by their fields."""
+    """Return a report or a part of it as JSON data for `report.json`; dataclasses become dictionaries."""
     if isinstance(value, Mapping):
         return {key: to_json(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -58,7 +58,7 @@ def to_json(value: object) -> Any:  # noqa: ANN401 - what JSON holds
 
 
 def _record(value: object) -> dict[str, Any]:
-    """The fields of a record, and what readers of the file expect besides."""
+    """Return a dataclass as a dictionary, with additional keys that readers of the file expect."""
     match value:
         case SweepReport():
             said = [one.text for one in sentences(value)]
@@ -102,7 +102,7 @@ def _fields(value: Any, *without: str) -> dict[str, Any]:  # noqa: ANN401 - any 
 
 
 def winner_yaml(definition: SweepDefinition, trial: Trial) -> str:
-    """The winner as an experiment file, which composes to the very configuration that was run."""
+    """Return the winner as an experiment file, which composes to exactly the configuration that was run."""
     groups: list[Any] = []
     settings: dict[str, Any] = {}
     for line in trial.planned.overrides:
@@ -119,15 +119,15 @@ def winner_yaml(definition: SweepDefinition, trial: Trial) -> str:
     head = (
         "# @package _global_\n"
         f"# The best setting of the sweep {definition.name}, trial {trial.number}: {definition.question}\n"
-        f"# Chosen on validation problems with {len(trial.results)} seeds; the report beside this file says\n"
-        "# what may be concluded.\n"
+        f"# Selected on validation problems with {len(trial.results)} seeds; the report beside this file\n"
+        "# contains the conclusions.\n"
     )
     body = yaml.safe_dump({"defaults": [*groups, "_self_"], **settings}, sort_keys=False)
     return head + body
 
 
 def trials_csv(ranking: Sequence[Setting]) -> str:
-    """A line per trial."""
+    """Return a CSV table with a line per trial."""
     keys = dict.fromkeys(key for one in ranking for key in one.trial.planned.settings)
     metrics = dict.fromkeys(name for one in ranking for name in one.metrics)
     return _csv(
@@ -156,7 +156,7 @@ def trials_csv(ranking: Sequence[Setting]) -> str:
 
 
 def curves_csv(curves: Sequence[SettingCurve]) -> str:
-    """A line per point of each curve."""
+    """Return a CSV table with a line per point of each curve."""
     return _csv(
         [
             {

@@ -1,4 +1,4 @@
-"""What seeds and trials come to: records that travel through the storage, means and standard errors.
+"""Results of seeds and trials: records in the storage, means and standard errors.
 
 Axes: S seeds.
 """
@@ -18,14 +18,14 @@ FINISHED, DIVERGED, PRUNED, RUNNING = "finished", "diverged", "pruned", "running
 
 @dataclass(frozen=True, kw_only=True)
 class SeedResult:
-    """One run of a trial: where it lies and what came out.
+    """One run of a trial: its directory and its results.
 
-    Shares lie in [0, 1]. `mean_at_k`, `pass_at_k` and `curve` (step, Mean@K, Pass@K) are measured on
-    validation problems; `problem_means` holds their Mean@K problem by problem, in the benchmark's order.
-    `test` is the last result on each other benchmark, with `problem_means` of its own and, where problems
-    come in clusters, `clusters`, the number of each problem's. `metrics` are
-    means over the last quarter of the steps. `collapse` says why the run counts as collapsed; it is empty
-    where it does not, and None where nobody looked.
+    Shares are in [0, 1]. `mean_at_k`, `pass_at_k` and `curve` (step, Mean@K, Pass@K) are measured on
+    validation problems; `problem_means` contains their Mean@K by problem, in the benchmark's order. `test` is
+    the last result on each other benchmark, with its own `problem_means` and, if problems come in
+    clusters, with `clusters`, the number of each problem's cluster. `metrics` are means over the last
+    quarter of the steps. `collapse` says why the run counts as collapsed; it is empty if the run did not
+    collapse, and None if this was not checked.
     """
 
     seed: int
@@ -46,9 +46,9 @@ class SeedResult:
 
     @property
     def outcome(self) -> Mapping[str, Mapping[str, Any]]:
-        """The test results where the run stopped: after its last step, or in the one where it diverged.
+        """The test results at the end of the run: after its last step, or in the step in which it diverged.
 
-        A run that diverged has none only where its policy can answer nothing any more: it is always wrong.
+        A benchmark without an evaluation of the diverged policy counts as always wrong.
         """
         if self.state == DIVERGED:
             return {
@@ -58,7 +58,7 @@ class SeedResult:
         return {name: scores for name, scores in self.test.items() if scores["step"] == self.step}
 
     def objective(self, metric: str) -> float | None:
-        """The value of an objective, None where the run did not measure it."""
+        """Return the value of an objective (`ObjectiveConfig.metric`); None if the run did not measure it."""
         values = {
             "mean_at_k": self.mean_at_k,
             "pass_at_k": self.pass_at_k,
@@ -70,7 +70,7 @@ class SeedResult:
 
 
 def always_wrong(scores: Mapping[str, Any]) -> dict[str, Any]:
-    """The test results of a policy that answers the same problems, and none of them right."""
+    """Return the test results of a policy that answers every problem incorrectly."""
     return {
         **scores,
         "mean_at_k": 0.0,
@@ -80,7 +80,7 @@ def always_wrong(scores: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_record(result: SeedResult) -> dict[str, Any]:
-    """A result as JSON holds it; numbers that are not finite are left out."""
+    """Return a result as JSON data, without metrics that are not finite."""
     data = asdict(result)
     data["curve"] = [list(point) for point in result.curve]
     data["problem_means"] = list(result.problem_means)
@@ -89,13 +89,13 @@ def as_record(result: SeedResult) -> dict[str, Any]:
 
 
 def from_record(data: Mapping[str, Any]) -> SeedResult:
-    """The result that `as_record` wrote."""
+    """Return the result that `as_record` wrote."""
     curve = tuple((int(step), float(mean), float(passed)) for step, mean, passed in data["curve"])
     return SeedResult(**{**data, "curve": curve, "problem_means": tuple(data["problem_means"])})
 
 
 def objective_means(results: Sequence[SeedResult], metrics: Sequence[str]) -> list[Mean] | None:
-    """Each objective's mean over seeds; None where a seed did not measure one of them."""
+    """Return each objective's mean over seeds; None if any objective is unknown for a seed."""
     means = []
     for metric in metrics:
         values = [result.objective(metric) for result in results]

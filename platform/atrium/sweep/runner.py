@@ -1,7 +1,8 @@
-"""Running one claimed trial: its setting, its seeds, when to stop early, and its end.
+"""Execution of one claimed trial: its setting, its seeds, early stopping, and its end.
 
-What a trial has reached is in its run folders and in the storage, so a worker that takes over a dead worker's
-trial resumes from its last checkpoint. How a run is executed is handed in; nothing here imports torch.
+The progress of a trial is in its run directories and in the storage, so a worker that takes over a dead
+worker's trial resumes from the last checkpoint. The function that executes a run is an argument; this module
+does not import torch.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from atrium.sweep.results import DIVERGED, FINISHED, PRUNED, SeedResult, objecti
 from atrium.sweep.study import SweepStudies, Trial
 
 _SEED_PROGRESS = 10**9
-"""What a finished seed counts against steps, where progress is compared."""
+"""The progress that a finished seed counts for, which exceeds the number of steps of any run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRun:
-    """One run of a trial, to be begun or gone on with.
+    """One run of a trial, to be started or resumed.
 
-    `run` names the folder that was begun before, if any; `on_begun` is told a new one's before anything
-    is computed. `label` is written into the folder.
+    `run` is the name of the run directory if the run was started before. `on_begun` receives the name of a
+    new run directory before any computation. `label` is written into the directory.
     """
 
     config: RunConfig
@@ -48,16 +49,15 @@ class TrialRun:
 
 
 class Execute(Protocol):
-    """Trains one run to its end, or until `watch` stops it; raises what stops the worker."""
+    """A function that trains one run until it ends or `watch` stops it; exceptions stop the worker."""
 
     def __call__(self, run: TrialRun, watch: RunWatch) -> SeedResult:
-        """The result: finished, or pruned with a reason."""
-        ...
+        """Return the result: finished, diverged, or pruned with a reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrialRunner:
-    """Runs trials for one worker. `find_twin` gives an ended trial of the same method, if there is one."""
+    """Execution of the trials that a worker has claimed."""
 
     studies: SweepStudies
     claims: Claims
@@ -67,7 +67,7 @@ class TrialRunner:
     log: Callable[[str], None]
 
     def run(self, trial: Trial, find_twin: Callable[[Trial, PlannedTrial], Trial | None]) -> None:
-        """Run a claimed trial to its end."""
+        """Run a claimed trial to its end; `find_twin` returns an ended trial of the same method, if any."""
         handle = self.studies.begin(trial)
         try:
             planned = trial.planned
@@ -82,12 +82,15 @@ class TrialRunner:
             self.end(trial, TrialState.FAIL, reason=str(error))
 
     def give_up(self, trial: Trial, reason: str) -> None:
-        """End a trial that cannot be run."""
+        """Mark a trial that cannot be run as failed, with the reason."""
         self.studies.begin(trial)
         self.end(trial, TrialState.FAIL, reason=reason)
 
     def progress(self, trial: Trial) -> int:
-        """How far a trial is: finished seeds first, then the newest checkpoint of the one that runs."""
+        """Return a number that increases with a trial's progress.
+
+        It is the step of the current run's last checkpoint, plus `_SEED_PROGRESS` for each finished seed.
+        """
         done = sum(result.state == FINISHED for result in trial.results.values())
         step = 0
         for result in trial.results.values():
@@ -106,7 +109,7 @@ class TrialRunner:
     ) -> None:
         """End a trial, unless another worker has taken it over."""
         if not self.claims.is_mine(trial.resource):
-            self.log(f"{trial.resource} was taken over by another worker, which ends it")
+            self.log(f"{trial.resource} was taken over by another worker")
             return
         if state is not TrialState.COMPLETE:
             self.log(f"{trial.resource} {state.name.lower()}: {attributes.get('reason')}")
@@ -122,17 +125,15 @@ class TrialRunner:
         return planned
 
     def _copy(self, trial: Trial, twin: Trial) -> None:
-        """End a trial as the one of the same method ended."""
-        self.log(f"{trial.resource} is the same method as {twin.resource}, which is not run again")
+        """End a trial with the results of an ended trial of the same method."""
+        self.log(f"{trial.resource} is the same method as {twin.resource} and is not run")
         errors = {} if twin.standard_errors is None else {"standard_errors": list(twin.standard_errors)}
         reason = twin.reason or f"the same method as trial {twin.number}"
         self.end(trial, twin.state, values=twin.values, coincides_with=twin.number, reason=reason, **errors)
 
     def _run_seeds(self, handle: optuna.trial.Trial, trial: Trial, planned: PlannedTrial) -> None:
         definition = self.studies.definition
-        config = trial_config(
-            planned.overrides, name=definition.name, runs_dir=definition.runs_dir, seed=trial.seeds[0]
-        )
+        config = trial_config(definition, planned.overrides)
         config = dated(_with_plan(config, definition), self.heartbeat.created)
         results: list[SeedResult] = []
         for seed in trial.seeds:
@@ -142,7 +143,7 @@ class TrialRunner:
                 self.studies.store_result(handle, done)
                 self.heartbeat.write_state()
             results.append(done)
-            # On fresh seeds a run counts however it ended, or the verdict would be about survivors.
+            # On fresh seeds, diverged runs count too; otherwise the verdict would have survivorship bias.
             stops = (PRUNED,) if trial.stage is Stage.FINAL else (PRUNED, DIVERGED)
             reason = done.reason if done.state in stops else self._worse_than_best(trial, results)
             if reason is not None:
@@ -181,13 +182,13 @@ class TrialRunner:
         try:
             return self.execute(run, self._watch(handle, trial, seed))
         except OSError as error:
-            # Otherwise it would be mistaken for the storage's.
-            raise RuntimeError(f"the run of {trial.resource} with seed {seed} failed") from error
+            # `explained` would report an OSError as a failure of the storage.
+            raise RuntimeError(f"the run of {trial.resource} with seed {seed} failed; see its log") from error
 
     def _watch(self, handle: optuna.trial.Trial, trial: Trial, seed: int) -> RunWatch:
-        """The watch over a run, which compares its curve where it is the trial's first seed.
+        """Return the listener that may stop a run early; curves are compared only for a trial's first seed.
 
-        Nothing stops a run on fresh seeds.
+        Runs on fresh seeds are never stopped.
         """
         pruner = self.studies.definition.pruner
         if trial.stage is Stage.FINAL:
@@ -205,10 +206,11 @@ class TrialRunner:
         self.heartbeat.step = step
         self.heartbeat.raise_problem()
         if self.should_stop():
-            raise Interrupted(f"sweep {self.studies.definition.name} stopped after step {step} of a run")
+            name = self.studies.definition.name
+            raise Interrupted(f"sweep {name} stopped at step {step}; run the same command to resume")
 
     def _worse_than_best(self, trial: Trial, results: Sequence[SeedResult]) -> str | None:
-        """Why the trial need not run its other seeds, or None."""
+        """Return the reason to skip the trial's other seeds if it is worse than the best trial, else None."""
         pruner, objective = self.studies.definition.pruner, self.studies.definition.objectives[0]
         num_left = len(trial.seeds) - len(results)
         if pruner.between_seeds == "none" or trial.stage is Stage.FINAL or num_left == 0:
@@ -221,8 +223,8 @@ class TrialRunner:
         mine, others = (_mean_of_rows([pair[side].problem_means for pair in common]) for side in (0, 1))
         if not is_worse(mine, others, p_value=pruner.p_value, maximize=maximize):
             return None
-        left_out = f"{num_left} of {counted(len(trial.seeds), 'seed')} left out"
-        return f"worse than trial {best.number} problem by problem, {left_out}"
+        left_out = f"{num_left} of {counted(len(trial.seeds), 'seed')} not run"
+        return f"worse than trial {best.number} in a test over problems, {left_out}"
 
     def _complete(self, trial: Trial, results: Sequence[SeedResult]) -> None:
         final = trial.stage is Stage.FINAL
@@ -242,7 +244,7 @@ class TrialRunner:
 
 
 def _on_test(result: SeedResult) -> SeedResult:
-    """A result with the scores of test problems, averaged over benchmarks, in validation's place."""
+    """Return a result whose score is the mean over test benchmarks instead of the validation score."""
     scores = [float(score["mean_at_k"]) for score in result.outcome.values()]
     mean = sum(scores) / len(scores) if scores else None
     return SeedResult(seed=result.seed, state=result.state, mean_at_k=mean)
@@ -253,7 +255,7 @@ def _mean_of_rows(rows: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _with_plan(config: RunConfig, definition: SweepDefinition) -> RunConfig:
-    """The configuration with the sweep's number of seeds as planned, unless its base plans another one.
+    """Return the configuration with the sweep's number of seeds as planned, unless its base has a plan.
 
     A sweep with fresh seeds gives its own verdict on them; its other runs are the search for a winner.
     """

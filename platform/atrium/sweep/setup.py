@@ -1,11 +1,10 @@
-"""Beginning a sweep, or going on with one: its files, its studies, its plan."""
+"""Preparation of a new or resumed sweep: its folder, its studies and its planned trials."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import optuna
@@ -14,14 +13,14 @@ from atrium.base import plugins
 from atrium.base.atomic import explained, write_json
 from atrium.base.errors import ConfigError, SweepError
 from atrium.base.recorded import read_object
+from atrium.config.messages import validate
 from atrium.sweep.claims import Claims, this_worker
 from atrium.sweep.definition import SweepDefinition
-from atrium.sweep.files import validated_definition
 from atrium.sweep.plan import PlannedTrial, Stage, plan_stage, trial_config
 from atrium.sweep.snapshot import (
     DEFINITION_FILE,
+    FORMAT_VERSION,
     STATE_FILE,
-    public_definition,
     snapshot,
     sweep_folder,
     write_state,
@@ -31,24 +30,24 @@ from atrium.sweep.study import DEFINITION, SweepStudies, stages_of
 
 CREATED, PLUGINS = "created", "plugins"
 PREDICTED_AT = "predictions_commit"
-"""The commit that held the predictions as they were when the sweep began; None where none did."""
+"""The commit that contained the current predictions when the sweep started; None if there was none."""
 STORAGE_VARIABLE, PARENT_VARIABLE = "ATRIUM_SWEEP_STORAGE", "ATRIUM_SWEEP_PARENT"
-"""How a command hands its workers what no list of processes should show, and whom they belong to."""
+"""Environment variables for workers: the storage URL, hidden from process lists, and the parent process."""
 _MAY_CHANGE = ("trials", "max_attempts", "tiny", "labels")
 
 
 def prepare(storage: SweepStorage, definition: SweepDefinition, *, predicted_at: str | None = None) -> None:
-    """Make the sweep's folder, studies and trials, or find them; nothing runs yet.
+    """Create the sweep's folder, studies and trials, or open existing ones, without running anything.
 
-    `predicted_at` is the commit that holds the predictions now: what counts is what was so at the beginning.
-    Raises `ConfigError` where a sweep of this name has other settings, or its space cannot be run.
+    `predicted_at` is the commit that contains the predictions now; it is recorded only when the sweep starts.
+    Raises `ConfigError` if a sweep of this name has other settings, or its space contains an invalid setting.
     """
     check_plugins(storage, definition.name)
     with storage.explained():
         begun = stored_definition(storage, definition.name)
         if begun is not None:
             _check_same(begun[0], definition)
-        # Planned before anything is stored, so that a sweep that cannot run leaves nothing behind.
+        # Plan before storing anything, so that an invalid sweep leaves no files behind.
         planned = {} if _is_planned(storage, begun, definition) else _plans(definition)
         studies = open_studies(storage, definition)
         created = begun[1] if begun is not None else time.time()
@@ -65,8 +64,9 @@ def prepare(storage: SweepStorage, definition: SweepDefinition, *, predicted_at:
             if known is None or known < len(trials):
                 if Stage.FINAL in studies.stages and studies.num_planned(Stage.FINAL) is not None:
                     raise ConfigError(
-                        f"trials={definition.trials}: sweep {definition.name} has compared its winner; a "
-                        "larger search needs another name, and fresh seeds for its comparison"
+                        f"trials cannot be raised to {definition.trials}, since sweep {definition.name} "
+                        "has already compared its winner; use another name and new final seeds for a "
+                        "larger search"
                     )
                 resource = f"plan:{stage}" if known is None else f"plan:{stage}:{len(trials)}"
                 if claims.acquire(resource):
@@ -79,7 +79,10 @@ def prepare(storage: SweepStorage, definition: SweepDefinition, *, predicted_at:
         write_json(
             folder / DEFINITION_FILE,
             {
-                **public_definition(definition, without_password(storage.url), created),
+                "format_version": FORMAT_VERSION,
+                "created": created,
+                "storage": without_password(storage.url),
+                "definition": definition.model_dump(mode="json"),
                 PREDICTED_AT: study.user_attrs.get(PREDICTED_AT),
             },
         )
@@ -96,7 +99,7 @@ def _plans(definition: SweepDefinition) -> dict[Stage, list[tuple[PlannedTrial, 
 def _is_planned(
     storage: SweepStorage, begun: tuple[SweepDefinition, float] | None, definition: SweepDefinition
 ) -> bool:
-    """Whether all trials of this very definition are there already."""
+    """Whether all trials of exactly this definition exist already."""
     if begun is None or begun[0].trials != definition.trials:
         return False
     studies = open_studies(storage, definition)
@@ -104,34 +107,32 @@ def _is_planned(
 
 
 def open_studies(storage: SweepStorage, definition: SweepDefinition) -> SweepStudies:
-    """The studies of a definition; composes its base to learn how long a run is."""
-    config = trial_config(
-        definition.base, name=definition.name, runs_dir=definition.runs_dir, seed=definition.seeds[0]
-    )
-    return SweepStudies(storage, definition, config.num_steps)
+    """Return the studies of a definition; composes its base to obtain the number of steps of a run."""
+    return SweepStudies(storage, definition, trial_config(definition, definition.base).num_steps)
 
 
 def stored_definition(storage: SweepStorage, name: str) -> tuple[SweepDefinition, float] | None:
-    """The definition that a storage holds under a name and when it was made, or None."""
+    """Return the definition stored under a name, and its creation time (Unix seconds); None if unknown."""
     attributes = _attributes(storage, name)
     data = attributes.get(DEFINITION)
     if not isinstance(data, Mapping):
         return None
-    return validated_definition(data, source=f"the stored sweep {name}"), float(attributes.get(CREATED, 0.0))
+    definition = validate(SweepDefinition, data, f"the stored sweep {name}")
+    return definition, float(attributes.get(CREATED, 0.0))
 
 
 def check_plugins(storage: SweepStorage, name: str) -> None:
-    """Raise `ConfigError` where this process has other plugins than those that the sweep began with."""
+    """Raise `ConfigError` if this process has other plugins than the process that started the sweep."""
     with storage.explained():
         attributes = _attributes(storage, name)
     if PLUGINS not in attributes:
         return
     if lines := plugins.changes(attributes[PLUGINS]):
-        raise ConfigError(f"sweep {name}: {lines[0]}; a sweep keeps the code that it began with")
+        raise ConfigError(f"sweep {name} must resume with the code that it started with, but {lines[0]}")
 
 
 def _attributes(storage: SweepStorage, name: str) -> Mapping[str, Any]:
-    """What is stored beside a sweep's trials; nothing where there is no such sweep."""
+    """Return the attributes of a sweep's study; empty if there is no such sweep."""
     if name not in optuna.get_all_study_names(storage.optuna):
         return {}
     attributes: Mapping[str, Any] = optuna.load_study(study_name=name, storage=storage.optuna).user_attrs
@@ -139,22 +140,26 @@ def _attributes(storage: SweepStorage, name: str) -> Mapping[str, Any]:
 
 
 def join(storage: SweepStorage, name: str, runs_dir: str | None) -> tuple[SweepDefinition, float]:
-    """What a worker needs to join a sweep; `SweepError` where the storage does not hold it."""
+    """Return a stored sweep's definition and creation time (Unix seconds), to add a worker.
+
+    `runs_dir` replaces that of the definition unless it is None. Raises `SweepError` if there is no such
+    sweep.
+    """
     with storage.explained():
         stored = stored_definition(storage, name)
     if stored is None:
         raise SweepError(
-            f"{without_password(storage.url)} holds no sweep {name}; begin it with `atrium sweep {name} "
-            "storage=URL`, with the same URL"
+            f"{without_password(storage.url)} contains no sweep {name}; start the sweep with `atrium "
+            f"sweep {name} storage=URL` and the same URL"
         )
     definition, created = stored
     return (definition if runs_dir is None else definition.model_copy(update={"runs_dir": runs_dir})), created
 
 
 def known_storage(runs_dir: str, name: str, wanted: str | None = None) -> str:
-    """The storage URL of a sweep: as wanted, as a command tells its workers, or as the sweep's folder says.
+    """Return the storage URL of a sweep: `wanted`, or from the environment, or from the sweep's folder.
 
-    Raises `SweepError` where there is no such sweep.
+    Raises `SweepError` if the sweep does not exist.
     """
     folder = sweep_folder(runs_dir, name)
     if told := wanted or os.environ.get(STORAGE_VARIABLE):
@@ -163,18 +168,18 @@ def known_storage(runs_dir: str, name: str, wanted: str | None = None) -> str:
     url = content.get("storage")
     if problem is not None or not isinstance(url, str):
         there = ", ".join(sweep_names(runs_dir)) or "none"
-        raise SweepError(f"there is no sweep {name} in {runs_dir}: {problem}; there are: {there}")
+        raise SweepError(f"there is no sweep {name} in {runs_dir} ({problem}); existing sweeps: {there}")
     return url
 
 
 def sweep_names(runs_dir: str) -> list[str]:
-    """The sweeps that have a folder."""
+    """Return the sorted names of the sweeps in `runs_dir`."""
     folder = sweep_folder(runs_dir, "x").parent
     return sorted(path.parent.name for path in folder.glob(f"*/{DEFINITION_FILE}")) if folder.is_dir() else []
 
 
 def listed(runs_dir: str) -> list[str]:
-    """A line for each sweep: how it stands, and how many trials of each stage have ended."""
+    """Return a line for each sweep: its state, and the number of ended trials of each stage."""
     lines = []
     for name in sweep_names(runs_dir):
         state, _ = read_object(sweep_folder(runs_dir, name) / STATE_FILE)
@@ -182,26 +187,21 @@ def listed(runs_dir: str) -> list[str]:
         stages = found if isinstance(found, list) else []
         counts = [f"{one['name']} {one['num_ended']} of {one['num_trials'] or '?'}" for one in stages]
         lines.append(f"{name}  {state.get('state', 'unknown')}  {', '.join(counts)}")
-    return lines or [f"there are no sweeps in {runs_dir}; `atrium sweep --help` says how to make one"]
+    return lines or [f"there are no sweeps in {runs_dir}; `atrium sweep --help` explains how to start one"]
 
 
 def _check_same(stored: SweepDefinition, given: SweepDefinition) -> None:
-    """A sweep resumes unchanged; only more trials may be asked for, where a plan can grow."""
+    """Raise `ConfigError` if a resumed sweep changes fixed keys; `trials` may increase, except for a grid."""
     before: dict[str, Any] = stored.model_dump(mode="json")
     after: dict[str, Any] = given.model_dump(mode="json")
     for key in after:
         if after[key] != before[key] and key not in (*_MAY_CHANGE, "runs_dir"):
             raise ConfigError(
-                f"sweep {given.name} began with another {key}; give the settings that it began with, or "
+                f"{key} must keep the value that sweep {given.name} was started with; use that value, or "
                 "another name=NAME"
             )
     if given.trials < stored.trials or (given.trials > stored.trials and given.sampler.kind == "grid"):
         raise ConfigError(
-            f"trials={given.trials}: sweep {given.name} began with {stored.trials}; use "
-            + ("the same, its grid is fixed" if given.sampler.kind == "grid" else f"{stored.trials} or more")
+            f"trials={given.trials}: sweep {given.name} was started with trials={stored.trials}; use "
+            + ("that number for a grid" if given.sampler.kind == "grid" else f"{stored.trials} or more")
         )
-
-
-def report_folder(runs_dir: str, name: str) -> Path:
-    """The folder of a sweep's report."""
-    return sweep_folder(runs_dir, name) / "report"

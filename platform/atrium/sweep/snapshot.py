@@ -1,6 +1,7 @@
-"""How a sweep stands, as plain JSON: `runs/sweeps/<name>/state.json`, which displays and reports read.
+"""The state of a sweep as JSON, `runs/sweeps/<name>/state.json`, for displays and reports.
 
-It is derived from the storage and replaced as a whole, so a reader needs neither Optuna nor the storage.
+The file is derived from the storage and replaced atomically, so a reader needs neither Optuna nor the
+storage.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from typing import Any
 from atrium.base.atomic import write_json
 from atrium.runs.layout import SWEEPS_DIR
 from atrium.sweep.claims import Claims
-from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.results import SeedResult, as_record
 from atrium.sweep.study import SweepStudies, Trial
 
@@ -23,12 +23,12 @@ STATE_FILE, DEFINITION_FILE = "state.json", "sweep.json"
 
 
 def sweep_folder(runs_dir: Path | str, name: str) -> Path:
-    """The folder of a sweep's own files."""
+    """Return the folder of a sweep's files, `<runs_dir>/sweeps/<name>`."""
     return Path(runs_dir) / SWEEPS_DIR / name
 
 
 def snapshot(studies: SweepStudies, claims: Claims, created: float) -> dict[str, Any]:
-    """All that is known of the sweep, but for the results of single problems."""
+    """Return the content of `state.json`: stages, live workers, and all trials without results by problem."""
     definition = studies.definition
     trials = {stage: studies.trials(stage) for stage in studies.stages}
     is_finished = studies.has_ended()
@@ -59,23 +59,13 @@ def snapshot(studies: SweepStudies, claims: Claims, created: float) -> dict[str,
 
 
 def write_state(folder: Path, state: Mapping[str, Any]) -> None:
-    """Replace the sweep's snapshot. Raises `OSError` if the disk is full."""
+    """Write the snapshot `state` to `state.json` in `folder`; raise `OSError` if the disk is full."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / STATE_FILE, state)
 
 
-def public_definition(definition: SweepDefinition, storage: str, created: float) -> dict[str, Any]:
-    """The content of `sweep.json`."""
-    return {
-        "format_version": FORMAT_VERSION,
-        "created": created,
-        "storage": storage,
-        "definition": definition.model_dump(mode="json"),
-    }
-
-
 def described(trial: Trial) -> dict[str, Any]:
-    """A trial as JSON holds it, without what its seeds came to."""
+    """Return a trial as JSON data, without the results of its seeds."""
     planned = asdict(trial.planned)
     del planned["key"]
     return {

@@ -1,7 +1,8 @@
-"""The document of a sweep from its snapshot and its latest report: what a page can show while it runs.
+"""The document of a running or finished sweep, from its snapshot and its latest report.
 
-A reader needs neither Optuna nor the storage. `sweep.document` concludes from the storage; its sentences and
-contrasts are quoted here. Files may be of an older version or damaged: what cannot be read is left out.
+Reading these JSON files needs neither Optuna nor the storage. `sweep.document` draws conclusions from the
+storage; this document quotes its sentences and contrasts. Unreadable content, from damaged files or older
+versions, is left out.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from atrium.document.document import (
     Series,
     Table,
     Value,
+    plain_table,
 )
 from atrium.stats.seeds import Score, score_over_seeds
 
@@ -36,12 +38,16 @@ _NUM_STRONG = 8
 _THIRDS = ("highest third", "middle third", "lowest third")
 _MIN_POINTS = 3
 _WIDE = 8.0
-"""Positive numbers that differ by a larger factor have a logarithmic axis."""
+"""The ratio of largest to smallest positive number above which an axis is logarithmic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotTrial:
-    """A trial of `state.json`: its first objective's value once it is complete, its seeds' records."""
+    """A trial as recorded in `state.json`.
+
+    `value` is the first objective, None before the trial is complete. `seeds` contains the records of its
+    started seeds. `window` is (l, u), None for a method without a constant window.
+    """
 
     name: str
     stage: str
@@ -54,26 +60,26 @@ class SnapshotTrial:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of its seeds ran to their ends and gave a value."""
+        """Whether all seeds of the trial finished and the objective was measured."""
         return self.state == "complete" and self.value is not None
 
     @property
     def runs(self) -> list[str]:
-        """The names of its runs."""
+        """The names of the trial's runs."""
         return [seed["run"] for seed in self.seeds if isinstance(seed.get("run"), str)]
 
     def score(self, name: str) -> Score:
-        """A score of `SCORES` over the seeds that have one."""
+        """Return the mean of a score in `SCORES`, with its interval, over the seeds that have one."""
         return score_over_seeds([as_finite(seed.get(name)) for seed in self.seeds])
 
     def number(self, key: str) -> float | None:
-        """A setting, where it is a number."""
+        """Return the value of a setting as a number; None if it is not a number."""
         value = self.settings.get(key)
         return None if isinstance(value, bool) or not isinstance(value, int | float) else float(value)
 
 
 def snapshot_trials(state: Mapping[str, Any]) -> list[SnapshotTrial]:
-    """The trials of a snapshot from best to worst, then those that are not complete."""
+    """Return the trials of a snapshot: complete trials from best to worst, then the others."""
     trials = [_trial(record) for record in _records(state.get("trials"))]
     minimized = [one.get("direction") == "minimize" for one in _records(state.get("objectives"))[:1]]
     sign = 1.0 if any(minimized) else -1.0
@@ -81,7 +87,7 @@ def snapshot_trials(state: Mapping[str, Any]) -> list[SnapshotTrial]:
 
 
 def varied_settings(trials: Sequence[SnapshotTrial]) -> list[str]:
-    """The settings in which trials differ."""
+    """Return the settings in which trials differ."""
     keys = dict.fromkeys(key for one in trials for key in one.settings)
     return [key for key in keys if len({repr(one.settings.get(key)) for one in trials}) > 1]
 
@@ -96,10 +102,10 @@ def snapshot_document(
     score: str,
     collapses: Mapping[str, Sequence[str]],
 ) -> Document:
-    """What is known of `trials`, those of one stage, with figures of `score` against the setting `key`.
+    """Return the document of one stage's `trials`, with figures of `score` against the setting `key`.
 
-    `state`, `definition` and `report` are the contents of `state.json`, `sweep.json` and `report.json`, each
-    empty where there is none; `collapses` has what went wrong in a run by the run's name.
+    `state`, `definition` and `report` are the contents of `state.json`, `sweep.json` and `report.json`, empty
+    if the file is missing. `collapses` maps run names to descriptions of the runs' problems.
     """
     objective = next(iter(_records(state.get("objectives"))), None)
     sampler = setting(definition, "definition.sampler.kind")
@@ -135,7 +141,10 @@ def snapshot_document(
 
 
 def score_figure(trials: Sequence[SnapshotTrial], key: str, score: str) -> Figure | None:
-    """A score against a setting: a line where it is the only one, whiskers over seeds; others faint."""
+    """Return the figure of a score against the setting `key`, with intervals over seeds; None without data.
+
+    Points are joined by a line if only this setting varies.
+    """
     found = [one for one in trials if key in one.settings and one.score(score).value is not None]
     if not found:
         return None
@@ -169,7 +178,7 @@ def score_figure(trials: Sequence[SnapshotTrial], key: str, score: str) -> Figur
     return Lines(
         key="score",
         title=f"{SCORES[score]} against {key}",
-        caption=f"Means over seeds with their 95 % intervals, on {where}.",
+        caption=f"Means over seeds with 95 % intervals, on {where}.",
         x=_axis(key, numbers) if is_numeric else Axis(title=key, labels=labels),
         y=_share_axis(score),
         series=tuple(one for one in series if one.x),
@@ -177,7 +186,10 @@ def score_figure(trials: Sequence[SnapshotTrial], key: str, score: str) -> Figur
 
 
 def learning_figure(trials: Sequence[SnapshotTrial], score: str) -> Figure | None:
-    """A score of each trial by step, the mean over its seeds, where all of them have it."""
+    """Return the figure of a score by step with a curve per trial; None without curves of two points.
+
+    A point is the mean over seeds, at the steps that the largest number of seeds recorded.
+    """
     place_in_point = list(SCORES).index(score)
     series: list[Series] = []
     for one in trials:
@@ -204,8 +216,8 @@ def learning_figure(trials: Sequence[SnapshotTrial], score: str) -> Figure | Non
     return Lines(
         key="learning",
         title="Learning curves of trials",
-        caption=f"Means over seeds on validation problems; the best {_NUM_STRONG} are strong. "
-        "Dashed: pruned, failed or running",
+        caption=f"Means over seeds on validation problems. Strong: the best {_NUM_STRONG} trials. "
+        "Dashed: pruned, failed or running.",
         x=Axis(title="training step", unit="count"),
         y=_share_axis(score),
         series=tuple(series),
@@ -213,7 +225,10 @@ def learning_figure(trials: Sequence[SnapshotTrial], score: str) -> Figure | Non
 
 
 def pair_figure(trials: Sequence[SnapshotTrial], key: str, score: str) -> Figure | None:
-    """The complete trials by two numeric settings, in thirds by a score."""
+    """Return the figure of complete trials by two numeric settings, colored by thirds of a score.
+
+    The figure is None with fewer than two such settings or three such trials.
+    """
     numeric = [
         name
         for name in varied_settings(trials)
@@ -229,8 +244,8 @@ def pair_figure(trials: Sequence[SnapshotTrial], key: str, score: str) -> Figure
     thirds = [ranked[first:end] for first, end in pairwise(ends)]
     return Lines(
         key="pair",
-        title="Two settings together",
-        caption=f"Complete trials, in thirds by {SCORES[score]}.",
+        title="Complete trials by two settings",
+        caption=f"Colors: thirds of the trials, ranked by {SCORES[score]}.",
         x=_axis(x, [one.settings[x] for one in shown]),
         y=_axis(y, [one.settings[y] for one in shown]),
         series=tuple(
@@ -288,17 +303,16 @@ def _setting_cell(one: SnapshotTrial, key: str) -> Cell:
 
 
 def _contrast_tables(found: object) -> Iterator[Table]:
-    """Planned contrasts as their report has them, a table for each outcome."""
+    """Yield one table per outcome with the planned contrasts that the sweep's report contains."""
     if not isinstance(found, Mapping):
         return
     for name, words in found["outcomes"].items():
-        rows = [Row(tuple(row["cells"])) for row in found["rows"] if row["outcome"] == name]
-        columns = tuple(map(Column, found["columns"]))
-        yield Table(key=f"contrasts-{name}", title=f"{name}: {words}", columns=columns, rows=tuple(rows))
+        rows = [row["cells"] for row in found["rows"] if row["outcome"] == name]
+        yield plain_table(f"{name}: {words}", found["columns"], rows, key=f"contrasts-{name}")
 
 
 def _collapsed(trials: Sequence[SnapshotTrial], collapses: Mapping[str, Sequence[str]]) -> Iterator[Sentence]:
-    """What went wrong in the trials' runs, by its name."""
+    """Yield a warning for each kind of problem: the number of affected runs, and their trials' names."""
     found = [(one.name, collapses.get(run, ())) for one in trials for run in one.runs]
     for rule in dict.fromkeys(rule for _, rules in found for rule in rules):
         names = [name for name, rules in found if rule in rules]

@@ -1,7 +1,7 @@
-"""Search spaces, purely: which assignments a space holds, and which overrides an assignment means.
+"""Search spaces, without side effects: the assignments in a space, and the overrides of an assignment.
 
-An assignment gives each active parameter a value. Parameters are walked in the order of the file, so a
-condition may look at what stands before it. Nothing here knows Optuna or composes a configuration.
+An assignment gives each active parameter a value. Parameters are assigned in the order of the file, so a
+condition can only refer to earlier parameters. This module does not use Optuna or compose configurations.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from atrium.sweep.definition import DerivedConfig, ParameterConfig, Scalar, Spac
 from atrium.sweep.dropped_tokens import budget_for_dropped, ratios_of_run
 
 ARM = "arm"
-"""The name under which the choice of an arm appears among the parameters."""
+"""The name of the parameter that chooses an arm."""
 _DEFAULT_GRID = 5
 
 Assignment = dict[str, Scalar]
 
 
 def parameters(space: SpaceConfig) -> dict[str, ParameterConfig]:
-    """All that varies, by name: the arm first, then variables, then settings."""
+    """Return all parameters by name: the arm first, then variables, then settings."""
     arm = {ARM: ParameterConfig(choices=tuple(space.arms))} if space.arms else {}
     return {**arm, **space.variables, **space.space}
 
 
 def assign(space: SpaceConfig, choose: Callable[[str, ParameterConfig], Scalar]) -> Assignment:
-    """The assignment that `choose` makes, which is asked for active parameters only."""
+    """Return an assignment that takes the value of each active parameter from `choose(name, parameter)`."""
     chosen: Assignment = {}
     for name, parameter in parameters(space).items():
         if is_active(parameter, chosen):
@@ -40,12 +40,12 @@ def assign(space: SpaceConfig, choose: Callable[[str, ParameterConfig], Scalar])
 
 
 def is_active(parameter: ParameterConfig, chosen: Mapping[str, Scalar]) -> bool:
-    """Whether a parameter's conditions hold for what was chosen before it."""
+    """Whether a parameter's conditions hold for the values chosen before it."""
     return all(other in chosen and chosen[other] in values for other, values in parameter.when.items())
 
 
 def grid(space: SpaceConfig) -> Iterator[Assignment]:
-    """Every combination of grid points, the last parameter varying fastest; inactive ones do not vary."""
+    """Yield every combination of grid points of active parameters; the last parameter varies fastest."""
     names = parameters(space)
 
     def expand(remaining: Sequence[str], chosen: Assignment) -> Iterator[Assignment]:
@@ -63,10 +63,10 @@ def grid(space: SpaceConfig) -> Iterator[Assignment]:
 
 
 def grid_points(parameter: ParameterConfig) -> list[Scalar]:
-    """The values of a parameter on a grid: its choices, its steps, or `num` points of its range."""
+    """Return the values of a parameter on a grid: its choices, its steps, or `num` points of its range."""
     if parameter.choices is not None:
         return list(parameter.choices)
-    low, high = _bounds(parameter)
+    low, high = bounds(parameter)
     if parameter.num is None and (parameter.step is not None or (parameter.is_integer and not parameter.log)):
         step = parameter.step or 1
         count = math.floor((high - low) / step + 1e-9) + 1
@@ -77,12 +77,12 @@ def grid_points(parameter: ParameterConfig) -> list[Scalar]:
 
 
 def from_unit(parameter: ParameterConfig, unit: float) -> Scalar:
-    """The value at a share of the way through the parameter, 0 <= unit < 1."""
+    """Return the parameter's value at the relative position `unit`, 0 <= unit < 1."""
     if parameter.choices is not None:
         return parameter.choices[min(int(unit * len(parameter.choices)), len(parameter.choices) - 1)]
-    low, high = _bounds(parameter)
+    low, high = bounds(parameter)
     if parameter.is_integer and not parameter.log:
-        # Each whole number, or each step, gets an equal share.
+        # Each integer, or each step, gets an equal share.
         step = float(parameter.step or 1)
         count = math.floor((high - low) / step + 1e-9) + 1
         return int(low + step * min(int(unit * count), count - 1))
@@ -92,7 +92,7 @@ def from_unit(parameter: ParameterConfig, unit: float) -> Scalar:
 
 
 def unit_points(num_dimensions: int, num: int, *, kind: str, seed: int) -> list[list[float]]:
-    """`num` points of the unit cube: a scrambled Sobol sequence (`quasi_random`), or independent draws."""
+    """Return `num` points of the unit cube: a scrambled Sobol sequence (`quasi_random`) or random points."""
     if kind == "quasi_random":
         from scipy.stats import qmc  # 0.4 s
 
@@ -104,9 +104,9 @@ def unit_points(num_dimensions: int, num: int, *, kind: str, seed: int) -> list[
 
 
 def planned(space: SpaceConfig, *, kind: str, num: int, seed: int) -> list[Assignment]:
-    """The assignments of a sampler that does not look at results, at most `num` of them.
+    """Return at most `num` assignments of a sampler that does not use results.
 
-    A grid of more than `num` points is thinned evenly, its ends kept.
+    A grid of more than `num` points is thinned evenly and keeps its ends.
     """
     if kind == "grid":
         points = list(grid(space))
@@ -123,9 +123,10 @@ def planned(space: SpaceConfig, *, kind: str, num: int, seed: int) -> list[Assig
 
 
 def corners(space: SpaceConfig) -> Iterator[tuple[str, Assignment]]:
-    """Each end of each range and each choice once, with the parameter that it tries out.
+    """Yield a pair (parameter name, assignment) for each choice and each end of a range.
 
-    What a condition hides is tried under the first values that satisfy the condition.
+    Other parameters have their first choice or lower end, or the first value that satisfies a condition of
+    the named parameter.
     """
     names = parameters(space)
     for name, parameter in names.items():
@@ -151,9 +152,9 @@ def _first(parameter: ParameterConfig) -> Scalar:
 
 
 def settings_of(space: SpaceConfig, assignment: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """The settings that an assignment means: its own, its arm's, and those derived from variables.
+    """Return the settings of an assignment: its own settings, its arm's, and settings derived from variables.
 
-    Raises `ConfigError` where a value cannot be derived.
+    Raises `ConfigError` if a value cannot be derived.
     """
     settings: dict[str, Scalar] = {}
     arm = assignment.get(ARM)
@@ -170,38 +171,40 @@ def settings_of(space: SpaceConfig, assignment: Mapping[str, Scalar]) -> dict[st
 
 
 def derive(key: str, derived: DerivedConfig, assignment: Mapping[str, Scalar]) -> float:
-    """The value of a derived setting."""
+    """Return the value of a derived setting; `ConfigError` if it cannot be computed."""
     value = assignment[derived.of] if isinstance(derived.of, str) else derived.of
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigError(f"{key}: {derived.function} of {value!r}, which must be a number")
+        raise ConfigError(f"{key}: the argument of {derived.function} must be a number, got {value!r}")
     if derived.kind not in DIVERGENCES and derived.function.startswith("budget"):
         raise ConfigError(
-            f"{key}: kind={derived.kind} has no constant window; use one of {', '.join(DIVERGENCES)}"
+            f"{key}: kind must be one of {', '.join(DIVERGENCES)}, which have a constant window, got "
+            f"{derived.kind}"
         )
     try:
         if derived.run is not None:
             return budget_for_dropped(derived.kind, float(value), ratios_of_run(derived.run))
         return _FUNCTIONS[derived.function](derived.kind, float(value))
     except ConfigError as error:
-        raise ConfigError(f"{key}: {error}") from error
+        raise ConfigError(f"{key} cannot be derived: {error}") from error
     except ValueError as error:
-        raise ConfigError(f"{key}: {derived.function} of {value:g}: {error}") from error
+        raise ConfigError(f"{key} cannot be derived as {derived.function} of {value:g}: {error}") from error
 
 
 def overrides_of(settings: Mapping[str, Scalar]) -> list[str]:
-    """Settings as overrides of the command line, in their order."""
+    """Return settings as command-line overrides, in the same order."""
     return [f"{key}={override_text(value)}" for key, value in settings.items()]
 
 
-def _bounds(parameter: ParameterConfig) -> tuple[float, float]:
+def bounds(parameter: ParameterConfig) -> tuple[float, float]:
+    """Return the ends of a parameter's range."""
     assert parameter.low is not None
     assert parameter.high is not None
     return float(parameter.low), float(parameter.high)
 
 
 def _rounded(parameter: ParameterConfig, value: float) -> float | int:
-    """The nearest value of the parameter: whole, or a step from `low`; else six digits, to be readable."""
-    low, high = _bounds(parameter)
+    """Return the nearest value of the parameter: an integer, a step from `low`, or six significant digits."""
+    low, high = bounds(parameter)
     if parameter.is_integer:
         return round(min(max(value, low), high))
     if parameter.step is not None:

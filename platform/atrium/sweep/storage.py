@@ -1,7 +1,7 @@
-"""Where a sweep's trials are kept: an Optuna storage, opened so that its failures are one clear line.
+"""The storage of a sweep's trials: an Optuna storage whose failures become one-line errors.
 
-A journal file is the default; SQLite, PostgreSQL and MySQL go by URL. Optuna's own messages never reach
-the terminal, its exceptions become `SweepError`.
+The default is a journal file; SQLite, PostgreSQL and MySQL are selected by URL. Optuna's own messages do not
+reach the terminal, and its exceptions become `SweepError`.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ _QUERY_PASSWORD = re.compile(r"([?&]\w*passw(?:or)?d=)[^&#]*", re.IGNORECASE)
 
 
 def storage_url(wanted: str | None, folder: Path) -> str:
-    """The storage that was asked for: `journal` (the default), `sqlite`, or a URL; `ConfigError` else."""
+    """Return the storage URL for `journal` (the default), `sqlite` or a URL; else raise `ConfigError`."""
     if wanted in (None, "journal"):
         return f"journal:///{(folder / JOURNAL_FILE).absolute()}"
     if wanted == "sqlite":
         if "?" in str(folder):
-            raise ConfigError(f"storage=sqlite: a URL cannot name {folder}, because of its ?; use journal")
+            raise ConfigError(f"storage=sqlite requires a path without ?, got {folder}; use storage=journal")
         return f"sqlite:///{(folder / SQLITE_FILE).absolute()}"
     assert wanted is not None
     scheme = wanted.partition("://")[0].partition("+")[0]
     if "://" not in wanted or scheme not in (*_SCHEMES, "journal"):
         raise ConfigError(
-            f"storage={without_password(wanted)}: must be journal, sqlite, or a URL such as "
-            "postgresql+psycopg://user@host/database or mysql+pymysql://user@host/database"
+            "storage must be journal, sqlite, or a URL such as postgresql+psycopg://user@host/database "
+            f"or mysql+pymysql://user@host/database, got {without_password(wanted)}"
         )
     return wanted
 
 
 def without_password(url: str) -> str:
-    """A URL that may be shown and written down."""
+    """Return the URL with its password masked, for display and logs."""
     return _QUERY_PASSWORD.sub(r"\1***", _PASSWORD.sub(r"\1:***@", url))
 
 
 class SweepStorage:
-    """An open storage, and whether what it was opened on is still there.
+    """An open Optuna storage, with a check that its file still exists.
 
-    Raises `SweepError` where it cannot be opened, `MissingDependencyError` without its driver.
+    Raises `SweepError` if it cannot be opened, `MissingDependencyError` if its driver is not installed.
     """
 
     def __init__(self, url: str) -> None:
@@ -79,12 +79,12 @@ class SweepStorage:
         except ImportError as error:
             driver = self.url.partition("://")[0]
             raise MissingDependencyError(
-                f"storage={without_password(self.url)}: the driver of {driver} is not installed; "
-                "install the sweep extra, or the package that the URL names"
+                f"storage={without_password(self.url)} requires the driver of {driver}, which is not "
+                "installed; install the extra `sweep`, or the driver's own package"
             ) from error
 
     def check(self) -> None:
-        """Raise `SweepError` where the file was removed or replaced, which SQLite would not notice."""
+        """Raise `SweepError` if the file was removed or replaced, which SQLite would not notice."""
         if self.path is None or self._inode is None:
             return
         try:
@@ -93,13 +93,13 @@ class SweepStorage:
             present = False
         if not present:
             raise SweepError(
-                f"the sweep's storage {self.path} was removed or replaced; put it back and give the same "
-                "command, or start again under another name; finished runs are as they were"
+                f"the storage {self.path} was removed or replaced; restore it and run the same command, "
+                "or start another sweep with name=NAME; finished runs are unchanged"
             )
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Turn what the storage raises inside the block into one `SweepError`."""
+        """Convert exceptions of the storage inside the block to `SweepError`."""
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
@@ -109,15 +109,16 @@ class SweepStorage:
                 raise
             self.check()
             raise SweepError(
-                f"the sweep's storage {without_password(self.url)} fails: {_reason(error)}; mend that and "
-                "give the same command, which resumes the sweep"
+                f"the storage {without_password(self.url)} failed: {_reason(error)}; fix the problem and "
+                "run the same command to resume the sweep"
             ) from error
 
 
 class _KernelLock(JournalFileOpenLock):
-    """A lock that the system releases when its holder dies; the end of a torn write is cut off.
+    """A lock on the journal that the operating system releases when the process that holds it exits.
 
-    Optuna's own locks are files: a worker that is killed while it writes would hold all others up.
+    Optuna's own locks are files, which would block all workers after one was killed while writing. After
+    acquisition, an incomplete last line of the journal is removed.
     """
 
     def __init__(self, journal: Path) -> None:
@@ -138,7 +139,7 @@ class _KernelLock(JournalFileOpenLock):
 
 
 class _CheckedBackend(JournalFileBackend):
-    """A journal that is not created again when it was removed: all trials would be forgotten silently."""
+    """A journal backend that does not re-create a removed journal, which would silently lose all trials."""
 
     def append_logs(self, logs: list[dict[str, object]]) -> None:
         if not Path(self._file_path).exists():
@@ -146,7 +147,7 @@ class _CheckedBackend(JournalFileBackend):
         super().append_logs(logs)
 
     def read_logs(self, log_number_from: int) -> Generator[dict[str, Any], None, None]:
-        """The operations from a number on; `OSError` for a line that holds none."""
+        """Yield the operations from number `log_number_from` on; raises `OSError` for an invalid line."""
         number = log_number_from
         try:
             for log in super().read_logs(log_number_from):
@@ -155,11 +156,11 @@ class _CheckedBackend(JournalFileBackend):
                 number += 1
                 yield log
         except (TypeError, ValueError):
-            raise OSError(errno.EIO, f"line {number + 1} of it holds no operation") from None
+            raise OSError(errno.EIO, f"line {number + 1} is not an operation of Optuna") from None
 
 
 def _drop_torn_line(path: Path) -> None:
-    """Cut off a last line without its end, which a full disk leaves behind."""
+    """Remove an incomplete last line, as left by a full disk or a killed worker."""
     with path.open("rb+") as file:
         size = file.seek(0, os.SEEK_END)
         if size == 0:
@@ -180,7 +181,7 @@ def _file_of(url: str) -> Path | None:
 
 
 def _reason(error: Exception) -> str:
-    """The failure in a few words: the innermost cause, without SQL."""
+    """Return a short text of the innermost cause of the failure, without SQL, at most 200 characters."""
     while error.__cause__ is not None and isinstance(error.__cause__, Exception):
         error = error.__cause__
     original = getattr(error, "orig", None) or error

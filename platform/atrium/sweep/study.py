@@ -1,7 +1,8 @@
 """The studies of one sweep in its storage: one per stage, whose trials are planned before they run.
 
-Trials are made waiting, with their settings where the sampler does not look at results, and are
-claimed one by one. So a sweep has exactly the trials of its plan, whichever workers work on it or die.
+Trials are created in the state waiting, with their settings if the sampler does not use results. Workers
+then claim them one by one. A sweep therefore has exactly the trials of its plan, regardless of workers
+that join or die.
 """
 
 from __future__ import annotations
@@ -43,7 +44,12 @@ ENDED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A trial as the storage holds it. `seeds` are those to run; `results` by seed, those begun."""
+    """A trial of a stage, as read from the storage.
+
+    `seeds` are the planned seeds; `results` contains only started ones. `values` are the objectives, None
+    unless the trial is complete. `reason` says why it was pruned or failed. `coincides_with` is the number of
+    a trial of the same method whose results were copied, if any.
+    """
 
     stage: Stage
     number: int
@@ -59,27 +65,30 @@ class Trial:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of its seeds ran to their ends."""
+        """Whether all seeds of the trial finished."""
         return self.state is TrialState.COMPLETE
 
     @property
     def state_name(self) -> str:
-        """The state in a word."""
+        """The state as a word."""
         return _STATES[self.state]
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing of it will run any more."""
+        """Whether the trial will not run again."""
         return self.state in ENDED
 
     @property
     def resource(self) -> str:
-        """Its name among the claims."""
+        """The name under which workers claim the trial, such as `search:3`."""
         return f"{self.stage}:{self.number}"
 
 
 class SweepStudies:
-    """The stages' studies. `num_steps` is the length of a run, which some pruners need."""
+    """The Optuna studies of all stages of a sweep, created or opened in its storage.
+
+    `num_steps` is the length of a run in training steps, which some pruners need.
+    """
 
     def __init__(self, storage: SweepStorage, definition: SweepDefinition, num_steps: int) -> None:
         self.storage = storage
@@ -99,27 +108,27 @@ class SweepStudies:
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The stages that this sweep has."""
+        """The stages of this sweep."""
         return tuple(self._studies)
 
     def study(self, stage: Stage) -> optuna.Study:
-        """A stage's Optuna study."""
+        """Return a stage's Optuna study."""
         return self._studies[stage]
 
     def num_planned(self, stage: Stage) -> int | None:
-        """How many trials a stage has, or None before it is planned."""
+        """Return the number of trials of a stage, or None before it is planned."""
         number = self._studies[stage].user_attrs.get(_NUM_PLANNED)
         return number if isinstance(number, int) else None
 
     def has_ended(self, *stages: Stage) -> bool:
-        """Whether all trials of the stages (of all, without any) are planned and have ended."""
+        """Whether all trials of the stages (by default of all stages) are planned and have ended."""
         return all(
             self.num_planned(stage) is not None and all(trial.has_ended for trial in self.trials(stage))
             for stage in stages or self.stages
         )
 
     def add(self, stage: Stage, planned: Sequence[tuple[PlannedTrial, Sequence[int]]]) -> None:
-        """Add the trials of a plan (each with its seeds) that are not there yet; only under a claim."""
+        """Add the missing trials of a plan, each with its seeds; the caller must have claimed the plan."""
         study = self._studies[stage]
         have = len(study.get_trials(deepcopy=False))
         for trial, seeds in planned[have:]:
@@ -127,18 +136,18 @@ class SweepStudies:
         study.set_user_attr(_NUM_PLANNED, len(planned))
 
     def trials(self, stage: Stage) -> list[Trial]:
-        """All trials of a stage, by number."""
+        """Return all trials of a stage, by number."""
         frozen = sorted(self._studies[stage].get_trials(deepcopy=False), key=lambda trial: trial.number)
         return [as_trial(stage, trial) for trial in frozen]
 
     def trial(self, stage: Stage, number: int) -> Trial:
-        """One trial."""
+        """Return one trial of a stage."""
         return self.trials(stage)[number]
 
     def begin(self, trial: Trial) -> optuna.trial.Trial:
-        """The Optuna trial of a claimed one, running from here on.
+        """Mark a claimed trial as running, and return its Optuna trial.
 
-        Its sampler draws from a seed of its own: workers that shared one would propose equal settings.
+        Each trial has its own sampler seed, because workers with a common seed would propose equal settings.
         """
         trial_id = trial.frozen._trial_id
         self._studies[trial.stage].sampler = sampler_of(self.definition, trial.stage, trial.number)
@@ -147,7 +156,7 @@ class SweepStudies:
         return optuna.trial.Trial(self._studies[trial.stage], trial_id)
 
     def suggest(self, handle: optuna.trial.Trial, space: SpaceConfig) -> dict[str, Scalar]:
-        """Return the assignment chosen by the sampler; a trial that already has one keeps it."""
+        """Return the values that the sampler chooses for a trial; a resumed trial keeps its values."""
 
         def choose(name: str, parameter: ParameterConfig) -> Scalar:
             distribution = distribution_of(parameter)
@@ -162,12 +171,12 @@ class SweepStudies:
         return spaces.assign(space, choose)
 
     def store_setting(self, handle: optuna.trial.Trial, planned: PlannedTrial) -> None:
-        """Record what a sampler's choice means."""
+        """Record the setting that the sampler chose for a trial."""
         for name, value in asdict(planned).items():
             handle.set_user_attr(name, value)
 
     def store_result(self, handle: optuna.trial.Trial, result: SeedResult) -> None:
-        """Record how one seed of a trial stands."""
+        """Record the state or result of one seed of a trial."""
         handle.set_user_attr(f"{_SEED}{result.seed}", as_record(result))
 
     def end(
@@ -178,7 +187,7 @@ class SweepStudies:
         values: Sequence[float] | None = None,
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
-        """End a trial, once: one that has ended stays as it is."""
+        """End a trial; a trial that has already ended stays unchanged."""
         study = self._studies[trial.stage]
         storage, trial_id = self.storage.optuna, trial.frozen._trial_id
         try:
@@ -186,11 +195,11 @@ class SweepStudies:
                 storage.set_trial_user_attr(trial_id, name, value)
             study.tell(trial.number, values, state=state, skip_if_finished=True)
         except optuna.exceptions.UpdateFinishedTrialError:
-            return  # a worker that was thought dead ended it in between, with the same results
+            return  # a worker that was considered dead has ended it with the same results
 
 
 def stages_of(definition: SweepDefinition) -> tuple[Stage, ...]:
-    """The stages that a definition asks for."""
+    """Return the stages of a definition: search, then baseline and final if they are defined."""
     stages = [Stage.SEARCH]
     if definition.baseline is not None:
         stages.append(Stage.BASELINE)
@@ -200,7 +209,7 @@ def stages_of(definition: SweepDefinition) -> tuple[Stage, ...]:
 
 
 def sampler_of(definition: SweepDefinition, stage: Stage, number: int) -> BaseSampler:
-    """Optuna's sampler for one trial of a stage. Planned settings never ask it."""
+    """Return Optuna's sampler for one trial of a stage; planned settings do not use it."""
     seed = derive_seed(definition.sampler.seed, "sampler", stage.value, number) % 2**32
     match definition.sampler.kind:
         case "tpe":
@@ -215,21 +224,17 @@ def sampler_of(definition: SweepDefinition, stage: Stage, number: int) -> BaseSa
 def distribution_of(
     parameter: ParameterConfig,
 ) -> CategoricalDistribution | IntDistribution | FloatDistribution:
-    """A parameter as Optuna knows it."""
+    """Return the Optuna distribution over a parameter's choices or range."""
     if parameter.choices is not None:
         return CategoricalDistribution(parameter.choices)
-    assert parameter.low is not None
-    assert parameter.high is not None
+    low, high = spaces.bounds(parameter)
     if parameter.is_integer:
-        step = int(parameter.step or 1)
-        return IntDistribution(int(parameter.low), int(parameter.high), log=parameter.log, step=step)
-    return FloatDistribution(
-        float(parameter.low), float(parameter.high), log=parameter.log, step=parameter.step
-    )
+        return IntDistribution(int(low), int(high), log=parameter.log, step=int(parameter.step or 1))
+    return FloatDistribution(low, high, log=parameter.log, step=parameter.step)
 
 
 def as_trial(stage: Stage, frozen: FrozenTrial) -> Trial:
-    """A trial from Optuna's record of it."""
+    """Return the trial that an Optuna record describes."""
     attributes = frozen.user_attrs
     results = {
         int(name.removeprefix(_SEED)): from_record(value)
@@ -277,7 +282,7 @@ def _waiting(
 
 
 def _wide(distribution: BaseDistribution, value: Scalar) -> BaseDistribution:
-    """A planned value may lie between the steps that a sampler would be bound to."""
+    """Return a distribution without steps, since a planned value may lie between them."""
     if isinstance(distribution, FloatDistribution) and distribution.step is not None:
         return FloatDistribution(distribution.low, distribution.high)
     return distribution

@@ -1,6 +1,6 @@
-"""A worker: plans what is not planned, takes trials over from the dead, begins new ones, until all ended.
+"""A sweep worker, which plans stages and runs trials, also those of dead workers, until all have ended.
 
-Any number of workers share a storage; `claims` decides which of them runs what.
+Any number of workers can share a storage; `claims` decides which worker runs which trial.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ POLL_S = 1.0
 
 
 class SweepWorker:
-    """Works on a sweep until nothing is left. `log` is told what happens, one line at a time."""
+    """A worker that runs trials of a sweep until all have ended.
+
+    `execute` trains one run, and `log` receives one line per event. `dead_after_s` and `interval_s` are the
+    timeout and the interval of heartbeats in seconds.
+    """
 
     def __init__(
         self,
@@ -63,14 +67,14 @@ class SweepWorker:
         )
 
     def work(self) -> None:
-        """Run trials until all have ended; raises `Interrupted` when asked to stop before."""
+        """Run trials until all have ended; raises `Interrupted` if it is stopped before."""
         with self._storage.explained(), self._heartbeat.beating():
             while not self._studies.has_ended():
                 if not self._work_on_something():
                     self._pause()
 
     def _work_on_something(self) -> bool:
-        """Plan, take over or begin one thing; whether there was any."""
+        """Plan one stage, or take over or start one trial; return whether there was anything to do."""
         self._check_stop()
         if any(self._plan(stage) for stage in self._studies.stages):
             return True
@@ -80,7 +84,7 @@ class SweepWorker:
         return any(self._take(trial) for trial in (*running, *waiting))
 
     def _plan(self, stage: Stage) -> bool:
-        """Plan a stage whose turn has come; whether this worker did."""
+        """Plan a stage if it is the next to be planned; return whether this worker planned it."""
         if self._studies.num_planned(stage) is not None:
             return False
         if stage is not Stage.FINAL:
@@ -97,7 +101,7 @@ class SweepWorker:
         return True
 
     def _take(self, trial: Trial) -> bool:
-        """Claim a trial and run it; whether this worker did."""
+        """Claim a trial and run it; return whether this worker ran it."""
         progress = self._runner.progress(trial)
         if not self._claims.acquire(trial.resource, progress=progress):
             return False
@@ -106,13 +110,13 @@ class SweepWorker:
             return False
         num_deaths = self._claims.num_attempts_without_progress(trial.resource, progress) - 1
         if num_deaths >= self._definition.max_attempts:
-            self._runner.give_up(trial, f"{num_deaths} workers died on it without any progress")
+            self._runner.give_up(trial, f"{num_deaths} workers died on this trial without any progress")
         else:
             self._runner.run(trial, self._twin)
         return True
 
     def _twin(self, trial: Trial, planned: PlannedTrial) -> Trial | None:
-        """An ended trial of the same method; one that runs now and came first is waited for."""
+        """Return an ended trial of the same method, or None; first wait for earlier running trials."""
         while True:
             twins = [
                 other
@@ -135,4 +139,4 @@ class SweepWorker:
     def _check_stop(self) -> None:
         self._heartbeat.raise_problem()
         if self._should_stop():
-            raise Interrupted(f"sweep {self._definition.name} stopped; the same command resumes it")
+            raise Interrupted(f"sweep {self._definition.name} stopped; run the same command to resume it")

@@ -1,1 +1,1 @@
-"""Numerical checks of published theorems about objectives, on a policy small enough to enumerate."""
+"""Numerical checks of published theorems about objectives, on policies small enough to enumerate."""

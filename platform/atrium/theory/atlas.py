@@ -1,9 +1,9 @@
-"""The gradients of methods on the same rollouts: which methods are equal, and which point the same way.
+"""Comparison of methods by their gradients on the same rollouts: equal gradients and equal directions.
 
-A method's loss reaches the policy through two numbers per token: its log-probability and its entropy. So the
-derivatives by these two are the whole difference between methods, whatever the network, and they follow from
-stored log-probabilities alone. Two methods with equal derivatives make the same update; two whose derivatives
-differ by one factor per batch make updates of one direction.
+A method's loss depends on the policy through two numbers per token: its log-probability and its entropy. The
+derivatives with respect to these two therefore determine the update of any network, and they follow from
+stored log-probabilities alone. Methods with equal derivatives make the same update; methods whose derivatives
+differ by one factor per batch make updates in the same direction.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from atrium.base.records import Floats
 from atrium.method.batch import Batch, PolicyTokens
 from atrium.method.method import Method
 from atrium.method.objective import Objective
 from atrium.theory.testbed import prepared
 
 TOLERANCE = 1e-9
-"""Relative distance below which gradients are equal. Float64 rounding moves them by less than 1e-13, and the
-smallest difference that a setting of a shipped method makes (an epsilon of 1e-6 below a deviation) by more
-than 1e-7; `Partition.within` and `Partition.between` hold both numbers."""
+"""Relative distance below which gradients count as equal. Float64 rounding causes distances below 1e-13, and
+the smallest effect of a setting of a shipped method (1e-6 added to a standard deviation) exceeds 1e-7;
+`Partition.within` and `Partition.between` contain the actual numbers."""
 NEARLY = 1e-3
-"""Relative distance of gradients that no comparison of runs can tell apart."""
+"""Relative distance of gradients that no comparison of runs can detect."""
 _REFERENCE_SPREAD = 0.2
 _LEAST_LOGPROB = -1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """How far policies lie apart at sampled tokens: standard deviations of log-ratios, in nats.
+    """Distances between policies at sampled tokens: standard deviations of log-ratios, in nats.
 
-    `spread` is that of the policy from the one at the start of the step (None: as recorded with the
-    rollouts), `staleness` that of the start of the step from the weights that sampled, `mismatch` that of the
-    engine's numbers from the trainer's for the same weights.
+    `spread` is the distance of the policy from the policy at the start of the step (None: as recorded in the
+    rollouts). `staleness` is the distance of the latter from the sampling policy, and `mismatch` the distance
+    between the engine's and the trainer's log-probabilities of the sampling policy.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Drift:
 class Rollouts:
     """Sampled completions: mask, rewards, groups, and the sampling log-probabilities [B, T] in nats.
 
-    `log_ratio_BT` is how far the policy had moved at its last update on each token, where that is recorded.
+    `log_ratio_BT` is the recorded log-ratio of each token at its last update, if any.
     """
 
     mask_BT: Tensor
@@ -63,12 +63,12 @@ class Rollouts:
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """How methods fall into classes under one drift.
+    """The classes of methods under one drift.
 
-    `equal` are classes of equal gradients, `directions` those of gradients that are equal up to one factor
-    per batch, `num_nearly` the number of directions where a distance of `NEARLY` is neglected. `within` is
-    the largest distance between methods of one direction, `between` the smallest between two directions.
-    `distances` holds all, by the order of `names`; 0 to 2.
+    `equal` are classes of equal gradients, `directions` classes of gradients that are equal up to one factor
+    per batch, and `num_nearly` is the number of directions if distances up to `NEARLY` are neglected.
+    `within` is the largest distance between methods of the same direction, `between` the smallest between two
+    directions. `distances` [M, M] are distances of unit gradients, from 0 to 2, in the order of `names`.
     """
 
     drift: Drift
@@ -78,11 +78,11 @@ class Partition:
     num_nearly: int
     within: float
     between: float
-    distances: NDArray[np.float64]
+    distances: Floats
 
 
 def synthetic(seed: int, *, num_groups: int = 8, group_size: int = 6, num_tokens: int = 12) -> Rollouts:
-    """Random rollouts with rewards of 0 and 1: an all-wrong, an all-right and mixed groups, mixed lengths."""
+    """Return random rollouts with rewards of 0 or 1; their mean rises over the groups from 0 to 1."""
     generator = torch.Generator().manual_seed(seed)
     shape = (num_groups * group_size, num_tokens)
     length_B1 = torch.randint(1, num_tokens + 1, (shape[0], 1), generator=generator)
@@ -97,9 +97,10 @@ def synthetic(seed: int, *, num_groups: int = 8, group_size: int = 6, num_tokens
 
 
 def recorded(rows: Sequence[Mapping[str, Any]], max_groups: int) -> Rollouts | None:
-    """The first groups of a step's stored rollouts; None where no group has its log-probabilities.
+    """Return the first `max_groups` groups of a step's stored rollouts; None without log-probabilities.
 
-    Tokens of somebody else, and those without a number, are masked. Rows that no update used have not moved.
+    Tokens that the policy did not sample, and those with non-finite values, are masked. Rows that no update
+    used have log-ratios of 0.
     """
     kept = [row for row in rows if row.get("logprobs") and row.get("reward") is not None]
     places = {name: place for place, name in enumerate(dict.fromkeys(row["problem_id"] for row in kept))}
@@ -124,10 +125,10 @@ def recorded(rows: Sequence[Mapping[str, Any]], max_groups: int) -> Rollouts | N
 
 
 def moved(rollouts: Rollouts, drift: Drift, seed: int) -> tuple[Batch, PolicyTokens]:
-    """The rollouts as a batch and the policy's numbers at their tokens, apart from each other by the drift.
+    """Return the rollouts as a batch, and the token values of a policy displaced by `drift`.
 
-    The drift is normal noise; log-probabilities stay below 0. The engine's numbers are the stored ones where
-    the drift has no mismatch. A reference policy lies 0.2 nats away, and entropies are random.
+    The drift is normal noise on log-probabilities, which stay below 0. Without mismatch, the engine has the
+    stored log-probabilities. The reference policy differs by noise of 0.2 nats, and entropies are random.
     """
     generator = torch.Generator().manual_seed(seed)
     shape = rollouts.logprob_BT.shape
@@ -161,10 +162,10 @@ def moved(rollouts: Rollouts, drift: Drift, seed: int) -> tuple[Batch, PolicyTok
 
 
 def slopes(method: Method, batch: Batch, policy: PolicyTokens) -> Tensor:
-    """The loss's derivatives [2, B, T] by log-probabilities and by entropies, in the batch's rows.
+    """Return the loss's derivatives [2, B, T] with respect to log-probabilities and entropies.
 
-    The whole batch is one minibatch. Groups that the method drops or skips have derivatives of 0; no others
-    are sampled in their place.
+    The whole batch is one minibatch. Groups that the method drops or skips have derivatives of 0 and are not
+    replaced.
     """
     groups_B, rules = batch.group_B, method.algorithm.group_filter
     kept_B, trained_B = torch.ones(2, len(groups_B), dtype=torch.bool)
@@ -189,14 +190,17 @@ def slopes(method: Method, batch: Batch, policy: PolicyTokens) -> Tensor:
 
 
 def can_compute(method: Method, drift: Drift) -> bool:
-    """Whether log-probabilities of sampled tokens say enough: else whole distributions are needed."""
+    """Return whether log-probabilities of sampled tokens determine the method's gradient under `drift`.
+
+    They do unless the method reads whole distributions and the policy has moved from the sampling policy.
+    """
     return method.needs.distribution == "none" or (drift.spread == 0.0 and drift.staleness == 0.0)
 
 
 def partition(methods: Mapping[str, Method], rollouts: Iterable[Rollouts], drift: Drift) -> Partition:
-    """The classes of the methods: methods are in one class where they agree on every batch.
+    """Return the classes of the methods; methods of the same class agree on every batch.
 
-    Batches are read one after the other; only distances are kept.
+    Batches are read one at a time, and only distances are kept.
     """
     num = len(methods)
     equal, direction = np.zeros((num, num)), np.zeros((num, num))
@@ -224,14 +228,12 @@ def partition(methods: Mapping[str, Method], rollouts: Iterable[Rollouts], drift
 
 
 def _distances(rows_MN: Tensor) -> Tensor:
-    # Differences, not products: a squared distance from products is wrong by 1e-16 of the norm.
+    # Products of rows would give squared distances an error of 1e-16 times the squared norm.
     return torch.cdist(rows_MN, rows_MN, compute_mode="donot_use_mm_for_euclid_dist")
 
 
-def _classes(
-    names: Sequence[str], distances: NDArray[np.float64], tolerance: float
-) -> tuple[tuple[str, ...], ...]:
-    """Names joined where a distance is at most the tolerance; the largest class first."""
+def _classes(names: Sequence[str], distances: Floats, tolerance: float) -> tuple[tuple[str, ...], ...]:
+    """Return the groups of names that chains of distances up to `tolerance` connect, largest group first."""
     left, found = list(range(len(names))), []
     while left:
         group = {left[0]}

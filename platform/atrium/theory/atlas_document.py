@@ -1,4 +1,4 @@
-"""The document and the figures of `atrium atlas`: classes of methods, and how they split with drift."""
+"""Document and figures of `atrium atlas`: classes of methods by gradient, and their splits with drift."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from atrium.document.document import (
     Axis,
-    Column,
     Document,
     Grid,
     Lines,
@@ -16,6 +15,7 @@ from atrium.document.document import (
     Sentence,
     Series,
     Table,
+    plain_table,
 )
 from atrium.method.method import Method
 from atrium.method.needs import Use
@@ -23,11 +23,14 @@ from atrium.theory.atlas import NEARLY, TOLERANCE, Drift, Partition, can_compute
 
 _NUM_BATCHES = 3
 _SAME = "equal up to one factor per batch"
-_COUNTS = ("equal gradients", _SAME, f"the same, {NEARLY:.1%} neglected")
+_COUNTS = ("equal gradients", _SAME, f"the same within {NEARLY:.1%}")
 
 
 def atlas_document(partitions: Sequence[Partition], source: str, left_out: Sequence[str]) -> Document:
-    """The counts by drift, the classes under the first drift, and how these split under the others."""
+    """Return the counts by drift, the classes under the first drift, and their splits under the others.
+
+    `source` describes the rollouts. `left_out` names the methods that could not be compared.
+    """
     first, *others = partitions
     answer = Sentence(
         f"{first.drift.name}: {len(first.names)} methods have {len(first.equal)} distinct gradients, and "
@@ -39,7 +42,7 @@ def atlas_document(partitions: Sequence[Partition], source: str, left_out: Seque
     notes = [Sentence(said, "warning")]
     if left_out:
         names = ", ".join(left_out)
-        notes.append(Sentence(f"Left out, since they compare whole distributions: {names}.", "warning"))
+        notes.append(Sentence(f"Left out, since they need whole distributions: {names}.", "warning"))
     return Document(
         key="atlas",
         title="Classes of methods with the same gradient",
@@ -59,23 +62,15 @@ def atlas_document(partitions: Sequence[Partition], source: str, left_out: Seque
 def _counts(partitions: Sequence[Partition]) -> Table:
     columns = ("drift", *_COUNTS, "largest class", "distance within", "distance between")
     rows = [
-        Row(
-            (
-                one.drift.name,
-                *_numbers(one),
-                len(one.directions[0]),
-                f"{one.within:.0e}",
-                f"{one.between:.0e}",
-            )
-        )
+        (one.drift.name, *_numbers(one), len(one.directions[0]), f"{one.within:.0e}", f"{one.between:.0e}")
         for one in partitions
     ]
-    return Table(
-        title="Classes by how far policies lie apart",
-        columns=tuple(map(Column, columns)),
-        rows=tuple(rows),
-        note=f"Gradients are the same where unit gradients differ by at most {TOLERANCE:.0e}. The largest "
-        "distance within a class is rounding; the smallest between classes is a difference of settings.",
+    return plain_table(
+        "Number of classes by distance between policies",
+        columns,
+        rows,
+        f"Directions are equal if unit gradients differ by at most {TOLERANCE:.0e}. Distances within a "
+        "class are due to rounding, distances between classes to settings.",
     )
 
 
@@ -84,14 +79,17 @@ def _numbers(one: Partition) -> tuple[int, int, int]:
 
 
 def _classes(one: Partition) -> list[str]:
-    """A line per direction of several methods: its classes of equal gradients, divided by bars."""
+    """Return a line per class of methods with one gradient direction, and a last line for single methods.
+
+    Within a line, `|` separates groups of methods with equal gradients.
+    """
     lines = []
     for number, group in enumerate(_several(one), 1):
         parts = [", ".join(part) for part in one.equal if part[0] in group]
-        lengths = f", {len(parts)} lengths of step" if len(parts) > 1 else ""
+        lengths = f", {len(parts)} step lengths" if len(parts) > 1 else ""
         lines.append(f"{number}. {len(group)} methods{lengths}: {' | '.join(parts)}")
     alone = [group[0] for group in one.directions if len(group) == 1]
-    return [*lines, f"Alone ({len(alone)}): {', '.join(alone)}"]
+    return [*lines, f"Classes of one method ({len(alone)}): {', '.join(alone)}"]
 
 
 def _several(one: Partition) -> list[tuple[str, ...]]:
@@ -105,13 +103,11 @@ def _splits(first: Partition, others: Sequence[Partition]) -> Table:
         parts = [sum(bool(set(part) & set(group)) for part in other.directions) for other in others]
         rows.append(Row((name, len(group), *parts)))
     columns = ("class", "methods", *(other.drift.name for other in others))
-    return Table(
-        title="Directions into which each class splits", columns=tuple(map(Column, columns)), rows=tuple(rows)
-    )
+    return plain_table("Number of directions in each class", columns, rows)
 
 
 def atlas_pictures(partitions: Sequence[Partition]) -> list[Picture]:
-    """The counts by drift, and the distances between directions under the first drift."""
+    """Return figures of the counts by drift, and of distances between directions under the first drift."""
     places = tuple(float(number) for number in range(len(partitions)))
     counts = zip(*map(_numbers, partitions), strict=True)
     lines = Lines(
@@ -131,7 +127,7 @@ def atlas_pictures(partitions: Sequence[Partition]) -> list[Picture]:
 
 
 def _grid(one: Partition) -> Grid:
-    """Distances between the first methods of each direction."""
+    """Return the heat map of distances between directions, each represented by its first method."""
     place = {name: number for number, name in enumerate(one.names)}
     chosen = [place[group[0]] for group in one.directions]
     labels = tuple(
@@ -139,20 +135,21 @@ def _grid(one: Partition) -> Grid:
     )
     return Grid(
         key="atlas/distances",
-        title=f"Angle between directions: {one.drift.name}",
-        caption="Half the distance of unit gradients, at its largest over batches; dark is 1, opposite. "
-        "Columns have the order of the rows; +14: so many more methods in the class.",
+        title=f"Distance between directions: {one.drift.name}",
+        caption="Half the largest distance of unit gradients over batches; dark: 1, opposite directions. "
+        "Columns are in the order of the rows; +14: 14 more methods in the class.",
         x=Axis(labels=labels),
         rows=labels,
         values=tuple(tuple(float(one.distances[row, column]) / 2.0 for column in chosen) for row in chosen),
+        ends=("equal", "opposite"),
     )
 
 
 def alike(methods: Mapping[str, Method], use: Use) -> list[str]:
-    """A statement for each class of methods, used alike, whose gradients are equal; methods by any names.
+    """Return a sentence for each class of methods with equal gradients, for training as in `use`.
 
-    With several updates per batch the policy lies 1 nat away, so that whatever can differ does. The engine's
-    numbers are those of another one.
+    Gradients are compared on random rollouts whose engine log-probabilities differ from the trainer's. With
+    several updates per batch, the policy's log-ratios have a spread of 1 nat, which reveals all differences.
     """
     spread = 0.0 if use.num_updates_per_batch == 1 else 1.0
     drift = Drift(name="", spread=spread, staleness=0.1 if use.is_stale else 0.0, mismatch=0.01)
@@ -164,7 +161,7 @@ def alike(methods: Mapping[str, Method], use: Use) -> list[str]:
 
 
 def alike_sentences(methods: Mapping[str, Method]) -> tuple[Sentence, ...]:
-    """Whether the methods can differ with one update per batch, and at what distance with several."""
+    """Return sentences on how the methods' gradients differ, for one and for several updates per batch."""
     drifts = {"one update per batch": Drift(name="", mismatch=0.01)}
     drifts |= {
         f"a log-ratio spread of {spread:g}": Drift(name="", spread=spread, mismatch=0.01)
@@ -195,7 +192,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def records(partitions: Sequence[Partition]) -> list[Mapping[str, object]]:
-    """The partitions for JSON."""
+    """Return one mapping per partition with its drift, classes and distances, as printed by `--json`."""
     return [
         {
             "drift": {name: getattr(one.drift, name) for name in ("name", "spread", "staleness", "mismatch")},

@@ -1,7 +1,7 @@
-"""How far expected gradients are from the truth: KL estimators and weights, by token and by sequence.
+"""Bias of expected gradients: KL estimators and importance weights, at token and sequence level.
 
-For one decision every estimator below is what its paper says. For longer completions the token-level sums
-that are in use leave out the distribution of prefixes and the KL still to come; the sequence level is
+For completions of one token, each estimator has the bias stated in its paper. For longer completions, the
+usual sums over tokens neglect the distribution of prefixes and the KL of later tokens; the sequence level is
 exact. Sources: RPG, arXiv 2505.17508; k1 to k3 as losses: arXiv 2510.01555 and 2512.21852.
 """
 
@@ -34,14 +34,17 @@ ESTIMATORS: tuple[tuple[Estimator, KLCorrection, str], ...] = (
     ("rkl", "none", REVERSE),
     ("urkl", "none", REVERSE),
 )
-"""Every estimator with its correction, and the KL whose gradient it is compared with."""
+"""Estimators with their corrections, and the KL whose gradient each one should estimate."""
 _DISTANCE = 0.6
-"""In logits, between policies and between a policy and its reference."""
+"""Standard deviation of logit differences between behavior policy and policy or reference."""
 _BY_CORRECTION = {"none": "{}", "weight": "w {}", "detached_weight": "sg(w) {}"}
 
 
 def estimator_biases(*, lengths: Sequence[int] = (1, 2, 3), num_seeds: int = 4) -> list[EstimatorBias]:
-    """Relative errors of every estimator's expected gradient, means over seeds, on- and off-policy."""
+    """Return each estimator's relative gradient error (mean over seeds), for each completion length.
+
+    The results are for samples of the policy itself, and for samples of another behavior policy.
+    """
     return [
         EstimatorBias(
             name=_BY_CORRECTION[correction].format(estimator),
@@ -59,7 +62,7 @@ def estimator_biases(*, lengths: Sequence[int] = (1, 2, 3), num_seeds: int = 4) 
 
 
 def _penalties(estimator: Estimator, correction: KLCorrection) -> tuple[KLPenalty, KLPenalty]:
-    """The penalty at token and at sequence level."""
+    """Return the KL penalty with this estimator and correction, at token level and at sequence level."""
     at_token = KLPenalty(
         estimator=estimator, coefficient=1.0, anchor="reference", placement="loss", correction=correction
     )
@@ -82,7 +85,7 @@ def _mean_error(
 
 
 def _penalty_gradient(penalty: KLPenalty, policy: Tabular, behavior: Tabular, reference: Tabular) -> Tensor:
-    """The expected gradient of the penalty alone, from the coefficients that it puts on tokens."""
+    """Return the penalty's expected gradient (flat), computed from its coefficients on tokens."""
     no_reward_B = torch.zeros(policy.num_completions, dtype=torch.float64)
     batch, tokens, prepared = enumerated(
         policy, behavior=behavior, reference=reference, advantage_B=no_reward_B
@@ -98,12 +101,12 @@ def faithfulness(
     num_tokens: int = 2,
     num_seeds: int = 4,
 ) -> Faithfulness:
-    """The cosine between a method's expected gradient and that of the true expected reward.
+    """Return the cosine between a method's expected gradient and that of the expected reward, by distance.
 
-    The policy moves from the behavior policy along the true gradient of the reward, by these lengths in
-    logits: the way that updates on one batch take. Advantages are rewards less their expectation, whatever
-    the method's own baseline and scale, and every completion counts by its probability, whatever its
-    reduction: what is compared is the ratio, the region, the surrogate and the regularizer.
+    The policy moves away from the behavior policy along the true gradient of the reward, as updates on one
+    batch would move it; `distances` are proportional to the lengths in logits. All methods use the reward
+    minus its expectation as the advantage, and weight completions by their probability, so only ratio, trust
+    region, surrogate and regularizer differ. Results are means over seeds.
     """
     cosines, kls = [], []
     for distance in distances:
@@ -114,7 +117,7 @@ def faithfulness(
 
 
 def _cosine(objective: Objective, distance: float, num_tokens: int, seed: int) -> tuple[float, float]:
-    """The cosine, 0 where the method has no gradient at all, and KL(behavior || policy)."""
+    """Return the cosine of one seed (0 if the method's gradient is 0) and KL(behavior || policy) in nats."""
     behavior = Tabular.random(400 + seed, num_tokens).trainable()
     generator = torch.Generator().manual_seed(500 + seed)
     reward_B = torch.rand(behavior.num_completions, generator=generator, dtype=torch.float64)

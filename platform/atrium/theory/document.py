@@ -1,4 +1,4 @@
-"""The document of `atrium theory`: a table for each theorem, and how to read it."""
+"""The document of `atrium theory`: a table with a note for each theorem."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from itertools import pairwise
 
-from atrium.document.document import Cell, Column, Document, Row, Section, Table, Value
+from atrium.document.document import Cell, Document, Table, Value, plain_table, table_document
 from atrium.document.formatting import value_text
 from atrium.method.words import interval
 from atrium.theory.findings import Findings
@@ -22,7 +22,7 @@ from atrium.theory.results import (
 
 
 def theory_document(findings: Findings) -> Document:
-    """The findings in the order of the theorems."""
+    """Return the document of `atrium theory`, with tables for the non-empty parts of `findings`."""
     tables: list[Table] = []
     if findings.equivalences:
         tables.append(_gradients(findings))
@@ -35,25 +35,15 @@ def theory_document(findings: Findings) -> Document:
         tables += _regression(findings.regression)
     if findings.preferences is not None:
         tables.append(_preferences(findings.preferences))
-    section = Section(title="Findings", tables=tuple(tables))
-    return Document(key="theory", title="Theorems on a policy that is enumerated", sections=(section,))
-
-
-def _table(title: str, titles: Sequence[str], rows: Sequence[Sequence[Cell]], note: str = "") -> Table:
-    return Table(
-        title=title,
-        columns=tuple(map(Column, titles)),
-        rows=tuple(Row(tuple(row)) for row in rows),
-        note=note,
-    )
+    return table_document("theory", "Theorems on enumerated policies", *tables)
 
 
 def _gradients(findings: Findings) -> Table:
     general, ratio_clip, wrong = "|c - general|", "|c - ratio clip|", "wrong constant (%)"
-    titles = ("method", "c(1, 1)", "c(1, -1)", "dropped (%)", general, ratio_clip, "C ≠ [l, u]", wrong)
+    titles = ("method", "c(1, 1)", "c(1, -1)", "clipped (%)", general, ratio_clip, "C ≠ [l, u]", wrong)
     rows: list[list[Cell]] = []
     for curve, found in zip(findings.curves, findings.equivalences, strict=True):
-        clip: list[Cell] = ["not only", "a clip"]
+        clip: list[Cell] = ["more than", "a clip"]
         if found.is_clip:
             clip = [
                 _error(found.general_error),
@@ -65,33 +55,33 @@ def _gradients(findings: Findings) -> Table:
         rows.append(
             [found.name, *coefficients, Value(found.dropped_frac, "share"), *clip, disagreeing, wrong_share]
         )
-    return _table(
-        "the gradient of a token (Theorems 4.1 and 4.2 of arXiv 2602.05494, "
+    return plain_table(
+        "gradient of a token (Theorems 4.1 and 4.2 of arXiv 2602.05494, "
         f"{findings.equivalences[0].num_tokens} random tokens)",
         titles,
         rows,
-        "c is what A grad log pi is multiplied by. |c - general|: against the gradient of min(w A, "
-        "clip_C(w) A) for the method's own constraint C; |c - ratio clip|: against PPO's clip at the "
-        "same [l, u]. Wrong constant: tokens whose gradient changes when the clipped value is 0, outside"
-        " the region, instead of inside it.",
+        "The gradient of a token is c(w, A) grad log pi. |c - general|: difference from the gradient of "
+        "min(w A, clip_C(w) A) with the method's own constraint C; |c - ratio clip|: difference from PPO's "
+        "clip at [l, u]. Wrong constant: tokens whose gradient changes if the clipped value is 0, outside "
+        "the trust region, instead of 1.",
     )
 
 
 def _windows(windows: Sequence[MethodWindow]) -> Table:
     titles = ("method", "window", "1 - l", "u - 1", "(u - 1) / (1 - l)", "-log l / log u", "l u")
-    return _table(
+    return plain_table(
         "windows and their asymmetry",
         titles,
         [[method.name, *_asymmetry(method)] for method in windows],
-        "KL3 is wider above on the linear scale and wider below on the log scale: l u < 1 < (u - 1) / (1"
-        " - l).",
+        "For KL3, the window is wider above 1 on a linear scale and wider below 1 on a log scale: "
+        "l u < 1 < (u - 1) / (1 - l).",
     )
 
 
 def _asymmetry(method: MethodWindow) -> list[Cell]:
     window = method.constant
     if window is None or window.is_unbounded:
-        where = "by the token's probability" if method.by_probability else "none on the ratio"
+        where = "depends on the token's probability" if method.by_probability else "none on the ratio"
         return [where, "", "", "", "", ""]
     below, above = 1.0 - window.lower, window.upper - 1.0
     found: list[Cell] = [interval(window), Value(below, "ratio"), Value(above, "ratio")]
@@ -111,7 +101,7 @@ def _courses(rewards: str, courses: Sequence[UpdateCourse], bin_edges: Sequence[
     num_updates, num_seeds = len(first.kl), len(first.final_entropy_S)
     bins = [f"mass {100 * low:g} to {100 * high:g} % (points)" for low, high in pairwise(bin_edges)]
     distances = ("KL(old‖new)", "KL(new‖old)", "TV")
-    titles = ["method", "entropy", f"less {first.name}'s", *distances, "reward", "dropped (%)"]
+    titles = ["method", "entropy", f"minus {first.name}", *distances, "reward", "clipped (%)"]
     rows: list[list[Cell]] = []
     for course in courses:
         both = zip(course.final_entropy_S, first.final_entropy_S, strict=True)
@@ -126,12 +116,13 @@ def _courses(rewards: str, courses: Sequence[UpdateCourse], bin_edges: Sequence[
                 *(Value(change, "points", is_signed=True) for change in course.mass_change),
             ]
         )
-    return _table(
+    return plain_table(
         f"{rewards}: after {num_updates} updates on one batch (means of {num_seeds} batches)",
         [*titles, *bins],
         rows,
-        "Entropy and reward are changes, ± one standard error over batches; the first update has the same "
-        "length for every method. Mass: probability moved into completions that were that likely before.",
+        "Entropy (in nats) and reward are changes, ± one standard error over batches. The first update has "
+        "the same length for every method. Mass: change in total probability of the completions with this "
+        "behavior probability.",
     )
 
 
@@ -145,28 +136,28 @@ def _biases(biases: Sequence[EstimatorBias]) -> Table:
         cells = [_error(found[where == "on", num].token_error) for where, num in columns]
         longest = found[False, lengths[-1]]
         rows.append([name, longest.target, *cells, _error(longest.sequence_error)])
-    return _table(
+    return plain_table(
         "KL penalties: relative error of the expected gradient, by enumeration",
         ["estimator", "gradient of", *by_column, f"sequence, off, T = {lengths[-1]}"],
         rows,
-        "Summed over tokens, except the last column; on: the policy's own samples, off: an older "
-        "policy's. An exact estimator of one decision (T = 1) is biased as a sum over tokens, and exact "
+        "Sums over tokens, except in the last column; on: samples of the policy, off: samples of an older "
+        "policy. An estimator that is exact for one token (T = 1) is biased as a sum over tokens, and exact "
         "at sequence level.",
     )
 
 
 def _faithfulness(found: Sequence[Faithfulness]) -> Table:
-    return _table(
-        "methods: cosine between the expected gradient and that of the true reward",
+    return plain_table(
+        "methods: cosine between the expected gradient and the gradient of the expected reward",
         ["method", *(f"KL = {kl:.3g}" for kl in found[0].distance_kl)],
         [[method.name, *(Value(cosine, "ratio") for cosine in method.cosine)] for method in found],
-        "As the policy moves along the true gradient of the reward; 0 where every token is dropped. "
-        "Rewards less their mean, whatever the method's own advantage.",
+        "The policy moves along the true gradient of the reward; 0 if all tokens are clipped. All methods "
+        "use the reward less its mean as the advantage.",
     )
 
 
 def _regression(findings: RegressionFindings) -> list[Table]:
-    title = "GVPO's Theorem {} (arXiv 2504.19599): the largest difference in any completion's probability"
+    title = "GVPO's Theorem {} (arXiv 2504.19599): largest difference in a completion's probability"
     objectives = dict.fromkeys(optimum.objective for optimum in findings.optima)
     by_sampler: dict[str, list[str]] = {}
     for optimum in findings.optima:
@@ -174,47 +165,47 @@ def _regression(findings: RegressionFindings) -> list[Table]:
     steps = findings.steps
     numbers = zip(steps.kl, steps.reward, steps.max_difference, strict=True)
     return [
-        _table(
+        plain_table(
             title.format(1),
             ("start", "from π' exp(R / β) / Z"),
             [[str(start), _error(error)] for start, error in enumerate(findings.start_errors, start=1)],
         ),
-        _table(
+        plain_table(
             title.format(2),
             ["optimum under", *objectives],
             [[sampler, *errors] for sampler, errors in by_sampler.items()],
-            "The optimum is the same for every sampler; that of importance-weighted reward with a KL "
-            "penalty is the same only for the policy's own samples.",
+            "GVPO's optimum is the same for all samplers. That of importance-weighted reward with a KL "
+            "penalty agrees only for the policy's own samples.",
         ),
-        _table(
+        plain_table(
             title.format(3),
             ("steps", "KL from the first policy", "E[R]", "from π' exp(n R / β) / Z"),
             [
                 [str(number), Value(kl), Value(reward), _error(error)]
                 for number, (kl, reward, error) in enumerate(numbers, start=1)
             ],
-            "n steps reach what one step with β / n does: more KL, the best reward at it.",
+            "n steps reach the policy of one step with β / n: a larger KL, and the best reward at this KL.",
         ),
     ]
 
 
 def _preferences(found: PreferenceOptima) -> Table:
     numbers = (found.dpo_on_two, found.gvpo_on_two, found.dpo_on_three, found.gvpo_on_three)
-    return _table(
-        "DPO (arXiv 2305.18290) and GVPO on equal data: error of the optimum found",
-        ("π(third answer) at first (%)", "DPO, two answers", "GVPO, two", "DPO, three", "GVPO, three"),
+    return plain_table(
+        "DPO (arXiv 2305.18290) and GVPO on equal data: largest error of a probability at the optimum",
+        ("initial π(third answer) (%)", "DPO, two answers", "GVPO, two", "DPO, three", "GVPO, three"),
         [
             [f"{100 * mass:.1f}", *map(_error, errors)]
             for mass, *errors in zip(found.masses, *numbers, strict=True)
         ],
-        "Whether the optimum is unique depends on coverage, not on the method: with data on two of three"
-        " answers any probability of the third is optimal, with data on all three both methods find π' "
-        "exp(R / β) / Z.",
+        "Uniqueness of the optimum depends on coverage, not on the method. With data on two of three "
+        "answers, any probability of the third is optimal; with data on all three, both methods find "
+        "π' exp(R / β) / Z.",
     )
 
 
 def _error(value: float) -> str:
-    """A relative error: in percent where people would see it, else as a power of ten."""
+    """Format a relative error: in percent from 1e-4 (0.01 %), else in scientific notation."""
     return f"{100 * value:.2f} %" if value >= 1e-4 else f"{value:.0e}"
 
 

@@ -1,8 +1,7 @@
-"""Expected losses of an objective by enumeration: over all completions, or over all groups of them.
+"""Exact expected losses of an objective, by enumeration of all completions or all groups.
 
-A row per completion, weighted by its probability under the sampler through the row's factor, turns a batch
-into an exact expectation. Objectives with a group's mean inside need a row per member of every possible
-group instead.
+A batch with one row per completion, weighted by its probability under the sampler (`row_factor_B`), gives an
+exact expectation. Objectives that use group means need one row per member of each possible group instead.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def unclipped(
     gradient: Literal["pathwise", "score"] = "pathwise",
     level: Level = "sequence",
 ) -> Objective:
-    """Importance sampling and a KL penalty, without a trust region, a baseline or a bound on exponents."""
+    """Return an importance-sampling objective with the penalty `kl`; no trust region, baseline or clamps."""
     algorithm = Algorithm(
         name="unclipped",
         advantage=Advantage(baseline="none"),
@@ -55,10 +54,10 @@ def enumerated(
     reference: Tabular | None = None,
     objective: Objective | None = None,
 ) -> tuple[Batch, PolicyTokens, MinibatchConstants]:
-    """One row per completion, and the constants that weight each by its probability under the sampler.
+    """Return a batch with one row per completion, the policy's values, and constants that weight the rows.
 
-    `sampler_B` holds probabilities, the behavior policy's where it is None. What `objective` needs of its
-    prepare pass is computed; without one nothing is.
+    Row weights are the sampler's probabilities `sampler_B`, by default those of the behavior policy. With an
+    `objective`, the results of its prepare pass are included.
     """
     rows = torch.arange(policy.num_completions)
     batch = batch_of(
@@ -112,7 +111,7 @@ def group_loss(
     sampler_B: Tensor,
     group_size: int = 2,
 ) -> Tensor:
-    """The expected loss over all groups of completions that the sampler draws independently."""
+    """Return the expected loss over groups of `group_size` independent completions of the sampler."""
     groups = list(itertools.product(range(policy.num_completions), repeat=group_size))
     rows = torch.tensor(groups).flatten()
     weight_P = sampler_B[torch.tensor(groups)].prod(dim=1)
@@ -121,6 +120,6 @@ def group_loss(
     tokens = tokens_of(policy, rows, objective, behavior)
     scored = objective.with_advantages(batch)
     constants = prepared(objective, scored, tokens)
-    # The reduction averages over groups; their probabilities replace that average.
+    # The reduction averages over groups; this factor replaces the average by an expectation.
     factor_B = constants.row_factor_B * len(groups) * weight_P[group_B]
     return objective.loss(scored, tokens, replace(constants, row_factor_B=factor_B)).loss

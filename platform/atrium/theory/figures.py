@@ -1,4 +1,4 @@
-"""The figures of `atrium theory` as data, a picture for each finding."""
+"""Figures of `atrium theory` as data, one picture per part."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from atrium.theory.results import (
 Courses = Mapping[str, Sequence[UpdateCourse]]
 _UPDATES = Axis(title="updates on one batch", unit="count")
 _BEHAVIOR = "behavior probability of the completion"
-_REUSE = "Where probability goes when a batch is used several times"
+_REUSE = "Change of probability during several updates on one batch"
 _LEAST_ERROR = 1e-9
 
 
 def pictures(findings: Findings) -> list[Picture]:
-    """A picture for each part of the findings that there is."""
+    """Return a picture for each non-empty part of the findings."""
     found = [gradient_picture(findings.curves)] if findings.curves else []
     found += [window_picture(findings.windows)] if findings.windows else []
     found += [update_picture(findings.courses, findings.bin_edges)] if findings.courses else []
@@ -35,7 +35,7 @@ def pictures(findings: Findings) -> list[Picture]:
 
 
 def gradient_picture(curves: Sequence[CoefficientCurves]) -> Picture:
-    """Each method's coefficient on a token's gradient against the ratio, relative to that at w = 1."""
+    """Return the picture of each method's token coefficient by ratio, relative to that at w = 1."""
     panels = []
     for side, (low, high) in enumerate(((-0.6, 2.6), (-2.6, 0.6))):
         scaled = []
@@ -46,11 +46,11 @@ def gradient_picture(curves: Sequence[CoefficientCurves]) -> Picture:
         title = ("advantage above 0", "advantage below 0")[side]
         y_axis = Axis(title="coefficient / |coefficient at w = 1|", low=low, high=high)
         panels.append(_curves(title, Axis(title="ratio w"), y_axis, scaled))
-    return _picture("gradients", "What a token's gradient is multiplied by", panels)
+    return _picture("gradients", "Coefficient of a token's gradient", panels)
 
 
 def window_picture(windows: Sequence[MethodWindow]) -> Picture:
-    """Each method's window on a linear and a log axis; one by the token's probability as its extremes."""
+    """Return the picture of windows on linear and log axes; varying windows are shown by their extremes."""
     panels = []
     for is_log in (False, True):
         low, high = (-0.9, 0.9) if is_log else (0.0, 2.0)
@@ -58,8 +58,8 @@ def window_picture(windows: Sequence[MethodWindow]) -> Picture:
         panels.append(
             Bars(
                 key=f"windows/{'log' if is_log else 'linear'}",
-                title="how far it reaches on either side",
-                caption="Pale: the widest window of any token." if not is_log else "",
+                title="window on a log scale" if is_log else "window on a linear scale",
+                caption="Pale: widest window of any token." if not is_log else "",
                 x=Axis(title="log w" if is_log else "ratio w", low=low, high=high),
                 rows=tuple(rows),
                 marks=(Mark(x=0.0 if is_log else 1.0),),
@@ -69,7 +69,7 @@ def window_picture(windows: Sequence[MethodWindow]) -> Picture:
 
 
 def _bounds(method: MethodWindow, ends: tuple[float, float], *, is_log: bool) -> Bounds:
-    """The widest and the narrowest window of a method, as far as the axis reaches."""
+    """Return the widest and the narrowest window of a method, limited to the axis."""
     found = method.by_probability or (() if method.constant is None else (method.constant,))
 
     def shown(lower: float, upper: float) -> tuple[float, float]:
@@ -87,32 +87,32 @@ def _bounds(method: MethodWindow, ends: tuple[float, float], *, is_log: bool) ->
 
 
 def update_picture(courses: Courses, bin_edges: Sequence[float]) -> Picture:
-    """For each kind of reward: entropy, KL and moved probability while one batch is used again and again."""
+    """Return panels of entropy, KL and moved probability for each kind of reward."""
     panels = []
     for rewards, found in courses.items():
         panels += [
             _entropy(f"{rewards}: entropy change", "nats per completion", found),
             _course(f"{rewards}: KL(behavior ‖ policy)", "", ((one.name, (0.0, *one.kl)) for one in found)),
-            _moved(f"{rewards}: probability moved", "", found, bin_edges),
+            _moved(f"{rewards}: moved probability", "", found, bin_edges),
         ]
     return _picture("updates", _REUSE, panels, num_columns=3)
 
 
 def moved_mass_picture(courses: Courses, bin_edges: Sequence[float]) -> Picture:
-    """For each kind of reward: the probability that moves, by how likely completions were."""
-    panels = [_moved(rewards, "probability moved", found, bin_edges) for rewards, found in courses.items()]
+    """Return panels of the change of probability by behavior probability, for each kind of reward."""
+    panels = [_moved(rewards, "moved probability", found, bin_edges) for rewards, found in courses.items()]
     return _picture("moved-mass", _REUSE, panels)
 
 
 def entropy_picture(courses: Courses) -> Picture:
-    """For each kind of reward: entropy while one batch is used again and again."""
+    """Return panels of entropy by number of updates, for each kind of reward."""
     unit = "entropy change, nats per completion"
     panels = [_entropy(rewards, unit, found) for rewards, found in courses.items()]
-    return _picture("entropy", "Entropy when a batch is used several times", panels)
+    return _picture("entropy", "Entropy during several updates on one batch", panels)
 
 
 def bias_picture(biases: Sequence[EstimatorBias], methods: Sequence[Faithfulness]) -> Picture:
-    """Errors of KL estimators at token and sequence level, and how well methods follow the true gradient."""
+    """Return panels of KL estimators' errors at both levels, and of cosines with the true gradient."""
     lengths = sorted({bias.num_tokens for bias in biases})
     errors = [
         Intervals(
@@ -139,11 +139,11 @@ def bias_picture(biases: Sequence[EstimatorBias], methods: Sequence[Faithfulness
         Axis(),
         ((one.name, one.distance_kl, one.cosine) for one in methods),
     )
-    return _picture("bias", "Token level against sequence level", [*errors, cosines], num_columns=3)
+    return _picture("bias", "Bias at token level and at sequence level", [*errors, cosines], num_columns=3)
 
 
 def regression_picture(findings: RegressionFindings) -> Picture:
-    """GVPO: its optimum under several samplers, beside one that moves; and its steps on the frontier."""
+    """Return panels of the error of each objective's optimum by sampler, and of GVPO's steps."""
     steps, samplers = findings.steps, list(dict.fromkeys(one.sampler for one in findings.optima))
     errors = Lines(
         key="gvpo/optimum",
@@ -164,7 +164,7 @@ def regression_picture(findings: RegressionFindings) -> Picture:
     )
     frontier = Lines(
         key="gvpo/frontier",
-        title="a larger KL allowance, same frontier",
+        title="GVPO's steps and the best reward at each KL",
         x=Axis(title="KL(policy ‖ first policy)"),
         y=Axis(title="E[R]"),
         series=(
@@ -182,7 +182,7 @@ def regression_picture(findings: RegressionFindings) -> Picture:
             ),
         ),
     )
-    return _picture("gvpo", "GVPO: one optimum, whatever the sampler", [errors, frontier])
+    return _picture("gvpo", "GVPO: the optimum is the same for all samplers", [errors, frontier])
 
 
 def _picture(
@@ -196,13 +196,13 @@ def _entropy(title: str, unit: str, found: Sequence[UpdateCourse]) -> Lines:
 
 
 def _course(title: str, unit: str, courses: Iterable[tuple[str, Sequence[float]]]) -> Lines:
-    """Values by the number of updates."""
+    """Return curves of values by the number of updates."""
     curves = ((name, range(len(values)), values) for name, values in courses)
     return _curves(title, _UPDATES, Axis(title=unit), curves)
 
 
 def _moved(title: str, unit: str, found: Sequence[UpdateCourse], bin_edges: Sequence[float]) -> Lines:
-    """The probability that moves, by how likely completions were."""
+    """Return curves of the change of probability by behavior probability."""
     bins = tuple(f"{100 * low:g}–{100 * high:g} %" for low, high in pairwise(bin_edges))
     curves = ((one.name, range(len(bins)), one.mass_change) for one in found)
     return _curves(title, Axis(title=_BEHAVIOR, labels=bins), Axis(title=unit), curves)
@@ -211,7 +211,7 @@ def _moved(title: str, unit: str, found: Sequence[UpdateCourse], bin_edges: Sequ
 def _curves(
     title: str, x: Axis, y: Axis, curves: Iterable[tuple[str, Sequence[float], Sequence[float]]]
 ) -> Lines:
-    """A curve per method, by its name, its places and its values."""
+    """Return a panel of curves, each given by (name, x, y)."""
     series = tuple(
         Series(name=name, x=tuple(map(float, places)), y=tuple(values), place=place)
         for place, (name, places, values) in enumerate(curves)

@@ -1,4 +1,4 @@
-"""All experiments of this package on named methods."""
+"""The experiments of `atrium theory`, run on given methods."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _KINDS: Mapping[str, Rewards] = {"random rewards": "random", "true rewards": "tr
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """The findings that were asked for; the rest is empty."""
+    """Results of the selected parts; fields of other parts are empty."""
 
     windows: tuple[MethodWindow, ...] = ()
     curves: tuple[CoefficientCurves, ...] = ()
@@ -46,8 +46,8 @@ class Findings:
 
 
 def find(methods: Sequence[Method], parts: Sequence[str], *, num_seeds: int) -> Findings:
-    """Run the parts that were asked for on the methods."""
-    # The tensors hold a few hundred numbers, over which threads only wait for one another.
+    """Run the selected `parts` of `atrium theory` on the methods, on one thread."""
+    # The tensors hold a few hundred numbers, too few for several threads.
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -57,7 +57,7 @@ def find(methods: Sequence[Method], parts: Sequence[str], *, num_seeds: int) -> 
 
 
 def _found(methods: Sequence[Method], parts: Sequence[str], num_seeds: int) -> Iterator[tuple[str, Any]]:
-    """The fields of the findings, part by part."""
+    """Yield the name and value of each field of `Findings` that belongs to the selected parts."""
     objectives = list(map(Objective, methods))
     if "gradients" in parts:
         yield "curves", tuple(coefficient_curves(one, _RATIOS) for one in objectives)

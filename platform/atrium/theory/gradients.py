@@ -1,9 +1,9 @@
-"""Which gradient an objective puts on a token, and Theorems 4.1 and 4.2 of arXiv 2602.05494 about it.
+"""Gradients of an objective on single tokens, and Theorems 4.1 and 4.2 of arXiv 2602.05494.
 
-Tokens stand alone (completions of one token, so that all levels of a ratio are the same). All other tokens
-of a state keep their proportions when the sampled one moves, which fixes the divergences of whole
-distributions. A token weight that selects tokens of a minibatch is left out: the curves are those of a
-token that it keeps.
+Each completion has one token, so token and sequence ratios are equal. When the probability of the sampled
+token changes, all other tokens keep their proportions, which determines divergences of whole distributions.
+Token weights that select tokens of a minibatch are replaced by equal weights, so results apply to selected
+tokens.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from atrium.theory.results import CoefficientCurves, Equivalence
 from atrium.theory.testbed import batch_at, prepared
 
 PROBABILITY = 0.2
-"""The behavior probability of a curve's token; ratios stay below 1 / it."""
+"""Behavior probability of the token in `coefficient_curves`; ratios are below 1 / `PROBABILITY`."""
 _RANDOM_PROBABILITIES = (0.05, 0.3)
 
 
 def of_kept_tokens(objective: Objective) -> Objective:
-    """The objective without a selection of tokens that needs the whole minibatch."""
+    """Return the objective without a token weight that selects tokens by the whole minibatch."""
     selects = objective.method.algorithm.token_weight.needs.prepare_pass
     return Objective(objective.method.with_parts(token_weight=AllTokens())) if selects else objective
 
 
 def coefficient_curves(objective: Objective, ratios: tuple[float, ...]) -> CoefficientCurves:
-    """The coefficients c(w, 1) and c(w, -1) at these ratios, which lie between 0 and 1 / `PROBABILITY`."""
+    """Return the coefficients c(w, 1) and c(w, -1) at ratios w between 0 and 1 / `PROBABILITY`."""
     curves = {}
     for advantage in (1.0, -1.0):
         ratio_B = torch.tensor([*ratios, 1.0], dtype=torch.float64)
@@ -64,10 +64,10 @@ def coefficient_curves(objective: Objective, ratios: tuple[float, ...]) -> Coeff
 def coefficient_map(
     objective: Objective, ratios: Sequence[float], probabilities: Sequence[float]
 ) -> tuple[tuple[float, ...], ...]:
-    """The coefficient by ratio and probability, relative to that at a ratio of 1.
+    """Return the coefficient by ratio (rows) and behavior probability (columns), relative to that at w = 1.
 
-    The advantage is 1 at ratios of at least 1 and -1 below, so that each token moves away from its anchor. It
-    is 0 where the ratio takes the probability to 1 or more.
+    The advantage is 1 for ratios of at least 1 and -1 below, so that each token moves away from its anchor.
+    The coefficient is 0 if ratio times probability is at least 1.
     """
     rows = []
     probability_B = torch.tensor(probabilities, dtype=torch.float64)
@@ -86,7 +86,10 @@ def coefficient_map(
 def equivalence(
     objective: Objective, *, num_tokens: int = 4000, seed: int = 0, spread: float = 0.35
 ) -> Equivalence:
-    """Compare a method's gradient with that of the general clipped surrogate over its own region."""
+    """Compare a method's gradient with that of the general clipped surrogate over its own trust region.
+
+    The `num_tokens` random tokens have normal advantages and log-ratios with standard deviation `spread`.
+    """
     generator = torch.Generator().manual_seed(seed)
     normal_2B = torch.randn(2, num_tokens, generator=generator, dtype=torch.float64)
     low, high = _RANDOM_PROBABILITIES
@@ -123,7 +126,7 @@ def equivalence(
 
 
 def _feasibility(divergence: Divergence) -> Callable[[float], bool] | None:
-    """D(w) <= delta, where the divergence is a function of the ratio."""
+    """Return a function of w that checks D(w) <= delta; None if the divergence has no such form."""
     if not isinstance(divergence, BudgetDivergence | AlphaDivergence):
         return None
     function, delta = divergence.of_ratio, divergence.delta
@@ -131,7 +134,7 @@ def _feasibility(divergence: Divergence) -> Callable[[float], bool] | None:
 
 
 def _is_only_a_clip(objective: Objective) -> bool:
-    """Whether nothing but the clip surrogate decides a token's gradient."""
+    """Return whether the clip surrogate alone determines a token's gradient."""
     chosen, regularizer = objective.method.algorithm, objective.method.regularizer
     has_term = regularizer.nll is not None or any(kl.placement != "reward" for kl in regularizer.penalties)
     weighted = chosen.token_weight != AllTokens()
@@ -141,9 +144,10 @@ def _is_only_a_clip(objective: Objective) -> bool:
 def _loss_of_tokens(
     objective: Objective, ratio_B: Tensor, advantage_B: Tensor, probability_B: Tensor
 ) -> tuple[LossOutput, MinibatchConstants]:
-    """The objective on single tokens; each has a partner at ratio 1 with the opposite advantage.
+    """Return the objective's loss on completions of one token, and the minibatch constants used.
 
-    Partners make groups of two, in which objectives with a group's mean find one. Rows alternate.
+    Each token is followed by a partner with ratio 1 and the opposite advantage. Both form a group, which
+    objectives with group means need.
     """
     ratio_B = _with_partner(ratio_B, torch.ones_like(ratio_B))
     advantage_B = _with_partner(advantage_B, -advantage_B)
@@ -162,7 +166,7 @@ def _loss_of_tokens(
 
 
 def _divergence_BT(objective: Objective, ratio_B: Tensor, probability_B: Tensor) -> Tensor | None:
-    """The state divergence when all other tokens keep their proportions: that of (this token, any other)."""
+    """Return the state divergence over the outcomes (this token, any other); None for other divergences."""
     divergence = objective.method.divergence
     if not isinstance(divergence, StateDivergence | TopKDivergence):
         return None
@@ -176,7 +180,7 @@ def _divergence_BT(objective: Objective, ratio_B: Tensor, probability_B: Tensor)
 def _region_of_tokens(
     objective: Objective, ratio_B: Tensor, probability_B: Tensor, bounds: Tensor | None
 ) -> Region:
-    """The tokens that the method's own trust region holds, and its bounds."""
+    """Return the method's own trust region at the tokens."""
     mask_BT = torch.ones(len(ratio_B), 1, dtype=torch.bool)
     inputs = RegionInputs(
         ratio_BT=ratio_B[:, None],
@@ -190,7 +194,7 @@ def _region_of_tokens(
 
 
 def _clip_gradient(ratio_B: Tensor, advantage_B: Tensor, clip: Callable[[Tensor], Tensor]) -> Tensor:
-    """The derivative of min(w A, clip(w) A) with respect to log w."""
+    """Return the derivative of min(w A, clip(w) A) with respect to log w."""
     log_ratio_B = ratio_B.log().requires_grad_()
     w_B = log_ratio_B.exp()
     value = torch.minimum(w_B * advantage_B, clip(w_B) * advantage_B).sum()

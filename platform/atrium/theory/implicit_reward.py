@@ -1,10 +1,12 @@
-"""Theorems 1 to 3 of GVPO (arXiv 2504.19599), by minimizing expected losses over a tabular policy.
+"""Theorems 1 to 3 of GVPO (arXiv 2504.19599), by minimization of expected losses over a tabular policy.
 
-1: the loss has one minimizer, pi* = pi' exp(R / beta) / Z. 2: it is the same for every sampler whose
-support covers that of pi'. 3: n steps, each anchored at the last policy, end at the policy that maximises
-E[R] - (beta / n) KL(pi || first policy).
-For comparison stands an objective with the same optimum under the policy's own samples, importance-weighted
-reward less beta times the KL by the corrected k3, whose optimum moves with the sampler.
+1: The loss has a single minimizer, pi* = pi' exp(R / beta) / Z. 2: The minimizer is the same for every
+sampler whose support covers that of pi'. 3: After n steps, each anchored at the previous policy, the policy
+maximizes E[R] - (beta / n) KL(pi || first policy).
+
+GVPO is compared with an objective that maximizes the importance-weighted reward minus beta times the KL
+(corrected k3). This objective has the same optimum under the policy's own samples, but its optimum under
+another sampler depends on the sampler.
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import Tensor
 
+from atrium.base.records import Floats
 from atrium.method.advantages import Advantage
 from atrium.method.objective import Objective
 from atrium.method.ratios import Ratios, WeightRatio
@@ -33,7 +35,7 @@ _GRADIENT_TOLERANCE = 1e-7
 
 
 def regression_findings(*, num_starts: int = 3, num_steps: int = 4) -> RegressionFindings:
-    """Minimize from several starts, under several samplers, and step by step."""
+    """Minimize GVPO's loss from several starts, under several samplers, and over several steps."""
     anchor = Tabular.random(15, _NUM_TOKENS)
     reward_B = rewards(anchor.num_completions)
     optimum_B = tilted(anchor, reward_B)
@@ -57,18 +59,18 @@ def regression_findings(*, num_starts: int = 3, num_steps: int = 4) -> Regressio
 
 
 def rewards(num_completions: int) -> Tensor:
-    """A reward in [0, 1] per completion."""
+    """Return a fixed random reward in [0, 1] for each completion [B]."""
     generator = torch.Generator().manual_seed(99)
     return torch.rand(num_completions, generator=generator, dtype=torch.float64)
 
 
 def tilted(anchor: Tabular, reward_B: Tensor, beta: float = BETA) -> Tensor:
-    """log pi* of all completions: pi' exp(R / beta), normalized."""
+    """Return log pi* [B], where pi* = pi' exp(R / beta) / Z, pi' is the anchor, and R is `reward_B`."""
     return (anchor.logprob_B() + reward_B / beta).log_softmax(dim=0)
 
 
 def samplers(anchor: Tabular, reward_B: Tensor) -> Mapping[str, Tensor]:
-    """Probabilities of completions under samplers that cover everything."""
+    """Return the probabilities of all completions [B] under samplers with full support, by name."""
     own_B = anchor.logprob_B().exp()
     uniform_B = torch.full_like(own_B, 1.0 / len(own_B))
     generator = torch.Generator().manual_seed(11)
@@ -84,15 +86,15 @@ def samplers(anchor: Tabular, reward_B: Tensor) -> Mapping[str, Tensor]:
 
 
 def minimised(start: Tabular, loss: Callable[[Tabular], Tensor]) -> Tabular:
-    """The policy that BFGS reaches from a start."""
+    """Return the policy that minimizes `loss`, found by BFGS from `start`."""
 
-    def value_and_gradient(change: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+    def value_and_gradient(change: Floats) -> tuple[float, Floats]:
         policy = start.moved(torch.from_numpy(change), 1.0).trainable()
         value = loss(policy)
         return value.item(), policy.gradient(value).numpy()
 
     num_logits = sum(part.numel() for part in start.logits)
-    # torch's optimizers import its compiler first, which takes longer than all of this.
+    # torch.optim would first import the compiler, which takes longer than the minimization.
     found = minimize(
         value_and_gradient, np.zeros(num_logits), jac=True, method="BFGS", tol=_GRADIENT_TOLERANCE
     )
@@ -100,9 +102,9 @@ def minimised(start: Tabular, loss: Callable[[Tabular], Tensor]) -> Tabular:
 
 
 def regression_optimum(anchor: Tabular, start: Tabular, reward_B: Tensor, sampler_B: Tensor) -> Tabular:
-    """The policy that minimizes GVPO's expected loss under a sampler's probabilities, from a start.
+    """Return the minimizer of GVPO's expected loss under the sampler's probabilities, found from `start`.
 
-    GVPO is as the preset has it: sequence ratios, group means, 1 / (k - 1).
+    GVPO has the settings of its preset: sequence ratios, group means, factor 1 / (k - 1).
     """
     method = unclipped().method.with_parts(
         advantage=Advantage(baseline="group_mean"),
@@ -119,7 +121,7 @@ def regression_optimum(anchor: Tabular, start: Tabular, reward_B: Tensor, sample
 
 
 def _weighted_optimum(anchor: Tabular, reward_B: Tensor, sampler_B: Tensor) -> Tabular:
-    """Maximize E_sampler[w (R - mean R)] - beta E_sampler[w k3], with w = pi / pi' for every sampler."""
+    """Return the policy that maximizes E_sampler[w (R - mean R)] - beta E_sampler[w k3] with w = pi / pi'."""
     penalty = KLPenalty(
         estimator="k3",
         coefficient=BETA,
@@ -139,7 +141,7 @@ def _weighted_optimum(anchor: Tabular, reward_B: Tensor, sampler_B: Tensor) -> T
 
 
 def _steps(anchor: Tabular, reward_B: Tensor, num_steps: int) -> RegressionSteps:
-    """Theorem 3: every step samples from the last policy and is anchored at it."""
+    """Check Theorem 3 over optimal steps, each anchored at the previous policy and sampling from it."""
     first_B = anchor.logprob_B()
     policy = anchor
     kls, gains, errors = [], [], []
@@ -170,5 +172,5 @@ def _optimum(objective: str, sampler: str, policy: Tabular, optimum_B: Tensor) -
 
 
 def _difference(policy: Tabular, optimum_B: Tensor) -> float:
-    """The largest difference in probability of any completion."""
+    """Return the largest difference between the policy's and the optimum's probability of a completion."""
     return (policy.logprob_B().exp() - optimum_B.exp()).abs().max().item()

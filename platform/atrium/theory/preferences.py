@@ -1,8 +1,8 @@
 """Optima of DPO (arXiv 2305.18290) and GVPO (arXiv 2504.19599) by the share of answers that the data cover.
 
-Both losses depend on differences of implicit rewards between the answers in the data, and fix these up to one
-constant for each connected set of compared answers. If an answer is missing from the data, any probability
-for it is optimal for either method; if every answer occurs, the optimum is unique.
+Both losses depend on differences of implicit rewards between the answers in the data. They determine these
+rewards up to one constant for each connected set of compared answers. If an answer is missing from the data,
+any probability for it is optimal under both losses; if every answer occurs, the optimum is unique.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def preference_optima() -> PreferenceOptima:
 
 
 def _with_mass(logprob_B: Tensor, mass: float) -> Tabular:
-    """The policy with this probability for the last answer and the given ratio of the others."""
+    """Return the policy with probability `mass` for the last answer and unchanged ratios of the others."""
     others_B = logprob_B[:2].softmax(dim=0) * (1.0 - mass)
     return Tabular((torch.cat([others_B, others_B.new_tensor([mass])]).log(),))
 
@@ -67,7 +67,7 @@ def _with_mass(logprob_B: Tensor, mass: float) -> Tabular:
 def _preference_loss(
     policy: Tabular, anchor: Tabular, reward_B: Tensor, pairs: Sequence[tuple[int, int]]
 ) -> Tensor:
-    """DPO's expected loss over the pairs, under Bradley-Terry preferences with the given rewards."""
+    """Return DPO's expected loss over the pairs, under Bradley-Terry preferences with these rewards."""
     implicit_B = BETA * (policy.logprob_B() - anchor.logprob_B())
     losses = []
     for first, second in pairs:

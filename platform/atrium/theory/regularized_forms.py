@@ -1,8 +1,8 @@
-"""RPG's forms of a reward with a KL in the loss, for one decision: each one's gradient, and its spread.
+"""Gradients of RPG's loss forms with a KL penalty, and their variance, for completions of one token.
 
-The eight forms (four divergences, pathwise or as a weight on log pi) of arXiv 2505.17508, Tables 1, 2 and 4,
-against the derivative of E[R] - beta KL by enumeration. By its Proposition 4.1 both forms of a divergence
-have one gradient. Completions of several tokens are in `bias`.
+The eight forms of arXiv 2505.17508, Tables 1, 2 and 4 (four divergences, pathwise or as a weight on log pi)
+are compared with the derivative of E[R] - beta KL by enumeration. By its Proposition 4.1, both forms of a
+divergence have the same gradient. `bias` covers longer completions.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ _FORWARD = ("fkl", "ufkl")
 
 
 def form_gradients(methods: Sequence[Method], *, num_seeds: int = 4) -> list[FormGradient]:
-    """Each method's gradient against the derivative, at a KL of weight `BETA`; the worst of the seeds."""
+    """Return each method's largest gradient error over seeds and mean variance, at KL coefficient `BETA`."""
     return [_form_gradient(method, num_seeds) for method in methods]
 
 
 def _form_gradient(method: Method, num_seeds: int) -> FormGradient:
     if len(method.regularizer.penalties) != 1:
         raise ValueError(
-            f"{method.algorithm.name} has {len(method.regularizer.penalties)} KL penalties, not one"
+            f"{method.algorithm.name} must have exactly one KL penalty, got "
+            f"{len(method.regularizer.penalties)}"
         )
     (penalty,) = method.regularizer.penalties
     kl_of_form = penalty.model_copy(update={"coefficient": BETA})
@@ -46,7 +47,7 @@ def _form_gradient(method: Method, num_seeds: int) -> FormGradient:
 
 
 def _at_seed(objective: Objective, seed: int, *, is_forward: bool) -> tuple[float, float]:
-    """The relative error of the expected gradient, and the variance of one sample's."""
+    """Return one seed's relative error of the expected gradient, and variance of single-sample gradients."""
     behavior = Tabular.random(800 + seed, 1, vocabulary=_VOCABULARY)
     policy = behavior.near(900 + seed, 0.6).trainable()
     generator = torch.Generator().manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Results of this package's experiments, as plain numbers that can be plotted without torch."""
+"""Results of the experiments of `atrium theory` as plain numbers, which can be plotted without torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PROBABILITIES = tuple(10.0 ** (-2.0 + 0.05 * step) for step in range(40))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodWindow:
-    """A method's window: for all tokens, or by the token's behavior probability, where it has one."""
+    """A method's window: `constant`, or `by_probability` at the behavior probabilities `probabilities`."""
 
     name: str
     constant: Window | None
@@ -36,7 +36,10 @@ class MethodWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoefficientCurves:
-    """The coefficient on a token's log-probability at each ratio, for an advantage of 1 and of -1."""
+    """The coefficient of a token's log-probability at each ratio.
+
+    `raised` is for an advantage of 1, `lowered` for -1; `at_one` contains both values at ratio 1.
+    """
 
     name: str
     ratio: Numbers
@@ -47,13 +50,24 @@ class CoefficientCurves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equivalence:
-    """Theorems 4.1 and 4.2 on random tokens; `is_clip` where nothing else shapes the method's gradient.
+    """Check of Theorems 4.1 and 4.2 on random tokens.
 
-    `general_error` is the largest difference between the method's coefficient and the gradient of
-    min(w A, clip_C(w) A) with a constant inside the region where C fails; `window_error` that from the
-    gradient of the ratio clip at the same [l, u], None without one; `wrong_constant_frac` the share of
-    tokens whose gradient changes when that constant is 0; `num_disagreeing` the tokens at which D(w) <=
-    delta and l <= w <= u differ, None where D is not a function of the ratio.
+    Attributes
+    ----------
+    is_clip
+        Whether the clip surrogate alone determines the method's gradient; if not, the errors have no meaning.
+    dropped_frac
+        Share of clipped tokens.
+    general_error
+        Largest difference between the method's coefficient and the gradient of min(w A, clip_C(w) A), where
+        clip_C(w) is w if the constraint C is satisfied, else a constant inside the trust region.
+    wrong_constant_frac
+        Share of tokens whose gradient changes if that constant is 0.
+    window_error
+        Largest difference from the gradient of the ratio clip at the same [l, u]; None without a window.
+    num_disagreeing
+        Number of tokens at which D(w) <= delta and l <= w <= u disagree; None if D is not a function of the
+        ratio.
     """
 
     name: str
@@ -68,13 +82,13 @@ class Equivalence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateCourse:
-    """The effect of a batch's updates on the policy, after each of them; means over seeds, without the start.
+    """The state of the policy after each update on one batch (means over seeds).
 
-    Entropy and reward are changes from the behavior policy's; `kl` is KL(behavior || policy) of whole
-    completions, `reverse_kl` the other direction. `mass_change` is the probability that moved into each
-    bin of behavior probabilities, `rewarded_mass_change` that of completions with a reward.
-    `final_entropy_S` holds each seed's last entropy change, `final_mass_S` the probability that moved into
-    the bin of the most likely completions.
+    Entropy (nats) and reward are changes from the behavior policy. `kl` is KL(behavior || policy) of whole
+    completions in nats, `reverse_kl` the opposite direction. `mass_change` is the final change of probability
+    in each bin of behavior probabilities, `rewarded_mass_change` the part of it from completions with a
+    reward. `final_entropy_S` contains each seed's final entropy change, and `final_mass_S` each seed's final
+    change of probability in the bin of the most likely completions.
     """
 
     name: str
@@ -92,7 +106,10 @@ class UpdateCourse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimatorBias:
-    """Relative errors of a KL penalty's expected gradient, at token and at sequence level."""
+    """Relative errors of a KL penalty's expected gradient, compared with the gradient of `target`.
+
+    `token_error` is for sums over tokens, `sequence_error` for the penalty at sequence level.
+    """
 
     name: str
     target: str
@@ -104,7 +121,7 @@ class EstimatorBias:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faithfulness:
-    """How well a method's expected gradient points along the true gradient of the reward, by distance."""
+    """Cosine between a method's expected gradient and that of the expected reward, by distance in KL."""
 
     name: str
     distance_kl: Numbers
@@ -113,7 +130,11 @@ class Faithfulness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimum:
-    """Where an objective leads under a sampler: the distance of its optimum from pi' exp(R / beta) / Z."""
+    """The optimum of an objective under a sampler.
+
+    `max_difference` is the largest difference of a completion's probability from GVPO's theoretical optimum
+    pi' exp(R / beta) / Z, where pi' is the anchor policy and R the reward.
+    """
 
     objective: str
     sampler: str
@@ -123,7 +144,7 @@ class Optimum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegressionSteps:
-    """Theorem 3: after n optimal steps, the reward and the KL from the first policy, and how exact it is.
+    """Check of GVPO's Theorem 3: KL from the first policy, expected reward and error after each optimal step.
 
     `frontier_kl` and `frontier_reward` trace the best reward at each KL.
     """
@@ -137,10 +158,11 @@ class RegressionSteps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreferenceOptima:
-    """Largest errors of a probability after minimizing DPO's or GVPO's loss, by initial policy.
+    """Largest errors of a probability after minimization of DPO's or GVPO's loss, by initial policy.
 
-    `masses` are the probabilities of the third answer under the initial policies. The data hold two of three
-    answers, or all three; the target is pi' exp(R / beta) / Z.
+    `masses` are the probabilities of the third answer under the initial policies. The data contain two of
+    three answers, or all three; errors are differences from the target pi' exp(R / beta) / Z, where pi' is
+    the anchor policy and R the reward.
     """
 
     masses: Numbers
@@ -152,7 +174,7 @@ class PreferenceOptima:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormGradient:
-    """A form of RPG: the relative error of its expected gradient, and the variance of one sample's."""
+    """A loss form of RPG: relative error of its expected gradient, and variance over single samples."""
 
     name: str
     error: float
@@ -161,7 +183,7 @@ class FormGradient:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegressionFindings:
-    """Theorems 1 to 3 of GVPO."""
+    """Checks of GVPO's Theorems 1 (`start_errors`), 2 (`optima`) and 3 (`steps`)."""
 
     start_errors: Numbers
     optimum_B: Numbers

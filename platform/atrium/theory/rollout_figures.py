@@ -1,6 +1,6 @@
-"""Figures from stored rollouts: what a method saw of each token, and which tokens it cut.
+"""Figures from stored rollouts: ratios and clipping of tokens, as recorded at each token's last update.
 
-Axes: N tokens, S sequences. Ratios and cuts are those of each token's last update.
+Axes: N tokens, S sequences.
 """
 
 from __future__ import annotations
@@ -14,59 +14,58 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from atrium.base.records import Floats
 from atrium.document.document import (
     Axis,
     Bars,
     Bounds,
     Cell,
-    Column,
     Document,
     Figure,
     Grid,
     Lines,
     Picture,
-    Row,
-    Section,
     Series,
-    Table,
     Value,
+    plain_table,
+    table_document,
 )
 from atrium.method.method import Method
 from atrium.method.objective import Objective
 from atrium.theory.gradients import coefficient_map
 
-Floats = NDArray[np.float64]
 _MAX_POINTS = 1500
 _NUM_TOKENS_NAMED = 10
 _MAP_PROBABILITIES = tuple(np.geomspace(0.01, 0.99, 40))
 _MAP_RATIOS = tuple(np.geomspace(2.0, 0.5, 17))
-_PROBABILITY = "probability when sampled"
+_PROBABILITY = "probability q when sampled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """The tokens of a run's stored rollouts that an update used.
+    """Tokens of a run's stored rollouts that were used by an update.
 
-    `probability_N` is q, by which the token was sampled, `ratio_N` the gate's ratio w, and `cut_N` 1 where
-    its gradient was cut above the window, -1 below it. `position_N` counts from 1 within the completion.
-    `effective_by_step` is the effective sample size of the step's sequences as a share of their number.
+    `probability_N` is the sampling probability q, `ratio_N` the ratio w in the trust region. `clipped_N` is 1
+    for a token clipped above the window, -1 below it, else 0. `position_N` counts from 1 within the
+    completion. `effective_by_step` is the effective sample size of the step's sequences as a share of their
+    number.
     """
 
     probability_N: Floats
     ratio_N: Floats
-    cut_N: NDArray[np.int64]
+    clipped_N: NDArray[np.int64]
     position_N: NDArray[np.int64]
     token_id_N: NDArray[np.int64]
     effective_by_step: Mapping[int, float]
 
     @property
     def moved_N(self) -> Floats:
-        """|p - q|, how far a token's probability moved, where the ratio is the token's own."""
+        """Change |p - q| of each token's probability; meaningful only if ratios are per token."""
         return np.abs(np.minimum(self.ratio_N * self.probability_N, 1.0) - self.probability_N)
 
 
 def tokens_of(rows_by_step: Mapping[int, Sequence[Mapping[str, Any]]]) -> Tokens | None:
-    """The tokens of stored rollouts; None where no row has log-probabilities and a trace of an update."""
+    """Return the tokens of stored rollouts; None if no row has log-probabilities and recorded ratios."""
     columns: list[Floats] = []
     effective = {}
     for step, rows in rows_by_step.items():
@@ -93,11 +92,11 @@ def tokens_of(rows_by_step: Mapping[int, Sequence[Mapping[str, Any]]]) -> Tokens
     if not columns:
         return None
     logprob_N, ratio_N, *whole = np.concatenate(columns, axis=1)
-    cut_N, position_N, token_id_N = (one.astype(np.int64) for one in whole)
+    clipped_N, position_N, token_id_N = (one.astype(np.int64) for one in whole)
     return Tokens(
         probability_N=np.exp(logprob_N),
         ratio_N=ratio_N,
-        cut_N=cut_N,
+        clipped_N=clipped_N,
         position_N=position_N,
         token_id_N=token_id_N,
         effective_by_step=effective,
@@ -105,48 +104,47 @@ def tokens_of(rows_by_step: Mapping[int, Sequence[Mapping[str, Any]]]) -> Tokens
 
 
 def rollout_picture(name: str, method: Method, tokens: Tokens, words: Mapping[int, str]) -> Picture:
-    """Six panels of a run; `words` are tokens as text, by their number, as far as they are known."""
+    """Return a picture of a run's tokens with six panels; `words` maps known token ids to text."""
     figures: tuple[Figure, ...] = (
         _by_probability(method, tokens, is_ratio=False),
         _by_probability(method, tokens, is_ratio=True),
         _by_position(tokens),
         _effective(tokens),
-        _most_cut(tokens, words),
+        _most_clipped(tokens, words),
         _map(method),
     )
     return Picture(name=f"rollouts-{name}", figures=figures, title=name, num_columns=2)
 
 
 def rollouts_document(found: Mapping[str, Tokens], words: Mapping[str, Mapping[int, str]]) -> Document:
-    """The numbers behind the pictures, a row for each run."""
+    """Return the document with a row for each run; `words` maps its known token ids to text."""
     rows = []
     for name, tokens in found.items():
         cells: tuple[Cell, ...] = (
             name,
             len(tokens.ratio_N),
-            *(Value(float((tokens.cut_N == side).mean()), "share") for side in (1, -1)),
+            *(Value(float((tokens.clipped_N == side).mean()), "share") for side in (1, -1)),
             Value(float(tokens.moved_N.mean()), "share"),
             Value(float(np.log(tokens.ratio_N).std())),
             Value(min(tokens.effective_by_step.values()), "share"),
-            ", ".join(text for text, _ in _cut_tokens(tokens, words[name])[:5]),
+            ", ".join(text for text, _ in _clipped_tokens(tokens, words[name])[:5]),
         )
-        rows.append(Row(cells))
+        rows.append(cells)
     columns = (
-        *("run", "tokens", "cut above, %", "cut below, %", "mean |p - q|, %", "sd of log w"),
-        *("least effective sample, %", "most often cut"),
+        *("run", "tokens", "clipped above, %", "clipped below, %", "mean |p - q|, %", "SD of log w"),
+        *("smallest effective sample, %", "most often clipped"),
     )
-    table = Table(title="Stored rollouts", columns=tuple(map(Column, columns)), rows=tuple(rows))
-    section = Section(title="Stored rollouts", tables=(table,))
-    return Document(key="rollouts", title="Tokens of stored rollouts", sections=(section,))
+    table = plain_table("Stored rollouts", columns, rows)
+    return table_document("rollouts", "Tokens of stored rollouts", table)
 
 
 def _by_probability(method: Method, tokens: Tokens, *, is_ratio: bool) -> Lines:
-    """Tokens by q and w or |p - q|, those that were cut in another color, and the window."""
+    """Return a scatter plot of tokens by q and w (or |p - q|), clipped or not, with the window's bounds."""
     y_N = tokens.ratio_N if is_ratio else tokens.moved_N
-    kept_N = tokens.cut_N == 0
+    kept_N = tokens.clipped_N == 0
     series = [
         _points(name, tokens.probability_N[chosen_N], y_N[chosen_N], place)
-        for place, (name, chosen_N) in enumerate((("kept", kept_N), ("cut", ~kept_N)))
+        for place, (name, chosen_N) in enumerate((("not clipped", kept_N), ("clipped", ~kept_N)))
     ]
     q_K = np.geomspace(1e-4, 0.999, 80)
     windows = [method.divergence.window_at(float(q)) or method.divergence.window() for q in q_K]
@@ -159,7 +157,7 @@ def _by_probability(method: Method, tokens: Tokens, *, is_ratio: bool) -> Lines:
         curve = tuple(end if end is not None and math.isfinite(end) and end > 0.0 else None for end in ends)
         dash: Literal["dashed", "solid"] = "dashed" if side == "lower" else "solid"
         series.append(Series(name=f"{side} bound", x=tuple(map(float, q_K)), y=curve, place=2, dash=dash))
-    y = Axis(title="ratio w", scale="log") if is_ratio else Axis(title="|p - q|", low=0.0)
+    y = Axis(title="ratio w", scale="log") if is_ratio else Axis(title="change |p - q| (0 to 1)", low=0.0)
     return Lines(
         key=f"rollouts/{'ratio' if is_ratio else 'moved'}",
         title="Ratio" if is_ratio else "Change of a token's probability",
@@ -176,7 +174,7 @@ def _points(name: str, x_N: Floats, y_N: Floats, place: int) -> Series:
 
 
 def _by_position(tokens: Tokens) -> Lines:
-    """Shares of tokens cut by their position, and the mean change of a probability."""
+    """Return curves of the shares of clipped tokens and the mean |p - q|, by position in the completion."""
     edges = np.unique(np.quantile(tokens.position_N, np.linspace(0.0, 1.0, 21)).astype(int))
     bin_N = np.clip(np.searchsorted(edges, tokens.position_N, side="right") - 1, 0, len(edges) - 1)
     known = [number for number in range(len(edges)) if (bin_N == number).any()]
@@ -189,12 +187,12 @@ def _by_position(tokens: Tokens) -> Lines:
     return Lines(
         key="rollouts/position",
         title="By position in the completion",
-        x=Axis(title="token", unit="count"),
-        y=Axis(title="%", unit="share", low=0.0),
+        x=Axis(title="position of the token", unit="count"),
+        y=Axis(title="tokens clipped, %; |p - q|, points", unit="share", low=0.0),
         series=(
             curve("mean |p - q|", tokens.moved_N, 0),
-            curve("cut above", (tokens.cut_N == 1).astype(float), 1),
-            curve("cut below", (tokens.cut_N == -1).astype(float), 2),
+            curve("clipped above", (tokens.clipped_N == 1).astype(float), 1),
+            curve("clipped below", (tokens.clipped_N == -1).astype(float), 2),
         ),
     )
 
@@ -205,16 +203,16 @@ def _effective(tokens: Tokens) -> Lines:
     return Lines(
         key="rollouts/effective",
         title="Effective sample size of sequences",
-        caption="(sum w)^2 / sum w^2 over their number, w the product of a sequence's ratios.",
-        x=Axis(title="step", unit="count"),
-        y=Axis(title="%", unit="share", low=0.0, high=1.0),
+        caption="(sum w)^2 / sum w^2, divided by the number of sequences; w: product of a sequence's ratios.",
+        x=Axis(title="training step", unit="count"),
+        y=Axis(title="share of the sequences, %", unit="share", low=0.0, high=1.0),
         series=(series,),
     )
 
 
-def _cut_tokens(tokens: Tokens, words: Mapping[int, str]) -> list[tuple[str, float]]:
-    """The tokens that were cut most often, and their shares of all cuts."""
-    counts = Counter(tokens.token_id_N[tokens.cut_N != 0].tolist())
+def _clipped_tokens(tokens: Tokens, words: Mapping[int, str]) -> list[tuple[str, float]]:
+    """Return the most often clipped tokens as text, and their shares of all clipped tokens."""
+    counts = Counter(tokens.token_id_N[tokens.clipped_N != 0].tolist())
     return [
         (_quoted(words[number]) if number in words else f"token {number}", count / counts.total())
         for number, count in counts.most_common(_NUM_TOKENS_NAMED)
@@ -225,25 +223,29 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("\n", "\\n") + "'"
 
 
-def _most_cut(tokens: Tokens, words: Mapping[int, str]) -> Bars:
-    rows = [Bounds(name=text, inner=(0.0, share)) for text, share in _cut_tokens(tokens, words)]
+def _most_clipped(tokens: Tokens, words: Mapping[int, str]) -> Bars:
+    rows = [Bounds(name=text, inner=(0.0, share)) for text, share in _clipped_tokens(tokens, words)]
     return Bars(
-        key="rollouts/cut",
-        title="Tokens most often cut" if rows else "No token was cut",
-        x=Axis(title="% of all cuts", unit="share", low=0.0),
+        key="rollouts/clipped",
+        title="Tokens most often clipped" if rows else "No token was clipped",
+        x=Axis(title="share of all clipped tokens, %", unit="share", low=0.0),
         rows=tuple(rows),
     )
 
 
 def _map(method: Method) -> Grid:
-    """The size of a token's coefficient where it moves away from w = 1, relative to that at w = 1."""
+    """Return a heat map of the relative gradient coefficient by ratio w and behavior probability.
+
+    The token moves away from w = 1. Values are absolute, relative to w = 1, and at most 1.
+    """
     found = coefficient_map(Objective(method), _MAP_RATIOS, _MAP_PROBABILITIES)
     return Grid(
         key="rollouts/map",
-        title="Slope of a token that moves away",
-        caption=f"Columns: {_PROBABILITY}, 1 to 99 % (log). Dark: the slope at w = 1, or a larger one. "
-        "Pale: none, or p above 1.",
+        title="Coefficient of a token that moves away from w = 1",
+        caption=f"Columns: {_PROBABILITY}, 1 to 99 % (log). Dark: at least the coefficient at w = 1. "
+        "Pale: 0, or p above 1.",
         x=Axis(),
         rows=tuple(f"w = {ratio:.2f}" for ratio in _MAP_RATIOS),
         values=tuple(tuple(min(abs(value), 1.0) for value in row) for row in found),
+        ends=("none", "as at w = 1"),
     )

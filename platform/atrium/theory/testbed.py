@@ -1,9 +1,10 @@
-"""A tabular autoregressive softmax policy whose every completion is enumerated, in float64.
+"""A tabular autoregressive softmax policy in float64, whose completions can all be enumerated.
 
-With a small vocabulary and short completions the true KL, total variation, entropy, expected reward and
-their gradients are sums over all completions, so that what an objective estimates can be compared with
-what is true. No model, no text, no random sampling but where a caller asks for samples.
-Axes: B completions, all V^T of them in lexicographic order unless rows are chosen; T tokens; V vocabulary.
+With a small vocabulary and short completions, the true KL, total variation, entropy, expected reward and
+their gradients are sums over all completions. The estimates of an objective are compared with these exact
+values.
+
+Axes: B completions (all V^T in lexicographic order, unless rows are selected), T tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from atrium.method.state_divergences import STATE_DIVERGENCES, top_tokens, with_
 
 @dataclass(frozen=True)
 class Tabular:
-    """Logits of each token given the tokens before it: position t holds a tensor of t + 1 axes of size V."""
+    """A policy given by the logits of each token after all prefixes; `logits[t]` has t + 1 axes of size V."""
 
     logits: tuple[Tensor, ...]
 
     @classmethod
     def random(cls, seed: int, num_tokens: int, *, vocabulary: int = 3, spread: float = 1.0) -> Tabular:
-        """Normal logits with this deviation."""
+        """Return a policy with normal logits of standard deviation `spread`."""
         generator = torch.Generator().manual_seed(seed)
         shapes = [(vocabulary,) * (position + 1) for position in range(num_tokens)]
         return cls(
@@ -36,30 +37,30 @@ class Tabular:
 
     @property
     def num_tokens(self) -> int:
-        """The length T of every completion."""
+        """Number of tokens T in each completion."""
         return len(self.logits)
 
     @property
     def vocabulary(self) -> int:
-        """The number V of tokens."""
+        """Size V of the vocabulary."""
         return self.logits[0].shape[-1]
 
     @property
     def num_completions(self) -> int:
-        """V^T."""
+        """Number of completions, V^T."""
         return int(self.vocabulary**self.num_tokens)
 
     def near(self, seed: int, distance: float) -> Tabular:
-        """A policy whose logits differ by normal numbers with this deviation."""
+        """Return a copy with normal noise of standard deviation `distance` added to the logits."""
         other = Tabular.random(seed, self.num_tokens, vocabulary=self.vocabulary, spread=distance)
         return Tabular(tuple(a + b for a, b in zip(self.logits, other.logits, strict=True)))
 
     def trainable(self) -> Tabular:
-        """A copy whose logits collect gradients."""
+        """Return a copy whose logits require gradients."""
         return Tabular(tuple(part.detach().clone().requires_grad_() for part in self.logits))
 
     def moved(self, direction: Tensor, size: float) -> Tabular:
-        """The policy `size` times a flat direction away, without gradients."""
+        """Return the policy moved by `size` times a flat `direction` in logits, without gradients."""
         parts, start = [], 0
         for part in self.logits:
             step = direction[start : start + part.numel()].reshape(part.shape)
@@ -68,7 +69,7 @@ class Tabular:
         return Tabular(tuple(parts))
 
     def next_logprob_BTV(self) -> Tensor:
-        """The next-token distribution at every position of every completion."""
+        """Return the next-token log-probabilities at each position of each completion, in nats."""
         columns = []
         for position, part in enumerate(self.logits):
             by_prefix = part.log_softmax(dim=-1).reshape(-1, self.vocabulary)
@@ -78,13 +79,13 @@ class Tabular:
         return torch.stack(columns, dim=1)
 
     def token_BT(self) -> Tensor:
-        """The tokens of every completion."""
+        """Return the token ids of each completion."""
         completion_B1 = torch.arange(self.num_completions)[:, None]
         after_T = torch.arange(self.num_tokens).flip(0)
         return completion_B1 // self.vocabulary**after_T % self.vocabulary
 
     def logprob_BT(self) -> Tensor:
-        """Log-probabilities of every completion's tokens, in nats."""
+        """Return the log-probabilities of each completion's tokens, in nats."""
         columns = []
         for position, part in enumerate(self.logits):
             by_token = part.log_softmax(dim=-1).flatten()
@@ -93,57 +94,57 @@ class Tabular:
         return torch.stack(columns, dim=1)
 
     def logprob_B(self) -> Tensor:
-        """Log-probabilities of whole completions."""
+        """Return the log-probabilities of whole completions, in nats."""
         return self.logprob_BT().sum(dim=1)
 
     def entropy_BT(self) -> Tensor:
-        """The entropy of the next-token distribution at every position of every completion."""
+        """Return the entropy of the next-token distribution at each position of each completion, in nats."""
         next_BTV = self.next_logprob_BTV()
         return -(next_BTV.exp() * next_BTV).sum(dim=-1)
 
     def entropy(self) -> Tensor:
-        """The entropy of the distribution of completions."""
+        """Return the entropy of the distribution of completions, in nats."""
         logprob_B = self.logprob_B()
         return -(logprob_B.exp() * logprob_B).sum()
 
     def expected(self, value_B: Tensor) -> Tensor:
-        """The mean of a value per completion."""
+        """Return the expectation of a value per completion."""
         return (self.logprob_B().exp() * value_B).sum()
 
     def gradient(self, value: Tensor) -> Tensor:
-        """The flat gradient of a value with respect to the logits, zeros where it does not depend on them."""
+        """Return the flat gradient of a scalar with respect to all logits."""
         parts = torch.autograd.grad(value, self.logits, allow_unused=True, materialize_grads=True)
         return torch.cat([part.flatten() for part in parts])
 
 
 def kl(p_B: Tensor, q_B: Tensor) -> Tensor:
-    """KL(p || q) from log-probabilities of all completions."""
+    """Return KL(p || q) in nats from the log-probabilities of all completions."""
     return (p_B.exp() * (p_B - q_B)).sum()
 
 
 def total_variation(p_B: Tensor, q_B: Tensor) -> Tensor:
-    """Half the L1 distance, from log-probabilities of all completions."""
+    """Return the total variation distance of two policies from the log-probabilities of all completions."""
     return 0.5 * (p_B.exp() - q_B.exp()).abs().sum()
 
 
 def relative_error(found: Tensor, truth: Tensor) -> float:
-    """The norm of the difference over the norm of the truth."""
+    """Return the norm of the difference divided by the norm of `truth`."""
     return float((found - truth).norm() / truth.norm())
 
 
 def batch_of(
     rows: Tensor, *, behavior: Tabular, reward_B: Tensor, group_B: Tensor, reference: Tabular | None = None
 ) -> Batch:
-    """A rollout batch of the completions with these indices.
+    """Return a rollout batch of the completions with indices `rows`.
 
-    The reference is the behavior policy where none is given.
+    The reference defaults to the behavior policy.
     """
     anchor_BT, reference_BT = (one.logprob_BT().detach()[rows] for one in (behavior, reference or behavior))
     return batch_at(anchor_BT, reward_B=reward_B, group_B=group_B, reference_BT=reference_BT)
 
 
 def batch_at(anchor_BT: Tensor, *, reward_B: Tensor, group_B: Tensor, reference_BT: Tensor) -> Batch:
-    """A rollout batch of whole rows; the engine's numbers are those of the behavior policy, `anchor_BT`."""
+    """Return a rollout batch without padding; engine and trainer log-probabilities are both `anchor_BT`."""
     return Batch(
         mask_BT=torch.ones(anchor_BT.shape, dtype=torch.bool),
         reward_B=reward_B,
@@ -158,14 +159,17 @@ def batch_at(anchor_BT: Tensor, *, reward_B: Tensor, group_B: Tensor, reference_
 
 
 def prepared(objective: Objective, batch: Batch, tokens: PolicyTokens) -> MinibatchConstants:
-    """What the objective's prepare phase gives at the first step."""
+    """Return the constants of the objective's prepare phase at the first step."""
     return objective.prepare(
         batch, tokens if objective.needs.prepare_pass else None, objective.initial_state()
     )
 
 
 def tokens_of(policy: Tabular, rows: Tensor, objective: Objective, behavior: Tabular) -> PolicyTokens:
-    """The policy's numbers at these completions' tokens, as far as the objective needs them."""
+    """Return the policy's log-probabilities at the completions `rows`.
+
+    Entropies and divergences from `behavior` are included if `objective` needs them.
+    """
     needs = objective.needs
     return PolicyTokens(
         logprob_BT=policy.logprob_BT()[rows],
@@ -180,7 +184,7 @@ def tokens_of(policy: Tabular, rows: Tensor, objective: Objective, behavior: Tab
 
 @torch.no_grad()
 def _state_divergence_BT(divergence: object, behavior: Tabular, policy: Tabular) -> Tensor:
-    """The divergence of the next-token distributions that the objective's trust region is judged on."""
+    """Return `divergence` between behavior policy and policy at each position of each completion [B, T]."""
     assert isinstance(divergence, StateDivergence | TopKDivergence), (
         "only a state divergence needs distributions"
     )

@@ -1,9 +1,9 @@
-"""Where probability mass goes when a batch is used for several updates, and what happens to the entropy.
+"""Changes of probability and entropy during several updates on one batch.
 
-The objective is the real one: sampled groups are scored, and each update prepares and differentiates the
-whole batch. Only the outcome is enumerated. Plain gradient ascent on the logits, with one step size per
-batch, chosen so that the first update, where every ratio is 1, has the same length for every method: what
-differs afterwards is the rule at the boundary.
+Updates use the full objective: groups are sampled and scored, and each update prepares and differentiates the
+whole batch. Only the resulting policies are evaluated by enumeration. Updates are plain gradient ascent on
+the logits. The step size of a batch is such that the first update, at ratios of 1, has the same length for
+every method. Later differences are therefore due to the trust region.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from atrium.theory.testbed import Tabular, batch_of, kl, prepared, tokens_of, to
 
 Rewards = Literal["true", "random"]
 BIN_EDGES = (0.0, 0.01, 0.03, 0.1, 1.0)
-"""Bins of completions by their behavior probability."""
+"""Edges of bins of completions by behavior probability."""
 
 
 _GROUP_SIZE, _NUM_TOKENS, _SPREAD, _REWARDED_FRAC, _STEP_LENGTH = 8, 2, 1.2, 0.3, 0.3
@@ -34,10 +34,10 @@ def update_course(
     num_groups: int = 8,
     vocabulary: int = 6,
 ) -> UpdateCourse:
-    """The effect of updates on one batch, averaged over seeds; the same batches for every method.
+    """Return the effect of updates on one batch, averaged over seeds; all methods use the same batches.
 
-    `rewards` are a property of the completion (`true`) or coin flips that have nothing to do with it
-    (`random`), under which whatever happens is due to the objective alone.
+    `rewards` are a fixed property of each completion (`true`), or independent coin flips (`random`), whose
+    effects are due to the objective alone.
     """
     courses = [
         _one_course(objective, rewards, seed, num_updates, num_groups, vocabulary)
@@ -89,7 +89,7 @@ def _one_course(
 
 @torch.no_grad()
 def _point(behavior: Tabular, policy: Tabular, rewarded_B: Tensor) -> dict[str, Tensor]:
-    """How the policy differs from the behavior policy, enumerated."""
+    """Return the changes of entropy and reward, and the distances, from the behavior policy, by name."""
     old_B, new_B = behavior.logprob_B(), policy.logprob_B()
     reward_B = rewarded_B.double()
     return {
@@ -102,6 +102,9 @@ def _point(behavior: Tabular, policy: Tabular, rewarded_B: Tensor) -> dict[str, 
 
 
 def _by_bin(moved_B: Tensor, old_B: Tensor) -> Tensor:
-    """Probability summed over the completions of each bin."""
+    """Return the sum of `moved_B` over the completions in each bin of behavior probability.
+
+    `moved_B` is the change of each completion's probability, `old_B` its behavior log-probability.
+    """
     bins_B = torch.bucketize(old_B.exp(), torch.tensor(BIN_EDGES[1:-1], dtype=torch.float64))
     return moved_B.new_zeros(len(BIN_EDGES) - 1).index_add(0, bins_B, moved_B)

@@ -1,1 +1,1 @@
-"""Log-probabilities, optimizer steps, checkpoints, and the training loop."""
+"""The training loop, policy updates, checkpoints, and handling of failures."""

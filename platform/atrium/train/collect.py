@@ -1,4 +1,4 @@
-"""Collection of a step's rollout groups: sample, grade while sampling continues, reward, filter."""
+"""Collection of a step's rollout groups: sampling, grading in parallel with it, rewards, and filtering."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _VERDICT_SHARES: dict[VerdictKind, Quantity] = {
 
 
 Graded = Sequence[tuple[Completion, Future[Verdict]]]
-"""Completions of a problem, and their pending grades."""
+"""The completions of a problem, each with its pending verdict."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +53,11 @@ class Collected:
     Attributes
     ----------
     groups, trains
-        The groups that train, and whether each is computed.
+        The groups in the batch, and whether the model computes each group in updates; means count all groups.
     cursor
-        The next position in the stream of problems.
+        The position in the stream of problems after the batch.
     measurements
-        Measurements made during sampling; the step adds its own.
+        The measurements of sampling; the training step adds its own.
     """
 
     groups: tuple[RolloutGroup, ...]
@@ -68,11 +68,11 @@ class Collected:
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutCollector:
-    """Turns the next problems of a stream into graded groups.
+    """A collector that turns the next problems of a stream into graded rollout groups.
 
     Prompts are distributed over the engines of the `ranks`; each engine's share is sampled and graded, then
-    every rank has all groups. With `require_stop` an answer that was cut off is not correct to the group
-    filter, as it is not to the reward. With `per_reward` the advantages are those of each of several rewards.
+    every rank receives all groups. With `require_stop`, truncated answers count as incorrect for the group
+    filter, as they do for the reward. With `per_reward`, each of several rewards has its own advantages.
     """
 
     stream: ProblemStream
@@ -93,10 +93,11 @@ class RolloutCollector:
     def collect(
         self, step: int, cursor: int, measurements: Measurements, sampler: Sampler | None = None
     ) -> Collected:
-        """Collect the step's groups. With `resample`, each rejected group is replaced by the next prompt's.
+        """Sample, grade and filter the groups of a step, from problem `cursor` of the stream on.
 
-        The samples depend only on the judged values, not on the order in which completions finish. `sampler`
-        replaces the engine.
+        With the filter `resample`, the group of the next prompt replaces each rejected group. Which prompts
+        are sampled depends on rewards and verdicts, but not on the order in which completions finish. If
+        given, `sampler` replaces the engine.
         """
         replaces = self.group_filter.kind == "resample"
         limit = self.num_prompts * (self.group_filter.max_num_rounds if replaces else 1)
@@ -104,25 +105,29 @@ class RolloutCollector:
         return self.collected(groups, cursor + len(groups), measurements)
 
     def collected(self, groups: Sequence[RolloutGroup], cursor: int, measurements: Measurements) -> Collected:
-        """Return the groups that train, with the stream's next position `cursor`."""
+        """Return the batch of the groups that the filter keeps; `cursor` is the stream's next position."""
         kept = tuple(_rewarded(group) for group in groups if self.keeps(group))
         trains = tuple(self.group_filter.computes(differs=self._differs(group)) for group in kept)
         return Collected(groups=kept, trains=trains, cursor=cursor, measurements=measurements)
 
     @property
     def knows_next_cursor(self) -> bool:
-        """Return whether a batch ends `num_prompts` after its beginning, whatever is sampled."""
+        """Whether each batch uses exactly `num_prompts` problems, so that the next cursor is predictable."""
         return self.group_filter.kind != "resample"
 
     def keeps(self, group: RolloutGroup) -> bool:
-        """Return whether the group filter lets a group train; abstentions must leave at least two rewards."""
+        """Return whether the batch keeps a group.
+
+        The filter ignores completions whose reward is None; if there are any, at least two others must
+        remain.
+        """
         rewarded = _rewarded(group)
         if rewarded is not group and len(rewarded.rollouts) < 2:
             return False
         return self.group_filter.keeps(differs=self._differs(rewarded))
 
     def _differs(self, group: RolloutGroup) -> bool:
-        """Whether the completions differ in what the group filter judges."""
+        """Return whether the group's completions differ in the filter's criterion: reward or correctness."""
         if self.group_filter.judge == "reward":
             return _has_signal(group, per_reward=self.per_reward)
         return len({self._is_correct(rollout) for rollout in group.rollouts}) > 1
@@ -136,8 +141,8 @@ class RolloutCollector:
     ) -> list[RolloutGroup]:
         """Return the groups of `num_prompts` prompts, and one more for each rejected group, up to `limit`.
 
-        Groups are graded while others are sampled, and replacements join them if the engine accepts further
-        requests.
+        Groups are graded while others are sampled. Prompts that replace rejected groups are added to the same
+        call of the engine if it accepts further requests.
         """
         round_ = _Round(self, step, cursor)
         num_wanted = min(self.num_prompts, limit)
@@ -176,7 +181,7 @@ class RolloutCollector:
         return groups
 
     def submit(self, problem: Problem, completions: Sequence[Completion]) -> Graded:
-        """Start grading the completions of a problem."""
+        """Start grading the completions of a problem; return each completion with its pending verdict."""
         submit = self.grader.submit
         return [(one, submit(one.text, problem.answer, problem.judged_by)) for one in completions]
 
@@ -203,7 +208,7 @@ class RolloutCollector:
         return RolloutGroup(problem=problem, prompt_token_ids=prompt_token_ids, rollouts=tuple(rollouts))
 
     def request(self, problem: Problem, position: int) -> GenerationRequest:
-        """Return the request to the engine for the problem at a position of the stream."""
+        """Return the engine request for a problem; its sample seeds depend on `position` in the stream."""
         # Stream 0 keeps the draws of versions without streams.
         stream = (self.sampling_stream,) if self.sampling_stream else ()
         return GenerationRequest(
@@ -216,7 +221,7 @@ class RolloutCollector:
 
 
 class _Round:
-    """The prompts of a step so far, in the order of the stream, and their state."""
+    """The prompts of a step so far, in the order of the stream, with their completions and grades."""
 
     def __init__(self, collector: RolloutCollector, step: int, cursor: int) -> None:
         self.requests: list[GenerationRequest] = []
@@ -231,7 +236,7 @@ class _Round:
         self._num_exchanged = 0
 
     def extend(self, num_wanted: int) -> list[int]:
-        """Add prompts until there are `num_wanted`; return the indices of new ones for this engine."""
+        """Add prompts until there are `num_wanted`; return the indices of this engine's new prompts."""
         first = len(self.requests)
         position = self._cursor + first
         for problem in self._collector.stream.take(position, max(0, num_wanted - first)):
@@ -240,10 +245,10 @@ class _Round:
         return self._own(first)
 
     def take(self, place: int, completions: Sequence[Completion]) -> None:
-        """Submit the completions of a prompt for grading, on one of the ranks that share the engine."""
+        """Submit the completions of prompt `place` for grading, if this rank leads its engine's ranks."""
         self._answered.add(place)
         if not self._collector.ranks.leads_engine:
-            return  # the group comes from the rank that does
+            return  # the leading rank sends the group
         self._graded[place] = self._collector.submit(self._problems[place], completions)
 
     def unanswered(self) -> list[int]:
@@ -255,7 +260,7 @@ class _Round:
         return [place for place in share if place >= first]
 
     def exchange(self) -> None:
-        """Wait for the grades of this rank's prompts, and receive the groups that others graded."""
+        """Wait for the grades of this rank's prompts, then exchange graded groups with the other ranks."""
         ranks = self._collector.ranks
         if ranks.is_alone:
             return
@@ -271,7 +276,7 @@ class _Round:
         self._num_exchanged = len(self.requests)
 
     def num_rejected(self, *, wait: bool) -> int:
-        """Return the number of rejected groups, among the graded ones, or among all if `wait` is set."""
+        """Return how many graded groups were rejected; with `wait`, first wait for all pending grades."""
         for place, graded in self._graded.items():
             if place not in self._groups and (wait or all(future.done() for _, future in graded)):
                 self._keep(place, self._group(place, graded))
@@ -282,7 +287,7 @@ class _Round:
         self._num_rejected += not self._collector.keeps(group)
 
     def groups(self) -> list[RolloutGroup]:
-        """Return all groups, in the order of the stream."""
+        """Return the graded groups of all prompts, in the order of the stream."""
         return [self._groups[place] for place in range(len(self.requests))]
 
     def _group(self, place: int, graded: Graded) -> RolloutGroup:
@@ -295,7 +300,7 @@ def _rewards(group: RolloutGroup) -> list[float]:
 
 
 def _rewarded(group: RolloutGroup) -> RolloutGroup:
-    """Return the group without completions whose reward abstained; unchanged if there are none."""
+    """Return the group without completions whose reward is None, or the group itself if all have one."""
     rollouts = tuple(rollout for rollout in group.rollouts if rollout.reward is not None)
     return group if len(rollouts) == len(group.rollouts) else replace(group, rollouts=rollouts)
 
@@ -305,7 +310,10 @@ def _num_tokens(groups: Sequence[RolloutGroup]) -> int:
 
 
 def _has_signal(group: RolloutGroup, *, per_reward: bool) -> bool:
-    """Whether rewards differ within the group: their sums, or with `per_reward` any of nonzero weight."""
+    """Return whether the group's rewards differ, ignoring completions whose reward is None.
+
+    Compares the total reward, or with `per_reward` each reward of nonzero weight separately.
+    """
     rewarded = _rewarded(group).rollouts
     columns = [[one.reward for one in rewarded]]
     if per_reward and rewarded and rewarded[0].parts:
@@ -317,7 +325,10 @@ def _has_signal(group: RolloutGroup, *, per_reward: bool) -> bool:
 def measure_groups(
     groups: Sequence[RolloutGroup], sample_s: float, measurements: Measurements, *, per_reward: bool = False
 ) -> None:
-    """Measure what was sampled in `sample_s` seconds; `per_reward` says what a group without signal is."""
+    """Add the metrics of groups that were sampled in `sample_s` seconds.
+
+    With `per_reward`, a group has no signal only if no single reward differs between its completions.
+    """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     lengths = [rollout.completion.num_tokens for rollout in rollouts]
     finishes = [rollout.completion.finish_reason for rollout in rollouts]
@@ -340,7 +351,7 @@ def measure_groups(
 
 
 def _measure_parts(groups: Sequence[RolloutGroup], measurements: Measurements) -> None:
-    """Add the metrics of each of several rewards: its mean, and its share of the sum's variance in groups."""
+    """Add the mean of each reward in a sum of rewards, and its share of the sum's within-group variance."""
     kept = [_rewarded(group).rollouts for group in groups]
     for name in dict.fromkeys(name for group in groups for one in group.rollouts for name in one.parts):
         mean, share = metrics.part_quantities(name)

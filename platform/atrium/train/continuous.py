@@ -1,9 +1,9 @@
 """Continuous sampling (`rollout.continuous`): servers never wait for a step, and steps use finished groups.
 
-The problems of `rollout.lag` steps are open at a time. New weights reach a completion in its middle, and it
-records the versions of its parts. A group's age is that of its oldest weights; a group older than `lag` steps
-is dropped. The order of completion depends on timing, so a repeated run differs. Problems that were requested
-but not trained on are skipped when a run is resumed.
+At any time, problems for `rollout.lag` steps are in progress. New weights may arrive in the middle of a
+completion, which then records the weight version of each of its parts. A group's age is that of its oldest
+weights; a group older than `lag` steps is dropped. The order of completion depends on timing, so a repeated
+run differs. Problems that were requested but not trained on are skipped when a run is resumed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class ContinuousSteps(Steps):
-    """Steps whose batches servers sample all the time, also during updates.
+    """Steps whose batches come from servers that sample continuously, also during updates.
 
     Checkpoints contain no samples: a resumed run samples again.
     """
@@ -78,12 +78,12 @@ class ContinuousSteps(Steps):
         return collector.collected(groups, max(ranks.gather(self._position)), measurements)
 
     def close(self) -> None:
-        """Cancel sampling."""
+        """Cancel sampling, and wait until the sampling thread has ended."""
         self._stream.close()
         self._thread.join()
 
     def _request(self, state: TrainingState) -> None:
-        """Request problems until the open ones suffice for `lag` steps; more would become too old."""
+        """Request problems until enough for `lag` steps are in progress; further groups would be too old."""
         collector, ranks = self.run.collector, self.run.collector.ranks
         num_allowed = self.run.settings.lag * len(ranks.share(range(collector.num_prompts)))
         first = max(self._position, state.cursor)
@@ -109,7 +109,7 @@ class ContinuousSteps(Steps):
             self._finished.put(error)
 
     def _next_group(self, step: int) -> RolloutGroup:
-        """Wait for the next group, with the rewards of `step`."""
+        """Wait for the next finished group; return it with its rewards, computed for `step`."""
         found = self._finished.get()
         if isinstance(found, BaseException):
             raise found
@@ -119,7 +119,7 @@ class ContinuousSteps(Steps):
         return self.run.collector.group(step, problem, request.prompt_token_ids, graded)
 
     def _step_of(self, group: RolloutGroup) -> int:
-        """Return the step that produced the group's oldest weights."""
+        """Return the training step that produced the oldest weights that sampled the group."""
         return self._steps[min(rollout.completion.weight_version for rollout in group.rollouts)]
 
     def _measure(self, groups: Sequence[RolloutGroup], measurements: Measurements) -> None:

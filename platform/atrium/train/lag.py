@@ -9,7 +9,6 @@ comparison; it keeps at most k copies.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +23,7 @@ from atrium.base import metrics
 from atrium.engines.collate import with_behavior
 from atrium.engines.engine import Sampler
 from atrium.models.shards import local_tensor
+from atrium.train.background import in_background
 from atrium.train.checkpoint.checkpoint import TrainingState
 from atrium.train.collect import Collected, RolloutCollector
 from atrium.train.measure.measurements import Measurements
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class LaggedSteps(Steps):
-    """Steps that sample the batch of the `lag`-th next step before they update on their own."""
+    """Steps that first sample the batch due `lag` steps later, then update on their own batch."""
 
     def __init__(self, run: Training) -> None:
         super().__init__(run)
@@ -53,7 +53,7 @@ class LaggedSteps(Steps):
         return tuple(self._ready)
 
     def _fill(self, state: TrainingState, num_batches: int) -> None:
-        """Sample with the current weights until there are `num_batches`."""
+        """Sample batches with the current weights until `num_batches` are ready."""
         while len(self._ready) < num_batches:
             step, measurements = state.step + 1 + len(self._ready), Measurements()
             self.run.enter(step, "rollout")
@@ -62,20 +62,21 @@ class LaggedSteps(Steps):
                 self._ready.append(self._measured_by_sampling_weights(state, step, batch))
 
     def _next(self, num_before: int) -> Collected:
-        """Return the next batch; there were `num_before` when the step began."""
+        """Return the next batch; record that `num_before` batches were ready when the step began."""
         batch = self._ready.popleft()
         batch.measurements.add(metrics.QUEUE_BATCHES, num_before)
         return batch
 
     def _cursor(self, state: TrainingState) -> int:
-        """Return the next position in the stream of problems."""
+        """Return the position in the stream of problems after the last batch that is ready."""
         return self._ready[-1].cursor if self._ready else state.cursor
 
     def _measured_by_sampling_weights(self, state: TrainingState, step: int, batch: Collected) -> Collected:
-        """Return the batch of `step` with the measurements that need the weights that sampled it.
+        """Return the batch of `step` with the measurements that require its sampling weights.
 
-        Called while the policy has these weights. Measures the batch's staleness in steps and the mismatch of
-        engine and trainer; attaches the trainer's log-probabilities if they anchor a lagged batch.
+        Must be called while the policy has these weights. Measures the batch's staleness in steps and the
+        mismatch of engine and trainer. Attaches the trainer's log-probabilities unless those of the engine
+        are used.
         """
         measurements, updater = batch.measurements, self.run.updater
         measurements.add(metrics.STALENESS_STEPS, step - 1 - state.step)
@@ -92,10 +93,11 @@ class LaggedSteps(Steps):
 
 
 class OverlappedSteps(LaggedSteps):
-    """Steps with a lag whose batches servers sample while the trainer works.
+    """Steps with a lag whose batches are sampled by servers while the trainer works.
 
-    Once the servers can have the weights of a step, the batch that they sample is requested. A step begins
-    when its own batch has arrived and been compared; the others are still being sampled.
+    A batch is requested as soon as the servers can receive the weights that sample it. A step begins once its
+    own batch has arrived and engine and trainer have been compared on it; later batches are still being
+    sampled.
     """
 
     def __init__(self, run: Training, servers: ServerEngine) -> None:
@@ -104,7 +106,10 @@ class OverlappedSteps(LaggedSteps):
         self._pending: deque[_Pending] = deque()
 
     def step(self, state: TrainingState) -> tuple[TrainingState, Measurements]:
-        """Return the state after the next step; the batch that its weights sample has been requested."""
+        """Run the next step, then request the batch that the updated weights sample.
+
+        Returns the state after the step, and its measurements.
+        """
         state, measurements = super().step(state)
         if state.step < self.run.settings.num_steps:
             self._begin(state)
@@ -113,9 +118,9 @@ class OverlappedSteps(LaggedSteps):
         return state, measurements
 
     def collect(self, state: TrainingState) -> Collected:
-        """Return the batch of the next step; the one that is due `lag` steps later is being sampled.
+        """Return the batch of the next step, while servers sample the batch due `lag` steps later.
 
-        The parameters that sample it are kept, since the update changes them.
+        Keeps a copy of the parameters that sample the later batch, since the update changes them.
         """
         due = state.step + 1 + self._lag
         is_begun = bool(self._pending) and self._pending[-1].step == due
@@ -131,20 +136,20 @@ class OverlappedSteps(LaggedSteps):
         return self._next(num_before)
 
     def hand_over(self, state: TrainingState, measurements: Measurements) -> None:
-        """Send the weights to the servers, once they no longer need their current ones."""
+        """Send the weights to the servers; first wait for pending batches unless servers keep old weights."""
         if not self._servers.keeps_weights:
             for pending in self._pending:
                 pending.wait()
         super().hand_over(state, measurements)
 
     def ahead(self, state: TrainingState) -> Sequence[Collected]:
-        """Wait for the batches of the `lag` steps after `state`."""
+        """Wait for the batches of the `lag` steps after `state`, and return them."""
         while len(self._ready) < self._lag:
             self._compare_next()
         return super().ahead(state)
 
     def close(self) -> None:
-        """Cancel sampling."""
+        """Cancel all pending batches, and wait until their sampling has ended."""
         if self._pending:
             self._servers.interrupt()
         while self._pending:
@@ -172,7 +177,11 @@ class OverlappedSteps(LaggedSteps):
 
 @dataclass(eq=False)
 class _Pending:
-    """A batch that is being sampled, and the parameters that sampled it once they have been updated."""
+    """A batch that `sampler` samples in a separate thread.
+
+    `cursor` returns the position of its first problem in the stream, and may wait for the previous batch.
+    `before` contains the trained parameters, each with a copy of the value that samples the batch.
+    """
 
     collector: RolloutCollector
     state: TrainingState
@@ -180,56 +189,45 @@ class _Pending:
     cursor: Callable[[], int]
     sampler: Sampler
     before: list[tuple[nn.Parameter, Tensor]] = field(default_factory=list, init=False)
-    _batch: Collected | None = field(default=None, init=False)
-    _error: BaseException | None = field(default=None, init=False)
     _is_measured: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.step = self.state.step + 1 + self.lag
         self._started = self._ended = time.perf_counter()
-        self._thread = threading.Thread(target=self._run, name="sampling-beside", daemon=True)
-        self._thread.start()
+        self._sampled = in_background(self._sample, "sampling-beside")
+
+    def _sample(self) -> Collected:
+        try:
+            return self.collector.collect(self.step, self.cursor(), Measurements(), self.sampler)
+        finally:
+            self._ended = time.perf_counter()
 
     @property
     def batch(self) -> Collected:
-        """The batch, after it has been awaited."""
-        assert self._batch is not None
-        return self._batch
+        """The sampled batch; waits for it, and raises the error of the sampling thread."""
+        return self._sampled.result()
 
     def cursor_behind(self) -> int:
-        """Wait for the batch; return the next position in the stream of problems."""
-        self._joined()
+        """Wait for the batch; return the position in the stream of problems after its last problem."""
         return self.batch.cursor
 
-    def _run(self) -> None:
-        try:
-            self._batch = self.collector.collect(self.step, self.cursor(), Measurements(), self.sampler)
-        except BaseException as error:  # raised again when the batch is awaited
-            self._error = error
-        self._ended = time.perf_counter()
-
     def join(self) -> None:
-        """Wait until sampling has ended."""
-        self._thread.join()
+        """Wait until sampling has ended; an error in its thread is not raised here."""
+        self._sampled.exception()
 
     def wait(self) -> None:
-        """Wait for the batch, and measure its sampling time during other work and its waiting time."""
+        """Wait for the batch; measure the seconds of this wait, and of sampling before it."""
         if self._is_measured:
             return
         asked = time.perf_counter()
-        self._joined()
-        self.batch.measurements.add(metrics.OVERLAP_S, min(asked, self._ended) - self._started)
-        self.batch.measurements.add(metrics.BATCH_WAIT_S, max(0.0, self._ended - asked))
+        measurements = self.batch.measurements
+        measurements.add(metrics.OVERLAP_S, min(asked, self._ended) - self._started)
+        measurements.add(metrics.BATCH_WAIT_S, max(0.0, self._ended - asked))
         self._is_measured = True
-
-    def _joined(self) -> None:
-        self.join()
-        if self._error is not None:
-            raise self._error
 
     @contextmanager
     def weights_before(self) -> Iterator[None]:
-        """Restore the policy's parameters from the start of sampling within the body."""
+        """Restore the parameters that sampled the batch for the duration of the `with` block."""
         self._swap()
         try:
             yield
@@ -237,7 +235,10 @@ class _Pending:
             self._swap()
 
     def _swap(self) -> None:
-        """Exchange values, one tensor after the other: FSDP holds references to the memory of its shards."""
+        """Swap the current parameters with the copies in `before`, in place.
+
+        FSDP holds references to the memory of its shards, so this memory must stay the same.
+        """
         for parameter, before in self.before:
             now = local_tensor(parameter.detach())
             kept = now.clone()

@@ -1,8 +1,8 @@
 """The training loop: one for every device, engine and method.
 
-It runs step after step (`step`), records each, and saves at intervals. Everything random is keyed by the
-run's seed and the step, so a step depends only on the weights, the optimizer's state and `TrainingState`;
-therefore a resumed run equals an uninterrupted one.
+The loop runs steps (see `step`), records each, and saves checkpoints at intervals. Every random choice is
+keyed by the run's seed and the step, so a step depends only on the weights, the optimizer's state and
+`TrainingState`. Therefore a resumed run equals an uninterrupted one, except with continuous sampling.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _PHASES = (
 def train(run: Training, state: TrainingState) -> TrainingState:
     """Train from `state` to the last step; return the final state.
 
-    Raises `Interrupted` on a stop request, after a checkpoint of the last complete step, and
-    `TrainingDivergedError` after an evaluation of the diverged policy.
+    Raises `Interrupted` on a stop request, after saving a checkpoint of the last complete step, and
+    `TrainingDivergedError` after evaluating the diverged policy.
     """
     started, num_steps = time.perf_counter() - state.wall_s, run.settings.num_steps
     if state.step == 0:
@@ -56,13 +56,16 @@ def train(run: Training, state: TrainingState) -> TrainingState:
             account.end_record()
             if stopping and state.step < num_steps:
                 run.checkpoints.finish()
-                raise Interrupted(f"stopped after step {state.step} of {num_steps}; its checkpoint is saved")
+                raise Interrupted(
+                    f"stopped after step {state.step} of {num_steps}; its checkpoint is saved, "
+                    "continue with --resume"
+                )
     run.checkpoints.finish()
     return state
 
 
 def _steps_of(run: Training, state: TrainingState) -> Steps:
-    """Return the steps of a run that resumes from `state`, by the source of their batches."""
+    """Return the steps for the run's settings: synchronous, lagged, overlapped or continuous."""
     if run.servers is None:
         return LaggedSteps(run) if run.settings.lag else Steps(run)
     if run.settings.continuous:
@@ -71,7 +74,10 @@ def _steps_of(run: Training, state: TrainingState) -> Steps:
 
 
 def _next(run: Training, steps: Steps, state: TrainingState) -> tuple[TrainingState, Measurements]:
-    """Return the state after the next step, and its measurements; a policy that diverges is evaluated."""
+    """Run the next step; return the state after it, and its measurements.
+
+    If training diverges, evaluates the remaining policy before the error propagates.
+    """
     try:
         with run.profiler.watch(state.step + 1) if run.profiler else nullcontext():
             return steps.step(state)
@@ -90,7 +96,7 @@ def _record(run: Training, step: int, measurements: Measurements) -> None:
 
 
 class _Account:
-    """The cost of steps: their seconds, the engines' idle seconds, and memory."""
+    """The costs of each step: seconds, idle seconds of the engines, and peak memory."""
 
     def __init__(self, run: Training) -> None:
         self._run = run
@@ -98,12 +104,15 @@ class _Account:
         self._idle_s = run.engine.facts.idle_s or 0.0
 
     def end_step(self, measurements: Measurements) -> float:
-        """Add the timings of a step, including the time to record the previous one; return its end."""
+        """Add a step's times and peak memory to `measurements`; return the current time in seconds.
+
+        The step's time includes recording and saving the previous step.
+        """
         now = time.perf_counter()
         step_s, self._ended = now - self._ended, now
         measurements.add(metrics.CHECKPOINT_S, self._checkpoint_s)
         measurements.add(metrics.STEP_S, step_s)
-        if not self._run.settings.lag:  # else sampling belongs to no single step
+        if not self._run.settings.lag:  # with a lag, sampling belongs to no single step
             found = measurements.values()
             other_s = max(0.0, step_s - sum(found.get(phase, 0.0) for phase in _PHASES))
             measurements.add(metrics.OTHER_S, other_s)
@@ -120,10 +129,10 @@ class _Account:
 
 
 def _evaluate_diverged(run: Training, state: TrainingState) -> None:
-    """Evaluate the policy at which the step after `state` stopped, so that the run has an outcome.
+    """Evaluate the policy after training diverged in the step after `state`, so that the run has an outcome.
 
-    Its weights are finite, since updates without a finite gradient are skipped before they change them. If
-    its logits are not, it cannot answer.
+    The weights are finite, since an update without a finite gradient is not applied. A policy whose logits
+    are not finite cannot generate answers, so it has no evaluation.
     """
     step = state.step + 1
     run.updater.faults.log(f"training diverged in step {step}; the remaining policy is evaluated")

@@ -1,4 +1,4 @@
-"""Settings of updates: the group `optimizer`. Never torch."""
+"""The settings group `optimizer`, and the learning-rate schedule. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ class AdamWSettings(Section):
     num_warmup_steps: CountOrZero
     """Number of training steps over which the learning rate rises linearly to its peak."""
     schedule: Literal["constant", "linear", "cosine"]
-    """Schedule of the learning rate after the warm-up: constant, or decreasing to 0 at num_steps."""
+    """Schedule of the learning rate after the warm-up: constant, or decreasing to 0 after
+    the last step."""
     max_grad_norm: Annotated[float, Field(gt=0.0, le=1e12)] | None
-    """Maximum norm, to which larger gradients are scaled down; null for none."""
+    """Maximum norm of the gradient; larger gradients are scaled down to it. null disables clipping."""
 
 
 class OptimizerSettings(AdamWSettings):
@@ -50,9 +51,9 @@ class OptimizerSettings(AdamWSettings):
 
 
 def learning_rate_at(step: int, settings: AdamWSettings, num_steps: int) -> float:
-    """Return the learning rate of a step of `num_steps` (counted from 1): linear warm-up, then the schedule.
+    """Return the learning rate of a step, counted from 1: linear warm-up, then the schedule.
 
-    `linear` and `cosine` reach 0 one step after the last.
+    The schedules `linear` and `cosine` reach 0 one step after `num_steps`.
     """
     warmup = min(1.0, step / settings.num_warmup_steps) if settings.num_warmup_steps else 1.0
     rest = max(1, num_steps - settings.num_warmup_steps)

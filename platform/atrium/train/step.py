@@ -40,11 +40,14 @@ ENGINE_ADVICE = "lower rollout.max_batch_tokens or the length limit of answers, 
 
 
 class Evaluate(Protocol):
-    """Evaluates the current policy, records the result, and returns the value that selects the best."""
+    """A function that evaluates the current policy and records the result."""
 
     def __call__(self, step: int, *, final: bool) -> float | None:
-        """Return the validation score; `final` adds benchmarks evaluated only before and after training."""
-        ...
+        """Evaluate the policy after `step`; return the validation score, or None without validation problems.
+
+        The checkpoint with the highest score counts as the best. `final` adds the benchmarks that are
+        evaluated only before and after training.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +76,8 @@ class Training:
 
     `weights` returns the policy's full state dict, for the engine; `listener` receives events; `should_stop`
     is called after every step. `lagged` are the batches of the next steps, if they were sampled before the
-    run was resumed. `servers` is the engine if it samples while the trainer works. `profiler` traces one
-    step. `rank_report` knows the processes that share the run and reports their differences.
+    run was resumed. `servers` is the engine if it samples while the trainer works, else None. `profiler`
+    traces one step. `rank_report` reports differences between the processes that share the run.
     """
 
     settings: LoopSettings
@@ -94,12 +97,12 @@ class Training:
 
     @property
     def ranks(self) -> Ranks:
-        """The processes that share the run."""
+        """The processes that share the run, with their communication."""
         return self.rank_report.ranks
 
     @cached_property
     def peak(self) -> PeakMemory:
-        """The peaks of the run's memory."""
+        """The tracker of the run's memory peaks."""
         return PeakMemory(self.settings.device)
 
     def enter(self, step: int, phase: str) -> None:
@@ -108,7 +111,10 @@ class Training:
         self.ranks.enter(f"{phase} of step {step}")
 
     def rows(self, batch: Collected, weight_version: int | None = None) -> RolloutRows:
-        """Return the batch as tensors for the trainer, whose weights have `weight_version`."""
+        """Return the batch as padded tensors for the trainer.
+
+        `weight_version` is the version of the trainer's weights; None if they sampled the batch.
+        """
         return collate(
             batch.groups,
             trains=batch.trains,
@@ -120,13 +126,13 @@ class Training:
 
 
 class Steps:
-    """The steps of a run in which engine and trainer wait for each other."""
+    """Synchronous steps: the engine samples a whole batch, then the trainer updates on it."""
 
     def __init__(self, run: Training) -> None:
         self.run = run
 
     def step(self, state: TrainingState) -> tuple[TrainingState, Measurements]:
-        """Return the state after the next step, and its measurements."""
+        """Run the next training step; return the state after it, and its measurements."""
         batch = self.collect(state)
         state = update(self.run, state, batch)
         self.hand_over(state, batch.measurements)
@@ -143,23 +149,29 @@ class Steps:
             return self.run.collector.collect(state.step + 1, state.cursor, measurements)
 
     def hand_over(self, state: TrainingState, measurements: Measurements) -> None:
-        """Send the weights after a step's updates to the engine, and to the reference if it moves."""
+        """Send the updated weights to the engine, and move the reference policy by the method's rule."""
         with _timed(metrics.WEIGHTS_S, measurements):
             self.run.engine.update_weights(self.run.weights(), state.weight_version)
             if self.run.reference is not None:
                 self.run.reference.follow(self.run.weights(), state.objective.reference.share)
 
     def ahead(self, state: TrainingState) -> Sequence[Collected]:
-        """Return the batches of the steps after `state` that a checkpoint must contain."""
-        del state
+        """Return the batches already collected for later steps, to be saved in the checkpoint.
+
+        The list is empty here, since each step samples its own batch.
+        """
         return ()
 
     def close(self) -> None:
-        """Cancel sampling."""
+        """Cancel sampling. Has no effect here, since sampling ends before each update."""
 
 
 def update(run: Training, state: TrainingState, batch: Collected) -> TrainingState:
-    """Return the state after a step's updates. A batch in which no group has a signal updates nothing."""
+    """Update the policy on a step's batch, and return the state after the step.
+
+    If the batch has no group to train on, the weights stay unchanged. Raises `EngineError` if the
+    log-probabilities of engine and trainer differ by more than `max_mismatch`.
+    """
     step, measurements = state.step + 1, batch.measurements
     run.enter(step, "update")
     carried, num_updates = state.update, 0
@@ -191,7 +203,7 @@ def update(run: Training, state: TrainingState, batch: Collected) -> TrainingSta
 
 
 def evaluated(run: Training, state: TrainingState, measurements: Measurements) -> TrainingState:
-    """Return the state after an evaluation, including the best step."""
+    """Evaluate the policy; return `state`, with the best step and its score updated."""
     run.enter(state.step, "evaluation")
     with (
         _timed(metrics.EVALUATE_S, measurements),
@@ -206,7 +218,7 @@ def evaluated(run: Training, state: TrainingState, measurements: Measurements) -
 
 @contextmanager
 def sampling(run: Training, measurements: Measurements) -> Iterator[None]:
-    """Measure the peak memory of sampling in the block, and give advice if memory is short."""
+    """Measure the peak memory of sampling within the block; add advice to out-of-memory errors."""
     with (
         run.peak.of_phase(metrics.ROLLOUT_PEAK_MB, measurements),
         memory_explained("sampling", ENGINE_ADVICE),

@@ -1,1 +1,1 @@
-"""Views: documents as text in a terminal, Markdown, LaTeX, HTML and figures. They compute no statistics."""
+"""Conversion of documents to terminal output, Markdown, LaTeX, HTML and figures, without statistics."""

@@ -1,4 +1,4 @@
-"""Conversion of cells to text: the only place where a cell of a document becomes characters."""
+"""Conversion of a document's cells to text, for all views."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TREND_WIDTH = 32
 
 
 def cell_text(cell: Cell) -> str:
-    """Return the text of a cell, with the digits and the sign of its unit."""
+    """Return the text of a cell, formatted by its unit; a dash if the value is unknown."""
     match cell:
         case str():
             return cell
@@ -31,7 +31,7 @@ def cell_text(cell: Cell) -> str:
 
 
 def estimate_parts(cell: Estimate) -> list[str]:
-    """Return the known value and interval of an estimate."""
+    """Return the texts of an estimate's value and interval; an unknown one is left out."""
     value = [] if cell.value is None else [value_text(cell.value, cell.unit, is_signed=cell.is_signed)]
     if cell.interval is None:
         return value
@@ -44,14 +44,14 @@ def texts(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def number_columns(table: Table) -> list[bool]:
-    """Return whether each column is aligned right: all but the names in the first column, and words."""
+    """Return whether each column is right-aligned; the first column and columns of words are not."""
     return [
         bool(place) and not (column.is_text or column.is_prose) for place, column in enumerate(table.columns)
     ]
 
 
 def without_prose(table: Table) -> tuple[tuple[Column, ...], list[list[str]]]:
-    """Return the columns of numbers and names, and the text of their cells."""
+    """Return the columns except columns of prose, and the texts of their cells, row by row."""
     kept = [place for place, column in enumerate(table.columns) if not column.is_prose]
     rows = [[row[place] for place in kept] for row in texts(table.rows)]
     return tuple(table.columns[place] for place in kept), rows

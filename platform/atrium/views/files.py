@@ -1,4 +1,4 @@
-"""A document as the files of a report: one HTML page, Markdown, and LaTeX for a paper."""
+"""Report files of a document: an HTML page, Markdown, and LaTeX for a paper."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ SUFFIXES = ("html", "md", "tex")
 
 
 def write_report(document: Document, folder: Path, stem: str, cache: Path) -> list[Path]:
-    """Write the document into `folder` as one file of each suffix; return their paths.
+    """Write the document to `folder` as HTML, Markdown and LaTeX files named `stem`; return their paths.
 
-    `cache` is the folder for files used in drawing, such as fonts. Raises `OSError`.
+    `cache` is the parent folder of matplotlib's cache. Raises `OSError` if a file cannot be written.
     """
     from atrium.views.figures.style import use_cache  # numpy
 
@@ -26,7 +26,7 @@ def write_report(document: Document, folder: Path, stem: str, cache: Path) -> li
 
 
 def rendered(document: Document, suffix: str) -> str:
-    """Return the content of the file of this suffix."""
+    """Return the document as HTML, Markdown or LaTeX, for the suffix `html`, `md` or `tex`."""
     if suffix == "html":
         from atrium.views.figures.sheet import svg  # numpy
         from atrium.views.html import html

@@ -1,4 +1,4 @@
-"""A document as one self-contained HTML page. No script, no network."""
+"""Conversion of a document to a self-contained HTML page, without scripts or network access."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from atrium.views.cells import texts
 from atrium.views.latex import latex_table
 
 _STYLE = Path(__file__).with_name("page.css")
+_MOST_OPEN = 6
+_FEW_VERDICTS = 2
 
 
 def html(document: Document, draw: Callable[[Figure], str]) -> str:
-    """Return the whole page; `draw` returns a figure as an `<svg>` element."""
+    """Return the HTML page of a document; `draw` returns a figure as an `<svg>` element."""
     style = _STYLE.read_text(encoding="utf-8")
+    open_first = sorted(document.sections, key=lambda section: section.is_folded)
     body = [
         f"<h1>{escape(document.title)}</h1>",
         f'<p class="sub">{escape(document.subtitle)}</p>',
         *map(_box, document.alerts),
         *_answer(document.answer),
-        *(part for one in _open_first(document.sections) for part in _section(one, draw)),
+        *(part for section in open_first for part in _section(section, draw)),
         *_notes(document.notes),
     ]
     return (
@@ -35,18 +38,16 @@ def html(document: Document, draw: Callable[[Figure], str]) -> str:
     )
 
 
-def _open_first(sections: Sequence[Section]) -> list[Section]:
-    return sorted(sections, key=lambda section: section.is_folded)
-
-
 def _answer(answer: Sequence[Sentence]) -> list[str]:
-    """What a document answers; verdicts that a headline sums up are folded."""
+    """Return a document's answer as HTML parts; more than six verdicts below a headline are collapsed."""
     verdicts = [one for one in answer if one.key.startswith("verdict/")]
-    if not any(one.key == "headline" for one in answer):
+    if len(verdicts) <= _FEW_VERDICTS or not any(one.key == "headline" for one in answer):
         return [*map(_box, answer)]
     others = [_box(one) for one in answer if one not in verdicts]
-    folded = "".join(map(_box, verdicts))
-    return [others[0], f"<details><summary>{len(verdicts)} verdicts</summary>{folded}</details>", *others[1:]]
+    boxes = "".join(map(_box, verdicts))
+    opened = " open" if len(verdicts) <= _MOST_OPEN else ""
+    folded = f"<details{opened}><summary>{len(verdicts)} verdicts</summary>{boxes}</details>"
+    return [others[0], folded, *others[1:]]
 
 
 def _section(section: Section, draw: Callable[[Figure], str]) -> list[str]:
@@ -71,7 +72,7 @@ def _figure(figure: Figure, draw: Callable[[Figure], str]) -> list[str]:
 
 
 def _table(table: Table) -> str:
-    """Return the table; one for a paper is collapsed, as LaTeX to copy."""
+    """Return the table as HTML; a table with a caption (for a paper) becomes collapsed LaTeX source."""
     if table.caption:
         text = escape(latex_table(table))
         return f"<details><summary>The table in LaTeX</summary><pre>{text}</pre></details>"
@@ -94,7 +95,10 @@ def _table(table: Table) -> str:
 
 
 def _box(sentence: Sentence) -> str:
-    return f'<div class="verdict {sentence.tone}">{escape(sentence.text)}</div>'
+    text = escape(sentence.text)
+    if sentence.detail:
+        text = f"<details><summary>{text}</summary>{escape(sentence.detail)}</details>"
+    return f'<div class="verdict {sentence.tone}">{text}</div>'
 
 
 def _notes(notes: Sequence[Sentence]) -> list[str]:

@@ -1,7 +1,8 @@
-r"""A document for a paper: tables with a caption, then, after \endinput, all others for copying."""
+r"""Conversion of a document to LaTeX for a paper."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from atrium.document.document import Cell, Document, Estimate, Table
@@ -14,6 +15,12 @@ _ESCAPES = str.maketrans(
         "−": "$-$",
         "·": r"$\cdot$",
         "∞": r"$\infty$",
+        "×": r"$\times$",
+        "±": r"$\pm$",
+        "≤": r"$\leq$",
+        "≥": r"$\geq$",
+        "…": r"\ldots{}",
+        "’": "'",
         "\n": " ",
         "<": "$<$",
         ">": "$>$",
@@ -25,13 +32,14 @@ _ESCAPES = str.maketrans(
 
 
 def latex(document: Document) -> str:
-    r"""Return the tables with a caption, then, after \endinput, which ends \input, the others.
+    r"""Return a LaTeX file with the tables that have a caption; sentences and notes become comments.
 
-    Alerts, the answer, other sentences and notes are comments.
+    The other tables follow after \endinput, where \input does not read them, for copying.
     """
     said = [sentence for section in document.sections for sentence in section.sentences]
     notes = [note for note in document.notes if note.tone != "muted"]
-    lines = [one.text.replace("\n", " ") for one in (*document.alerts, *document.answer, *said, *notes)]
+    spoken = (*document.alerts, *document.answer, *said, *notes)
+    lines = [text.replace("\n", " ") for one in spoken for text in (one.text, one.detail) if text]
     tables = [table for section in document.sections for table in section.tables]
     captioned = [latex_table(table) for table in tables if table.caption]
     others = [latex_table(table) for table in tables if not table.caption]
@@ -40,7 +48,7 @@ def latex(document: Document) -> str:
 
 
 def latex_table(table: Table) -> str:
-    """Return the table for the package booktabs; one with a caption floats, and has a label from its key."""
+    """Return a table in LaTeX for the package booktabs; a table with a caption floats and gets a label."""
     align = "".join("r" if is_number else "l" for is_number in number_columns(table))
     lines = [
         rf"\begin{{tabular}}{{{align}}}",
@@ -58,11 +66,12 @@ def latex_table(table: Table) -> str:
 
 
 def _row(cells: Sequence[str]) -> str:
-    return " & ".join(cells) + r" \\"
+    # LaTeX would read a bracket at the start of a row as an argument of the preceding line break.
+    return ("{}" if cells[0].startswith("[") else "") + " & ".join(cells) + r" \\"
 
 
 def _cell(cell: Cell) -> str:
-    """Return the cell; the interval of an estimate is small, and the best value is bold."""
+    """Return a cell in LaTeX: intervals in small type, and the values of strong estimates in bold."""
     if not isinstance(cell, Estimate) or cell.value is None:
         return _text(cell_text(cell))
     value, *interval = estimate_parts(cell)
@@ -72,4 +81,5 @@ def _cell(cell: Cell) -> str:
 
 
 def _text(text: str) -> str:
-    return text.translate(_ESCAPES)
+    """Return escaped text; characters outside Latin-1 that have no escape become question marks."""
+    return re.sub(r"[^\x20-\xff]", "?", text.translate(_ESCAPES))

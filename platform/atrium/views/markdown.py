@@ -1,4 +1,4 @@
-"""A document in GitHub's Markdown."""
+"""Conversion of a document to GitHub-flavored Markdown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ESCAPES = str.maketrans({"\\": "\\\\", "|": "\\|", "*": "\\*", "<": "&lt;", "\n
 
 
 def markdown(document: Document) -> str:
-    """Return the whole document: alerts, the answer, sections with their tables, notes, but no figures."""
+    """Return a document as Markdown: alerts, answer, sections with tables, and notes, but no figures."""
     parts = [f"## {_text(document.title)}\n"]
     parts += [_list(sentences) for sentences in (document.alerts, document.answer) if sentences]
     parts += [text for section in document.sections if (text := _section(section))]
@@ -20,7 +20,7 @@ def markdown(document: Document) -> str:
 
 
 def markdown_table(table: Table) -> str:
-    """Return the table under its title."""
+    """Return a table as Markdown, under its title."""
     lines = [
         f"**{_text(table.title)}**",
         "",
@@ -33,7 +33,7 @@ def markdown_table(table: Table) -> str:
 
 
 def _section(section: Section) -> str:
-    """Return the section's text, tables and images under its title; empty if it only has figures."""
+    """Return a section's text, tables and images under its title; empty for a section with figures only."""
     parts = [f"> {_text(sentence.text)}\n" for sentence in section.sentences]
     parts += [markdown_table(table) for table in section.tables if not table.caption]
     parts += [f"{_text(one.title)}\n\n{_fenced(one.text)}" for one in section.passages]
@@ -42,7 +42,7 @@ def _section(section: Section) -> str:
 
 
 def _fenced(text: str) -> str:
-    """Return the text in a fence that is longer than any fence in it."""
+    """Return the text as a code block, whose fence is longer than any fence in the text."""
     fence = "```"
     while fence in text:
         fence += "`"
@@ -50,7 +50,8 @@ def _fenced(text: str) -> str:
 
 
 def _list(sentences: Sequence[Sentence]) -> str:
-    return "".join(f"- {_text(sentence.text)}\n" for sentence in sentences)
+    lines = [(one.text, one.detail) for one in sentences]
+    return "".join(f"- {_text(text)}\n" + f"  - {_text(more)}\n" * bool(more) for text, more in lines)
 
 
 def _row(cells: Sequence[str]) -> str:

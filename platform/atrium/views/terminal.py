@@ -1,4 +1,7 @@
-"""The output of commands: documents, lines, tables, JSON. Recorded text cannot control the terminal."""
+r"""Output of commands on stdout: documents, sentences, tables, and JSON.
+
+Control characters in recorded text are printed as codes, such as `\x1b`.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,9 @@ from atrium.views.cells import without_prose
 _GAP = 2
 _PIPE_WIDTH = 160
 _TEXT_WIDTH = 60
-"""Width at which text in a column of a terminal is wrapped."""
+"""The largest width of a column of text in a terminal, in characters; longer text is wrapped."""
 _MIN_TEXT_WIDTH = 20
-"""Minimum width of such a column when others need space."""
+"""The smallest width, in characters, to which a column of text is narrowed."""
 _TITLE = "bold cyan"
 _STYLES: Mapping[Tone, str] = {
     "plain": "",
@@ -38,18 +41,18 @@ _STYLES: Mapping[Tone, str] = {
 
 
 def standard_output() -> Console:
-    """Return the console on stdout; through a pipe its lines are wide, so that tables stay whole."""
+    """Return the console on stdout; in a pipe, it is 160 characters wide."""
     is_terminal = sys.stdout.isatty()
     return Console(highlight=False, markup=False, emoji=False, width=None if is_terminal else _PIPE_WIDTH)
 
 
 def say(console: Console, text: str, style: str = "") -> None:
-    """Print a line, which is never broken, so that it can be copied."""
+    """Print text without wrapping its lines, so that they can be copied."""
     console.print(Text(printable(text), style), soft_wrap=True)
 
 
 def tell(console: Console, text: str, style: str = "", *, indent: int = 0) -> None:
-    """Print a sentence: wrapped between words in a terminal, on one line in a pipe."""
+    """Print a sentence: wrapped between words in a terminal, on a single line in a pipe."""
     if console.is_terminal:
         console.print(Padding(Text(printable(text), style), (0, 0, 0, indent), expand=False))
     else:
@@ -58,12 +61,12 @@ def tell(console: Console, text: str, style: str = "", *, indent: int = 0) -> No
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Show in a terminal what it waits for, with a running clock."""
+    """Show the text `what` and the elapsed time in a terminal while the block runs; nothing in a pipe."""
     console = standard_output()
     if not console.is_terminal:
         yield
         return
-    from rich.progress import Progress, TextColumn, TimeElapsedColumn  # most commands wait for nothing
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn  # slow import, rarely needed
 
     columns = (TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as shown:
@@ -77,16 +80,20 @@ def print_json(value: object) -> None:
 
 
 def print_document(console: Console, document: Document) -> None:
-    """Print a document: alerts, the answer, tables, passages, and the notes about these numbers.
+    """Print a document: alerts, the answer, tables, passages, and notes about the numbers.
 
-    Figures, tables for papers, columns of words and notes that explain terms are for other media.
+    The details of alerts are printed as notes. Figures, tables with a caption, columns of prose and muted
+    notes are printed only in other formats.
     """
     blocks = [block for section in document.sections for block in _blocks(console, section)]
     if document.answer:
         blocks.insert(0, partial(_print_sentences, console, "", document.answer, "bold"))
     if document.alerts:
         blocks.insert(0, partial(_print_sentences, console, "", document.alerts, "yellow"))
-    if notes := [replace(note, text=f"note: {note.text}") for note in document.notes if note.tone != "muted"]:
+    notes = [replace(alert, text=alert.detail) for alert in document.alerts if alert.detail]
+    notes += [note for note in document.notes if note.tone != "muted"]
+    if notes:
+        notes = [replace(note, text=f"note: {note.text}") for note in notes]
         blocks.append(partial(_print_sentences, console, "", notes))
     for place, block in enumerate(blocks):
         if place:
@@ -95,7 +102,7 @@ def print_document(console: Console, document: Document) -> None:
 
 
 def _blocks(console: Console, section: Section) -> Iterator[partial[None]]:
-    """Yield functions that print each part of a section; empty lines separate parts."""
+    """Yield a function to print each part of a section; the caller prints empty lines between parts."""
     if section.sentences:
         yield partial(_print_sentences, console, section.title, section.sentences)
     for table in section.tables:
@@ -108,7 +115,7 @@ def _blocks(console: Console, section: Section) -> Iterator[partial[None]]:
 def _print_sentences(
     console: Console, title: str, sentences: Iterable[Sentence], style: str | None = None
 ) -> None:
-    """Print sentences in the style of each one's tone, or in one style."""
+    """Print sentences under a title, each in the style of its tone, or all in `style`."""
     if title:
         tell(console, title, _TITLE)
     for sentence in sentences:
@@ -124,9 +131,9 @@ def _print_passage(console: Console, passage: Passage) -> None:
 def print_table(console: Console, table: Table) -> None:
     """Print a table whose first column names the rows, without splitting a name or number.
 
-    A pipe gets one line per row. If a terminal is too narrow, columns with a priority are left out; if a name
-    leaves too little space for its numbers, they are printed below it, and columns that do not fit follow as
-    a separate table. Long text is wrapped.
+    In a pipe, each row is one line. In a narrow terminal, columns with a nonzero `priority` are left out, the
+    highest first. If the table is still too wide, text is wrapped; then cells are printed below the names of
+    their rows, in several blocks of columns if necessary.
     """
     if table.title:
         tell(console, table.title, _TITLE)
@@ -154,7 +161,7 @@ def print_table(console: Console, table: Table) -> None:
 
 
 class _Column:
-    """A column's cells and title, each in as many lines as it needs."""
+    """A column of a printed table: title and cells, each as a list of lines."""
 
     def __init__(self, column: Column, cells: Iterable[str], room: int) -> None:
         self.title = [printable(column.title)]
@@ -171,7 +178,7 @@ class _Column:
 
     @property
     def min_width(self) -> int:
-        """The width of the longest word of wrapped text, else the full width."""
+        """The width of the longest word in a column of text; for other columns, the full width."""
         if not self.is_text:
             return self.width
         return max(cell_len(word) for text in (*self.title, *self.texts) for word in text.split() or [""])
@@ -190,12 +197,12 @@ class _Column:
 
 
 def _width(columns: Sequence[_Column]) -> int:
-    """Return the total width of adjacent columns in characters."""
+    """Return the width in characters of a line with all columns, including the gaps between them."""
     return sum(column.width for column in columns) + _GAP * (len(columns) - 1)
 
 
 def _narrow(columns: Sequence[_Column], room: int) -> None:
-    """Wrap columns of text until all of them fit, as far as that splits no word."""
+    """Wrap text until all columns fit in `room` characters; do nothing if that would split words."""
     spare = [max(column.width - max(column.min_width, _MIN_TEXT_WIDTH), 0) for column in columns]
     missing = _width(columns) - room
     if missing > sum(spare):
@@ -208,7 +215,7 @@ def _narrow(columns: Sequence[_Column], room: int) -> None:
 def _print_block(
     console: Console, names: _Column, rest: Sequence[_Column], room: int, styles: Sequence[str]
 ) -> None:
-    """Print the names with some columns: next to them, or below each if there is not enough space."""
+    """Print the columns `rest` next to the row names, or below each name if `room` is too narrow."""
     is_beside = _width([names, *rest]) <= room
     shown = [names, *rest] if is_beside else rest
     height = max(len(column.title) for column in shown)

@@ -1,4 +1,4 @@
-"""A small runs folder, written by what training writes with, and a server over it."""
+"""A small runs directory, written by what training writes with, and a server over it."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from tests.run_records import (
 )
 
 from atrium.base.records import BenchmarkResult, RatioHistogram, TokenTrace
+from atrium.document.document import Axis, Document, Grid, Section, Sentence
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import RunState
 from atrium.views.dashboard.server import create_app
@@ -145,6 +146,7 @@ def metrics_of(rng, step):
         "rollout/reward": step / 10 + 0.01 * rng.random(),
         "rollout/num_tokens": 100.0,
         "objective/entropy": 1.0 / step,
+        "optimizer/num_trained_tokens": 28.0,
         "objective/clip_high_frac": 0.02,
         "objective/clip_low_frac": 0.01,
         "objective/ratio_min": 0.5,
@@ -222,7 +224,7 @@ def write_sweep(runs_dir, name="delta"):
     report = {
         "contrasts": {
             "outcomes": {"reward": "mean rollout/reward over steps 1 to 8"},
-            "columns": ["contrast", "predicted", "seen", "so the prediction is"],
+            "columns": ["contrast", "predicted", "observed", "result"],
             "rows": [
                 {"outcome": "reward", "cells": ["wide - clip", "+0.1", "+0.12 [+0.1, +0.14]", "as predicted"]}
             ],
@@ -233,10 +235,23 @@ def write_sweep(runs_dir, name="delta"):
     return folder
 
 
+def atlas_of(folder):
+    """A small atlas, on the rollouts of a run or on random ones."""
+    grid = Grid(key="distances", title="Angles", x=Axis(), rows=("a", "b"), values=((0.0, 1.0), (1.0, 0.0)))
+    answer = Sentence(f"2 distinct methods on {folder.name if folder else 'random rollouts'}.")
+    section = Section(title="Classes", figures=(grid,))
+    return Document(key="atlas", title="Classes of methods", answer=(answer,), sections=(section,))
+
+
 @contextmanager
 def served(runs_dir):
     """The dashboard in a thread of this process; gives its address."""
-    app = create_app(runs_dir, interval_s=0.2, said_of=lambda runs: [f"{len(runs)} runs are held to a claim"])
+    app = create_app(
+        runs_dir,
+        interval_s=0.2,
+        said_of=lambda runs: [f"{len(runs)} runs are held to a claim"],
+        atlas_of=atlas_of,
+    )
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

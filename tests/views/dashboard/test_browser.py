@@ -14,7 +14,9 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.dashboard_pages import ENTROPY, REWARD, VIEWS, drawn, saved, show, until
+from tests.dashboard_pages import ENTROPY, REWARD, drawn, saved, show, until
+
+from atrium.views.dashboard.server import VIEWS
 
 STARTS_WITHIN_MS = 300_000
 """On a busy machine, a training takes minutes until it has a folder."""
@@ -28,15 +30,15 @@ def table_of(data):
 def test_a_view_says_why_it_has_no_run_to_show(page):
     for view in ("curves", "compare", "trust-region", "rollouts"):
         show(page, f"/{view}?q=nothing-like-it")
-        page.get_by_text("No run passes this filter.").wait_for(timeout=30_000)
+        page.get_by_text("No run matches this filter.").wait_for(timeout=30_000)
     for view in ("curves", "compare"):
         show(page, f"/{view}?run=study/gone")
-        page.get_by_text("None of the picked runs is in").wait_for(timeout=30_000)
+        page.get_by_text("None of the selected runs is in").wait_for(timeout=30_000)
 
 
 def test_a_comparison_is_saved_as_a_report_and_as_a_table(page):
     show(page, "/compare")
-    for suffix, part in (("html", b"What may be written"), ("tex", rb"\label{tab:")):
+    for suffix, part in (("html", b"Sentences for a paper"), ("tex", rb"\label{tab:")):
         with page.expect_download() as waited:
             page.locator(f"button[data-report={suffix}]").click()
         assert waited.value.suggested_filename.endswith(f".{suffix}")
@@ -70,7 +72,7 @@ def test_the_table_filters_sorts_and_shows_what_differs(page):
     assert page.locator("tbody tr").count() == 1
     page.get_by_text("Add filter").click()
     page.locator("details[open]").get_by_text("grpo").first.click()
-    until(page, "document.body.innerText.includes('No run fits')")
+    until(page, "document.body.innerText.includes('No matching run')")
 
 
 def test_picked_runs_go_to_their_curves_and_the_address_says_which(page):
@@ -302,10 +304,10 @@ def test_every_figure_of_every_view_can_be_saved(page, runs_dir, make_sweep):
 
 def test_a_comparison_says_what_is_known_and_follows_its_controls(page):
     show(page, "/compare")
-    assert page.locator(".verdict-box .lead").count() == 1
-    drawn(page, "Who solves what, sums")
+    assert page.locator(".verdict-box .lead").count() == 2, "the highest score, and one verdict"
+    drawn(page, "Solved problems, sums")
     page.get_by_label("Baseline").select_option("grpo")
-    until(page, "document.querySelector('.verdict-box').innerText.includes('against grpo')")
+    page.locator(".verdict-box", has_text="against grpo").wait_for()
     page.get_by_role("button", name="Equal tokens").click()
     page.get_by_role("button", name="Pass@4").click()
     drawn(page, "Difference in Pass@4, sums")

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from typing import get_args
 
 import pytest
-from tests.dashboard_pages import REWARD, VIEWS, drawn, show, until
+from tests.dashboard_pages import REWARD, drawn, show, until
 from tests.documents import decoded
 
 from atrium.document.document import Unit
 from atrium.document.formatting import value_text
 from atrium.runs.status import RunState
 from atrium.views.cells import texts
+from atrium.views.dashboard.server import VIEWS
 
 pytestmark = [pytest.mark.full, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 LAPTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
@@ -39,7 +41,9 @@ def test_the_first_page_answers(page, size, scheme):
     page.goto("/")
     page.wait_for_selector("main[data-ready='overview']")
     lead = page.locator(".answer .lead")
-    assert lead.inner_text().startswith("atr against grpo: +")
+    assert re.fullmatch(
+        r"atr is higher at [\d.]+ %, \+[\d.]+ points over grpo \(two seeds: .*\)", lead.inner_text()
+    )
     drawn(page, REWARD)
     answer, methods, curves = (
         box_of(page, one) for one in (".answer", "[aria-label=Methods]", "section.figure >> nth=0")
@@ -62,10 +66,9 @@ def test_links_carry_the_baseline_and_a_run_opens_and_closes_on_the_first_page(p
     show(page, "/overview")
     page.get_by_label("Baseline").select_option("atr")
     page.locator("tr[data-row=grpo] .forest .dot").wait_for()
-    assert page.locator(".answer .lead").inner_text().startswith("grpo ")
-    page.get_by_text("Whole comparison").click()
-    page.locator(".verdict-box").wait_for()
-    assert "grpo against atr" in page.locator(".verdict-box").inner_text()
+    assert page.locator(".answer .lead").inner_text().startswith("atr is higher "), "whatever the baseline"
+    page.get_by_text("Full comparison").click()
+    page.locator(".verdict-box", has_text="grpo against atr").wait_for()
     assert all(part in page.url for part in ("exp=study", "base=atr"))
     page.locator(".tabs a[data-view=overview]").click()
     page.locator("tr[data-row=grpo] .forest .dot").wait_for()
@@ -154,6 +157,7 @@ def test_picked_runs_are_tagged_together_and_their_settings_compared(page, runs_
     for row in (0, 3):
         page.locator("tbody input[type=checkbox]").nth(row).check()
     page.get_by_role("button", name="Differences").click()
+    page.get_by_label("settings", exact=True).wait_for()
     settings = page.get_by_label("Differences", exact=True).locator("tbody tr").all_inner_texts()
     assert any(text.startswith("algorithm.name") for text in settings)
     page.get_by_text("Tag 2").click()
@@ -169,7 +173,7 @@ def test_a_run_shows_its_health_and_commands_to_copy(page):
     show(page, "/runs")
     page.locator(".run-name").first.click()
     health = page.locator(".drawer section", has=page.get_by_role("heading", name="Health"))
-    health.locator("tr", has_text="objective/entropy").locator("svg").wait_for()
+    health.locator("tr", has_text="entropy, nats").locator("svg").wait_for()
     commands = page.locator(".drawer section", has=page.get_by_role("heading", name="Commands"))
     commands.wait_for()
     assert "atrium train --resume" in commands.inner_text()
@@ -231,7 +235,7 @@ def test_a_view_that_is_still_being_made_shows_what_changes_meanwhile(page, runs
 def test_what_is_chosen_while_an_answer_is_awaited_is_what_is_shown(page):
     show(page, "/trust-region")
     shown = page.get_by_label("Window", exact=True)
-    shown.get_by_text("in 3 files of rollouts").wait_for()
+    shown.get_by_text("in the updates of 8 steps").wait_for()
     region = hold_back(page, "**/api/trust-region?*")
     for step in ("4", ""):
         page.get_by_label("Step", exact=True).select_option(step)
@@ -240,7 +244,7 @@ def test_what_is_chosen_while_an_answer_is_awaited_is_what_is_shown(page):
     page.wait_for_timeout(1000)  # the second answer may come before the first
     region[0].continue_()
     page.wait_for_timeout(1000)
-    shown.get_by_text("3 files of rollouts").wait_for()
+    shown.get_by_text("in the updates of 8 steps").wait_for()
 
 
 def test_a_filter_by_a_metric_waits_for_the_metric(page):
@@ -274,12 +278,12 @@ def test_trust_region_opens_on_a_run_that_has_one_and_its_ticks_are_ratios(page,
     drawn(page, "Ratios against the window")
     until(page, f"[...document.querySelectorAll('option')].some(({{ value }}) => value === '{failed.name}')")
     assert page.get_by_label("Run", exact=True).input_value() != failed.name
-    assert "of rollouts" in page.get_by_label("Window", exact=True).inner_text()
+    assert "in the updates of 8 steps" in page.get_by_label("Window", exact=True).inner_text()
 
 
 def test_methods_stand_side_by_side(page):
     show(page, "/trust-region?mode=arms")
-    for title in ("Ratios where A > 0", "Ratios where A < 0", "Entropy"):
+    for title in ("Ratios for A > 0", "Ratios for A < 0", "Entropy"):
         drawn(page, title)
     assert page.get_by_label("Window", exact=True).inner_text() == "All methods at steps 1 to 8"
     assert page.locator("table.windows tbody tr").count() == 2
@@ -376,7 +380,7 @@ def test_numbers_are_written_as_in_other_media(page):
 def test_a_sweep_shows_curves_of_trials_and_two_settings_together(page, runs_dir, make_sweep):
     make_sweep(runs_dir)
     show(page, "/sweeps")
-    for title in ("Learning curves of trials", "Two settings together"):
+    for title in ("Learning curves of trials", "Complete trials by two settings"):
         drawn(page, title)
     for rank, row in enumerate(page.locator("[aria-label=Trials] tbody tr").all()[:6], 1):
         assert row.locator("td").nth(1).inner_text() == str(rank)
@@ -385,14 +389,40 @@ def test_a_sweep_shows_curves_of_trials_and_two_settings_together(page, runs_dir
 def test_a_collapse_is_an_alert_line_by_its_name_and_a_filter(page, runs_dir, make_run):
     run = make_run(runs_dir, "atr", 5)
     summary = json.loads(run.summary_file.read_text()) if run.summary_file.exists() else {}
-    run.summary_file.write_text(json.dumps({**summary, "findings": [{"rule": "entropy gone"}]}))
+    found = [{"rule": "entropy gone", "first_step": 3}]
+    run.summary_file.write_text(json.dumps({**summary, "findings": found}))
     show(page, "/overview")
-    alert = page.locator("p.alert")
+    alert = page.locator(".alert", has_text="collapsed")
     alert.wait_for()
-    assert alert.inner_text() == "⚠ atr: entropy gone in 1 of 3 runs"
+    assert alert.inner_text() == "⚠ collapsed: 1 of 3 runs of atr from step 3 · ratios · rollouts"
+    alert.locator("summary").click(position={"x": 4, "y": 4})
+    assert alert.locator("p").inner_text().endswith(", seeds 5), entropy gone in 1 run")
+    places = [link.get_attribute("href") for link in alert.locator("a").all()]
+    assert ["zoom=1_23" in places[0], "step=3" in places[1], "step=3" in places[2]] == [True] * 3
+    alert.get_by_role("link", name="rollouts").click()
+    page.wait_for_selector("main[data-ready='rollouts']")
+    assert page.get_by_label("Step", exact=True).input_value() == "4", "the next step that is recorded"
     show(page, "/runs?q=collapse%3D%22entropy+gone%22")
     until(page, "document.querySelectorAll('tr[data-run]').length === 1")
     assert page.locator("tr[data-run]").get_attribute("data-run") == run.name
+
+
+def test_own_panels_are_in_the_address_and_go_with_the_views(page):
+    show(page, "/curves")
+    drawn(page, REWARD)
+    page.get_by_text("Panels", exact=True).click()
+    page.get_by_label("Vertical").select_option("objective/entropy")
+    page.get_by_label("Horizontal").select_option("rollout/reward")
+    page.get_by_role("button", name="Add panel").click()
+    subtitle = page.locator(".figure .sub", has_text="objective/entropy against rollout/reward")
+    subtitle.wait_for()
+    assert "panel=objective%2Fentropy%7Erollout%2Freward" in page.url
+    show(page, "/curves?panel=objective/entropy~rollout/reward")
+    subtitle.wait_for()
+    page.get_by_role("link", name="Runs").click()
+    page.wait_for_selector("main[data-ready='runs']")
+    page.get_by_role("link", name="Curves", exact=True).first.click()
+    subtitle.wait_for()
 
 
 def test_evaluations_have_a_tab_and_names(page, runs_dir, make_run):

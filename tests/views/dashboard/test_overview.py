@@ -48,8 +48,8 @@ def test_the_usual_baseline_is_taken_and_the_verdict_is_understood_by_itself(cli
     found = rows(answer)
     assert list(found) == ["atr", "grpo"], "the best is first"
     [sentence] = answer["document"]["answer"]
-    assert sentence["text"].startswith("atr against grpo: +")
-    assert sentence["text"].endswith("points (two seeds: not judged)")
+    assert sentence["text"].startswith("atr is higher at ")
+    assert sentence["text"].endswith(" points over grpo (two seeds: not judged)")
     assert found["atr"]["cells"][4] == "2 two seeds: not judged"
     assert found["grpo"]["cells"][4] == "baseline"
     outcome = found["atr"]["cells"][2]
@@ -64,7 +64,9 @@ def test_another_baseline_can_be_pinned_and_colours_stay(client):
     run = rows(overview(client, opened="atr"))["atr"]["runs"][0]["name"]
     after = overview(client, base=run)
     assert after["baseline"] == "atr"
-    assert after["document"]["answer"][0]["text"].startswith("grpo against ")
+    [table] = after["document"]["sections"][0]["tables"]
+    assert table["columns"][3]["title"] == "Difference to atr, points"
+    assert after["document"]["answer"][0]["text"].startswith("atr is higher at ")
     assert {name: row["place"] for name, row in rows(after).items()} == {"atr": 0, "grpo": 1}
 
 
@@ -74,9 +76,8 @@ def test_equal_methods_are_said_to_be_equal_and_nothing_else(client, runs_dir, m
     make_run(runs_dir, "grpo", 2, ability=0.4)
     answer = eventually(client, lambda found: len(found["rows"]) == 3 and found.get("document"))
     texts = [sentence["text"] for sentence in answer["document"]["answer"]]
-    assert [text for text in texts if "clip" in text and "grpo" in text][-1] == (
-        "clip is the same method as grpo: any difference is noise"
-    )
+    [said] = [text for text in texts if "the same method" in text]
+    assert said == "grpo and clip are the same method: their windows [l, u] are equal"
     assert rows(answer)["clip"]["cells"][4] == "= the same method"
 
 
@@ -104,8 +105,8 @@ def test_no_unrelated_run_and_no_damage_is_an_error(client, runs_dir, make_run, 
     assert found["atr"]["cells"][4] != "baseline"
     failed = next(run for run in found["atr"]["runs"] if run["state"] == "failed")
     assert not failed["is_counted"]
-    assert any("(failed at" in alert["text"] for alert in answer["document"]["alerts"])
-    assert overview(client, experiment="other")["reason"].startswith("One method was run so far")
+    assert any(" failed at" in alert["detail"] for alert in answer["document"]["alerts"])
+    assert overview(client, experiment="other")["reason"].startswith("A comparison needs a second method")
     assert overview(client, experiment="nonsense", base="nonsense")["experiment"] == "study"
 
 
@@ -115,10 +116,28 @@ def test_runs_that_train_are_shown_with_the_time_left_and_count_when_they_are_ov
     for algorithm in ("atr", "grpo"):
         make_run(runs_dir, algorithm, 0, experiment="live", state=RunState.RUNNING, until=4)
     answer = eventually(client, lambda found: found["experiment"] == "live")
-    assert answer["reason"] == "No verdict yet: 2 of 2 runs still train."
+    assert answer["reason"] == "No verdict yet: 2 of 2 runs are still training."
     [run] = rows(overview(client, opened="atr"))["atr"]["runs"]
     assert (run["step"], run["num_steps"]) == (4, 8)
     assert run["left_s"] is None or run["left_s"] >= 0.0
+
+
+def test_the_overview_and_the_table_of_runs_agree_on_collapsed_runs(client, runs_dir, make_run):
+    fallen = make_run(runs_dir, "atr", 2, ability=0.0)
+    gone, truncated = (make_run(runs_dir, "grpo", seed) for seed in (2, 3))
+    for run, rule in ((gone, "entropy gone"), (truncated, "truncation")):
+        summary = json.loads(run.summary_file.read_text())
+        finding = {"rule": rule, "first_step": 3}
+        run.summary_file.write_text(json.dumps({**summary, "findings": [finding]}))
+    answer = eventually(client, lambda found: "1 of 4 runs of grpo" in json.dumps(found))
+    [alert] = [one for one in answer["document"]["alerts"] if one["key"] == "collapsed"]
+    assert alert["text"] == "collapsed: 1 of 4 runs of grpo, 1 of 3 runs of atr"
+    assert "entropy gone in 1 run" in alert["detail"]
+    assert answer["began"] == {"run": gone.name, "step": 3}
+    runs = {run["name"]: run for run in client.get("/api/runs").json()["runs"]}
+    collapses = {name: run["collapses"] for name, run in runs.items() if run["collapses"]}
+    assert collapses == {fallen.name: ["score below its start"], gone.name: ["entropy gone"]}
+    assert runs[truncated.name]["other_findings"] == ["truncation"]
 
 
 def test_an_empty_folder_has_no_experiment(tmp_path, serving):

@@ -50,12 +50,14 @@ def run_of(client, name):
 
 
 def indexed(client):
-    def is_whole():
-        table = ask(client, "runs")
-        return table["index"]["done"] == table["index"]["total"] == len(table["runs"])
+    """The names of all runs, once their curves are indexed; of one answer, as more runs may appear."""
 
-    eventually(is_whole)
-    return names(client)
+    def whole():
+        table = ask(client, "runs")
+        is_whole = table["index"]["done"] == table["index"]["total"] == len(table["runs"])
+        return [[run["name"] for run in table["runs"]]] if is_whole else None
+
+    return eventually(whole)[0]
 
 
 def test_the_table_tells_runs_apart_by_what_differs(client):
@@ -68,7 +70,7 @@ def test_the_table_tells_runs_apart_by_what_differs(client):
     assert run["step"] == run["num_steps"] == 8
     assert run["scores"]["sums"]["last"]["k"] == 4
     assert run["num_tokens"] == 800
-    assert "seed" not in table["method_keys"]
+    assert table["keys"].index("algorithm.name") == 0
 
 
 def test_curves_are_grouped_by_method_with_a_band_over_seeds(client):
@@ -211,7 +213,7 @@ def left_out(answer):
 def test_what_cannot_be_compared_is_explained(client):
     one = names(client)[0]
     assert ask(client, "compare", run=one)["reason"]
-    assert "at one of" in ask(client, "compare", run=one, at="noon")["reason"]
+    assert "at must be one of" in ask(client, "compare", run=one, at="noon")["reason"]
 
 
 def test_runs_that_did_not_end_or_lack_the_benchmark_are_left_out_with_the_reason(runs_dir, client, make_run):
@@ -222,9 +224,9 @@ def test_runs_that_did_not_end_or_lack_the_benchmark_are_left_out_with_the_reaso
     answer = ask(client, "compare", run=indexed(client))
     assert "reason" not in answer, answer["reason"]
     assert tables(answer)["scores"] == tables(whole)["scores"]
-    note = left_out(answer)
-    assert f"{failed.name} (failed at step 3 of 8)" in note
-    assert f"{elsewhere.name} (has no score on sums, only on products)" in note
+    assert f"{elsewhere.name} (has no score on sums, only on products)" in left_out(answer)
+    (alert,) = (one for one in answer["document"]["alerts"] if "without a result" in one["text"])
+    assert alert["detail"] == f"{failed.name} failed at step 3 of 8"
 
 
 def test_arms_with_equal_windows_are_said_to_be_the_same(runs_dir, client, make_run):
@@ -241,7 +243,7 @@ def test_a_run_of_an_unknown_kind_is_shown_and_compared_by_its_text(runs_dir, cl
     eventually(lambda: len(names(client)) == 6)
     assert run_of(client, unknown[0])["problems"] == []
     region = ask(client, "trust-region", run=unknown[0])
-    title = "of_a_plugin (delta 0.1): the divergence of_a_plugin is unknown here"
+    title = "of_a_plugin (delta 0.1): unknown divergence of_a_plugin; install the plugin that defines it"
     assert region["document"]["title"] == title
     assert num_tokens(region) > 0
     answer = ask(client, "compare", run=indexed(client))
@@ -262,25 +264,27 @@ def num_tokens(answer):
 def test_the_trust_region_counts_all_tokens_and_what_was_cut(client):
     name = next(name for name in names(client) if "atr" in name)
     answer = ask(client, "trust-region", run=name)
-    assert answer["steps"] == [1, 4, 8]
+    assert answer["steps"] == list(range(1, 9))
     assert num_tokens(answer) == pytest.approx(8 * 28, abs=1)
     document = answer["document"]
-    assert document["title"] == "kl3 (delta 0.0231): window [l, u] = [0.800, 1.231]"
+    assert document["title"] == "kl3 (delta 0.0231): window [0.800, 1.231]"
     assert [one["text"] for one in document["answer"]] == [
-        "108 tokens in 3 files of rollouts. A > 0, cut above u: 8.3 %; A < 0, cut below l: 8.3 %; "
-        "A < 0, cut above u: 0.0 %"
+        "224 tokens in the updates of 8 steps, counted once per update. A > 0, clipped above the window: "
+        "2.0 %; A < 0, clipped below the window: 1.0 %"
     ]
     titles = [figure["title"] for figure in document["sections"][0]["figures"]]
-    assert titles[:2] == ["Ratios against the window", "Shares of tokens cut and outside"]
+    assert titles[:2] == ["Ratios against the window", "Shares of tokens clipped and outside"]
     one = ask(client, "trust-region", run=name, step=4)
     assert num_tokens(one) == pytest.approx(28, abs=1)
+    assert one["document"]["answer"][0]["text"].startswith("28 tokens in the updates of step 4, counted")
 
 
-def test_without_recorded_distributions_the_rollouts_are_counted(runs_dir, client):
+def test_without_recorded_distributions_the_reason_is_given(runs_dir, client):
     name = names(client)[0]
     (runs_dir / name / "ratios.jsonl").unlink()
     answer = ask(client, "trust-region", run=name)
-    assert num_tokens(answer) == 108
+    [alert] = answer["document"]["alerts"]
+    assert "has not recorded ratios" in alert["text"]
 
 
 def test_completions_are_listed_and_filtered(client):
@@ -294,6 +298,8 @@ def test_completions_are_listed_and_filtered(client):
     assert ask(client, "samples", run=name, text="NO SUCH TEXT")["num"] == 0
     assert ask(client, "samples", run=name, min_tokens=7)["num"] == 0
     assert ask(client, "samples", run=name, source="sums", step=0)["num"] == 48
+    assert ask(client, "samples", run=name, step=5)["step"] == 8, "the next step that is recorded"
+    assert ask(client, "samples", run=name, step=9)["step"] == 8
 
 
 def test_one_completion_comes_with_its_tokens_and_its_text_unchanged(client, hostile):
@@ -314,7 +320,25 @@ def test_a_run_shows_what_went_wrong_in_it(runs_dir, client):
         file.write(json.dumps({"step": 9, "time": 0.0, "objective/loss": "NaN"}) + "\n")
     eventually(lambda: len(ask(client, "run", name=name)["findings"]) == 1)
     [found] = ask(client, "run", name=name)["findings"]
-    assert found.startswith("divergence, step 9: objective/loss is not a finite number")
+    assert found["step"] == 9
+    assert found["text"].startswith("divergence, step 9: objective/loss is not a finite number")
+
+
+def test_a_run_shows_its_health_machine_and_evaluations(runs_dir, client):
+    name = names(client)[0]
+    row = {"step": 1, "time": 1.0, "system/cpu_frac": 0.5}
+    (runs_dir / name / "system.jsonl").write_text(json.dumps(row) + "\n")
+    health, evaluations = ask(client, "run", name=name)["document"]["sections"]
+    assert [table["title"] for table in health["tables"]] == ["Health", "Machine"]
+    assert evaluations["tables"][0]["title"].startswith("evaluation: sums")
+
+
+def test_where_runs_differ_is_answered_for_two_or_more(client):
+    one, other = names(client)[:2]
+    document = ask(client, "differences", run=[one, other])["document"]
+    assert {table["key"] for table in document["sections"][0]["tables"]} >= {"settings"}
+    assert client.get("/api/differences", params={"run": [one]}).status_code == 422
+    assert client.get("/api/differences", params={"run": [one, "no/run"]}).status_code == 400
 
 
 def test_notes_and_tags_are_written_and_shown(runs_dir, client):
@@ -387,7 +411,7 @@ OUTSIDE = (
 )
 
 
-def test_no_path_leads_out_of_the_runs_folder(runs_dir, client, address):
+def test_no_path_leads_out_of_the_runs_directory(runs_dir, client, address):
     secret = runs_dir.parent / "secret" / "run"
     secret.mkdir(parents=True)
     (secret / "status.json").write_text('{"error": "the secret"}')
@@ -399,7 +423,7 @@ def test_no_path_leads_out_of_the_runs_folder(runs_dir, client, address):
             assert content not in received, target
 
 
-def test_links_out_of_the_runs_folder_are_not_followed(runs_dir, client, make_run):
+def test_links_out_of_the_runs_directory_are_not_followed(runs_dir, client, make_run):
     outside = runs_dir.parent / "elsewhere"
     whole = make_run(outside, "atr", 7)
     (runs_dir / "study" / "linked").symlink_to(whole.path)
@@ -529,6 +553,13 @@ def test_answers_carry_the_headers_that_keep_pages_apart(client):
     assert "unsafe-eval" not in client.get("/").headers["content-security-policy"]
 
 
+def test_the_atlas_is_of_random_rollouts_or_of_those_of_a_run(client):
+    assert ask(client, "atlas")["document"]["answer"][0]["text"].endswith("random rollouts.")
+    name = names(client)[0]
+    assert name in ask(client, "atlas", run=name)["document"]["answer"][0]["text"]
+    assert client.get("/api/atlas", params={"run": "nowhere"}).status_code == 400
+
+
 def test_sweeps_are_shown_as_their_snapshot_says(runs_dir, client, make_sweep):
     assert ask(client, "sweeps") == {"sweeps": []}
     make_sweep(runs_dir)
@@ -549,6 +580,10 @@ def test_sweeps_are_shown_as_their_snapshot_says(runs_dir, client, make_sweep):
     assert sweep["key"] == "divergence.delta"
     other = ask(client, "sweep", name="delta", key="optimizer.learning_rate", score="pass_at_k")
     assert other["document"]["sections"][0]["figures"][0]["title"] == "Pass@K against optimizer.learning_rate"
+    key = next(figure["key"] for section in document["sections"] for figure in section["figures"])
+    picture = client.get("/api/figure/sweep", params={"name": "delta", "figure": key})
+    assert picture.content.startswith(b"<?xml")
+    assert picture.headers["content-disposition"].endswith(f'filename="delta-{key}.svg"')
     broken = ask(client, "sweep", name="broken")["document"]
     assert [one["text"] for one in broken["alerts"]] == ["state.json is not valid JSON"]
     assert not any("sweeps/" in name for name in names(client))
@@ -566,7 +601,7 @@ def test_the_report_on_a_comparison_is_a_file_and_needs_nothing_from_outside(cli
     asked = {"run": indexed(client)}
     page = client.get("/api/report", params=asked)
     assert page.headers["content-disposition"] == 'attachment; filename="grpo-vs-atr.html"'
-    assert "What may be written" in page.text
+    assert "Sentences for a paper" in page.text
     assert "4 runs are held to a claim" in page.text
     assert "<script" not in page.text
     table = client.get("/api/report", params={**asked, "suffix": "tex", "base": "atr"})
@@ -583,7 +618,7 @@ def test_figures_for_papers_come_from_the_query_of_the_view(client):
         assert drawn.headers["content-disposition"] == f'attachment; filename="rollout-reward.{suffix}"'
         assert drawn.content.startswith(start)
     hidden = client.get("/api/figure/curves", params={**asked, "hide": ["atr", "grpo"]})
-    assert "no curves to draw" in hidden.json()["error"]
+    assert "curves cannot be drawn" in hidden.json()["error"]
     compared = {"run": asked["run"], "figure": "difference", "suffix": "svg"}
     assert b"<!-- points of Mean@" in client.get("/api/figure/comparison", params=compared).content
     assert client.get("/api/figure/comparison", params={**compared, "figure": "pie"}).status_code == 400

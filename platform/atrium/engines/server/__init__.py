@@ -1,1 +1,1 @@
-"""Engines as vLLM servers: processes of this machine, or servers at given addresses."""
+"""Sampling with vLLM servers: processes on this machine, or servers at given addresses."""

@@ -18,7 +18,7 @@ from atrium.engines.vllm_environment import SERVES, serves
 
 # uvicorn closes idle connections after 5 s.
 _KEEP_IDLE_S, _CONNECT_S = 2.0, 5.0
-# A completion may take hours. Hangs are detected by token counts.
+# A completion may take hours, so hung servers are detected by token counts instead of this timeout.
 _ANSWER_S = 24 * 3600.0
 _MODEL_NAME = "policy"
 _SHAPE = (
@@ -32,11 +32,11 @@ _ADVICE = "start it with the command that `atrium engine-command` prints"
 
 
 class ServerError(Exception):
-    """A server returned an invalid response, or refused a request."""
+    """Raised if a server rejects a request or returns an invalid response."""
 
 
 class UnfitServerError(ServerError):
-    """A server that responds but must not be used; restarting it does not help."""
+    """Raised if a server responds but must not be used; restarting it does not help."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Expected:
 
 
 class ServerClient:
-    """Sends requests to the server at `address`, a URL, or `unix:` with the path of a socket."""
+    """A client of the server at `address`: a URL, or `unix:` followed by the path of a socket."""
 
     def __init__(self, address: str, token: str) -> None:
         path = address.removeprefix("unix:")
@@ -80,13 +80,15 @@ class ServerClient:
         except httpx.HTTPError as error:
             return one_line(error)
         if answer.status_code == httpx.codes.UNAUTHORIZED:
-            raise UnfitServerError("the server refuses the token; set ATRIUM_TOKEN to the server's token")
+            raise UnfitServerError("the server rejects the token; set ATRIUM_TOKEN to the server's token")
         if answer.is_redirect:
             raise UnfitServerError(
                 f"the address redirects to {answer.headers.get('location')}; use the server's own address"
             )
         if answer.status_code == httpx.codes.NOT_FOUND:
-            raise UnfitServerError("/health returned 404: no vLLM server is at this address; correct it")
+            raise UnfitServerError(
+                "/health returned 404, so no vLLM server is at this address; correct the address"
+            )
         return None if answer.status_code == httpx.codes.OK else f"/health returned {answer.status_code}"
 
     async def check(self, expected: Expected) -> Mapping[str, str | int | float]:
@@ -98,7 +100,7 @@ class ServerClient:
         if not serves(version):
             expected_versions = " to ".join(f"{major}.{minor}" for major, minor in SERVES)
             raise UnfitServerError(
-                f"the server runs vLLM {version}, expected {expected_versions}; install one of these"
+                f"the server runs vLLM {version}, expected {expected_versions}; install a supported version"
             )
         info = (await self._json("GET", "/server_info", config_format="json"))["vllm_config"]
         _check_model(await self._json("GET", MODEL_PATH), info["model_config"], expected)
@@ -114,12 +116,17 @@ class ServerClient:
         }
 
     async def sample(self, token_ids: Sequence[int], parameters: Mapping[str, Any]) -> SimpleNamespace:
-        """Sample one completion; `spans` hold version, start and end of the tokens of each set of weights."""
+        """Sample one completion; return its `token_ids`, `logprobs`, `finish_reason` and `spans`.
+
+        `spans` lists (weight version, start, end) for each range of tokens. Raises `ServerError` for an
+        invalid response.
+        """
         body = {"model": _MODEL_NAME, "token_ids": token_ids, "sampling_params": parameters}
         answer = await self._json("POST", "/inference/v1/generate", body)
         try:
             (choice,) = answer["choices"]
-            logprobs = [_finite_or_nan(one["logprob"]) for one in choice["logprobs"]["content"]]
+            stated = [one["logprob"] for one in choice["logprobs"]["content"]]
+            logprobs = [math.nan if one is None or one <= _NOT_FINITE else one for one in stated]
             spans = [
                 (int(span["version"]), int(span["start"]), int(span["end"]))
                 for span in choice["weight_versions"]
@@ -127,7 +134,9 @@ class ServerClient:
             token_ids = [int(token) for token in choice["token_ids"]]
             reason = choice["finish_reason"]
         except (KeyError, TypeError, ValueError) as error:
-            raise ServerError(f"a response has no field ({type(error).__name__}: {error})") from error
+            raise ServerError(
+                f"a response of the server lacks a required field ({type(error).__name__}: {error})"
+            ) from error
         return SimpleNamespace(
             token_ids=token_ids,
             logprobs=SimpleNamespace(logprobs=logprobs),
@@ -137,9 +146,9 @@ class ServerClient:
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Pause running requests; they continue with the weights that the body loads.
+        """Pause the server while the `with` block loads weights; running requests then continue with these.
 
-        Their caches are cleared: a cache computed with two sets of weights is valid for neither.
+        The requests' caches are cleared, since a cache computed by two sets of weights is valid for neither.
         """
         await self._json("POST", "/pause", mode="keep", clear_cache="true")
         try:
@@ -148,14 +157,17 @@ class ServerClient:
             await self._json("POST", "/resume")
 
     async def take_weights(self, folder: Path, version: int) -> None:
-        """Load the weights of a folder as `version`, and clear the caches of the old weights."""
+        """Make the server load the weights in `folder` as `version`, and clear its cache.
+
+        Raises `UnfitServerError` if the server cannot read the folder.
+        """
         # vLLM's engine crashes on a folder that it cannot read.
         if not (await self._json("GET", FOLDER_PATH, folder=str(folder)))["is_readable"]:
             raise UnfitServerError(
-                f"the server cannot read {folder}; set rollout.weights_dir to a folder that it shares with "
-                "the trainer"
+                f"the server cannot read {folder}; set rollout.weights_dir to a folder that the server "
+                "and the trainer share"
             )
-        # Servers start without weights, which are then loaded from files.
+        # Servers start with placeholder weights; from now on, vLLM must load weights from files.
         load = {"method": "update_config", "kwargs": {"overrides": _FROM_FILES}}
         await self._json("POST", "/collective_rpc", load)
         reload = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
@@ -168,12 +180,12 @@ class ServerClient:
         return int((await self._json("GET", "/get_world_size"))["world_size"])
 
     async def join_group(self, init_info: Mapping[str, Any]) -> None:
-        """Join the group that sends weights, replacing an earlier one; blocks until all have joined."""
+        """Make the server leave an earlier NCCL group and join the trainer's; wait until all have joined."""
         await self._json("POST", "/shutdown_weight_transfer_engine")
         await self._json("POST", "/init_weight_transfer_engine", {"init_info": init_info})
 
     async def receive_weights(self, update_info: Mapping[str, Any], version: int) -> None:
-        """Receive the weights that the group's trainer sends, as `version`."""
+        """Make the server receive the weights that the trainer sends over NCCL, as `version`."""
         await self._json("POST", "/start_weight_update")
         await self._json("POST", "/update_weights", {"update_info": update_info})
         await self._clear_cache()
@@ -185,7 +197,7 @@ class ServerClient:
             raise ServerError("the server could not clear its cache of the old weights")
 
     async def counters(self, timeout_s: float = _CONNECT_S) -> dict[str, float]:
-        """Return vLLM's counts of tokens and preemptions."""
+        """Return vLLM's counts of tokens and preemptions since the server's start, by name."""
         answer = await self._client.get("/metrics", timeout=timeout_s)
         found = re.findall(rf"(?m)^vllm:({'|'.join(_COUNTERS)})_total\S* (\S+)$", answer.text)
         return {name: sum(float(value) for key, value in found if key == name) for name in _COUNTERS}
@@ -195,24 +207,24 @@ class ServerClient:
         if answer.status_code != httpx.codes.OK:
             said = " ".join(answer.text.split())[:300]
             if answer.status_code == httpx.codes.NOT_FOUND:
-                raise UnfitServerError(f"{path} answers 404: {said}; {_ADVICE}")
-            raise ServerError(f"{path} answers {answer.status_code}: {said}")
+                raise UnfitServerError(f"{path} returned 404: {said}; {_ADVICE}")
+            raise ServerError(f"{path} returned {answer.status_code}: {said}")
         try:
             found = answer.json()
         except ValueError as error:
-            raise ServerError(f"{path} did not return JSON") from error
+            raise ServerError(f"the server did not return JSON for {path}; {_ADVICE}") from error
         if not isinstance(found, dict):
             raise ServerError(f"{path} did not return a JSON object")
         return found
 
 
 def _check_model(model: Mapping[str, Any], config: Mapping[str, Any], expected: Expected) -> None:
-    """Raise `UnfitServerError` if a server has another model, or computes differently."""
+    """Raise `UnfitServerError` if the server's model or settings differ from the expected ones."""
     for name in _SHAPE:
         if model.get(name) != expected.model.get(name):
             raise UnfitServerError(
-                f"the server's model has {name}={model.get(name)}, the policy has "
-                f"{expected.model.get(name)}; serve the policy's model"
+                f"the server's model has {name}={model.get(name)}, expected {expected.model.get(name)}; "
+                "start the server with the policy's model"
             )
     wanted = {
         "dtype": f"torch.{expected.dtype}",
@@ -228,10 +240,6 @@ def _check_model(model: Mapping[str, Any], config: Mapping[str, Any], expected: 
             f"the server has max_model_len={config['max_model_len']}, expected at least "
             f"{expected.context_length}; {_ADVICE}"
         )
-
-
-def _finite_or_nan(logprob: float | None) -> float:
-    return math.nan if logprob is None or logprob <= _NOT_FINITE else logprob
 
 
 def one_line(error: Exception) -> str:

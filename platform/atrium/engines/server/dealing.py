@@ -28,7 +28,10 @@ _MAX_TRIES = 3  # invalid responses for one sample
 
 @dataclass(kw_only=True, eq=False)
 class Sample:
-    """A completion to sample: its position in the batch, and its number of failed attempts."""
+    """A completion to sample, with vLLM's sampling parameters.
+
+    `place` is the index of its request and its index within the request. `num_tries` counts invalid answers.
+    """
 
     place: tuple[int, int]
     token_ids: Sequence[int]
@@ -38,10 +41,10 @@ class Sample:
 
 @dataclass(kw_only=True, eq=False)
 class Batch:
-    """Requests to sample with the weights of one `version`, or None for the current weights at any time.
+    """A batch of requests to sample with the weights of `version`; None means the servers' current weights.
 
-    `complete` creates completions from the answers to a request. Any thread may put answers and errors into
-    `found`; one thread takes completions.
+    `complete` converts a request's answers to completions. Any thread may put answers and errors into
+    `found`, but only one thread may call `next`.
     """
 
     version: int | None
@@ -52,16 +55,16 @@ class Batch:
         default_factory=queue.SimpleQueue
     )
     num_samples: dict[int, int] = field(default_factory=dict)
-    """The number of missing samples of each unfinished request, at least one."""
+    """The number of samples of each unfinished request, at least one, by the index of the request."""
     _parts: dict[int, dict[int, SimpleNamespace]] = field(default_factory=dict)
 
     @property
     def is_done(self) -> bool:
-        """Whether no samples are missing."""
+        """Whether no sample is waiting or being sampled."""
         return not self.waiting and not self.tasks
 
     def next(self) -> Generation:
-        """Wait for the next request with all its answers; raises an error that was found instead."""
+        """Wait for the next finished request and return its completions; raise an error put into `found`."""
         while True:
             found = self.found.get()
             if isinstance(found, BaseException):
@@ -76,9 +79,9 @@ class Batch:
 
 
 class Dealer:
-    """Distributes batches to the servers of a pool, with at most `per_server` concurrent requests each.
+    """A dispatcher of batches to a pool's servers, with at most `per_server` concurrent requests each.
 
-    The oldest waiting batch goes first. An idle server loads the weights that it needs, so servers that have
+    The oldest waiting batch goes first. An idle server loads the weights of this batch, so servers that have
     finished their share of a batch begin the next one while others are still busy.
     """
 
@@ -90,7 +93,7 @@ class Dealer:
     async def answer(self, batch: Batch) -> None:
         """Sample the whole batch; raises `EngineError` if servers are lost repeatedly.
 
-        A batch of any version ends when this is cancelled.
+        A batch with version None may grow at any time, so this coroutine runs until it is cancelled.
         """
         self._batches.append(batch)
         try:
@@ -114,7 +117,10 @@ class Dealer:
                 return
 
     def _free(self, version: int | None) -> tuple[Server, asyncio.Future[None]] | None:
-        """Return the least busy server with these weights and free capacity, and its `lost`."""
+        """Return the least busy server with the weights `version` (None: any), and its `lost` future.
+
+        Returns None if there is no such server, or if all of them are busy.
+        """
         up = [
             (one, one.lost)
             for one in self._pool.servers
@@ -133,14 +139,14 @@ class Dealer:
         task.add_done_callback(lambda _: self._pool.notify())
 
     async def _one(self, server: Server, lost: asyncio.Future[None], sample: Sample, batch: Batch) -> None:
-        """Request one sample; on failure it is queued again, before all others."""
+        """Request one sample; on failure, return it to the front of the queue."""
         pool = self._pool
         request = asyncio.create_task(server.client.sample(sample.token_ids, sample.parameters))
         try:
             both: set[asyncio.Future[Any]] = {request, lost}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if not request.done():
-                raise ServerError("the server is lost")
+                raise ServerError("the server was lost before it answered the request")
             answer = request.result()
             _check(answer, batch.version)
         except (httpx.HTTPError, ServerError) as error:
@@ -161,7 +167,7 @@ class Dealer:
 
 
 async def _is_idle_connection(server: Server, error: Exception) -> bool:
-    """Return whether the connection was only closed by the server for being idle."""
+    """Return whether the error only means that a healthy server closed an idle connection."""
     if not isinstance(error, httpx.ReadError | httpx.RemoteProtocolError):
         return False
     has_ended = server.process is not None and server.process.ended is not None
@@ -171,12 +177,12 @@ async def _is_idle_connection(server: Server, error: Exception) -> bool:
 
 
 def _check(answer: SimpleNamespace, version: int | None) -> None:
-    """Raise `ServerError` for a completion that ended early, or was sampled by other weights."""
+    """Raise `ServerError` for an aborted completion, or for weights other than `version`, if given."""
     if answer.finish_reason not in ("stop", "length"):
-        raise ServerError(f"a completion ended for the reason '{answer.finish_reason}'")
+        raise ServerError(f"a completion has the unknown finish reason '{answer.finish_reason}'")
     versions = {found for found, _, _ in answer.spans}
     if version is not None and versions != {version}:
         raise ServerError(
-            f"a completion was sampled by weights of version {', '.join(map(str, sorted(versions)))}, "
+            f"a completion was sampled with weights of version {', '.join(map(str, sorted(versions)))}, "
             f"expected {version}"
         )

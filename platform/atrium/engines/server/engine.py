@@ -34,24 +34,24 @@ _GIVEN_UP = "sampling was cancelled"
 
 
 class ServerEngine:
-    """Samples with the weights given to `update_weights`, initially the policy's own.
+    """An engine that samples with a pool of vLLM servers, initially with the policy's own weights.
 
     Parameters
     ----------
     policy
         The policy whose weights are sampled from.
     pool
-        The servers, not started yet.
+        The servers; the engine starts them.
     files
-        Weight files that servers read.
+        Writer of the weight files that servers read.
     per_server
         Maximum number of concurrent requests per server.
     context_length
-        Maximum number of tokens of a prompt and its completion.
+        Maximum number of tokens of a prompt and its completion together.
     folders
         Folders that are deleted when the engine is closed.
     sender
-        Sends weights from the trainer's GPU; None for weights in files.
+        Sender of weights from the trainer's GPU; None if servers read weight files.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class ServerEngine:
 
     @property
     def facts(self) -> EngineFacts:
-        """Return derived settings of the servers, their preemptions, and their idle time."""
+        """Return settings that the servers derived, their number of preemptions, and their idle time."""
         servers = self.pool.servers
         counts = self._run(self.pool.counters())
         now = time.monotonic()
@@ -104,8 +104,13 @@ class ServerEngine:
         )
 
     @property
+    def num_pending(self) -> int:
+        """The number of samples that are waiting or being sampled."""
+        return sum(len(batch.waiting) + len(batch.tasks) for batch in tuple(self._batches))
+
+    @property
     def keeps_weights(self) -> bool:
-        """Whether servers can sample from earlier weights, which files hold for them."""
+        """Whether servers can return to earlier weights, because weight files keep them."""
         return self._sender is None
 
     def generate(
@@ -119,18 +124,18 @@ class ServerEngine:
         return self.generate_by(self._weight_version, requests, sampling)
 
     def at_this_version(self) -> VersionSampler:
-        """Return a sampler for the current weights, which keeps using them after later updates."""
+        """Return a sampler that uses the current weights, also after later updates."""
         return VersionSampler(self, self._weight_version)
 
     def generate_by(
         self, version: int, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> Iterator[Generation]:
-        """Do the same as `generate` with the weights of `version`, whose files must exist."""
+        """Sample as `generate` does, but with the weights of `version`, whose files must exist."""
         check_requests(requests, sampling, context_length=self.context_length)
         return self._generate(version, tuple(requests), sampling)
 
     def stream(self, sampling: SamplingParams) -> CompletionStream:
-        """Return an endless sampler that uses the servers' current weights at each token."""
+        """Return a stream of completions that uses the servers' current weights at each token."""
         return CompletionStream(self, sampling)
 
     def _generate(
@@ -157,9 +162,9 @@ class ServerEngine:
     def _completed(
         self, sampling: SamplingParams, version: int | None
     ) -> Callable[[Sequence[SimpleNamespace]], Sequence[Completion]]:
-        """Return a function from answers to completions, sampled by `version`.
+        """Return a function that converts answers to completions sampled with the weights of `version`.
 
-        If `version` is None, the answers say by which weights they were sampled.
+        If `version` is None, the versions are read from each answer.
         """
         stops = () if sampling.ignore_stop else self._stop_token_ids
         return lambda answers: completions_of(answers, self._decode, stops, version)
@@ -196,13 +201,10 @@ class ServerEngine:
             self._run(self.pool.update(self._files.write(weights, version), version))
 
     def release_memory(self) -> None:
-        """Keep the memory, since servers have their own devices."""
+        """Do nothing, since servers have their own devices."""
 
     def interrupt(self) -> None:
-        """Make sampling in another thread end with `InterruptedError`.
-
-        This remains in effect until new weights are loaded.
-        """
+        """Make all sampling, in any thread, end with `InterruptedError` until new weights are loaded."""
         self._interrupted.set()
         for batch in list(self._batches):
             batch.found.put(InterruptedError(_GIVEN_UP))
@@ -222,11 +224,11 @@ class ServerEngine:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _submit(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
-        """Start a coroutine in the engine's event loop."""
+        """Start a coroutine in the engine's event loop, and return its future."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine in the engine's event loop and wait for it."""
+        """Run a coroutine in the engine's event loop, and return its result."""
         task = self._submit(work)
         try:
             return task.result()
@@ -237,7 +239,7 @@ class ServerEngine:
 
 @dataclass(frozen=True)
 class VersionSampler:
-    """Samples with the weights of one version, whichever the engine has."""
+    """A sampler with the weights of one version, even after the engine has received newer weights."""
 
     engine: ServerEngine
     weight_version: int
@@ -250,14 +252,14 @@ class VersionSampler:
     def generate(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> Iterator[Generation]:
-        """Sample as the engine's `generate` does."""
+        """Sample as `ServerEngine.generate` does, but with the weights of `weight_version`."""
         return self.engine.generate_by(self.weight_version, requests, sampling)
 
 
 class CompletionStream:
-    """Samples without end, with the servers' weights at each token, and records their versions.
+    """An endless stream of completions; each token is sampled with the server's current weights.
 
-    Requests are added by one thread, and completions are taken by one.
+    Completions record the versions of these weights. One thread may call `add` while another calls `next`.
     """
 
     def __init__(self, engine: ServerEngine, sampling: SamplingParams) -> None:
@@ -267,7 +269,7 @@ class CompletionStream:
         self._task = engine._submit(engine._answered(self._batch))
 
     def add(self, index: int, request: GenerationRequest) -> None:
-        """Request completions; raises `EngineError` for a prompt that is too long for them."""
+        """Add a request under `index`; raises `EngineError` for a prompt that is empty or too long."""
         engine = self._engine
         check_requests((request,), self._sampling, context_length=engine.context_length)
         self._batch.num_samples[index] = len(request.sample_seeds)
@@ -288,6 +290,6 @@ class CompletionStream:
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    # anyio reports a socket that becomes readable just as its request is cancelled.
+    # anyio raises InvalidStateError if a socket becomes readable just as its request is cancelled.
     if not isinstance(context.get("exception"), asyncio.InvalidStateError):
         loop.default_exception_handler(context)

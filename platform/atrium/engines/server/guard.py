@@ -18,10 +18,10 @@ TOKEN = "ATRIUM_TOKEN"
 """Environment variable with the token."""
 
 MODEL_PATH = "/atrium/model"
-"""Path at which a guarded server describes the configuration of its model."""
+"""Path at which a guarded server returns the configuration of its model."""
 
 FOLDER_PATH = "/atrium/folder"
-"""Path at which it reports whether it can read the weights in the query's `folder`."""
+"""Path at which a guarded server returns whether it can read the weights in the query's `folder`."""
 
 _Scope = MutableMapping[str, Any]
 _Send = Callable[[_Scope], Awaitable[None]]
@@ -29,17 +29,20 @@ _App = Callable[[_Scope, Any, _Send], Awaitable[None]]
 
 
 class Guard:
-    """Responds 401 to requests without the token, and describes the server's model."""
+    """Middleware that returns 401 without the token, and answers at `MODEL_PATH` and `FOLDER_PATH`."""
 
     def __init__(self, app: _App) -> None:
         token = os.environ.get(TOKEN, "")
         if not token:
-            raise RuntimeError(f"{TOKEN} must hold the token that clients send; set it and start again")
+            raise RuntimeError(
+                f"{TOKEN} must contain the token that clients send; set it in the environment and start "
+                "the server again"
+            )
         self._app = app
         self._expected = f"Bearer {token}".encode()
 
     async def __call__(self, scope: _Scope, receive: Any, send: _Send) -> None:  # noqa: ANN401 - ASGI
-        """Handle one connection."""
+        """Check a request's token, then answer the request or pass it to the wrapped application."""
         if scope["type"] not in ("http", "websocket"):
             return await self._app(scope, receive, send)
         given = dict(scope["headers"]).get(b"authorization", b"")

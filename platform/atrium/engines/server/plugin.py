@@ -1,7 +1,7 @@
 """A vLLM plugin that ends a server's processes when the trainer that started them ends.
 
-vLLM loads it in each of its processes. Its engine and worker processes would otherwise outlive a killed
-trainer. It has no effect in processes that Atrium did not start.
+vLLM loads the plugin in each of its processes. Without the plugin, vLLM's engine and worker processes would
+outlive a killed trainer. The plugin has no effect in processes that Atrium did not start.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from contextlib import suppress
 from pathlib import Path
 
 TRAINER, FOLDERS = "ATRIUM_TRAINER", "ATRIUM_SERVER_FOLDERS"
-"""Environment variables: the trainer's identity, and the folders to delete when it has ended."""
+"""Environment variables: the trainer's `identity`, and the folders to delete after the trainer has exited."""
 
 _THREAD = "end-with-trainer"
 _START_TIME_FIELD = 19  # of /proc/PID/stat, counted after the name of the program
 
 
 def identity(pid: int) -> str:
-    """Return the id and start time of a process, which no later process shares."""
+    """Return the id and start time of a process, which together are unique to this process."""
     stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     return f"{pid}:{stat.rpartition(')')[2].split()[_START_TIME_FIELD]}"
 
@@ -36,7 +36,7 @@ def is_alive(process: str) -> bool:
 
 
 def shared_memory_of(pid: int | str) -> set[Path]:
-    """Return the named shared memory of vLLM's queues that a process maps."""
+    """Return the shared-memory files of vLLM's queues that a process has mapped."""
     with suppress(OSError):
         lines = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace").splitlines()
         return {Path(path) for line in lines if (path := line.split()[-1]).startswith("/dev/shm/psm_")}
@@ -44,7 +44,7 @@ def shared_memory_of(pid: int | str) -> set[Path]:
 
 
 def end_with_trainer() -> None:
-    """Start the thread that waits for the trainer's end."""
+    """Start a thread that kills this process once the trainer has exited; do nothing without a trainer."""
     trainer = os.environ.get(TRAINER)
     if trainer is None or any(thread.name == _THREAD for thread in threading.enumerate()):
         return

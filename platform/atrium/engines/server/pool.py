@@ -1,4 +1,4 @@
-"""A pool of servers: starts them, restarts lost ones, and loads weights.
+"""A pool of servers, which starts servers, restarts lost servers, and loads weights.
 
 All methods run in one event loop.
 """
@@ -21,14 +21,18 @@ from atrium.engines.server.process import ServerProcess
 
 _LOOK_EVERY_S, _RETRY_S = 5.0, 0.2
 _MAX_LOST = 3  # losses of one server without a completion in between
-_RESUME = "resume from the last checkpoint with --resume"
+RESUME = "resume from the last checkpoint with --resume"
+"""The remedy at the end of messages about lost servers."""
 
 
 @dataclass(kw_only=True, eq=False)
 class Server:
-    """A server of the pool; `process` is None for a server started by somebody else.
+    """A server of the pool; `process` is None for a server that Atrium did not start.
 
-    `lost` is set while the server is ready, and gets a result when the server is lost.
+    `lost` is a future while the server is ready, and None otherwise; its result is set when the server is
+    lost. `version` is the version of the server's weights, None while they are unknown. `num_lost` counts the
+    losses since the last completion. `busy_s` is the total time in seconds of past periods with requests; the
+    current period started at `busy_since`.
     """
 
     name: str
@@ -45,7 +49,7 @@ class Server:
 
     @property
     def log(self) -> str:
-        """The reference to the server's log in messages."""
+        """A fragment of a message: the path and the last lines of the server's log, if Atrium started it."""
         if self.process is None:
             return "its log is where it was started"
         return f"log {self.process.log}: {self.process.last_words()}"
@@ -53,7 +57,7 @@ class Server:
 
 @dataclass(eq=False)
 class ServerPool:
-    """Servers of one model.
+    """A pool of servers with the same model.
 
     Parameters
     ----------
@@ -64,9 +68,9 @@ class ServerPool:
     is_continuous
         Whether servers load new weights while they sample. Otherwise a busy server keeps its weights.
     start_timeout_s, hang_timeout_s
-        Timeout for the start of a server, and for producing a token while it has requests.
+        Timeouts in seconds, for the start of a server, and for a server with requests to produce a token.
     log
-        Receives lines for the user.
+        Function that shows one line to the user.
     """
 
     servers: Sequence[Server]
@@ -83,9 +87,9 @@ class ServerPool:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     async def start(self, folder: Path | None, version: int) -> None:
-        """Start all servers with the weights of a folder; raises `EngineError` if one does not start.
+        """Start all servers with the weights in `folder`; raises `EngineError` if one does not start.
 
-        Without a folder they wait for `receive`, also after every restart.
+        Without a folder, servers wait for weights from `receive`, also after a restart.
         """
         self._newest = version
         if folder is not None:
@@ -94,9 +98,9 @@ class ServerPool:
         self._spawn(self._watch())
 
     async def update(self, folder: Path, version: int) -> None:
-        """Announce new weights, and load them into the idle servers, or into all if continuous.
+        """Register new weights, and load them into idle servers, or into all servers in continuous mode.
 
-        A server that fails to load them is restarted with them in the background.
+        A server that fails to load the weights is restarted in the background.
         """
         self._folders[version], self._newest = folder, version
         up = [one for one in self.servers if one.lost is not None]
@@ -112,7 +116,10 @@ class ServerPool:
                 self._spawn(self._loading(server, version))
 
     def check(self, version: int | None) -> None:
-        """Raise `EngineError` if the pool has failed, or no server can sample with weights of `version`."""
+        """Raise `EngineError` if the pool has failed.
+
+        The pool also fails if there are no weight files, and no server has the weights `version` (None: any).
+        """
         has_version = version is None or any(one.version == version for one in self.servers)
         if not self._folders and not has_version:
             self.fail("all servers that had the weights were lost")
@@ -120,16 +127,19 @@ class ServerPool:
             raise self._failure
 
     async def next_change(self) -> None:
-        """Wait until a request has ended or a server has changed."""
+        """Wait until a request has ended, or the state of a server has changed."""
         self._changed.clear()
         await self._changed.wait()
 
     def notify(self) -> None:
-        """Wake all waiters for a change."""
+        """Wake all coroutines that wait in `next_change` or `reachable`."""
         self._changed.set()
 
     async def reachable(self, *, wait_for_all: bool = False) -> list[Server]:
-        """Return the servers that respond, after waiting for at least one, or for all."""
+        """Wait for at least one server, or for all, to respond; return the servers that respond.
+
+        Raises `EngineError` if the pool fails in the meantime.
+        """
         while self._failure is None:
             self._changed.clear()
             for server in self.servers:
@@ -142,7 +152,7 @@ class ServerPool:
         raise self._failure
 
     async def receive(self, servers: Sequence[Server], update_info: Mapping[str, Any], version: int) -> None:
-        """Let servers receive the weights that the trainer sends; raises `ServerError` if one is lost."""
+        """Let `servers` receive weights over NCCL, as `version`; raises `ServerError` if a server is lost."""
         for server in servers:
             server.version = None
         tasks = {asyncio.create_task(_receive(one, update_info, version)) for one in servers}
@@ -163,7 +173,10 @@ class ServerPool:
         self._changed.set()
 
     async def restart(self, why: str) -> None:
-        """Restart all servers and wait until they are ready."""
+        """Restart all servers and wait until they are ready; `why` is the reason for the log.
+
+        Raises `EngineError` if a server was not started by Atrium.
+        """
         for server in self.servers:
             if (lost := server.lost) is not None:
                 if server.process is None:
@@ -192,7 +205,11 @@ class ServerPool:
         return total
 
     def lose(self, server: Server, lost: asyncio.Future[None], why: str) -> None:
-        """Remove a server from the pool and restart it in the background."""
+        """Mark a server as lost, log `why`, and restart it in the background.
+
+        The pool fails if the server is lost too often. `lost` is the server's future; if it is done, the loss
+        is already known.
+        """
         if lost.done():
             return
         lost.set_result(None)
@@ -252,8 +269,8 @@ class ServerPool:
             if time.monotonic() - started > self.start_timeout_s:
                 kind = UnfitServerError if server.process is None else ServerError
                 raise kind(
-                    f"no server was ready within {self.start_timeout_s:g} s (rollout.start_timeout_s), "
-                    f"{obstacle}"
+                    f"no server was ready within {self.start_timeout_s:g} s ({obstacle}); raise "
+                    "rollout.start_timeout_s if the server needs more time"
                 )
             if server.process is None and not has_said:
                 self.log(f"{server.name} does not respond ({obstacle}); {self._waits}")
@@ -261,11 +278,10 @@ class ServerPool:
             await asyncio.sleep(_RETRY_S)
 
     def _loading(self, server: Server, version: int) -> Coroutine[Any, Any, None]:
-        """Mark a server as loading and return the coroutine.
+        """Mark a server as loading, and return the coroutine that loads the weights.
 
-        A task starts later than it is created. Without the mark, another batch could let the server load
-        other weights in between, and two concurrent loads would leave weights of one version labeled as the
-        other.
+        A task starts later than it is created. Without the mark, another batch could start loading other
+        weights in between, and after two concurrent loads the recorded version could be wrong.
         """
         server.version, server.is_loading = None, True
         return self._load(server, version)
@@ -288,7 +304,7 @@ class ServerPool:
             self._changed.set()
 
     async def _watch(self) -> None:
-        """Treat servers with requests as lost if they compute no token for `hang_timeout_s`."""
+        """Declare a server lost if it has pending requests but computes no token for `hang_timeout_s`."""
         every = min(_LOOK_EVERY_S, self.hang_timeout_s / 4)
         seen: dict[str, tuple[asyncio.Future[None], object, float]] = {}
         while True:
@@ -310,12 +326,12 @@ class ServerPool:
 
     @property
     def _waits(self) -> str:
-        """The part of a message that says how a server started by somebody else is handled."""
+        """A fragment of a message: how long the run waits for a server that Atrium did not start."""
         return f"the run waits {self.start_timeout_s:g} s for it (rollout.start_timeout_s)"
 
     def fail(self, why: str) -> None:
-        """Make all waits for completions end with an error."""
-        self._failure = EngineError(f"{why}; {_RESUME}")
+        """Record an `EngineError` with the reason `why`, which ends all waits for completions."""
+        self._failure = EngineError(f"{why}; {RESUME}")
         self._changed.set()
 
     def _spawn(self, work: Any) -> None:  # noqa: ANN401 - a coroutine

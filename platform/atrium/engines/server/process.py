@@ -1,4 +1,4 @@
-"""vLLM's server as a process of this machine: command, environment, start and end."""
+"""vLLM's server as a process on this machine: command, environment, start and end."""
 
 from __future__ import annotations
 
@@ -25,13 +25,16 @@ from atrium.engines.vllm_start import Place, batching, engine_arguments
 SERVER_MODULE = "vllm.entrypoints.openai.api_server"  # `vllm serve` fails with the build for CPUs
 _GUARD = "atrium.engines.server.guard.Guard"
 _TERMINATE_S, _TAIL_LINES, _TAIL_BYTES = 10.0, 3, 4000
-_DEVELOPMENT = {"VLLM_SERVER_DEV_MODE": "1"}  # endpoints for weights
+_DEVELOPMENT = {"VLLM_SERVER_DEV_MODE": "1"}  # enables the endpoints for weights
 
 
 def server_arguments(
     model: str, settings: VllmSettings, place: Place, address: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the arguments of vLLM's server, which match those of the engine inside the trainer."""
+    """Return the command-line arguments of a vLLM server that computes like the engine inside the trainer.
+
+    `address` are the arguments for the address at which the server listens.
+    """
     arguments: dict[str, Any] = {
         "model": model,
         "served_model_name": "policy",
@@ -63,10 +66,11 @@ def server_environment(settings: VllmSettings, place: Place, cache_dir: Path, th
 
 
 class ServerProcess:
-    """A server at a Unix socket in `folder`, which nobody else can open.
+    """A vLLM server process that listens on a Unix socket in `folder`, which other users cannot open.
 
-    `variables` are those of `server_environment`; `device` is the visible name of its GPUs, None for no
-    choice. `shared` lists folders to delete after the trainer has exited. `module` is the server's program.
+    `variables` come from `server_environment`. `device` becomes CUDA_VISIBLE_DEVICES; None leaves it
+    unchanged. `folder` and the folders in `shared` are deleted after the trainer has exited. `module` is the
+    Python module that runs the server.
     """
 
     def __init__(
@@ -102,11 +106,11 @@ class ServerProcess:
 
     @property
     def address(self) -> str:
-        """The address that it listens to."""
+        """The server's address, as `ServerClient` expects it."""
         return f"unix:{self._socket}"
 
     def start(self) -> None:
-        """Start or restart it, unless it was ended for good."""
+        """Start or restart the server; do nothing after `end`."""
         with self._lock, append_plain(self.log) as log:
             self._end(kill=True)
             if self._is_over:
@@ -118,11 +122,11 @@ class ServerProcess:
 
     @property
     def ended(self) -> int | None:
-        """Return the exit code of a server that has exited, else None."""
+        """The exit code of the server; None while it is running or not started."""
         return None if self._process is None else self._process.poll()
 
     def end(self) -> None:
-        """End all its processes for good. Harmless when called twice."""
+        """End all processes of the server and prevent restarts. Harmless when called twice."""
         with self._lock:
             self._is_over = True
             self._end(kill=False)
@@ -146,7 +150,7 @@ class ServerProcess:
             path.unlink(missing_ok=True)
 
     def last_words(self) -> str:
-        """Return the end of its log in one line."""
+        """Return the last lines of the server's log as one line; empty if the log cannot be read."""
         with suppress(OSError):
             text = self.log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
             lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -155,7 +159,7 @@ class ServerProcess:
 
 
 def _group(session: int) -> list[int]:
-    """Return the live processes of a session."""
+    """Return the ids of all processes in a session."""
     found = []
     for process in psutil.process_iter():
         with suppress(ProcessLookupError, PermissionError):

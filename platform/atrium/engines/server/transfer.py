@@ -19,22 +19,22 @@ from torch import Tensor
 from atrium.base.errors import EngineError
 from atrium.base.watchdog import Watchdog
 from atrium.engines.server.client import ServerError, one_line
-from atrium.engines.server.pool import Server, ServerPool
+from atrium.engines.server.pool import RESUME, Server, ServerPool
 from atrium.models.shards import full_tensor, is_sharded
 
-# For the trainer and each server process; both sides hold all buffers during a transfer.
+# Buffers of the trainer and of each server process, which take their memory during a transfer.
 _PACKED = {"packed": True, "packed_buffer_size_bytes": 256 << 20, "packed_num_buffers": 2}
-_RESUME = "resume from the last checkpoint with --resume"
 
 Submit = Callable[[Coroutine[Any, Any, Any]], Future[Any]]
-"""Starts a coroutine in the event loop of the pool."""
+"""A function that starts a coroutine in the pool's event loop."""
 
 
 class NcclSender:
-    """Sends a policy's weights to a pool of servers.
+    """A sender of a policy's weights to a pool of servers over NCCL.
 
-    `weights` has their names, dtypes and shapes. Floating-point weights are rounded to `rounded`, or not if
-    None. `timeout_s` limits one transfer, and the time until all servers have joined the group.
+    `weights` provides names, dtypes and shapes. Floating-point weights are rounded to the dtype `rounded`;
+    None means no rounding. `timeout_s` limits one transfer, and the time until all servers have joined the
+    NCCL group.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class NcclSender:
         """Send a full `state_dict` as `version` to the servers that are ready.
 
         A restarting server receives the weights of a later call. If a server is lost during the transfer, the
-        others cannot finish it: all servers are restarted, and the weights are sent again. Ranks with their
-        own servers call this at the same time, which matters if weights are sharded. Raises `EngineError` if
-        the repetition fails too.
+        others cannot finish it: all servers are restarted, and the weights are sent again. Raises
+        `EngineError` if this fails too. Sharded weights are not sent again; all ranks must call this at the
+        same time, each for its own servers, and a lost server raises `EngineError` at once.
         """
         try:
             self._send(weights, version, pool, submit)
@@ -74,16 +74,16 @@ class NcclSender:
             self._leave()
             why = f"weights could not be sent over NCCL: {one_line(error)}"
             if any(map(is_sharded, weights.values())):
-                raise EngineError(f"{why}; {_RESUME}") from error
+                raise EngineError(f"{why}; {RESUME}") from error
             submit(pool.restart(why)).result()
             try:
                 self._send(weights, version, pool, submit)
             except (httpx.HTTPError, ServerError, RuntimeError) as again:
                 self._leave()
-                raise EngineError(f"{why}; after a restart: {one_line(again)}; {_RESUME}") from again
+                raise EngineError(f"{why}, and again after a restart: {one_line(again)}; {RESUME}") from again
 
     def close(self) -> None:
-        """Leave the group. Harmless when called twice."""
+        """Leave the NCCL group. Harmless when called twice."""
         self._leave()
         self._watchdog.close()
 
@@ -99,7 +99,7 @@ class NcclSender:
                 received.result()
 
     def _connect(self, servers: Sequence[Server], submit: Submit) -> None:
-        """Form a group with the servers, unless it exists; a restarted server is a new member."""
+        """Form an NCCL group with the servers, unless it exists; after a restart, a new group is needed."""
         members = tuple(server.lost for server in servers)
         if self._group is not None and members == self._members:
             return
@@ -142,7 +142,7 @@ class NcclSender:
             yield name, full_tensor(weights[name]).to(self._device, dtype)
 
     def _leave_where_failed(self, received: Future[Any]) -> None:
-        """End a broadcast that a lost server will never receive."""
+        """Leave the NCCL group if a server has failed, to end a broadcast that would never be received."""
         if not received.cancelled() and received.exception() is not None:
             self._leave()
 

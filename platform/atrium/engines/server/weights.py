@@ -1,4 +1,4 @@
-"""Weights in safetensors files that servers reload: in shared memory, or in a folder shared by machines."""
+"""Safetensors files from which servers load weights: in shared memory, or in a folder shared by machines."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", t
 
 
 class WeightFiles:
-    """Folders in `base` with the model of the newest `num_kept` versions, as transformers stores it.
+    """A writer of model folders in the transformers format, one per weight version.
 
-    `config` is the content of `config.json`. Floating-point weights are rounded to `dtype` if it is given,
-    and are written one after the other, so that no second copy of the model is in memory.
+    The folders are in `base`, which keeps the newest `num_kept`. `config` is the content of `config.json`.
+    Floating-point weights are rounded to `dtype` if it is given. Tensors are written one after the other, so
+    that no second copy of the model is in memory.
     """
 
     def __init__(self, base: Path, config: str, dtype: torch.dtype | None, num_kept: int) -> None:

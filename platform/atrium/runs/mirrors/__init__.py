@@ -1,1 +1,1 @@
-"""Copies of a run folder in trackers such as MLflow and W&B, delivered from the folder alone."""
+"""Copies of runs in trackers such as MLflow and W&B, made from the run directories alone."""

@@ -1,9 +1,9 @@
 """Delivery of a run to trackers: once by `atrium sync`, or in threads during the run.
 
-Rows are read from the run folder, not passed by training, so nothing is lost and memory is bounded. The
-delivered state is kept in `<run>/.mirrors/<tracker>.json`, saved after each delivery. A process that is
-killed between a tracker's acknowledgment and that record delivers the same rows again, which the destinations
-count once.
+Rows are read from the run directory, not passed by training, so nothing is lost and memory is bounded. After
+each delivery, `<run>/.mirrors/<tracker>.json` records what was delivered. If the process is killed after a
+tracker's acknowledgment but before this record is written, the same rows are delivered again; destinations
+count them once.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ SWITCH = "ATRIUM_MIRRORS"
 PATIENCE_S = 2.0
 """Seconds that a run waits at its end for its trackers."""
 LINGER_S = 120.0
-"""Seconds of delivery attempts after the end of a run whose process continues, such as a sweep's worker."""
+"""Seconds of delivery attempts after a run has ended, if its process continues, as in a sweep's worker."""
 POLL_S = 5.0
-"""Pause between deliveries: a few large ones delay training less than many small ones."""
+"""Seconds between deliveries: a few large deliveries delay training less than many small ones."""
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 5.0, 60.0
 
 
 class MirrorError(AtriumError):
-    """A tracker could not be reached or refused the data."""
+    """Raised if a tracker cannot be reached or refuses the data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
-    """The part of a run that a tracker has. `problem` is the latest error, None if there is none.
+    """The record of what a tracker has received: the steps up to `step`, and `evaluations`.
 
-    `remote` is the tracker's own name for the run, and `where` tells users how to view it. `final_state` is
-    the final state that the tracker was told, None before.
+    `remote` is the tracker's own name for the run, and `where` is an address or command to view the run.
+    `final_state` is the final state reported to the tracker, or None. `problem` is the latest error, or None.
     """
 
     target: str = ""
@@ -63,32 +63,30 @@ class Delivered:
 
 
 class Destination(Protocol):
-    """A tracker, for one run. Every method may raise; data sent twice must count once."""
+    """The connection of one run to a tracker. Every method may raise; data sent twice must count once."""
 
     target: str
-    """The tracker's address, such as its URI, without secrets; for another target, delivery starts from the
-    beginning."""
+    """The tracker's address, such as its URI, without secrets; a new address receives the whole run."""
 
     def open(self, delivered: Delivered) -> Delivered:
-        """Connect and find or create the run; return what the tracker has, `remote`, and `where`."""
-        ...
+        """Connect, and find or create the run; return the updated record of what the tracker has."""
 
     def send(self, rows: Sequence[Row]) -> None:
         """Deliver rows, in the order of steps."""
-        ...
 
     def finish(self, state: RunState, ended: float, findings: str) -> None:
-        """Report how the run ended and its problems, one per line; send or link its files."""
-        ...
+        """Report the final state and the problems found (one per line); send or link the run's files."""
 
     def close(self) -> None:
         """Disconnect from the tracker. Harmless when called twice, or before `open`."""
-        ...
 
 
 @dataclass(slots=True)
 class Delivery:
-    """The delivery of one run to one tracker."""
+    """The delivery of one run to one tracker.
+
+    `kind` names the tracker, such as `wandb`; `names` selects the naming scheme of metrics.
+    """
 
     folder: RunFolder
     kind: str
@@ -103,10 +101,10 @@ class Delivery:
         self._begin(self._remembered())
 
     def deliver(self, *, may_finish: bool = True) -> bool:
-        """Deliver what is available; return whether the run is over and the tracker has all of it.
+        """Deliver all available rows; return whether the run is over and completely delivered.
 
-        With `may_finish` False the tracker is not told yet that the run is over. Raises whatever the
-        destination raises; rows delivered before are remembered.
+        Without `may_finish`, the end of the run is not reported yet. Raises any error of the destination;
+        the record keeps rows that were delivered before the error.
         """
         try:
             return self._deliver(may_finish)
@@ -137,9 +135,9 @@ class Delivery:
         return is_over and may_finish
 
     def report(self, error: Exception) -> None:
-        """Record an error for users to read; it is written once until a delivery succeeds.
+        """Record an error as `delivered.problem`, and log the first error since the last successful delivery.
 
-        Without the lock the record belongs to the process that holds it.
+        If another process holds the lock of the delivery, the error is only kept in memory.
         """
         text = " ".join(f"{self.kind}: {describe(error)}".split())
         if self._lock is None or text == self.delivered.problem:
@@ -160,7 +158,7 @@ class Delivery:
             self._lock = None
 
     def _open(self) -> None:
-        """Connect, and continue after what the tracker has, which may differ from the record.
+        """Lock the delivery and connect; continue after the rows that the tracker reports to have.
 
         Raises `RunFolderError` while another process delivers the run to the tracker.
         """
@@ -206,10 +204,10 @@ class Delivery:
 
 
 class Mirrors(Listener):
-    """The trackers of one run, each in a daemon thread that training does not wait for before `close`.
+    """A listener that delivers one run to trackers, each in a daemon thread; only `close` waits for them.
 
-    `deliveries` are created in the threads, by kind of tracker. `log` receives messages for the user, each
-    problem once.
+    `deliveries` contains, by kind of tracker, a function that creates the delivery; it is called in the
+    tracker's thread. `log` receives one message for each new problem.
     """
 
     name = "delivery to trackers"
@@ -223,8 +221,7 @@ class Mirrors(Listener):
         self._troubled: set[str] = set()
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Start the threads after the first step; later, report errors. Costs microseconds."""
-        del step, metrics
+        """Start the threads after the first step; later, log their errors. Takes microseconds."""
         for thread in self._threads:
             problem = thread.problem
             if thread.ident is None:
@@ -237,12 +234,11 @@ class Mirrors(Listener):
 
     def end(self, state: RunState, error: str | None = None, cause: str | None = None) -> None:
         """Let the threads deliver the last rows, without waiting for them."""
-        del state, error, cause
         for thread in self._threads:
             thread.wake.set()
 
     def close(self) -> None:
-        """Wait until trackers have all of the run, at most two seconds; report what is missing."""
+        """Wait until the whole run is delivered, at most two seconds; log the trackers that lack data."""
         started = [thread for thread in self._threads if thread.ident is not None]
         for thread in started:
             thread.is_closing.set()
@@ -257,10 +253,10 @@ class Mirrors(Listener):
 
 
 class MirrorThread(threading.Thread):
-    """Delivers one run to one tracker until the run is over, and for `LINGER_S` after that.
+    """A thread that delivers one run to one tracker until the run is over, and up to `LINGER_S` longer.
 
-    `problem` is the latest error, None if there is none. `wake` ends a pause early, and `is_closing` says
-    that the run folder is complete.
+    `make` creates the delivery. `problem` is the latest error, or None. Setting `wake` ends a pause early;
+    setting `is_closing` indicates that the run directory is complete.
     """
 
     def __init__(self, kind: str, make: Callable[[], Delivery]) -> None:
@@ -300,23 +296,23 @@ class MirrorThread(threading.Thread):
 
 _ROWS_AT_ONCE = 100
 _LONGEST_PROBLEM = 300
-# The text by which requests reports that a server was not reached, in the middle of a long line.
+# How the library requests names an unreachable server, in the middle of a long line.
 _SERVER = re.compile(r"host='([^']*)', port=(\d+)\)")
 _REASON = re.compile(r"((?:\[Errno -?\d+\] )?[A-Z][a-z]+ [a-z ]+[a-z])[)\"']*$")
 
 
 def mirrors_dir(folder: RunFolder) -> Path:
-    """Return the folder with the mirrors' records of a run."""
+    """Return the folder `.mirrors/` of a run, which contains the records of its deliveries."""
     return folder.path / ".mirrors"
 
 
 def delivered_file(folder: RunFolder, kind: str) -> Path:
-    """Return the record of what one kind of tracker has of a run."""
+    """Return the path of the file that records what a kind of tracker has received of a run."""
     return mirrors_dir(folder) / f"{kind}.json"
 
 
 def read_delivered(folder: RunFolder, kind: str) -> Delivered:
-    """Read the record of what a kind of tracker has of a run; empty if it is missing or damaged."""
+    """Read the record of what a kind of tracker has received; an empty record if it is missing or damaged."""
     content, _ = read_object(delivered_file(folder, kind))
     try:
         known = Delivered(**{**content, "evaluations": tuple(content.get("evaluations", ()))})  # type: ignore[arg-type]
@@ -326,7 +322,7 @@ def read_delivered(folder: RunFolder, kind: str) -> Delivered:
 
 
 def describe(error: Exception) -> str:
-    """Describe a tracker's error in a few words: which server does not respond and why, or its first line."""
+    """Return a short description of a tracker's error: the unreachable server, or the error's first line."""
     text = str(error)
     if server := _SERVER.search(text):
         reason = _REASON.search(text)

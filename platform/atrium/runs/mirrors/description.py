@@ -1,7 +1,7 @@
-"""A run's description for trackers, besides its numbers: parameters, tags, group, and files to link.
+"""A run's description for trackers, apart from its metrics: settings, tags, group, and files to copy.
 
-It is read from the run folder alone, so that old runs import like new ones. It has no secrets, since the
-folder has none.
+The description is read from the run directory alone, so old runs can be delivered too. It contains no
+secrets, since the run directory contains none.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ _FILES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDescription:
-    """A run as trackers list it.
+    """The description of a run for a tracker.
 
-    `config` holds the settings as recorded: nested and typed. `group` identifies runs that belong together:
-    those of one sweep, else those that differ only in their seeds; `group_name` is its readable name.
+    `config` contains the settings as recorded: nested and typed. `group` identifies runs that belong
+    together: runs of one sweep, or else runs that differ only in their seeds. `group_name` is its readable
+    name. `started` is in seconds since 1970.
     """
 
     name: str
@@ -45,7 +46,7 @@ class RunDescription:
 
 
 def describe_run(folder: RunFolder, started: float) -> RunDescription:
-    """Return the description of a run, without values that its folder does not have."""
+    """Return the description of a run; values that are missing in its run directory are left out."""
     config, _ = read_object(folder.config_file)
     provenance, _ = read_object(folder.provenance_file)
     sweep = read_object(folder.path / "sweep.json")[0].get("sweep")
@@ -73,7 +74,7 @@ def describe_run(folder: RunFolder, started: float) -> RunDescription:
 
 
 def small_files(folder: Path) -> list[tuple[Path, str]]:
-    """Return the files that a remote tracker gets copies of, each with its target folder."""
+    """Return the files to copy to a remote tracker, each with its target folder ("" for the root)."""
     figures = sorted((folder / "figures").glob("*.png"))
     return [
         *((folder / name, "") for name in _FILES if (folder / name).is_file()),

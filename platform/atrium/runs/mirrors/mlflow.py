@@ -1,10 +1,10 @@
-"""A run in MLflow: SQLite below the runs folder by default, or any server by its URI.
+"""A run in MLflow: by default in an SQLite file in the runs directory, or on a server with a given URI.
 
-Values are sent with the time at which they were recorded. MLflow's database uses a metric's name, step, time
-and value as one key, so values sent twice count once, even without a record of the first time. A run's files
-become its artifacts: hard links if MLflow keeps artifacts on this disk, else copies of the small ones. Runs
-of one sweep, or of one setting with several seeds, become children of a parent run as soon as there are two
-of them.
+Values are sent with their recording times. MLflow's database uses a metric's name, step, time and value as
+one key, so values sent twice count once, even if the first delivery was not recorded. A run's files become
+artifacts: hard links if MLflow keeps artifacts on this disk, else copies of the small files. Runs of one
+sweep, or of one setting with several seeds, become children of a parent run as soon as there are two of
+them.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _ENVIRONMENT = {
 
 
 def default_uri(runs_dir: Path) -> str:
-    """Return the database below the runs folder, unless MLFLOW_TRACKING_URI is set."""
+    """Return MLFLOW_TRACKING_URI if it is set, else the URI of the database in the runs directory."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{runs_dir.absolute()}/mlflow.db"
 
 
 class MLflowDestination:
-    """One run in MLflow; implements `Destination`. MLflow is imported by `open`, which takes seconds."""
+    """One run in MLflow; implements `Destination`. `open` imports MLflow, which takes seconds."""
 
     def __init__(self, run: RunDescription, *, runs_dir: Path, uri: str) -> None:
         self._run, self._runs_dir, self._uri = run, runs_dir.absolute(), uri
@@ -59,7 +59,10 @@ class MLflowDestination:
         self._artifacts = ""
 
     def open(self, delivered: Delivered) -> Delivered:
-        """Find or create the experiment and the run; a run whose record was lost is found by its tag."""
+        """Find or create the experiment and the run; return the updated record.
+
+        The run is found by its tag, even if there is no record of an earlier delivery.
+        """
         os.environ.update({name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()})
         with self._one_at_a_time() as lock:
             with self._new_database(lock):
@@ -84,7 +87,7 @@ class MLflowDestination:
         return replace(delivered, remote=self._run_id, where=self._where())
 
     def send(self, rows: Sequence[Row]) -> None:
-        """Log the rows' numbers, at most 1,000 at once."""
+        """Log the rows' metrics, at most 1,000 per request."""
         from mlflow.entities import Metric
 
         metrics = [
@@ -96,7 +99,7 @@ class MLflowDestination:
             self._client.log_batch(self._run_id, metrics=metrics[start : start + _METRICS_PER_BATCH])
 
     def finish(self, state: RunState, ended: float, findings: str) -> None:
-        """Set the run's final status; an interrupted or killed run is KILLED, as MLflow calls it."""
+        """Set the run's final status; interrupted and killed runs get MLflow's status KILLED."""
         self._hand_over_files()
         self._client.set_tag(self._run_id, "atrium.state", state.value)
         self._client.set_tag(self._run_id, "atrium.findings", findings[:_LONGEST_TAG])
@@ -105,12 +108,15 @@ class MLflowDestination:
         )
 
     def close(self) -> None:
-        """Drop the client."""
+        """Discard the MLflow client; `open` creates a new one."""
         self._client = None
 
     @contextmanager
     def _one_at_a_time(self) -> Iterator[int]:
-        """Let one process of this machine at a time create tables, experiments and parents."""
+        """Lock a file while tables, experiments and parent runs are created; yield its file descriptor.
+
+        Only one process on this machine can hold the lock; others wait for it.
+        """
         import fcntl
 
         path = self._runs_dir / ".cache" / "mlflow.lock"
@@ -121,9 +127,10 @@ class MLflowDestination:
 
     @contextmanager
     def _new_database(self, lock: int) -> Iterator[None]:
-        """Let another process create the database meanwhile if there is none: seconds of pure Python.
+        """Create a missing database in a subprocess while the `with` block runs, since this takes seconds.
 
-        That process keeps `lock`, so that no other creates the same database if this one is killed.
+        The subprocess inherits the file descriptor `lock`, so that no other process creates the database if
+        this process is killed.
         """
         if not self._is_local() or Path(self._uri.removeprefix("sqlite:///")).exists():
             yield
@@ -145,7 +152,7 @@ class MLflowDestination:
         if found is None:
             # Without its own location, MLflow would put artifacts into the working directory.
             place = (self._runs_dir / ".mlflow" / name).as_uri() if self._is_local() else None
-            # The kind determines the views with which its pages open.
+            # The kind determines which views MLflow shows for the experiment.
             kind = {"mlflow.experimentKind": "custom_model_development"}
             return str(self._client.create_experiment(name, artifact_location=place, tags=kind))
         if found.lifecycle_stage == "deleted":
@@ -174,7 +181,10 @@ class MLflowDestination:
         }
 
     def _send_parameters(self, present: Mapping[str, str]) -> None:
-        """Log missing settings. MLflow never changes one: a changed one becomes a tag."""
+        """Log settings that are not in `present` as parameters, and changed settings as tags.
+
+        MLflow does not allow changes of parameters.
+        """
         from mlflow.entities import Param, RunTag
 
         missing, changed = [], []
@@ -190,7 +200,7 @@ class MLflowDestination:
             self._client.log_batch(self._run_id, tags=changed[start : start + _PARAMETERS_PER_BATCH])
 
     def _join_group(self, experiment_id: str) -> None:
-        """Become a child of the group's parent, which is created for the second run."""
+        """Make the group's runs children of a parent run, which is created once the group has two runs."""
         group = self._client.search_runs(
             [experiment_id], f"tags.`{GROUP_TAG}` = '{_quoted(self._run.group)}'", max_results=1000
         )
@@ -210,7 +220,7 @@ class MLflowDestination:
                 self._client.set_tag(child.info.run_id, "mlflow.parentRunId", parent_id)
 
     def _hand_over_files(self) -> None:
-        """Link the run's files if MLflow's artifacts are on this disk, else send the small ones."""
+        """Link the run's files if MLflow's artifacts are on this disk, else send the small files."""
         files = small_files(self._run.folder)
         if not self._artifacts.startswith("file:"):
             for path, folder in files:
@@ -229,7 +239,7 @@ class MLflowDestination:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Make `target` the same file as `source`; a copy if they are on different disks."""
+    """Make `target` a hard link to `source`, or a copy if they are on different disks."""
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
     try:
@@ -239,5 +249,5 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _quoted(value: str) -> str:
-    """Return text inside quotes of MLflow's filter language, which cannot escape the quote itself."""
+    """Return the text without quotes and backslashes, which MLflow's filter language cannot escape."""
     return value.replace("'", "").replace("\\", "")

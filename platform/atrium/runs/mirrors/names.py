@@ -1,8 +1,8 @@
-"""Metric names in a tracker: the same everywhere, escaped only where a tracker refuses them.
+"""Metric names in trackers: equal in all trackers, except for characters that a tracker does not accept.
 
-MLflow accepts letters of any script, digits, and `_ - . : / ` and space, and only names that are plain
-relative paths. Any other character, and a dot or slash that would break the path, becomes its hexadecimal
-code between colons: `mean@8` is `mean:40:8`. W&B accepts every name.
+MLflow accepts letters of any script, digits, spaces and `_ - . : /`, and only names that are plain relative
+paths. Any other character, and a dot or slash that would break the path, is replaced by its hexadecimal code
+between colons: `mean@8` becomes `mean:40:8`. W&B accepts every name.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _MAX_LENGTH = 250
 
 
 def mlflow_name(name: str) -> str:
-    """Return the name in MLflow's form; accepted names are unchanged."""
-    escaped = _REFUSED.sub(_code, name)
+    """Return a metric name that MLflow accepts, with at most 250 characters; valid names are unchanged."""
+    escaped = _REFUSED.sub(lambda match: _code_of(match[0]), name)
     parts = escaped.split("/")
     plain = [part if part.strip(".") else "".join(map(_code_of, part)) or "_" for part in parts]
     return "/".join(plain)[:_MAX_LENGTH]
 
 
 def evaluation_numbers(record: Record) -> dict[str, float]:
-    """Return the numbers of a line of `evaluations.jsonl`, by the names used in training.
+    """Return the scores in a record of `evaluations.jsonl`, by the metric names used during training.
 
-    Empty for a line that is not an evaluation.
+    The result is empty for a record that is not an evaluation.
     """
     benchmark, results = record.get("benchmark"), record.get("results")
     if not isinstance(benchmark, str) or not isinstance(results, Mapping):
@@ -55,10 +55,6 @@ def evaluation_numbers(record: Record) -> dict[str, float]:
         for name, value in found.items()
         if (number := as_finite(value)) is not None
     }
-
-
-def _code(match: re.Match[str]) -> str:
-    return _code_of(match[0])
 
 
 def _code_of(character: str) -> str:

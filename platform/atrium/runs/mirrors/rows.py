@@ -1,8 +1,8 @@
-"""A run's records as rows to deliver: all numbers of one step together, each step once.
+"""A run's records as rows for trackers: all metrics of one step together, each step once.
 
-Training writes a step's metrics first and its evaluations after, so a step is complete once a later one has
-been recorded or the run is over; until then it is held back. An evaluation that is added to a step long after
-becomes a late row.
+Training writes the metrics of a step before its evaluations. A step is therefore delivered only after a later
+step has been recorded or the run is over. An evaluation added to a step that was already delivered becomes a
+late row.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from atrium.runs.run_folder import RunFolder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Numbers by name at one step; `time` in seconds since 1970. A late row's step was delivered before.
+    """The metrics of one step, by name; `time` is in seconds since 1970.
 
-    `num_tokens` is the number of completion tokens that the run has sampled up to this step.
+    `num_tokens` is the number of completion tokens that the run has sampled up to this step. `evaluations`
+    names the evaluations in `values` as `benchmark@step`. A late row has evaluations of a step that was
+    delivered before.
     """
 
     step: int
@@ -36,7 +38,7 @@ class Row:
 
 @dataclass(slots=True)
 class _Tail:
-    """Reads a growing file from where it stopped; from its start if the file has been replaced."""
+    """A reader of the new lines of a growing JSON Lines file; a replaced file is read from its start."""
 
     path: Path
     offset: int = 0
@@ -56,11 +58,11 @@ class _Tail:
 
 @dataclass(slots=True)
 class RowReader:
-    """Creates rows from a run folder's records.
+    """A reader that creates rows from the records in a run directory.
 
-    `delivered_step` and `delivered_evaluations` (`benchmark@step`) say what a tracker already has: steps up
-    to it are not created again, even if the files change. After a run was resumed, repeated steps stay as
-    first delivered. `names` selects the naming scheme of metrics.
+    The tracker already has the steps up to `delivered_step`, and the evaluations in `delivered_evaluations`
+    (`benchmark@step`). These are not returned again, even if the files change, so steps that a resumed run
+    repeats stay as first delivered. `names` selects the naming scheme of metrics.
     """
 
     folder: RunFolder
@@ -77,9 +79,9 @@ class RowReader:
         self._evaluations = _Tail(self.folder.evaluations_file)
 
     def read(self, *, is_over: bool) -> list[Row]:
-        """Return the rows that have become complete, in the order of steps; late rows last.
+        """Return the rows completed since the previous call, in the order of steps, then late rows.
 
-        Raises `OSError` if a file cannot be read.
+        If `is_over` is set, the last step is complete too. Raises `OSError` if a file cannot be read.
         """
         late = []
         for record in self._metrics.read():
@@ -111,7 +113,7 @@ class RowReader:
         return sum(num_tokens for step, num_tokens in self._sampled.items() if step <= last)
 
     def was_delivered(self, row: Row) -> None:
-        """Record that a tracker has the row."""
+        """Mark a row's step and evaluations as delivered."""
         self.delivered_step = max(self.delivered_step, row.step)
         self.delivered_evaluations.update(row.evaluations)
 

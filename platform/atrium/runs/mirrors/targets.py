@@ -1,4 +1,4 @@
-"""The trackers of a run, from its own settings, and their connections."""
+"""The creation of deliveries of a run to trackers, from the run's settings."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ DEFAULT_PROJECT = "atrium"
 def delivery_of(
     folder: RunFolder, kind: str, *, uri: str | None = None, offline: bool | None = None
 ) -> Delivery:
-    """Return the delivery of a run to a tracker: given values take precedence over its settings.
+    """Return the delivery of a run to the tracker `kind`, one of `KINDS`; raises `ConfigError` for others.
 
-    Raises `ConfigError` for another kind.
+    `uri` (MLflow) and `offline` (W&B) take precedence over the run's settings; None means these settings.
     """
     config, _ = read_object(folder.config_file)
     runs_dir = folder.path.absolute().parent.parent
@@ -51,14 +51,14 @@ def delivery_of(
         project = _text(config, "tracking.trackio.project") or DEFAULT_PROJECT
         destination = TrackioDestination(run, project=project)
     else:
-        raise ConfigError(f"{kind!r} is not a tracker; use one of {', '.join(KINDS)}")
+        raise ConfigError(f"unknown tracker {kind!r}; use one of {', '.join(KINDS)}")
     names = _text(config, "tracking.names") or "atrium"
     return Delivery(folder=folder, kind=kind, destination=destination, names=names)
 
 
 @contextmanager
 def mirrored(folder: RunFolder, kinds: Sequence[str], log: Callable[[str], None]) -> Iterator[Mirrors]:
-    """Yield the listener that delivers a run to trackers during training; it is closed at the end."""
+    """Yield a listener that delivers a run to trackers of these kinds during training; close it at exit."""
     mirrors = Mirrors(folder, {kind: partial(delivery_of, folder, kind) for kind in kinds}, log)
     try:
         yield mirrors

@@ -1,7 +1,7 @@
-"""A run as TensorBoard's event files, in the run folder: `tensorboard --logdir runs` shows them.
+"""A run as TensorBoard event files in the run directory: `tensorboard --logdir runs` shows them.
 
-An event file only grows and belongs to one process, so a delivery by another process writes the files again
-from the first step; this takes seconds, and no number is ever in them twice.
+An event file can only be appended to, by the process that created it. A delivery by another process therefore
+writes the files again from the first step, which takes seconds; no value is in the files twice.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ class TensorBoardDestination:
 
     def __init__(self, run: RunDescription) -> None:
         self._run = run
-        self.target = "tensorboard"  # the folder of the files, below the run's
+        self.target = "tensorboard"  # name of the subfolder of the run directory
         self._folder = run.folder / self.target
         self._writer: Any = None
 
     def open(self, delivered: Delivered) -> Delivered:
-        """Start the files again. Raises `MirrorError` if TensorBoard is not installed."""
+        """Delete existing files and start new ones. Raises `MirrorError` if TensorBoard is not installed."""
         try:
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError as error:
             raise MirrorError(
-                f"TensorBoard is not installed: {install_command('tensorboard')}, or pip install tensorboard"
+                f"TensorBoard is not installed; run {install_command('tensorboard')}, or `pip install "
+                "tensorboard`"
             ) from error
         shutil.rmtree(self._folder, ignore_errors=True)
         self._writer = EventFileWriter(str(self._folder))
@@ -42,7 +43,7 @@ class TensorBoardDestination:
         return Delivered(target=self.target, where=f"tensorboard --logdir {self._folder.parent.parent}")
 
     def send(self, rows: Sequence[Row]) -> None:
-        """Write the numbers of each step, under their usual names."""
+        """Write each row's metrics as scalars, tagged with their names."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -52,10 +53,10 @@ class TensorBoardDestination:
         self._writer.flush()
 
     def finish(self, state: RunState, ended: float, findings: str) -> None:
-        """Do nothing: TensorBoard has no state, and finds the run's files next to its own."""
+        """Do nothing: TensorBoard has no field for a final state, and needs no copies of the run's files."""
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the event file. Harmless when called twice."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()

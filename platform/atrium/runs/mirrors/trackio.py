@@ -1,8 +1,8 @@
 """A run in Trackio's local database: `trackio show --project atrium` shows it, `trackio sync` publishes it.
 
-Rows go to Trackio's storage directly. `trackio.log` passes them to a thread that reports no failure, prints
-to the terminal of the training run, and gives every row a new id, so that a repeated row counts twice. The
-storage raises errors and ignores a row whose id it has.
+Rows are written directly to Trackio's storage, which raises errors and ignores rows with known ids.
+`trackio.log` is not used: its thread reports no errors, prints to the terminal of the training run, and gives
+every row a new id, so a repeated row would count twice.
 """
 
 from __future__ import annotations
@@ -30,12 +30,15 @@ class TrackioDestination:
         self._storage: Any = None
 
     def open(self, delivered: Delivered) -> Delivered:
-        """Find the storage. Raises `MirrorError` if Trackio is not installed or refuses the name."""
+        """Open Trackio's storage; return the updated record.
+
+        Raises `MirrorError` if Trackio is not installed or does not accept the project's name.
+        """
         try:
             from trackio.sqlite_storage import SQLiteStorage
         except ImportError as error:
             raise MirrorError(
-                f"Trackio is not installed: {install_command('trackio')}, or pip install trackio"
+                f"Trackio is not installed; run {install_command('trackio')}, or `pip install trackio`"
             ) from error
         try:
             SQLiteStorage.validate_project_name(self.target)
@@ -46,7 +49,7 @@ class TrackioDestination:
         return replace(delivered, remote=self._run.tags["run"], where=where)
 
     def send(self, rows: Sequence[Row]) -> None:
-        """Add each row under its step; a row that the database has is ignored."""
+        """Add each row under its step; the database ignores rows that it already has."""
         name = self._run.tags["run"]
         self._storage.bulk_log(
             project=self.target,
@@ -66,7 +69,7 @@ class TrackioDestination:
         """Do nothing: every delivery opens and closes the database."""
 
     def _config(self) -> dict[str, object]:
-        """Return settings and tags, with the fields by which Trackio orders and groups runs."""
+        """Return the run's settings and tags, and the fields by which Trackio orders and groups runs."""
         return {
             **self._run.config,
             "atrium": dict(self._run.tags),

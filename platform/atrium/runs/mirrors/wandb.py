@@ -1,9 +1,9 @@
-"""A run in W&B: online, or offline in the run folder for `wandb sync` later.
+"""A run in W&B: online, or offline in the run directory for `wandb sync` later.
 
-Every step is one row of W&B's history under the run's own step number, which W&B accepts in increasing order
-only: rows that it already has are left out, so that a repeated delivery adds nothing. An offline copy cannot
-be continued by another process; it is written again from the first step, and the unfinished one is deleted.
-W&B's history cannot hold an evaluation that was added to an earlier step; it appears in the summary.
+Every step is one row of W&B's history with the run's own step number. W&B accepts steps only in increasing
+order, so rows that it already has are left out, and a repeated delivery adds nothing. A process cannot
+continue another process's offline copy: it deletes the unfinished copy and writes a new one from the first
+step. An evaluation added to an earlier step cannot be added to W&B's history; it appears in the summary.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Mode = Literal["online", "offline"]
 _EXIT_CODE = {RunState.FINISHED: 0, RunState.INTERRUPTED: 130}
 _CONNECT_TIMEOUT_S = 60.0
 _STEP, _TOKENS = "step", "tokens"
-"""Axes of charts: training steps, by default, and completion tokens sampled so far."""
+"""Axes of charts: training steps (the default), and completion tokens sampled so far."""
 
 
 class WandbDestination:
-    """One run in W&B; implements `Destination`. Keys come from the environment or `wandb login` only."""
+    """One run in W&B; implements `Destination`. API keys come from the environment or `wandb login` only."""
 
     def __init__(
         self, run: RunDescription, *, runs_dir: Path, project: str, entity: str | None, mode: Mode
@@ -45,14 +45,18 @@ class WandbDestination:
 
     @property
     def run_id(self) -> str:
-        """The run's id in W&B, the same for every delivering process."""
+        """The run's id in W&B, which is the same for every process that delivers the run."""
         return hashlib.sha256(self._run.tags["run"].encode()).hexdigest()[:12]
 
     def open(self, delivered: Delivered) -> Delivered:
-        """Start or continue the run. Raises `MirrorError` online without a key."""
+        """Start or continue the run in W&B; return the updated record.
+
+        Raises `MirrorError` in online mode without an API key.
+        """
         place = mirrors_dir(RunFolder(self._run.folder))
         if self._mode == "offline":
-            _remove_offline_copies(place / "wandb", self.run_id)
+            for copy in (place / "wandb").glob(f"offline-run-*-{self.run_id}"):
+                shutil.rmtree(copy)
             delivered = Delivered(target=self.target)
         session = self._started(place)
         if session.resumed:
@@ -66,7 +70,7 @@ class WandbDestination:
         return replace(delivered, remote=self.run_id, where=where)
 
     def send(self, rows: Sequence[Row]) -> None:
-        """Log the rows in the order of their steps; late ones go to the summary."""
+        """Log the rows in the order of their steps; late rows go to the summary."""
         for row in rows:
             if row.is_late:
                 self._session.summary.update(dict(row.values))
@@ -75,7 +79,7 @@ class WandbDestination:
                 self._session.log({**axes, **row.values}, step=row.step)
 
     def finish(self, state: RunState, ended: float, findings: str) -> None:
-        """Send the small files and end the run, with an exit code for how it ended."""
+        """Send the small files, and end the run in W&B with the exit code for its final state."""
         for path, _ in small_files(self._run.folder):
             self._session.save(str(path), base_path=str(self._run.folder), policy="now")
         self._session.summary.update({"atrium/state": state.value, "atrium/findings": findings})
@@ -96,7 +100,7 @@ class WandbDestination:
 
         if self._mode == "online" and not wandb.login(prompt=False):
             raise MirrorError(
-                "there is no API key; set WANDB_API_KEY or run `wandb login`, or use "
+                "the W&B API key is missing; set WANDB_API_KEY, run `wandb login`, or use "
                 "tracking.wandb.mode=offline"
             )
         place.mkdir(exist_ok=True)
@@ -106,7 +110,7 @@ class WandbDestination:
             disable_git=True,
             disable_code=True,
             init_timeout=_CONNECT_TIMEOUT_S,
-            # `atrium sync` is another process: its machine load and command line do not describe the run.
+            # `atrium sync` is another process, whose machine load and command line do not describe the run.
             x_disable_stats=True,
             x_disable_meta=True,
             x_disable_machine_info=True,
@@ -124,12 +128,7 @@ class WandbDestination:
             mode=self._mode,
             dir=str(place),
             resume="allow" if self._mode == "online" else None,
-            # The default returns the session of an earlier run of this process that has not ended yet.
+            # By default W&B returns the unfinished session of an earlier run of this process.
             reinit="create_new",
             settings=settings,
         )
-
-
-def _remove_offline_copies(folder: Path, run_id: str) -> None:
-    for path in folder.glob(f"offline-run-*-{run_id}"):
-        shutil.rmtree(path)

@@ -4,8 +4,7 @@
 `reference.safetensors` if the reference moves, `lagged-N.json` and `lagged-N.safetensors` if the batch of the
 N-th next step is already sampled, `state.json`, which lists every file with its size, and the digests of all
 files. A checkpoint is written under a temporary name, flushed to disk and renamed, so a folder with the final
-name is complete; damage (a bad disk, a manual change) is detected by the digests, and the checkpoint is
-refused.
+name is complete. The digests detect damage (a bad disk, a manual change); a damaged checkpoint is not loaded.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from atrium.base.atomic import sync_folder
 from atrium.base.errors import CheckpointError
 from atrium.method.objective import ObjectiveState
 from atrium.train.checkpoint.checkpoint_files import (
@@ -43,8 +43,8 @@ class TrainingState:
     """The state of a run besides weights and optimizer state.
 
     `cursor` is the position in the stream of problems, `weight_version` the number of optimizer updates,
-    `best_step` the evaluated step with the highest `best_value` on the validation problems, `update` the
-    state of faulty updates.
+    `best_step` the evaluated step with the highest score `best_value` on the validation problems, `update`
+    the count of skipped updates and any reduced micro-batch size.
     """
 
     step: int = 0
@@ -60,21 +60,17 @@ class TrainingState:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A checkpoint as read from disk. `policy` is its transformers folder.
-
-    `is_verified` says whether its files were compared with digests; early versions wrote none.
-    """
+    """A checkpoint as read from disk."""
 
     path: Path
     state: TrainingState
     optimizer: dict[str, Tensor]
     reference: dict[str, Tensor] | None
     lagged: tuple[Collected, ...] = ()
-    is_verified: bool = True
 
     @property
     def policy(self) -> Path:
-        """The folder that transformers loads."""
+        """The folder with weights, configuration and tokenizer, in the format of transformers."""
         return self.path / "policy"
 
 
@@ -98,9 +94,10 @@ class CheckpointStore:
         reference: Mapping[str, Tensor] | None = None,
         lagged: Sequence[Collected] = (),
     ) -> Path:
-        """Write the checkpoint of `state.step`, replace an older one of that step, and prune.
+        """Write the checkpoint of `state.step`, and delete checkpoints that are no longer kept.
 
-        Raises `CheckpointError` if the disk is full; older checkpoints are then unchanged.
+        Replaces an older checkpoint of the same step, and returns its folder. Raises `CheckpointError` if the
+        disk is full; older checkpoints are then unchanged.
         """
 
         def write(folder: Path) -> None:
@@ -113,12 +110,16 @@ class CheckpointStore:
         return self._write_whole(state, write)
 
     def finish(self) -> None:
-        """Wait until all saved data is on disk. This store writes synchronously, so it does nothing."""
+        """Wait until all saved data is on disk. Has no effect here, since this store writes synchronously."""
 
     def _write_whole(
         self, state: TrainingState, write: Callable[[Path], None], *, prepared: bool = False
     ) -> Path:
-        """Let `write` fill a folder, and rename it once it is complete; `prepared` folders already exist."""
+        """Fill a temporary folder with `write`, add state and digests, and rename it; return its final path.
+
+        `prepared` means that the temporary folder already exists. Raises `CheckpointError` if the disk is
+        full.
+        """
         path, partial = self._paths(state)
         try:
             if not prepared:
@@ -128,7 +129,7 @@ class CheckpointStore:
             write_digests(partial)
             _flush(partial)
             self._set_in_place(partial, path)
-            _flush_folder(self.folder)
+            sync_folder(self.folder)
             self._name_best(state.best_step)
         except Exception as error:
             shutil.rmtree(partial, ignore_errors=True)
@@ -137,26 +138,26 @@ class CheckpointStore:
                 raise
             reason = getattr(error, "strerror", None) or error
             raise CheckpointError(
-                f"could not write checkpoint {path}: {reason}; free disk space or choose another runs_dir, "
-                "then resume from the last checkpoint"
+                f"checkpoint {path} cannot be written: {reason}; free disk space or choose another "
+                "runs_dir, then resume from the last checkpoint"
             ) from error
         self._prune(path, state.best_step)
         return path
 
     def _paths(self, state: TrainingState) -> tuple[Path, Path]:
-        """Return the folder of a checkpoint, and the one in which it is written."""
+        """Return the final and the temporary folder of a checkpoint."""
         path = self.folder / _name(state.step)
         return path, self.folder / f".{path.name}.partial"
 
     @staticmethod
     def _prepare(partial: Path) -> None:
         shutil.rmtree(partial, ignore_errors=True)
-        partial.parent.mkdir(exist_ok=True)  # without parents: a deleted run folder is not recreated
+        partial.parent.mkdir(exist_ok=True)  # without parents: a deleted run directory is not recreated
         partial.mkdir()
 
     @staticmethod
     def _set_in_place(partial: Path, path: Path) -> None:
-        """Rename a complete checkpoint; an older one is removed as a whole, never half deleted."""
+        """Rename a complete checkpoint to its final name, after moving away an older one of the same step."""
         if path.exists():
             replaced = partial.with_suffix(".replaced.partial")
             shutil.rmtree(replaced, ignore_errors=True)
@@ -164,7 +165,7 @@ class CheckpointStore:
         partial.rename(path)
 
     def _name_best(self, step: int | None) -> None:
-        """Record in `best.json` which checkpoint is the best, if it is kept; the initial policy has none."""
+        """Write the step of the best checkpoint to `best.json`, or delete the file if there is none."""
         if self.keep_best and step is not None and (self.folder / _name(step)).is_dir():
             _write_best(self.folder, step)
         else:
@@ -172,7 +173,7 @@ class CheckpointStore:
 
     def _prune(self, newest: Path, best_step: int | None) -> None:
         paths = checkpoint_paths(self.folder)
-        # Those after the newest were damaged, or training would have resumed from them.
+        # Checkpoints of later steps are damaged; otherwise training would have resumed from them.
         kept = set(paths[: paths.index(newest) + 1][-self.keep_last :])
         if self.keep_best and best_step is not None:
             kept.add(self.folder / _name(best_step))
@@ -186,7 +187,8 @@ class CheckpointStore:
 def latest_checkpoint(folder: Path, *, with_tensors: bool = True) -> Checkpoint | None:
     """Return the newest checkpoint of a folder of checkpoints, or None if there is none.
 
-    Raises `CheckpointError` if it is unusable: only the user may decide to resume from an earlier one.
+    `with_tensors` is that of `load_checkpoint`. Raises `CheckpointError` if the newest checkpoint is
+    unusable: only the user may decide to resume from an earlier one.
     """
     paths = checkpoint_paths(folder)
     if not paths:
@@ -198,12 +200,12 @@ def latest_checkpoint(folder: Path, *, with_tensors: bool = True) -> Checkpoint 
 
 
 def load_checkpoint(path: Path, *, with_tensors: bool = True, digests: bool = True) -> Checkpoint:
-    """Read a checkpoint; raises `CheckpointError` if it is missing or incomplete.
+    """Read a checkpoint; raises `CheckpointError` if it is missing, incomplete or damaged.
 
-    Without tensors, those of optimizer and reference stay on disk, for ranks that read their shards. Without
-    `digests`, only sizes are compared, for ranks other than the one that has verified the files.
+    Without `with_tensors`, the tensors of optimizer and reference are not read: ranks read their shards
+    later. Without `digests`, only sizes are compared, which suffices if another rank verifies the digests.
     """
-    is_verified = check_files(path, digests=digests)
+    check_files(path, digests=digests)
     try:
         state = dict(read_state(path)["state"])
         objective = ObjectiveState.from_record(state.pop("objective"))
@@ -214,19 +216,20 @@ def load_checkpoint(path: Path, *, with_tensors: bool = True, digests: bool = Tr
         reference = load_file(reference_file) if with_tensors and reference_file.exists() else None
         lagged = read_lagged(path)
     except (KeyError, TypeError, ValueError, OSError, SafetensorError) as error:
-        raise CheckpointError(f"checkpoint {path} is damaged ({error})") from error
+        raise CheckpointError(
+            f"checkpoint {path} is damaged ({error}); resume from an earlier step with --from-step"
+        ) from error
     return Checkpoint(
         path=path,
         state=training_state,
         optimizer=optimizer,
         reference=reference,
         lagged=lagged,
-        is_verified=is_verified,
     )
 
 
 def _read_optimizer(path: Path) -> dict[str, Tensor]:
-    """Read the optimizer's state; with several ranks, shared parts are in a separate file."""
+    """Read the optimizer's state, including the separate file with unsharded tensors of a sharded run."""
     state = load_file(path / "optimizer.safetensors")
     alike = path / "optimizer-alike.safetensors"
     return {**state, **load_file(alike)} if alike.exists() else state
@@ -264,15 +267,7 @@ def _flush(folder: Path) -> None:
                 os.fsync(file.fileno())
     for path in [*folder.rglob("*"), folder]:
         if path.is_dir():
-            _flush_folder(path)
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            sync_folder(path)
 
 
 def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
 """The files of a checkpoint: their SHA-256 digests, and errors for files that have changed.
 
-`SHA256SUMS` is written last and covers every other file; `sha256sum --check` reads it. Early checkpoints have
-none: of their files, sizes and the headers of safetensors are checked. Nothing here loads torch.
+`SHA256SUMS` is written last and covers every other file; `sha256sum --check` reads it. This module does not
+import torch.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from atrium.base.errors import CheckpointError
 from atrium.base.plain_files import open_plain, read_plain
 
@@ -29,27 +27,30 @@ _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
-    """Return the checkpoint folders in order of their steps; `CheckpointError` if they cannot be listed."""
+    """Return the checkpoint folders, sorted by step; raises `CheckpointError` if they cannot be listed."""
     if not os.path.lexists(folder):  # a broken link is an error
         return []
     try:
         named = [(match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
     except OSError as error:
-        raise CheckpointError(f"the checkpoints in {folder} cannot be listed ({error.strerror})") from error
+        raise CheckpointError(
+            f"the checkpoints in {folder} cannot be listed ({error.strerror}); check the permissions of "
+            "the folder"
+        ) from error
     return [path for _, path in sorted((int(match[1]), path) for match, path in named)]
 
 
 def write_digests(folder: Path) -> None:
-    """Write the digests of all files below the folder."""
+    """Write the SHA-256 of every file below the folder to `SHA256SUMS`."""
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     lines = [f"{_digest(folder / name)}  {name}\n" for name in names]
     (folder / DIGESTS).write_text("".join(lines), encoding="utf-8")
 
 
-def check_files(folder: Path, *, below: str = "", digests: bool = True) -> bool:
-    """Raise `CheckpointError` for the first file that has changed; return whether digests were used.
+def check_files(folder: Path, *, below: str = "", digests: bool = True) -> None:
+    """Raise `CheckpointError` for the first file that has changed.
 
-    `below` restricts this to names with that prefix. Without `digests`, only sizes are compared.
+    `below` restricts the digests to names with that prefix. Without `digests`, only sizes are compared.
     """
     state = read_state(folder)
     with _damage_named(folder):
@@ -57,18 +58,15 @@ def check_files(folder: Path, *, below: str = "", digests: bool = True) -> bool:
         for name, digest in sorted(expected.items() if digests else ()):
             if name.startswith(below) and _digest(folder / name) != digest:
                 raise ValueError(
-                    f"{name} has changed since it was written: its SHA-256 differs from {DIGESTS}"
+                    f"{name} changed after it was written, since its SHA-256 differs from {DIGESTS}"
                 )
         for name, size in state["files"].items():
             if (folder / name).stat().st_size != size:
-                raise ValueError(f"{name} has another size than when it was written")
-            if not expected and name.endswith(".safetensors"):
-                _check_header(folder, name)
-    return bool(expected)
+                raise ValueError(f"{name} changed after it was written, since its size differs")
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """Return the content of `state.json`; `CheckpointError` if it is missing, damaged, or outdated."""
+    """Return the content of `state.json`; raises `CheckpointError` if it is missing, damaged, or outdated."""
     with _damage_named(folder):
         try:
             state: dict[str, Any] = json.loads(read_plain(folder / STATE))
@@ -76,14 +74,20 @@ def read_state(folder: Path) -> dict[str, Any]:
             raise ValueError(f"{STATE}: {error}") from error
         files = state.get("files") if isinstance(state, dict) else None
         if not isinstance(files, dict):
-            raise ValueError(f"{STATE} lists no files")  # noqa: TRY004 - of the content, not of a caller
+            raise ValueError(f"{STATE} must list the files of the checkpoint, but it lists none")  # noqa: TRY004 - of the content, not of a caller
     if (version := state.get("format_version")) != FORMAT_VERSION:
-        raise CheckpointError(f"checkpoint {folder} has format {version}, expected {FORMAT_VERSION}")
+        raise CheckpointError(
+            f"checkpoint {folder} has format {version}, expected {FORMAT_VERSION}; use the version of "
+            "Atrium that wrote it"
+        )
     return state
 
 
 def way_back(folder: Path) -> str:
-    """Return the command that rewinds to the newest intact checkpoint in `folder`, except the last."""
+    """Return advice for an error message: how to rewind to the newest intact checkpoint before the last.
+
+    Without an intact checkpoint, the advice is to rewind to the start.
+    """
     step = 0
     for path in reversed(checkpoint_paths(folder)[:-1]):
         try:
@@ -96,7 +100,7 @@ def way_back(folder: Path) -> str:
 
 
 def going_back(run: Path, step: int) -> str:
-    """Return the command that deliberately rewinds a run."""
+    """Return advice for a message: the command that rewinds a run to `step`, or to the start for step 0."""
     where = f"step {step}" if step else "the start"
     return (
         f"`atrium train --resume {shlex.quote(str(run))} --from-step {step}` rewinds to {where} and sets "
@@ -106,7 +110,7 @@ def going_back(run: Path, step: int) -> str:
 
 @contextmanager
 def _damage_named(folder: Path) -> Iterator[None]:
-    """Turn any error of a file into a `CheckpointError`."""
+    """Replace an `OSError` or `ValueError` within the block by a `CheckpointError` with the folder's path."""
     try:
         yield
     except OSError as error:
@@ -119,28 +123,17 @@ def _damage_named(folder: Path) -> Iterator[None]:
 
 
 def _read_digests(folder: Path, state: dict[str, Any]) -> dict[str, str]:
-    """Return the digests by name; none for a checkpoint that was written without."""
-    path = folder / DIGESTS
-    if "digests" not in state and not path.exists():
-        return {}
+    """Return the digests by file name; raises `ValueError` unless every file in `state` has one."""
     digests = {}
-    for line in read_plain(path).decode().splitlines():
+    for line in read_plain(folder / DIGESTS).decode().splitlines():
         if (match := _LINE.fullmatch(line)) is None:
             raise ValueError(f"{DIGESTS} contains an invalid line: {line[:80]!r}")
         digests[match[2]] = match[1]
     if missing := sorted({STATE, *state["files"]} - digests.keys()):
-        raise ValueError(f"{DIGESTS} has no {missing[0]}")
+        raise ValueError(f"{DIGESTS} has no entry for {missing[0]}")
     return digests
 
 
 def _digest(path: Path) -> str:
     with open_plain(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _check_header(folder: Path, name: str) -> None:
-    try:
-        with safe_open(folder / name, framework="numpy"):
-            pass
-    except SafetensorError as error:
-        raise ValueError(f"{name}: {error}") from error

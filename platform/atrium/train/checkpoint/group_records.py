@@ -28,7 +28,7 @@ _Arrays = dict[str, NDArray[Any]]
 
 
 def record_of_groups(groups: Sequence[RolloutGroup]) -> tuple[list[dict[str, Any]], _Arrays]:
-    """Return the groups as JSON, and separately their tokens and log-probabilities, concatenated."""
+    """Return the groups as JSON, and their tokens and log-probabilities as concatenated arrays."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     completions = [rollout.completion for rollout in rollouts]
     behavior = [rollout.behavior_logprobs for rollout in rollouts if rollout.behavior_logprobs is not None]
@@ -44,9 +44,8 @@ def record_of_groups(groups: Sequence[RolloutGroup]) -> tuple[list[dict[str, Any
 def groups_of_record(
     records: Sequence[Mapping[str, Any]], arrays: Mapping[str, NDArray[Any]]
 ) -> tuple[RolloutGroup, ...]:
-    """Return the groups from a record made by `record_of_groups`."""
-    own = arrays.get("own", np.ones(len(arrays["token_ids"]), np.bool_))  # older records have no other tokens
-    behavior = arrays.get("behavior_logprobs")
+    """Return the groups from the JSON and arrays made by `record_of_groups`."""
+    own, behavior = arrays["own"], arrays.get("behavior_logprobs")
     groups, first_prompt, first = [], 0, 0
     for group in records:
         rollouts = []
@@ -71,7 +70,7 @@ def groups_of_record(
 
 
 def bytes_of_groups(groups: Sequence[RolloutGroup]) -> bytes:
-    """Return the groups as bytes, for another process of this run."""
+    """Return the groups as bytes (safetensors), which `groups_of_bytes` reads in another process."""
     records, arrays = record_of_groups(groups)
     content: bytes = save({**arrays, "records": np.frombuffer(json.dumps(records).encode(), dtype=np.uint8)})
     return content
@@ -120,7 +119,7 @@ def _rollout(record: Mapping[str, Any], token_ids: TokenIds, logprobs: Logprobs,
             text=record["text"],
             finish_reason=FinishReason(record["finish_reason"]),
             weight_version=record["weight_version"],
-            stored_reward=record.get("stored_reward"),
+            stored_reward=record["stored_reward"],
             own=None if own.all() else own,
             spans=tuple((version, first, end) for version, first, end in record.get("spans", ())),
         ),

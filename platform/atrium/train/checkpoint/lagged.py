@@ -14,7 +14,6 @@ from pathlib import Path
 
 from safetensors.numpy import load_file, save_file
 
-from atrium.base.errors import CheckpointError
 from atrium.base.plain_files import read_plain
 from atrium.train.checkpoint.group_records import groups_of_record, record_of_groups
 from atrium.train.collect import Collected
@@ -36,15 +35,7 @@ def write_lagged(batches: Sequence[Collected], folder: Path) -> None:
 
 
 def read_lagged(folder: Path) -> tuple[Collected, ...]:
-    """Read the batches in a folder, the next step's first.
-
-    Raises `CheckpointError` for the single batch of an early version, which could not store several.
-    """
-    if (folder / "ahead.json").exists():
-        raise CheckpointError(
-            f"{folder} has a lagged batch in the format of an earlier version; start a new run, or finish "
-            "it with the version that began it"
-        )
+    """Read the batches in a folder, in the order of their steps."""
     batches: list[Collected] = []
     while (batch := _read(folder, len(batches) + 1)) is not None:
         batches.append(batch)

@@ -1,29 +1,33 @@
-"""Checkpoints of a run on several ranks: each writes its shards in the background; the result is ordinary.
+"""Checkpoints of a run on several ranks; each rank writes its shards in the background.
 
 `torch.distributed.checkpoint` writes safetensors per rank and merges them into the same files that a run on
 one process writes, so a checkpoint can be resumed on any number of ranks and is a plain transformers folder.
-Rank 0 renames it once all of it is on disk. There is no random state to save: every random choice is keyed by
-the seed and the step.
+Rank 0 renames the checkpoint once all files are on disk. There is no random state to save: every random
+choice is keyed by the seed and the step.
 """
 
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
+from transformers import PreTrainedModel
 
 from atrium.base.errors import CheckpointError
+from atrium.models.lora import ADAPTER_FOLDER, adapter_weights, plain_parameters, write_adapter
 from atrium.models.shards import is_sharded
+from atrium.train.background import in_background
 from atrium.train.checkpoint.checkpoint import CheckpointStore, TrainingState
 from atrium.train.checkpoint.lagged import write_lagged
 from atrium.train.collect import Collected
@@ -32,25 +36,17 @@ from atrium.train.ranks.connected_ranks import ConnectedRanks
 _WRITTEN = "model-00001-of-00001.safetensors"
 
 
-@dataclass
-class _Writing:
-    """A checkpoint that a thread is writing, and its errors."""
-
-    thread: threading.Thread
-    failures: list[BaseException]
-
-
 @dataclass(frozen=True, kw_only=True)
 class ShardedCheckpointStore(CheckpointStore):
     """The checkpoints of a run on several ranks; every rank calls all methods.
 
-    `model` is the sharded policy. `save_policy` writes the files of its folder other than weights. The folder
-    is shared by all ranks.
+    `model` is the sharded policy. `save_policy` writes the files of the policy's folder other than
+    weights. All ranks need access to the checkpoint folder.
     """
 
-    model: nn.Module
+    model: PreTrainedModel
     ranks: ConnectedRanks
-    _writing: list[_Writing] = field(default_factory=list, init=False)
+    _writing: list[Future[None]] = field(default_factory=list, init=False)
 
     def save(
         self,
@@ -59,59 +55,58 @@ class ShardedCheckpointStore(CheckpointStore):
         reference: Mapping[str, Tensor] | None = None,
         lagged: Sequence[Collected] = (),
     ) -> Path:
-        """Copy the checkpoint of `state.step` to the host and start writing it; the previous one is finished.
+        """Wait for the previous checkpoint, copy the state to the host, and start writing the new checkpoint.
 
-        Raises `CheckpointError` if the disk is full for the previous one.
+        Returns the folder that the checkpoint will have. Raises `CheckpointError` if the disk was full for
+        the previous checkpoint.
         """
         self.finish()
-        path, partial = self._paths(state)
-        parts = {"policy/model": _on_host(dict(self.model.named_parameters()))}
+        path, temporary = self._paths(state)
+        parts = {"policy/model": _on_host(plain_parameters(self.model))}
+        adapters = adapter_weights(self.model)
         parts["optimizer"] = _on_host({name: x for name, x in optimizer.items() if is_sharded(x)})
         if reference is not None:
             parts["reference"] = _on_host(reference)
         if self.ranks.is_first:
-            self._prepare(partial)
-            # Step counts: consolidation in torch 2.13 turns zero-dimensional tensors into zeros.
+            self._prepare(temporary)
+            # Step counts are not consolidated: torch 2.13 turns zero-dimensional tensors into zeros.
             alike = _on_host({name: x for name, x in optimizer.items() if not is_sharded(x)})
-            save_file(alike, partial / "optimizer-alike.safetensors")
-            write_lagged(lagged, partial)
+            save_file(alike, temporary / "optimizer-alike.safetensors")
+            write_lagged(lagged, temporary)
         self.ranks.gather(None)  # no rank writes before the folder exists
-        failures: list[BaseException] = []
-        thread = threading.Thread(
-            target=self._write, args=(state, parts, failures), name="checkpoint", daemon=True
-        )
-        self._writing.append(_Writing(thread, failures))
-        thread.start()
+        self._writing.append(in_background(partial(self._write, state, parts, adapters), "checkpoint"))
         return path
 
     def finish(self) -> None:
-        """Wait until the last save is on disk."""
+        """Wait until the last checkpoint exists for all ranks; raise its error if writing has failed."""
         while self._writing:
-            writing = self._writing.pop()
-            writing.thread.join()
-            for failure in writing.failures:
+            if (failure := self._writing.pop().exception()) is not None:
                 raise self.ranks.explained(failure)
-        self.ranks.gather(None)  # then it exists for all
+        self.ranks.gather(None)  # afterwards the checkpoint exists for all ranks
 
     def _write(
-        self, state: TrainingState, parts: Mapping[str, Mapping[str, Tensor]], failures: list[BaseException]
+        self,
+        state: TrainingState,
+        parts: Mapping[str, Mapping[str, Tensor]],
+        adapters: Mapping[str, Tensor],
     ) -> None:
-        """Write every part on all ranks; rank 0 then makes a checkpoint of them."""
-        _, partial = self._paths(state)
-        try:
-            for name, tensors in parts.items():
-                writer = HuggingFaceStorageWriter(
-                    path=str(_shards(partial, name)), save_distributed=True, enable_consolidation=True
-                )
-                save(dict(tensors), storage_writer=writer, process_group=self.ranks.checkpoint_group)
-            if self.ranks.is_first:
-                self._write_whole(state, lambda folder: self._put_together(folder, [*parts]), prepared=True)
-        except BaseException as failure:
-            failures.append(failure)
+        """Write this rank's shards of every part; rank 0 then completes the checkpoint."""
+        _, temporary = self._paths(state)
+        for name, tensors in parts.items():
+            writer = HuggingFaceStorageWriter(
+                path=str(_shards(temporary, name)), save_distributed=True, enable_consolidation=True
+            )
+            save(dict(tensors), storage_writer=writer, process_group=self.ranks.checkpoint_group)
+        if self.ranks.is_first:
+            self._write_whole(
+                state, lambda folder: self._put_together(folder, [*parts], adapters), prepared=True
+            )
 
-    def _put_together(self, folder: Path, names: list[str]) -> None:
-        """Rename the consolidated files to their names in any checkpoint."""
+    def _put_together(self, folder: Path, names: list[str], adapters: Mapping[str, Tensor]) -> None:
+        """Rename the consolidated files to those of an unsharded checkpoint, and write the other files."""
         self.save_policy(folder / "policy")
+        if adapters:
+            write_adapter(self.model, folder / "policy" / ADAPTER_FOLDER, adapters)
         for name in names:
             shards = _shards(folder, name)
             (shards / _WRITTEN).rename(folder / f"{name}.safetensors")
@@ -121,15 +116,15 @@ class ShardedCheckpointStore(CheckpointStore):
 def read_shards(folder: Path, tensors: Mapping[str, Tensor], ranks: ConnectedRanks) -> None:
     """Fill the tensors, by name, from a folder's safetensors files; each rank reads its own shards.
 
-    Raises `CheckpointError` if one is missing or has another shape.
+    Raises `CheckpointError` if a tensor is missing or has another shape.
     """
     saved = saved_tensors(folder)
     for name, tensor in tensors.items():
         if name not in saved or saved[name][0] != tensor.shape:
             has = f"has shape {tuple(saved[name][0])}" if name in saved else "is missing"
             raise CheckpointError(
-                f"the checkpoint in {folder} belongs to another model: {name} {has}, expected "
-                f"{tuple(tensor.shape)}; resume with the settings that it was trained with"
+                f"the checkpoint in {folder} belongs to another model, since {name} {has}, expected "
+                f"{tuple(tensor.shape)}; resume with the settings of the checkpoint"
             )
     load(
         dict(tensors),
@@ -151,18 +146,16 @@ def saved_tensors(folder: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
 def read_optimizer(
     checkpoint: Path, parameters: Mapping[str, Tensor], ranks: ConnectedRanks
 ) -> dict[str, Tensor]:
-    """Return the optimizer's state of a checkpoint, sharded like the parameters that it belongs to."""
+    """Return a checkpoint's optimizer state, with the tensors sharded like their parameters."""
     state: dict[str, Tensor] = {}
     for name, (shape, dtype) in saved_tensors(checkpoint).items():
         owner, _, quantity = name.rpartition("/")
         if not quantity or not owner:
-            continue  # of the reference, or of a lagged batch
+            continue  # a tensor of the reference or of a lagged batch
         parameter = parameters.get(owner)
-        if parameter is None:
-            raise CheckpointError(f"the optimizer state contains {owner}, which the model does not have")
-        if parameter.shape == shape:
+        if parameter is not None and parameter.shape == shape:
             state[name] = torch.zeros_like(parameter.detach(), dtype=dtype)
-        else:
+        else:  # a count, values per block, or a state that `PolicyOptimizer.load_state` refuses
             state[name] = torch.zeros(shape, dtype=dtype)
     read_shards(checkpoint, state, ranks)
     return state

@@ -1,1 +1,1 @@
-"""Robustness of a step: memory, faults, and profiling."""
+"""Memory limits, out-of-memory handling, skipped updates, and profiling of training steps."""

@@ -1,4 +1,4 @@
-"""Search for the number of tokens in a micro-batch: forward and backward passes that test memory.
+"""Search for the largest micro-batch that fits into memory, by trial forward and backward passes.
 
 Rows of maximum length represent the worst micro-batch. Nothing is timed, and no weight changes. Other memory
 that an update needs is reserved during the trials: the gradient of earlier micro-batches, and tensors
@@ -20,17 +20,18 @@ from atrium.train.guard.out_of_memory import is_out_of_memory, release_memory
 from atrium.train.update.forward import PolicyForward
 
 _MARGIN = 0.9
-"""Share of the fitting size that is used, except for a single row: allocations are never exactly the same."""
+"""Share of the fitting size that is used, except for a single row, since allocations vary slightly."""
 
 _NUM_PROMPT_TOKENS = 2
 _FIRST_TOKEN = 1
 
 
 def largest_budget(fits: Callable[[int], bool], *, longest: int, largest: int) -> int | None:
-    """Return the tokens that fit, with a margin, at most `largest`; None if not even a row of `longest` does.
+    """Return the number of tokens that fit, with a margin; None if a single row of `longest` does not fit.
 
-    `largest` with its margin is tried first, since it often fits, then halves of the remaining range, to an
-    eighth.
+    `fits` tests a number of tokens. The result is between `longest` and `largest`, or `longest` if
+    `largest` is smaller. `largest` is tried first, since it often fits; then the range is bisected until its
+    size is at most an eighth of its lower end.
     """
     if largest <= longest:
         return longest if fits(longest) else None
@@ -47,7 +48,10 @@ def largest_budget(fits: Callable[[int], bool], *, longest: int, largest: int) -
 
 
 def update_fits(forward: PolicyForward, num_tokens: int, *, longest: int, reserved_bytes: int) -> bool:
-    """Return whether forward and backward passes over `num_tokens` fit with `reserved_bytes` taken."""
+    """Return whether passes over `num_tokens` fit into memory while `reserved_bytes` are in use.
+
+    Tests one forward and one backward pass, with gradients of earlier micro-batches in memory.
+    """
     device = next(forward.model.parameters()).device
     try:
         reserved = torch.empty(reserved_bytes, dtype=torch.uint8, device=device)
@@ -98,7 +102,7 @@ def _pass(forward: PolicyForward, rows: RolloutRows) -> None:
 
 
 def _make_gradients(model: nn.Module) -> None:
-    """Create the gradients that exist from the second micro-batch on, to which a pass adds its own."""
+    """Create zero gradients: from the second micro-batch on, a pass adds to existing gradients."""
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.grad = torch.zeros_like(parameter)

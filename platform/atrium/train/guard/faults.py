@@ -1,7 +1,7 @@
-"""Updates that are skipped because their gradient is not finite: their record, and when to stop.
+"""Updates that are skipped because their gradient is not finite: their records, and the limit on them.
 
-The minibatch of a skipped update is written into the run folder as safetensors and JSON, scored and in the
-order of its rows, so that it can be inspected and run again; the weights are in the checkpoints.
+The minibatch of a skipped update is written into the run directory as safetensors and JSON, with its
+advantages, so that it can be inspected and run again; the weights are in the checkpoints.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _MAX_NAMES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateState:
-    """The state of faulty updates between steps; saved in every checkpoint.
+    """The consequences of failed updates for later steps; saved in every checkpoint.
 
-    `num_skipped` counts the updates skipped since the last successful one; `micro_batch_tokens` is the
-    setting after reductions because memory ran out.
+    `num_skipped` counts the updates skipped since the last successful update. `micro_batch_tokens` is the
+    reduced limit if memory ran out, or None if the setting still applies.
     """
 
     num_skipped: int = 0
@@ -61,10 +61,10 @@ class SkippedUpdate:
 
 @dataclass(frozen=True, kw_only=True)
 class FaultHandling:
-    """The rule for updates without a finite gradient.
+    """The rule for updates whose gradient is not finite.
 
-    Up to `max_skipped` in a row may be skipped; one more ends the run. They are kept in `folder`, or not at
-    all if it is None.
+    Up to `max_skipped` in a row may be skipped; one more ends the run. Their minibatches are written to
+    `folder`, unless `folder` is None.
     """
 
     max_skipped: int = 0
@@ -72,7 +72,10 @@ class FaultHandling:
     log: Callable[[str], None] = lambda _: None
 
     def handle(self, skipped: SkippedUpdate, num_in_a_row: int) -> None:
-        """Keep and report one, the last of `num_in_a_row`; `TrainingDivergedError` if there are too many."""
+        """Save and report a skipped update, the last of `num_in_a_row`.
+
+        Raises `TrainingDivergedError` for more than `max_skipped` in a row.
+        """
         kept = self._kept(skipped)
         what = f"the gradient of step {skipped.step} is not finite (norm {skipped.grad_norm}"
         if skipped.parameters:
@@ -80,7 +83,7 @@ class FaultHandling:
         if num_in_a_row > self.max_skipped:
             row = f", {num_in_a_row} updates in a row" if num_in_a_row > 1 else ""
             raise TrainingDivergedError(
-                f"{what}){row}; lower optimizer.learning_rate or set a tighter algorithm.log_ratio_limit; "
+                f"{what}){row}; lower optimizer.learning_rate or set a lower algorithm.log_ratio_limit; "
                 f"{kept}; the last checkpoint is intact"
             )
         self.log(
@@ -89,7 +92,7 @@ class FaultHandling:
         )
 
     def _kept(self, skipped: SkippedUpdate) -> str:
-        """Write the minibatch, and return its location or the reason why it is missing."""
+        """Write the minibatch; return a phrase for messages with its location, or why it was not written."""
         if self.folder is None:
             return "its minibatch is not kept"
         path = self.folder / f"step-{skipped.step:06d}-update-{skipped.update}"
@@ -113,7 +116,10 @@ def unfinite_parameters(gradients: Mapping[str, Tensor | None]) -> tuple[str, ..
 
 
 def write_minibatch(skipped: SkippedUpdate, path: Path) -> None:
-    """Write `path`.safetensors and `path`.json; raises `OSError` if the disk is full."""
+    """Write a skipped update's minibatch to `path`.safetensors and the rest to `path`.json.
+
+    Raises `OSError` if the disk is full.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     rows, batch = skipped.rows, skipped.rows.batch
     tensors: dict[str, Tensor | None] = {

@@ -1,4 +1,4 @@
-"""The memory of this process: its peak during the run and a phase, and memory that the C library reuses."""
+"""The memory of this process: peaks of the run and its phases, and reuse of freed memory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _LARGEST_KEPT, _MOST_KEPT = 2**30, 2**31 - 1
 
 
 def keep_freed_memory() -> bool:
-    """Let the C library reuse freed tensors of up to 1 GB, up to 2 GB in total; return whether it can.
+    """Make the C library reuse the memory of freed tensors; return False if it has no such setting.
 
-    By default glibc returns tensors above 32 MB to the system and requests them again, page by page: on a CPU
-    an element-wise operation on a wide batch then takes twice as long. Other C libraries have no such
-    setting.
+    Keeps tensors of up to 1 GB, and up to 2 GB in total. By default glibc returns tensors above 32 MB to the
+    system and requests them again, page by page: on a CPU an element-wise operation on a wide batch then
+    takes twice as long.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and all(
@@ -34,7 +34,10 @@ def keep_freed_memory() -> bool:
 
 
 class PeakMemory:
-    """Tracks memory peaks; on a CPU, where they cannot be reset, only that of the whole process."""
+    """A tracker of memory peaks.
+
+    On a CPU, peaks cannot be reset, so only the peak of the whole process is available.
+    """
 
     def __init__(self, device: str) -> None:
         self._device = device if device.startswith("cuda") else None
@@ -42,7 +45,7 @@ class PeakMemory:
 
     @contextmanager
     def of_phase(self, quantity: Quantity, measurements: Measurements) -> Iterator[None]:
-        """Add the peak allocated memory within the block, in MB; nothing on a CPU."""
+        """Add the block's peak allocated GPU memory, in MB, to `measurements`; on a CPU, add nothing."""
         if self._device is None:
             yield
             return

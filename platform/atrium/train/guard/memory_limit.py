@@ -1,4 +1,4 @@
-"""A limit on the memory of an update, beyond which allocations fail as on a full machine."""
+"""A limit on the memory of an update, beyond which allocations fail."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from atrium.base.processes import bounded_memory
 
 
 def memory_limit(device: str, limit_mb: int) -> Callable[[], AbstractContextManager[None]]:
-    """Return a context in which allocations beyond the limit, in MB of 2^20 bytes, fail.
+    """Return a function that opens a context in which allocations beyond `limit_mb` MiB fail.
 
-    On a GPU torch's allocator enforces it from the start. On a CPU it limits the address space (Linux,
-    macOS), relative to the process's size on entry: the memory of one pass of an update.
+    On a GPU torch's allocator enforces the limit from this call on. On a CPU the limit applies to the growth
+    of the address space within the context, that is, to one pass of an update; macOS does not enforce it.
     """
     num_bytes = limit_mb << 20
     if device == "cpu":

@@ -33,14 +33,14 @@ _UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "p
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means out of memory."""
+    """Return whether an exception of torch, numpy or Python means that memory ran out."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _MESSAGES)
 
 
 def size_asked_for(error: BaseException) -> str:
-    """Return the requested memory, such as `1.50 GiB`, if the error contains it."""
+    """Return the size of the failed allocation, such as `1.50 GiB`, or `an unknown amount`."""
     match = _ASKED.search(str(error))
     if match is None:
         return "an unknown amount"
@@ -50,7 +50,7 @@ def size_asked_for(error: BaseException) -> str:
 
 @contextmanager
 def memory_explained(phase: str, advice: str) -> Iterator[None]:
-    """Turn an out-of-memory error within the block into one `MemoryExhaustedError` with advice."""
+    """Turn an out-of-memory error within the block into a `MemoryExhaustedError` with advice."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -60,7 +60,7 @@ def memory_explained(phase: str, advice: str) -> Iterator[None]:
 
 
 def exhausted(error: BaseException, phase: str, advice: str) -> MemoryExhaustedError:
-    """Return the one-line error for running out of memory in a phase."""
+    """Return a one-line error with the phase, the size of the failed allocation, and `advice`."""
     return MemoryExhaustedError(
         f"out of memory in {phase}: could not allocate {size_asked_for(error)}; {advice} (`atrium memory` "
         "with the same settings shows what uses how much); the last checkpoint is intact"
@@ -70,8 +70,8 @@ def exhausted(error: BaseException, phase: str, advice: str) -> MemoryExhaustedE
 class MicroBatch(NamedTuple):
     """Indices of rows that are computed together.
 
-    `is_real` is False if a rank has no more rows of its own: ranks exchange parameters in every pass, so all
-    run the same number, and results of the extra ones are ignored.
+    `is_real` is False if the rank has no rows left. Ranks exchange parameters in every pass, so all ranks run
+    the same number of passes; the results of extra passes are ignored.
     """
 
     rows: NDArray[np.int64]
@@ -80,12 +80,12 @@ class MicroBatch(NamedTuple):
 
 @dataclass
 class MicroBatchBudget:
-    """The tokens of a micro-batch; if memory is short and `shrinks` is set, they are halved.
+    """The maximum number of tokens in a micro-batch; with `shrinks`, it is halved when memory runs out.
 
     The division into micro-batches changes a gradient by no more than rounding, so a failed update can be
-    repeated with smaller ones. Passes run within `limit`, which may be less than the available memory.
-    `phase` names the current work and measures its time, on a device of `device_type`; `recomputes` says
-    whether activations are recomputed, for the message.
+    repeated with smaller micro-batches. Passes run within `limit`, which may be less than the available
+    memory. `phase` names the current work and measures its time, on a device of `device_type`. `recomputes`
+    says whether activations are recomputed; the advice in error messages depends on it.
     """
 
     max_tokens: int
@@ -102,7 +102,7 @@ class MicroBatchBudget:
 
     @contextmanager
     def phase(self, name: str, quantity: Quantity) -> Iterator[None]:
-        """Name the work in the block, for out-of-memory messages, and add its seconds."""
+        """Name the work in the block for out-of-memory messages, and add its seconds to `quantity`."""
         before, self._phase = self._phase, name
         span = Span(self.device_type)
         yield
@@ -112,20 +112,25 @@ class MicroBatchBudget:
     def split(
         self, forward: PolicyForward, rows: RolloutRows, subset: NDArray[np.int64]
     ) -> Iterator[MicroBatch]:
-        """Yield this rank's micro-batches of `subset`; remember the size of the current one, for an error."""
-        for part in self._parts(forward, rows, subset):
+        """Yield this rank's micro-batches of `subset`; remember the current size for error messages."""
+        parts = self._parts(forward, rows, subset)
+        for number, part in enumerate(parts, 1):
             num_tokens_B = rows.num_tokens_B[part.rows]
             padded = len(part.rows) * int(num_tokens_B.max())
             self._num_rows, self._num_tokens = len(part.rows), int(num_tokens_B.sum())
             if not forward.packing:
                 self._num_tokens = padded
+            forward.begin_micro_batch(is_last=number == len(parts))
             yield part
         self._num_rows = 0
 
     def _parts(
         self, forward: PolicyForward, rows: RolloutRows, subset: NDArray[np.int64]
     ) -> list[MicroBatch]:
-        """Return this rank's share, of about equal tokens, in micro-batches; equally many on all ranks."""
+        """Return this rank's micro-batches; each rank gets equally many, with about equal numbers of tokens.
+
+        A rank with too few micro-batches also gets copies of the shortest row with `is_real=False`.
+        """
         if self.ranks.is_alone:
             return [MicroBatch(part, is_real=True) for part in forward.split(rows, subset, self.max_tokens)]
         shares = deal_by_tokens(*(one[subset] for one in rows.lengths), num_shares=self.ranks.size)
@@ -138,10 +143,10 @@ class MicroBatchBudget:
         ]
 
     def fit(self, work: Callable[[], _T]) -> _T:
-        """Return the result of `work`, repeated with half the tokens while it runs out of memory.
+        """Return the result of `work`; while memory runs out, halve the micro-batches and call it again.
 
         `work` gets its micro-batches from `split` and starts over each time. Raises `MemoryExhaustedError` if
-        it fails on a single row, or if nothing may shrink.
+        it fails on a single row, or if `shrinks` is not set.
         """
         phase = self._phase
         while True:
@@ -177,7 +182,7 @@ class MicroBatchBudget:
 
 
 def release_memory() -> None:
-    """Release the memory of freed tensors."""
+    """Return the memory of freed tensors to the device, after garbage collection."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -1,11 +1,15 @@
 """A trace of one step by torch's profiler, for Perfetto (ui.perfetto.dev), and the costliest operations.
 
-It contains everything that this process does on its CPU and GPU, but not an engine's separate processes. The
-profiler slows the step down, so its times and rates are no measurement.
+`step-N.operations.json` lists the operations (on a GPU, the kernels) by their own time, and the step's
+duration. Trace and list contain everything that this process does on its CPU and GPU, but no separate
+processes of an engine. The profiler slows the step down, so the step's times and rates are not
+representative.
 """
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +25,7 @@ _NUM_LISTED = 100
 
 @dataclass(frozen=True, kw_only=True)
 class StepProfiler:
-    """Traces the step with the number `step` into `folder`; the operations go to `log`."""
+    """A profiler that writes the trace of step `step` to `folder` and the costliest operations to `log`."""
 
     step: int
     folder: Path
@@ -29,7 +33,7 @@ class StepProfiler:
 
     @contextmanager
     def watch(self, step: int) -> Iterator[None]:
-        """Trace the block if it is the chosen step; a step that fails leaves no trace."""
+        """Trace the block if `step` is the chosen step; a step that fails writes no trace."""
         if step != self.step:
             yield
             return
@@ -37,10 +41,12 @@ class StepProfiler:
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)
         with profile(activities=activities, record_shapes=True, acc_events=True) as profiler:
+            started = time.perf_counter()
             yield
-        self._write(profiler)
+            seconds = time.perf_counter() - started
+        self._write(profiler, seconds)
 
-    def _write(self, profiler: profile) -> None:
+    def _write(self, profiler: profile, seconds: float) -> None:
         path = self.folder / f"step-{self.step:06d}.json.gz"
         averages = profiler.key_averages()
         on_cuda = torch.cuda.is_available()
@@ -51,6 +57,8 @@ class StepProfiler:
                 sort_by="self_cuda_time_total" if on_cuda else "self_cpu_time_total", row_limit=_NUM_LISTED
             )
             path.with_name(f"step-{self.step:06d}.txt").write_text(table, encoding="utf-8")
+            found = {"seconds": seconds, "operations": _operations(averages, on_cuda=on_cuda)}
+            path.with_name(f"step-{self.step:06d}.operations.json").write_text(json.dumps(found), "utf-8")
         except OSError as error:
             self.log(f"the profile of step {self.step} could not be written to {path} ({error})")
             return
@@ -61,14 +69,19 @@ class StepProfiler:
 
 def top_operations(averages: EventList, *, on_cuda: bool) -> list[str]:
     """Return a line for each of the costliest operations by own time: time, share, calls and name."""
+    found = _operations(averages, on_cuda=on_cuda)
+    total = sum(seconds for _, seconds, _ in found) or 1.0
+    return [
+        f"  {seconds * 1e3:9.1f} ms  {seconds / total:6.1%}  {count:8,} x  {name[:60]}"
+        for name, seconds, count in found[:_NUM_SHOWN]
+    ]
+
+
+def _operations(averages: EventList, *, on_cuda: bool) -> list[tuple[str, float, int]]:
+    """Return name, seconds and calls of each operation (on a GPU, each kernel), the costliest first."""
 
     def own_us(event: FunctionEventAvg) -> float:
         return float(event.self_device_time_total if on_cuda else event.self_cpu_time_total)
 
-    total = sum(own_us(event) for event in averages) or 1.0
-    highest = sorted(averages, key=own_us, reverse=True)[:_NUM_SHOWN]
-    return [
-        f"  {own_us(event) / 1e3:9.1f} ms  {own_us(event) / total:6.1%}  {event.count:8,} x  {event.key[:60]}"
-        for event in highest
-        if own_us(event) > 0.0
-    ]
+    found = sorted(averages, key=own_us, reverse=True)
+    return [(event.key, own_us(event) / 1e6, event.count) for event in found if own_us(event) > 0.0]

@@ -8,19 +8,16 @@ Source: sublinear memory by checkpoints, arXiv 1604.06174, with one segment per 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from atrium.models.blocks import known_blocks
+from atrium.models.blocks import forwards_replaced, known_blocks
 from atrium.train.update.packed_attention import attention_of
-
-_COMPILED = "_compiled_call_impl"
-"""Attribute in which torch keeps the function that a compiled module calls instead of `forward`."""
 
 
 class RecomputedBlocks:
@@ -34,32 +31,21 @@ class RecomputedBlocks:
         setting = "compute.recompute_activations"
         self._blocks = known_blocks(model, f"{setting}=true", f"set {setting}=false")
 
-    @contextmanager
-    def used(self) -> Iterator[None]:
-        """Make the blocks keep only their inputs within the body; no effect without gradients."""
+    def used(self) -> AbstractContextManager[None]:
+        """Return a context manager within which the blocks keep only their inputs.
+
+        It has no effect if torch's gradients are disabled. Compiled blocks stay compiled.
+        """
         if not torch.is_grad_enabled():
-            yield
-            return
-        # The computation of `forward`, so that hooks stay outside: FSDP2 gathers a block's weights in them.
-        attributes = ["forward" if block._compiled_call_impl is None else _COMPILED for block in self._blocks]
-        before = [block.__dict__.get(name) for block, name in zip(self._blocks, attributes, strict=True)]
-        for block, name in zip(self._blocks, attributes, strict=True):
-            setattr(block, name, self._recomputed(getattr(block, name)))
-        try:
-            yield
-        finally:
-            for block, name, value in zip(self._blocks, attributes, before, strict=True):
-                if value is None:
-                    delattr(block, name)
-                else:
-                    setattr(block, name, value)
+            return nullcontext()
+        return forwards_replaced(self._blocks, [self._recomputed(block.forward) for block in self._blocks])
 
     def _recomputed(self, compute: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - a block's own
             implementation = self._model.config._attn_implementation
 
             def compute_again(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - a block's own
-                # In the backward pass the model would use another attention than in the forward pass.
+                # Without this, the backward pass would recompute with the model's default attention.
                 with attention_of(self._model, implementation):
                     return compute(*args, **kwargs)
 

@@ -1,1 +1,1 @@
-"""The measurements of a step: sums and counts, sampler against trainer, traces of rows, operations."""
+"""The measurements of a step: sums and counts, mismatch of engine and trainer, traces of rows, FLOPs."""

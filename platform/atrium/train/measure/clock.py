@@ -9,9 +9,10 @@ import torch
 
 
 class Span:
-    """The time from its creation to `end`, in the order of the device's work.
+    """The duration of the device's work that is queued between the span's creation and `end`.
 
-    On a GPU it is known once the work is done: `wait` for it, or for a later one, before `seconds`.
+    On a GPU, call `wait` of this or a later span before `seconds`, since the duration is known only after the
+    work is done.
     """
 
     def __init__(self, device_type: str) -> None:
@@ -24,12 +25,12 @@ class Span:
         return self
 
     def wait(self) -> None:
-        """Block the host until the device has finished all work queued before the end."""
+        """Block the host until the device has finished all work queued before the call of `end`."""
         if self._is_cuda:
             self._ended.synchronize()
 
     def seconds(self) -> float:
-        """The length of the span."""
+        """Return the length of the span in seconds."""
         if not self._is_cuda:
             return float(self._ended - self._began)
         return float(self._began.elapsed_time(self._ended)) / 1e3

@@ -14,13 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from atrium.base.records import Floats
+
 _FORWARD_AND_BACKWARD = 3
-"""A backward pass computes two products for each one of the forward pass."""
+"""Factor for both passes: the backward pass computes two products for each product of the forward pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFlops:
-    """The quantities that determine a model's operations: weights in matrix products, attention's width."""
+    """The sizes that determine a model's number of operations: its weights and the width of attention."""
 
     num_layer_weights: int
     num_head_weights: int
@@ -29,9 +31,9 @@ class ModelFlops:
 
     @classmethod
     def of(cls, model: nn.Module) -> ModelFlops | None:
-        """Return those of a transformers causal language model; None if its configuration does not give them.
+        """Return the sizes of a transformers language model; None if its configuration lacks them.
 
-        This includes mixtures of experts, whose tokens use a part of the weights.
+        Returns None for mixtures of experts too, since a token uses only a part of their weights.
         """
         config = model.config.get_text_config()  # type: ignore[union-attr, operator]
         num_heads = getattr(config, "num_attention_heads", None)
@@ -58,7 +60,7 @@ class ModelFlops:
         num_tokens_B: NDArray[np.int64],
         prompt_index_B: NDArray[np.int64],
     ) -> float:
-        """Return the operations of forward and backward on rows whose equal prompts are computed once."""
+        """Return the number of operations of a forward and backward pass; a shared prompt counts once."""
         _, owner_U = np.unique(prompt_index_B, return_index=True)
         prompts, rows = num_prompt_tokens_B[owner_U].astype(float), (num_tokens_B - 1).astype(float)
         num_completion = float((num_tokens_B - num_prompt_tokens_B).sum())
@@ -70,6 +72,6 @@ class ModelFlops:
         return 2.0 * _FORWARD_AND_BACKWARD * products
 
 
-def _pairs(length: NDArray[np.float64]) -> float:
-    """Return the pairs of a token and one at or before it, in sequences of these lengths."""
+def _pairs(length: Floats) -> float:
+    """Return the number of pairs of a token and itself or an earlier token, in sequences of these lengths."""
     return float((length * (length + 1.0)).sum() / 2.0)

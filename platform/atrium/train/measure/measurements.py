@@ -8,7 +8,6 @@ from typing import Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from atrium.base import metrics
@@ -21,7 +20,7 @@ from atrium.base.metrics import (
     Reduction,
     quantity_of,
 )
-from atrium.base.records import RatioHistogram
+from atrium.base.records import Floats, RatioHistogram
 from atrium.method.diagnostics import Sums
 from atrium.method.ratio_histogram import NUM_BINS, SIGNS, log_ratio_edges, ratio_quantile
 from atrium.train.measure.clock import Span
@@ -29,7 +28,7 @@ from atrium.train.ranks.ranks import Ranks
 
 
 class Measurements:
-    """Sums, counts and extremes of a step, from tensors and from host numbers."""
+    """Sums, counts and extremes of a step's quantities, from tensors and from host numbers."""
 
     def __init__(self) -> None:
         self._pending: dict[Quantity, list[tuple[Tensor, Tensor]]] = defaultdict(list)
@@ -39,17 +38,20 @@ class Measurements:
         self._ratio_counts = np.zeros((len(SIGNS), NUM_BINS), dtype=np.int64)
 
     def add_sums(self, sums: Sums) -> None:
-        """Add a micro-batch's totals and counts without waiting for them."""
+        """Add a micro-batch's totals and counts without waiting for the device."""
         for quantity, pair in sums.items():
             self._pending[quantity].append(pair)
 
     def add_ratios(self, counts: Tensor) -> None:
-        """Add a micro-batch's counts of ratios [S, NUM_BINS] without waiting for them."""
+        """Add a micro-batch's histogram of importance ratios without waiting for the device.
+
+        `counts` has the shape [S, NUM_BINS]: one row for each sign of the advantage.
+        """
         pending = self._pending_ratios
         self._pending_ratios = counts if pending is None else pending + counts
 
     def add(self, quantity: Quantity, total: float, count: float = 1.0) -> None:
-        """Add a total over `count` items, or an extreme."""
+        """Add a total over `count` items; of a quantity reduced by maximum or minimum, add a value."""
         added = Metric(total, count, quantity.reduction)
         present = self._metrics.get(quantity)
         self._metrics[quantity] = added if present is None else present.merge(added)
@@ -59,7 +61,7 @@ class Measurements:
         self._pending_spans.append((quantity, span))
 
     def sum_over(self, ranks: Ranks) -> None:
-        """Combine sums and ratios of all ranks; called once, after the last of them was added.
+        """Combine the sums and ratio counts of all ranks; must be called once, after the last has been added.
 
         Values added by `add` are known to all ranks and stay unchanged.
         """
@@ -77,11 +79,11 @@ class Measurements:
                 pairs[name].append(pair)
             self._ratio_counts[sign, place] += np.array(counts, dtype=np.int64)
         for name, parts in pairs.items():
-            # Not by `Metric.merge`: a loss is counted once for all ranks, and is present all the same.
+            # `Metric.merge` ignores totals with count 0, but all ranks add to a loss that only one counts.
             self.add(CATALOGUE[name], *_combine(CATALOGUE[name], np.array(parts)))
 
     def agree(self, ranks: Ranks) -> None:
-        """Take the longest of the ranks' times and the highest of their memory peaks."""
+        """Set each time and memory peak to its maximum over the ranks."""
         if ranks.is_alone:
             return
         own = {name: pair for name, pair in self.as_record().items() if name.startswith(TIME_STAGES)}
@@ -93,7 +95,7 @@ class Measurements:
                     self._metrics[quantity] = Metric(total, count, quantity.reduction)
 
     def as_record(self) -> dict[str, list[float]]:
-        """Return the totals and counts so far by name, for a file, without ratios."""
+        """Return [total, count] of each quantity by name, for a file; ratio counts are not included."""
         self._collect()
         return {quantity.name: [metric.total, metric.count] for quantity, metric in self._metrics.items()}
 
@@ -108,9 +110,9 @@ class Measurements:
         return measurements
 
     def values(self) -> dict[Quantity, float]:
-        """Return every quantity's reduced value, without those of count zero.
+        """Return every quantity's reduced value, except quantities with count zero.
 
-        This is the step's one transfer from the device.
+        Pending values are moved from the device in one transfer.
         """
         self._collect()
         values = {quantity: metric.value for quantity, metric in self._metrics.items()}
@@ -173,8 +175,8 @@ class Measurements:
             self.add(quantity, span.seconds())
 
 
-def _combine(quantity: Quantity, pairs_N2: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the total, or the extreme, and the count of several pairs."""
+def _combine(quantity: Quantity, pairs_N2: Floats) -> tuple[float, float]:
+    """Combine (total, count) pairs: sum the counts, and sum the totals or take their maximum or minimum."""
     total_N, count_N = pairs_N2.T
     match quantity.reduction:
         case Reduction.MAX:

@@ -1,4 +1,4 @@
-"""The mismatch of engine and trainer in log-probabilities, and their distance in updates."""
+"""The mismatch of engine and trainer in log-probabilities, and the staleness of samples in updates."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from atrium.train.measure.measurements import Measurements
 from atrium.train.update.forward import PolicyForward
 
 _ROUNDING, _HALF_ROUNDING = 1e-3, 0.1
-"""Nats by which a row's mean may differ from the whole model by rounding, in single and half precision."""
+"""Largest mean difference of a row from the whole model due to rounding: single, half precision, in nats."""
 
 
 def mismatch_sums(logprob_BT: Tensor, rollout_logprob_BT: Tensor, mask_BT: Tensor) -> Sums:
-    """Return the differences of the trainer's and engine's log-probabilities over unmasked tokens."""
+    """Return sums that measure how trainer and engine log-probabilities differ at the tokens in the mask."""
     gap_BT = neutral(logprob_BT - rollout_logprob_BT, mask_BT).double()
     count = mask_BT.sum()
     return {
@@ -35,7 +35,7 @@ def mismatch_sums(logprob_BT: Tensor, rollout_logprob_BT: Tensor, mask_BT: Tenso
 def measure_mismatch(
     forward: PolicyForward, rows: RolloutRows, micro_batch_tokens: int, measurements: Measurements
 ) -> None:
-    """Compare the engine's log-probabilities with the trainer's, on one micro-batch of the rows."""
+    """Add the mismatch of engine and trainer log-probabilities, measured on one micro-batch of the rows."""
     part = forward.split(rows, np.arange(len(rows.num_tokens_B)), micro_batch_tokens)[0]
     some = rows.select(part)
     with torch.no_grad():
@@ -48,14 +48,14 @@ def check_mismatch(
 ) -> None:
     """Raise `EngineError` if engine and trainer differ by more than `bound` nats on average.
 
-    `find_cause` takes the difference and the bound and returns which of the two disagrees with the whole
-    model.
+    `find_cause` receives the mean difference and the bound; it returns a phrase that says whether engine or
+    trainer disagrees with the whole model.
     """
     mean = measured.get(metrics.MISMATCH_MEAN.name)
     if bound is None or mean is None or mean <= bound:
         return
     raise EngineError(
-        f"step {step}: on the engine's own samples its log-probabilities differ from the trainer's by "
+        f"step {step}: the log-probabilities of engine and trainer for the engine's samples differ by "
         f"{mean:.3g} nats on average (at most {measured[metrics.MISMATCH_MAX.name]:.3g}), more than "
         f"rollout.max_mismatch={bound:g}; {find_cause(mean, bound)}; the last checkpoint is intact"
     )
@@ -64,10 +64,10 @@ def check_mismatch(
 def mismatch_cause(
     forward: PolicyForward, rows: RolloutRows, micro_batch_tokens: int, mean: float, bound: float
 ) -> str:
-    """Return which side disagrees with the whole model on a single row, and what to do about it.
+    """Return whether engine or trainer disagrees with the whole model on a single row, and a remedy.
 
     The weights have been updated since `mean`, the difference of engine and trainer in nats, was measured.
-    Therefore the trainer's pass is checked, which uses the current weights like the whole model; if it
+    Therefore the trainer's pass is checked, since it uses the current weights like the whole model; if it
     agrees, the engine does not.
     """
     some = rows.select(forward.split(rows, np.arange(len(rows.num_tokens_B)), micro_batch_tokens)[0])
@@ -100,7 +100,10 @@ def mismatch_cause(
 
 
 def staleness(groups: Sequence[RolloutGroup], weight_version: int) -> tuple[float, int]:
-    """Return the updates between sampling and now, summed over the run's completions, and their number."""
+    """Return the number of updates since sampling, summed over completions, and the number of completions.
+
+    Stored completions are left out.
+    """
     completions = [rollout.completion for group in groups for rollout in group.rollouts]
     ages = [weight_version - one.weight_version for one in completions if not one.is_stored]
     return sum(ages), len(ages)

@@ -27,9 +27,9 @@ from atrium.train.update.packing import num_packed_tokens
 
 @dataclass(kw_only=True, eq=False)
 class StepRecord:
-    """Records a step's updates; an update's measurements count once it has been applied.
+    """A record of a step's updates; of an update that is not applied, only the positions count.
 
-    `trace` enables `traces`. `peak_flops` is the devices' peak rate per second, None if unknown.
+    `trace` enables `traces`. `peak_flops` is the devices' peak in FLOPs per second, None if unknown.
     """
 
     measurements: Measurements
@@ -51,17 +51,17 @@ class StepRecord:
         self._place_B: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
     def begin_updates(self, rows: RolloutRows) -> None:
-        """Start the updates of a scored batch."""
+        """Store a batch with advantages, create its traces, and start measuring the time of its updates."""
         self.scored = rows
         self.traces = empty_traces(rows.batch) if self.trace else None
         self._span = Span(self.forward.device.type)
 
     def begin_update(self, number: int, place_B: NDArray[np.int64]) -> None:
-        """Start an update, counted from 1, of the rows at these indices of the batch."""
+        """Start update `number`, counted from 1, on the rows at indices `place_B` of the batch."""
         self._num_attempts, self._place_B = number, place_B
 
     def begin_passes(self) -> None:
-        """Start an update's micro-batches, possibly again."""
+        """Start an update's micro-batches; called again if they are repeated after running out of memory."""
         self._sums, self._num_positions = [], 0
 
     def see(
@@ -73,7 +73,10 @@ class StepRecord:
         *,
         is_real: bool,
     ) -> None:
-        """Add a micro-batch of the rows at these indices of the minibatch; only a real one is counted."""
+        """Add the results of a micro-batch: `rows`, at indices `place_B` of the minibatch.
+
+        With `is_real=False` (see `MicroBatch`), only positions are counted.
+        """
         self._num_positions += self.forward.num_positions(rows)
         if not is_real:
             return
@@ -81,11 +84,11 @@ class StepRecord:
         for quantity in (
             metrics.LOSS,
             metrics.REGULARIZER,
-        ):  # those of an update add up, and count once
+        ):  # summed over an update's micro-batches, counted once
             total, count = sums[quantity]
             sums[quantity] = (total, torch.full_like(count, starts_update))
         if self._num_attempts == 1:
-            # Before a step's first update the trainer's weights are those that sampled, except for stored
+            # Before a step's first update, the trainer has the weights that sampled, except for stored
             # rollouts.
             sums[metrics.KL_BEFORE_UPDATE] = sums[metrics.KL_K3]
             (low, count), (high, _) = sums[metrics.OUTSIDE_LOW_FRAC], sums[metrics.OUTSIDE_HIGH_FRAC]
@@ -97,7 +100,7 @@ class StepRecord:
             write_traces(self.traces, self._place_B[place_B], policy, output, update=self._num_attempts)
 
     def end_update(self, minibatch: RolloutRows, grad_norm: float, learning_rate: float | None) -> None:
-        """Record an update's gradient; without a learning rate, it was not applied."""
+        """Record an update, or only its computed positions if it is not applied (`learning_rate` is None)."""
         self._count_positions(minibatch)
         if learning_rate is None:
             return
@@ -111,7 +114,7 @@ class StepRecord:
         self.measurements.add(metrics.LEARNING_RATE, learning_rate)
 
     def end_updates(self) -> None:
-        """Add the totals of the step's updates, over all ranks."""
+        """Add the time, counts and throughput of the step's updates, and combine the sums of all ranks."""
         self._span.end().wait()
         measurements, update_s = self.measurements, self._span.seconds()
         measurements.add(metrics.UPDATE_S, update_s)
@@ -130,7 +133,7 @@ class StepRecord:
         return None if self.peak_flops is None else ModelFlops.of(self.forward.model)
 
     def _count_positions(self, minibatch: RolloutRows) -> None:
-        """Add the number of computed positions, the number of necessary ones, and the operations."""
+        """Add the number of computed positions, the share of padding and repeated prompts, and the FLOPs."""
         num_positions = sum(self.ranks.gather(self._num_positions))
         trained = minibatch.trained_rows()
         lengths = [length_B[trained] for length_B in minibatch.lengths]

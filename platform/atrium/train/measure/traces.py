@@ -19,7 +19,10 @@ from atrium.train.ranks.ranks import Ranks
 
 @dataclass(frozen=True, kw_only=True)
 class RowTraces:
-    """The objective's inputs and effects at each row's last update; [B, T] arrays."""
+    """Advantages, ratios, entropies and clipped tokens at each row's last update; entropies may be NaN.
+
+    `clipped_BT` is 1 for tokens clipped at a ratio above 1, -1 for other clipped tokens, and 0 for the rest.
+    """
 
     advantage_BT: NDArray[np.float32]
     ratio_BT: NDArray[np.float32]
@@ -30,7 +33,7 @@ class RowTraces:
 
 
 def empty_traces(batch: Batch) -> RowTraces:
-    """Return traces of scored rows that no update has used."""
+    """Return initial traces of rows with advantages: ratios 1, entropies NaN, and no clipped tokens."""
     shape = tuple(batch.mask_BT.shape)
     assert batch.advantage_BT is not None, "rows must be scored before they are traced"
     return RowTraces(
@@ -45,7 +48,7 @@ def empty_traces(batch: Batch) -> RowTraces:
 def write_traces(
     traces: RowTraces, rows: NDArray[np.int64], policy: PolicyTokens, output: LossOutput, *, update: int
 ) -> None:
-    """Overwrite the traces of some rows with a micro-batch's values in an update."""
+    """Overwrite the traces of `rows` with a micro-batch's values; `update` is the number of the update."""
     traces.update_B[rows] = update
     details, num_tokens = output.details, policy.logprob_BT.shape[1]
     side_BT = torch.where(details.gate_BT > 1.0, 1, -1) * details.dropped_BT
@@ -74,7 +77,7 @@ def exchange_traces(traces: RowTraces, ranks: Ranks) -> None:
 def token_traces(
     groups: Sequence[RolloutGroup], rows: RolloutRows, traces: RowTraces
 ) -> dict[tuple[str, int], TokenTrace]:
-    """Return the traces of every rollout by problem and sample, truncated to its length."""
+    """Return each rollout's traces by problem id and sample index, one value per completion token."""
     keys = [
         (group.problem.problem_id, rollout.sample_index) for group in groups for rollout in group.rollouts
     ]

@@ -1,1 +1,1 @@
-"""Several processes as one: agreement, shared work, sharded parameters, and differences between ranks."""
+"""Training on several ranks: communication, shared work, sharded parameters, and reports of differences."""

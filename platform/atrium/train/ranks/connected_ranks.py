@@ -11,7 +11,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -33,18 +33,18 @@ _PREPARATION_TIMEOUTS = 6
 
 
 class ConnectedRanks(Ranks):
-    """A process of a run with several processes.
+    """The ranks of a run with several processes, and this process's connections to the others.
 
     Parameters
     ----------
     environment
         torchrun's variables: `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR`, `MASTER_PORT`.
     device
-        `cpu` or `cuda`; with `cuda`, this process takes the GPU of its local rank.
+        `cpu` or `cuda`; with `cuda`, this process uses the GPU of its local rank.
     timeout_s
-        Timeout for waiting for other ranks.
+        Timeout for waiting for other ranks, in seconds.
     ranks_per_engine
-        Consecutive ranks that share one engine; divides the ranks of every node.
+        Number of consecutive ranks that share one engine; must divide the number of ranks per node.
 
     Raises `ConfigError` if the variables are incomplete, there are fewer GPUs than local ranks or GPUs of
     several kinds, and `RankError` if the others cannot be reached in time.
@@ -79,17 +79,17 @@ class ConnectedRanks(Ranks):
             self.checkpoint_group = self._connected()
         except (RuntimeError, ValueError) as error:
             raise RankError(
-                f"rank {self.rank} could not join the other {self.size - 1} within {timeout_s:g} s at "
-                f"{environment.get('MASTER_ADDR')}:{environment.get('MASTER_PORT')} "
+                f"rank {self.rank} could not connect to the other {self.size - 1} within {timeout_s:g} s "
+                f"at {environment.get('MASTER_ADDR')}:{environment.get('MASTER_PORT')} "
                 f"({_first_line(error)}); check that all ranks start and can reach that address"
             ) from error
         self._note("process", f"{socket.gethostname()} {os.getpid()}")
         self._check_devices(device)
 
     def on_own_connections(self) -> ConnectedRanks:
-        """Return the same processes over separate connections, for a concurrent thread.
+        """Return a copy that uses separate connections, for a concurrent thread.
 
-        Its waiting time is counted separately. All ranks call it in the same order.
+        The copy counts its own waiting time. All ranks must call this in the same order.
         """
         apart = copy.copy(self)
         apart.waited_s = 0.0
@@ -97,12 +97,12 @@ class ConnectedRanks(Ranks):
         return apart
 
     def _connected(self) -> dist.ProcessGroup:
-        """Return connections of all ranks on the host."""
+        """Return a new gloo process group of all ranks."""
         group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=self._timeout)
         return group
 
     def gather(self, record: Any) -> list[Any]:  # noqa: ANN401 - whatever JSON can hold
-        """Return every rank's record, in the order of the ranks."""
+        """Return every rank's record, in the order of the ranks; records must be valid JSON."""
         return [json.loads(found) for found in self.gather_bytes(json.dumps(record).encode())]
 
     def gather_bytes(self, content: bytes) -> list[bytes]:
@@ -120,24 +120,34 @@ class ConnectedRanks(Ranks):
         return [part[: int(size)].numpy().tobytes() for part, size in zip(found, sizes, strict=True)]
 
     def from_first(self, record: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
-        """Return the record of rank 0."""
+        """Return the record that rank 0 passed, on every rank."""
         return self.gather(record if self.is_first else None)[0]
 
     def any(self, flag: bool) -> bool:
-        """Return whether the flag is set on any rank."""
+        """Return whether the flag is set on at least one rank."""
         count = torch.tensor(int(flag))
         self._bounded(lambda: dist.all_reduce(count, group=self._host))
         return bool(count)
 
     def add_up(self, tensor: Tensor) -> Tensor:
-        """Return the sum over ranks, in place, on the tensor's device."""
+        """Sum the tensor over ranks, in place, on its device; return the tensor."""
         group = self._host if tensor.device.type == "cpu" else None
         self._bounded(lambda: dist.all_reduce(tensor, group=group))
         return tensor
 
+    def scatter(self, own: Tensor, parts: Sequence[Tensor]) -> None:
+        """Fill the contiguous `own` with this rank's part; only rank 0 passes `parts`, one for each rank."""
+        group = self._host if own.device.type == "cpu" else None
+        sent = [part.contiguous().flatten().view(torch.uint8) for part in parts]
+        received = own.view(-1).view(torch.uint8)  # bytes: gloo does not know every dtype
+        self._bounded(lambda: dist.scatter(received, sent or None, src=0, group=group))
+
     @contextmanager
     def first_alone(self, what: str) -> Iterator[None]:
-        """Run the block on rank 0, and on the others once rank 0 has left it."""
+        """Run the block on rank 0, and on the others once rank 0 has left it.
+
+        `what` names the work in error messages. Raises `RankError` if rank 0 fails or takes too long.
+        """
         self.enter(what)
         done = f"done/{what}"
         if not self.is_first:
@@ -152,12 +162,13 @@ class ConnectedRanks(Ranks):
         while not self._store.check([key]):
             if self._store.check(["failed/0"]):
                 raise RankError(
-                    f"rank {self.rank} lost the others in {what}: rank 0 failed: "
+                    f"rank {self.rank} lost the connection to the others in {what}, since rank 0 failed: "
                     f"{self._store.get('failed/0').decode()}"
                 )
             if time.monotonic() - started > limit_s:
                 raise RankError(
-                    f"rank {self.rank} waited {limit_s:g} s for rank 0 ({what}); check the log of rank 0"
+                    f"rank {self.rank} received nothing from rank 0 within {limit_s:g} s in {what}; "
+                    "check the log of rank 0"
                 )
             time.sleep(_POLL_S)
         self.waited_s += time.monotonic() - started
@@ -169,14 +180,14 @@ class ConnectedRanks(Ranks):
         self._note("phase", f"{self._num_phases} {phase}")
 
     def close(self, failure: str | None = None) -> None:
-        """Leave the other ranks, and report the reason if this one failed."""
+        """Leave the process group; with `failure`, store the reason for the other ranks instead."""
         if failure is not None:
             self._note("failed", failure)
         if dist.is_initialized() and failure is None:
             dist.destroy_process_group()
 
     def explained(self, error: BaseException) -> BaseException:
-        """Return the error itself, or a `RankError` that names the missing rank if one caused it."""
+        """Return `error`, or a `RankError` that names the missing rank if a lost connection caused it."""
         if not _is_of_connection(error):
             return error
         return RankError(
@@ -214,7 +225,8 @@ class ConnectedRanks(Ranks):
             self._store.set(f"{kind}/{self.rank}", content)
         except (RuntimeError, ValueError) as error:
             raise RankError(
-                f"rank {self.rank} lost torchrun's store in {self._phase} ({_first_line(error)})"
+                f"rank {self.rank} lost the connection to torchrun's store in {self._phase} "
+                f"({_first_line(error)}); check the logs of the other ranks"
             ) from error
 
     def _told(self, kind: str, rank: int) -> str:
@@ -222,7 +234,10 @@ class ConnectedRanks(Ranks):
         return self._store.get(key).decode() if self._store.check([key]) else ""
 
     def _bounded(self, exchange: Callable[[], _T]) -> _T:
-        """Return the result of an exchange; its time counts as waiting."""
+        """Return the result of `exchange`, and add its duration to `waited_s`.
+
+        Raises `RankError` if the connection to another rank is lost.
+        """
         started = time.monotonic()
         try:
             return exchange()
@@ -235,19 +250,19 @@ class ConnectedRanks(Ranks):
         kinds = self.gather(torch.cuda.get_device_name() if device == "cuda" else device)
         if len(set(kinds)) > 1:
             raise ConfigError(
-                f"the ranks compute on {', '.join(sorted(set(kinds)))}, but each step's work is shared "
-                "evenly; choose machines with one kind of GPU"
+                "all ranks must use the same kind of device, since work is divided evenly, got "
+                f"{', '.join(sorted(set(kinds)))}; choose machines with one kind of GPU"
             )
 
 
 def _numbers(environment: Mapping[str, str]) -> tuple[int, int, int, int]:
-    """Return rank and number of ranks, in the run and on this machine."""
+    """Return rank, number of ranks, local rank and number of local ranks, from torchrun's variables."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     missing = [name for name in (*names, "MASTER_ADDR", "MASTER_PORT") if not environment.get(name)]
     if missing:
         raise ConfigError(
-            f"WORLD_SIZE={environment.get('WORLD_SIZE')} requires several ranks, but {', '.join(missing)} "
-            "is not set; start ranks with torchrun or `atrium train compute=node`"
+            f"WORLD_SIZE={environment.get('WORLD_SIZE')} requires {', '.join(missing)} in the "
+            "environment; start the ranks with torchrun or `atrium train compute=node`"
         )
     rank, size, local_rank = (int(environment[name]) for name in names)
     return rank, size, local_rank, int(environment.get("LOCAL_WORLD_SIZE", size))
@@ -257,8 +272,8 @@ def _take_gpu(local_rank: int) -> None:
     num_gpus = torch.cuda.device_count()
     if local_rank >= num_gpus:
         raise ConfigError(
-            f"local rank {local_rank} has no GPU of its own, since there are {num_gpus}; start as many "
-            "ranks per machine as it has GPUs"
+            f"local rank {local_rank} has no GPU of its own, since the machine has {num_gpus}; start at "
+            "most one rank per GPU"
         )
     torch.cuda.set_device(local_rank)
 

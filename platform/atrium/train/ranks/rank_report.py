@@ -1,4 +1,4 @@
-"""Differences between a run's ranks in waiting time, tokens and memory, and slow ranks."""
+"""Differences between ranks in waiting time, sampling time and memory, and warnings about slow ranks."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _NUM_SLOW_STEPS = 5
 
 @dataclass
 class RankReport:
-    """Adds the differences between ranks to a step's measurements; nothing on one process.
+    """A report that adds differences between ranks to a step's measurements; no effect with one process.
 
-    `file` receives a line per step with this rank's own values. `log` receives a line per straggler, and
-    another only after that rank has kept up again.
+    `file` receives a line per step with this rank's own values. `log` receives a line about each slow rank,
+    and another only after that rank has kept up again.
     """
 
     ranks: Ranks = Ranks()
@@ -34,7 +34,7 @@ class RankReport:
     _num_slow: dict[int, int] = field(default_factory=dict, init=False)
 
     def add(self, step: int, measurements: Measurements) -> None:
-        """Gather the ranks' values of a step; times and peaks become the highest of all ranks."""
+        """Gather the ranks' values of a step; times and memory peaks become the maximum over ranks."""
         if self.ranks.is_alone:
             return
         waited_s = self.ranks.waited_s

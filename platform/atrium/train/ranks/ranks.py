@@ -1,7 +1,7 @@
-"""The processes that share a run: this one's number, and their communication.
+"""The processes that share a run, and their communication.
 
-A single process is `Ranks()`, which answers by itself. Several are `ConnectedRanks` (see `connected_ranks`);
-the loop is the same code for both. Values that every rank must agree about (rewards, sums, stop requests) are
+A single process is `Ranks()`, which needs no communication. Several are `ConnectedRanks` (`connected_ranks`);
+the loop is the same code for both. Values that every rank must agree on (rewards, sums, stop requests) are
 exchanged here on the host; the policy's tensors are exchanged by FSDP2 (see `sharding`).
 """
 
@@ -21,12 +21,12 @@ _T = TypeVar("_T")
 
 
 class Ranks:
-    """The only process of a run. A rank is a process's number, counted from 0."""
+    """The ranks (numbered processes) of a run with a single process; subclasses support several."""
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
-    """The rank among those on its machine, which are numbered consecutively."""
+    """This process's number among the run's processes on its machine, counted from 0."""
     local_size: int = 1
     """The number of processes of the run on this machine."""
     ranks_per_engine: int = 1
@@ -37,7 +37,7 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is rank 0, which alone writes the run folder."""
+        """Whether this is rank 0, which alone writes the run directory."""
         return self.rank == 0
 
     @property
@@ -47,7 +47,7 @@ class Ranks:
 
     @property
     def num_engines(self) -> int:
-        """The number of engines of the run, each of one rank or shared by several."""
+        """The number of engines in the run: one per rank, or one per `ranks_per_engine` ranks."""
         return self.size // self.ranks_per_engine
 
     @property
@@ -61,11 +61,11 @@ class Ranks:
         return self.rank % self.ranks_per_engine == 0
 
     def shares(self, things: Sequence[_T]) -> list[list[_T]]:
-        """Return each engine's part of things distributed one by one, in order; may be empty."""
+        """Distribute items round-robin over the engines; return each engine's list, which may be empty."""
         return [list(things[engine :: self.num_engines]) for engine in range(self.num_engines)]
 
     def share(self, things: Sequence[_T]) -> list[_T]:
-        """Return the part of this rank's engine."""
+        """Return the items that `shares` assigns to this rank's engine."""
         return self.shares(things)[self.engine]
 
     def gather(self, record: Any) -> list[Any]:  # noqa: ANN401 - whatever JSON can hold
@@ -77,15 +77,15 @@ class Ranks:
         return [content]
 
     def from_first(self, record: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
-        """Return the record of rank 0."""
+        """Return the record that rank 0 passed, on every rank."""
         return record
 
     def any(self, flag: bool) -> bool:
-        """Return whether the flag is set on any rank."""
+        """Return whether the flag is set on at least one rank."""
         return flag
 
     def add_up(self, tensor: Tensor) -> Tensor:
-        """Return the sum over ranks, in place, on the tensor's device.
+        """Sum the tensor over ranks, in place, on its device; return the tensor.
 
         Torch determines the order of addition.
         """
@@ -93,37 +93,36 @@ class Ranks:
 
     @contextmanager
     def first_alone(self, what: str) -> Iterator[None]:
-        """Run the block on rank 0, then on the others, which find its results."""
-        del what
+        """Run the block on rank 0, then on the other ranks, which can use the results of rank 0."""
         yield
 
     def on_own_connections(self) -> Ranks:
-        """Return the same processes over separate connections, for a concurrent thread.
+        """Return ranks that use separate connections, for a concurrent thread.
 
-        All ranks call it in the same order.
+        All ranks must call this in the same order.
         """
         return self
 
     def explained(self, error: BaseException) -> BaseException:
-        """Return the error itself, or a `RankError` that names the missing rank if one caused it."""
+        """Return `error`, or a `RankError` that names the missing rank if a lost connection caused it."""
         return error
 
     def enter(self, phase: str) -> None:
-        """Announce this rank's current phase; others name it if this rank is missing."""
+        """Announce this rank's current phase, which other ranks report if this rank is missing."""
 
     def close(self, failure: str | None = None) -> None:
-        """Leave the other ranks, and report the reason if this one failed. Harmless when called twice."""
+        """Leave the run; with `failure`, report the reason to the other ranks. May be called twice."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shards:
-    """The sharded models of a run; None for a model that is not sharded or absent."""
+    """The sharded models of a run; None for a model that does not exist or is not sharded."""
 
     policy: ShardedModel | None = None
     reference: ShardedModel | None = None
 
 
 SINGLE = Ranks()
-"""The process of a run with a single process."""
+"""The ranks of a run with a single process."""
 UNSHARDED = Shards()
-"""Models without sharding."""
+"""The value for runs whose models are not sharded."""

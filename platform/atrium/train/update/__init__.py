@@ -1,1 +1,1 @@
-"""An update on one minibatch: passes of the policy, the loss, the optimizer."""
+"""Policy updates: forward passes, log-probabilities, packing, and the optimizer."""

@@ -1,8 +1,8 @@
-"""State divergences between the proximal policy and the policy, over the vocabulary or its top tokens.
+"""Divergences of the policy's next-token distributions from those at the start of the step.
 
-The proximal policy is the one at the start of the step, whichever policy sampled. Its weights are overwritten
-by the first update, so its last states are kept for the step's completion tokens, with a frozen copy of its
-LM head; logits are computed from them chunk by chunk.
+The policy at the start of the step is the proximal policy, even if another policy sampled the batch. The
+first update overwrites its weights. Therefore the last hidden states of the step's completion tokens and a
+frozen copy of the LM head are kept, from which logits are computed chunk by chunk.
 
 Axes: N completion tokens, D width of the model, V vocabulary.
 """
@@ -25,14 +25,17 @@ from atrium.train.update.token_logprobs import tempered_logits
 
 @dataclass
 class DivergenceMeter:
-    """Measures `divergence`, over the proximal policy's `top_k` tokens and the rest, or over all (None)."""
+    """A meter of `divergence` over the proximal policy's `top_k` tokens and one bucket for all others.
+
+    If `top_k` is None, the divergence is over the whole vocabulary.
+    """
 
     divergence: DistributionDivergence
     top_k: int | None
     _proximal_head: nn.Module | None = field(default=None, init=False)
 
     def freeze(self, head: nn.Module) -> None:
-        """Copy the LM head at the start of the step."""
+        """Store a frozen copy of the LM head; must be called at the start of each step."""
         self._proximal_head = copy.deepcopy(head).requires_grad_(False)
 
     def measure(
@@ -43,7 +46,7 @@ class DivergenceMeter:
         head: nn.Module,
         temperature: float,
     ) -> Tensor:
-        """Return the divergence [N] at sampled tokens from proximal and current states, without gradient."""
+        """Return the divergence [N] at sampled tokens from two policies' hidden states, without gradient."""
         proximal_head = self._proximal_head
         assert proximal_head is not None, "the head is frozen where the states are computed"
         return divergence_by_chunks(
@@ -56,7 +59,7 @@ class DivergenceMeter:
 
 
 def meter_of(divergence: Divergence) -> DivergenceMeter | None:
-    """Return the meter of a divergence of whole distributions; None for any other."""
+    """Return the meter of a divergence between next-token distributions; None for other divergences."""
     match divergence:
         case StateDivergence():
             return DivergenceMeter(STATE_DIVERGENCES[divergence.measure], None)

@@ -30,7 +30,7 @@ from atrium.train.update.divergence_meter import DivergenceMeter
 from atrium.train.update.micro_batches import split_by_length, split_by_tokens
 from atrium.train.update.packed_attention import gathered, packed_states
 from atrium.train.update.packing import Packing, num_packed_tokens, pack, rows_and_offsets
-from atrium.train.update.token_logprobs import Entropy, token_logprobs
+from atrium.train.update.token_logprobs import Entropy, HeadKernel, check_triton, token_logprobs
 
 if TYPE_CHECKING:  # a run on one process loads nothing of torch.distributed
     from atrium.train.ranks.sharding import ShardedModel
@@ -40,30 +40,32 @@ _Tensors = tuple[Tensor | None, ...]
 
 @dataclass(eq=False)
 class PolicyForward:
-    """The forward pass of training: rows in, `PolicyTokens` out.
+    """The forward pass of training, which computes `PolicyTokens` from rows.
 
     Parameters
     ----------
     model
         A transformers causal language model, in eval mode (no dropout).
     temperature
-        The sampling temperature of completions; log-probabilities are those of that distribution.
+        The sampling temperature of completions, which log-probabilities and entropies include.
     autocast_dtype
         The dtype of the computation, or None for the weights' dtype.
     meter
-        Measures state divergences from the policy at the start of the step, if the objective needs them.
+        The meter of state divergences from the policy at the start of the step, if the objective needs them.
     packing
-        Whether to compute packed tokens; otherwise whole rows, padded on the right, for which causal
-        attention makes a mask unnecessary. Values and gradients are equal up to rounding.
+        Whether to compute packed tokens instead of whole rows padded on the right, which need no mask under
+        causal attention. Values and gradients of both are equal up to rounding.
     sharded
-        Runs the model if it is sharded over ranks, which then must all make each call; it computes in
-        its own dtype, and `autocast_dtype` is None.
+        The model as sharded over ranks, or None if it is not sharded. All ranks must make each call. A
+        sharded model computes in its own dtype, so `autocast_dtype` is None.
     compiled
         The model's compiled blocks, or None to run it uncompiled.
     recomputes
-        Whether passes with a gradient keep only the states between blocks, and recompute the rest.
+        Whether passes with a gradient keep only the hidden states between blocks, and recompute the rest.
     float32_logits
         Whether logits are kept in float32 instead of the model's dtype (`token_logprobs`).
+    head_kernel
+        The implementation of the LM head's log-probabilities (`token_logprobs`).
     """
 
     model: nn.Module
@@ -76,21 +78,25 @@ class PolicyForward:
     compiled: CompiledBlocks | None = None
     recomputes: bool = False
     float32_logits: bool = False
+    head_kernel: HeadKernel = "torch"
 
     def __post_init__(self) -> None:
+        if self.head_kernel == "triton":
+            check_triton(self.device.type)
         self._recomputed = RecomputedBlocks(self.model) if self.recomputes else None
         self.decoder = decoder_of(self.model)
         self.head: nn.Module = self.model.get_output_embeddings()  # type: ignore[operator]
         embeddings = self.model.get_input_embeddings()  # type: ignore[operator]
         if isinstance(embeddings, nn.Embedding):
-            # torch drops the gradient of the padding token's embedding, but a sampled one is a token like any
-            # other; padding of rows comes after them and has no gradient.
+            # torch drops the gradient of the padding token's embedding, but completions may contain this
+            # token. Padding after rows has no gradient anyway.
             embeddings.padding_idx = None
 
     def __call__(self, rows: RolloutRows, *, entropy: Entropy) -> PolicyTokens:
-        """Return log-probabilities [B, T] of the rows' completion tokens, with gradient if it is enabled.
+        """Return log-probabilities, entropies and divergences [B, T] of the rows' completion tokens.
 
-        The divergence is measured if the rows have proximal states; see `DivergenceMeter`.
+        Log-probabilities have a gradient if torch's gradients are enabled. Divergences are None unless the
+        rows have proximal states; see `DivergenceMeter`.
         """
         places = _Places(rows)
         logprob_M, entropy_M, divergence_M = self.run(lambda: self._tokens(rows, places, entropy))
@@ -114,6 +120,7 @@ class PolicyForward:
                 temperature=self.temperature,
                 entropy=entropy,
                 float32_logits=self.float32_logits,
+                kernel=self.head_kernel,
             )
             if self.meter is not None and rows.proximal_state_BTD is not None:
                 proximal_MD = rows.proximal_state_BTD.flatten(0, 1).index_select(0, places.place_M)
@@ -123,14 +130,14 @@ class PolicyForward:
         return logprob_M, entropy_M, divergence_M
 
     def states(self, rows: RolloutRows) -> Tensor:
-        """Return the last states [B, T, D] at positions that predict completion tokens, else 0."""
+        """Return the last hidden states [B, T, D] that predict completion tokens; 0 beyond a row's end."""
         (state_MD,) = self.run(lambda: (self._states(rows),))
         assert state_MD is not None
         return _Places(rows).spread(state_MD)
 
     @property
     def text_config(self) -> PreTrainedConfig:
-        """The configuration of the language model."""
+        """The language model's configuration, which multimodal models nest in their own."""
         config: PreTrainedConfig = self.model.config.get_text_config()  # type: ignore[union-attr, operator]
         return config
 
@@ -140,11 +147,11 @@ class PolicyForward:
         return self.sharded is not None
 
     def recomputing(self) -> Self:
-        """Return the same pass with recomputed activations; raises `ConfigError` if that is not supported."""
+        """Return a copy that recomputes activations; raises `ConfigError` if the model cannot do so."""
         return replace(self, recomputes=True)
 
     def freeze_proximal_head(self) -> None:
-        """Copy the current LM head, for the proximal states of this step."""
+        """Store a copy of the current LM head, which turns this step's proximal states into logits."""
         if self.meter is not None:
             self.run(self._freeze)
 
@@ -160,27 +167,32 @@ class PolicyForward:
         return num_packed_tokens(*rows.lengths)
 
     def split(self, rows: RolloutRows, subset: NDArray[np.int64], max_tokens: int) -> list[NDArray[np.int64]]:
-        """Divide rows into micro-batches of at most `max_tokens`, counting shared prompts in each row.
+        """Divide the rows of `subset` into micro-batches of at most `max_tokens`; return index arrays.
 
-        Packed micro-batches have about equal tokens; padded ones have similar lengths, and the limit applies
-        to padded tokens.
+        A shared prompt counts in each of its rows. Packed micro-batches have about equal numbers of tokens.
+        Padded micro-batches contain rows of similar length, and the limit includes padding.
         """
         length_B = rows.num_tokens_B[subset]
         if self.packing:
             return [subset[part] for part in split_by_tokens(length_B, max_tokens=max_tokens)]
         return [subset[part] for part in split_by_length(length_B, max_tokens=max_tokens)]
 
+    def begin_micro_batch(self, *, is_last: bool) -> None:
+        """Prepare the next micro-batch's backward pass: ranks may exchange gradients only after the last."""
+        if self.sharded is not None:
+            self.sharded.begin_micro_batch(is_last=is_last)
+
     def run(self, compute: Callable[[], _Tensors]) -> _Tensors:
-        """Return the result of `compute`, called with gathered parameters."""
+        """Call `compute` and return its result; a sharded model first gathers its parameters."""
         return compute() if self.sharded is None else self.sharded.run(compute)
 
     def whole_states(self, token_BL: Tensor) -> Tensor:
-        """Return the last states [B, L, D] of whole rows, as the model itself computes them."""
+        """Return the last hidden states [B, L, D] of unpacked rows, by the model's own decoder."""
         state_BLD: Tensor = self.decoder(input_ids=token_BL, use_cache=False).last_hidden_state
         return state_BLD
 
     def whole_logprobs(self, row: RolloutRows) -> Tensor:
-        """Return the log-probabilities [T] of one row's completion tokens, by the whole model on it alone."""
+        """Return the log-probabilities [T] of a single row's completion, by the model's own forward pass."""
 
         def compute() -> _Tensors:
             with self.autocast():
@@ -195,7 +207,10 @@ class PolicyForward:
         return logprob_T
 
     def packed_states(self, token_BL: Tensor, num_prompt: int, *, pads: bool) -> Tensor:
-        """Return the predicting states [B, L - num_prompt, D] of packed rows that share a prompt."""
+        """Return the last hidden states [B, L - num_prompt, D] that predict the tokens after the prompt.
+
+        The first `num_prompt` tokens of all rows are equal.
+        """
         num_rows, length = token_BL.shape
         sizes = np.full(num_rows, num_prompt), np.full(num_rows, length), np.zeros(num_rows, dtype=np.int64)
         packing = pack(token_BL, *sizes, padded=pads)
@@ -203,7 +218,7 @@ class PolicyForward:
         return packed_BTD
 
     def _states(self, rows: RolloutRows) -> Tensor:
-        """Return the last states that predict the completion tokens [M, D]."""
+        """Return the last hidden states [M, D] that predict the completion tokens."""
         with self.autocast():
             if self.packing:
                 packing = pack(rows.token_BL, *rows.lengths, padded=self.pads)
@@ -221,23 +236,23 @@ class PolicyForward:
 
     @property
     def pads(self) -> bool:
-        """Whether attention pads: torch's kernel for rows of any length requires a GPU and half precision."""
+        """Whether attention pads rows; torch's kernel without padding requires a GPU and half precision."""
         return not (self.device.type == "cuda" and self.dtype.itemsize == 2)
 
     @property
     def device(self) -> torch.device:
-        """The device of the model."""
+        """The device on which the model computes."""
         return next(self.model.parameters()).device if self.sharded is None else self.sharded.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the model's computation."""
+        """The dtype in which the model computes, under autocast if it is used."""
         if self.sharded is not None:
             return self.sharded.dtype
         return self.autocast_dtype or next(self.model.parameters()).dtype
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Return a context that computes in the dtype of the run."""
+        """Return a context manager for autocast to `autocast_dtype`; it has no effect if this is None."""
         if self.autocast_dtype is None:
             return nullcontext()
         device_type = next(self.model.parameters()).device.type
@@ -245,7 +260,7 @@ class PolicyForward:
 
 
 class _Places:
-    """The positions of all rows' M completion tokens: indices computed from lengths, without a GPU.
+    """The positions of all rows' M completion tokens; the indices are computed from lengths on the host.
 
     `place_M` indexes [B, T], and `column_M` indexes columns of `token_BL`.
     """

@@ -21,12 +21,13 @@ from atrium.train.update.forward import PolicyForward
 from atrium.train.update.packing_probe import packing_obstacle
 
 _SHORT, _LONG = 32, 64
-"""Tokens of the rows that are checked: in the run's precision, and in float32 if no window is longer."""
+"""Length of the checked rows in tokens: in the run's precision, and in float32 if no window is longer."""
 _NEIGHBORS = 16
 _ERROR, _HALF_ERROR = 1e-3, 0.05
 """Maximum difference of a state, relative to its norm, in single and half precision.
 
-Rounding was 1e-6 and 0.01 in 28 random and 30 pretrained layers; wrong masks and positions give 0.06 to 1.
+Measured: rounding gives 1e-6 and 0.01 in 28 random and 30 pretrained layers, wrong masks and positions give
+0.06 to 1.
 """
 
 _Pair = tuple[Tensor, Tensor]
@@ -34,23 +35,27 @@ _Pair = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class PackingFinding:
-    """Whether a model supports packed tokens: `fault` is the reason if not, `evidence` the comparison."""
+    """The result of checking a model on packed tokens.
+
+    `fault` is the reason why the model does not support them, or None. `evidence` describes the comparison.
+    """
 
     fault: str | None
     evidence: str = ""
 
 
 def check_model(forward: PolicyForward, longest: int) -> None:
-    """Raise `ConfigError` for a model whose last states and LM head do not give its log-probabilities.
+    """Raise `ConfigError` for a model that cannot be trained.
 
-    `longest` is the number of tokens in the run's longest row.
+    The LM head applied to the last hidden states must give the model's logits, and hidden states must not
+    depend on later tokens. `longest` is the number of tokens in the run's longest row.
     """
     name = type(forward.model).__name__
     token_BL = _rows(forward, min(_SHORT, longest))
     logits, headed = _pair(forward, lambda: _logits_both_ways(forward, token_BL))
     if not torch.allclose(logits.float(), headed.float(), atol=1e-4, rtol=1e-4):
         raise ConfigError(
-            f"model of type {name} changes its logits after the LM head, which training does not support; "
+            f"the model type {name} changes logits after the LM head, which training does not support; "
             "choose another model"
         )
     length = _long(forward, longest)
@@ -58,8 +63,8 @@ def check_model(forward: PolicyForward, longest: int) -> None:
         error = _error(forward, lambda: _with_and_without_later_tokens(forward, length))
     if not error <= allowed:  # which excludes NaN
         raise ConfigError(
-            f"model of type {name} computes different states for a token if later tokens follow (they differ "
-            f"by {error:.1%}), so it is not causal and cannot be trained; choose another model"
+            f"the model type {name} is not causal, since the states of a token depend on later tokens "
+            f"(by {error:.1%}), so it cannot be trained; choose another model"
         )
 
 
@@ -99,7 +104,7 @@ def _differing(forward: PolicyForward, error: float, allowed: float) -> PackingF
 
 
 def _long(forward: PolicyForward, longest: int) -> int:
-    """Return the tokens of a row that is longer than every window, up to the length of the run's rows."""
+    """Return the length of a row that is longer than every window, at most the run's longest row."""
     named = windows(forward.text_config.to_dict())
     return min(longest, max([_LONG, *(size + 2 * _NEIGHBORS for size in named.values())]))
 
@@ -125,9 +130,9 @@ def _pair(forward: PolicyForward, compute: Callable[[], _Pair]) -> _Pair:
 
 
 def _error(forward: PolicyForward, compute: Callable[[], _Pair]) -> float:
-    """Return the relative error of states: the largest median over at least 16 neighbors.
+    """Return the largest median of states' relative errors over blocks of at least 16 neighboring tokens.
 
-    No single token decides: in pretrained models the activations of a few tokens grow a thousandfold and
+    The median is used because in pretrained models the activations of a few tokens grow a thousandfold and
     shrink again, so their differences are mostly rounding.
     """
     found_BTD, expected_BTD = (states.float() for states in _pair(forward, compute))
@@ -138,13 +143,13 @@ def _error(forward: PolicyForward, compute: Callable[[], _Pair]) -> float:
 
 
 def _logits_both_ways(forward: PolicyForward, token_BL: Tensor) -> _Pair:
-    """Return logits of the whole model, and those of its head on its last states."""
+    """Return the whole model's logits, and the logits of its LM head on its last hidden states."""
     logits: Tensor = forward.model(input_ids=token_BL, use_cache=False).logits
     return logits, forward.head(forward.whole_states(token_BL))
 
 
 def _with_and_without_later_tokens(forward: PolicyForward, length: int) -> _Pair:
-    """Return the states of a row's first half, with the second half after it and alone."""
+    """Return the states of a row's first half, computed with and without the second half."""
     token_BL, half = _rows(forward, length), length // 2
     whole_BLD = forward.whole_states(token_BL)[:1, :half]
     return whole_BLD, forward.whole_states(token_BL[:1, :half])
@@ -159,7 +164,7 @@ def _packed_and_whole(forward: PolicyForward, length: int, *, pads: bool) -> _Pa
 
 @contextmanager
 def _float32(forward: PolicyForward) -> Iterator[float]:
-    """Compute in float32, unless the model is sharded over ranks; yield the error that this allows."""
+    """Compute in float32, unless the model is sharded over ranks; yield the largest acceptable error."""
     if forward.is_sharded:
         yield _HALF_ERROR if forward.dtype.itemsize == 2 else _ERROR
         return
@@ -171,7 +176,7 @@ def _float32(forward: PolicyForward) -> Iterator[float]:
 
 @contextmanager
 def _float32_module(module: nn.Module) -> Iterator[None]:
-    """Give a module float32 copies of its own half-precision parameters, during each of its calls."""
+    """Convert a module's own half-precision parameters to float32 during each of its calls."""
     half = [value for value in module.parameters(recurse=False) if value.dtype.itemsize == 2]
     if not half:
         yield

@@ -1,4 +1,4 @@
-"""The residual stream of passes under autocast, kept in the dtype that they compute in."""
+"""The residual stream of passes under autocast, kept in the autocast dtype."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from torch import Tensor, nn
 
 
 def keep_stream_half(model: nn.Module) -> None:
-    """Round the outputs of the model's embeddings and norms to autocast's dtype, wherever it is enabled.
+    """Round the outputs of the model's embeddings and norms to the autocast dtype while autocast is enabled.
 
-    Their weights are float32, so that under autocast alone their outputs are, and with them the residual
-    stream, queries and keys. Rounded, a pass computes what the model held in that dtype would, as vLLM holds
-    it, where its norms' weights are numbers of that dtype. Called again, it changes nothing.
+    The weights of these modules are float32. Under autocast alone, their outputs would be float32 too, and
+    with them the residual stream, queries and keys. With rounding, a pass computes the same as a model whose
+    weights are stored in the autocast dtype (as in vLLM), if the norms' weights are representable in that
+    dtype. Repeated calls have no further effect.
     """
     for module in model.modules():
         is_norm = not any(True for _ in module.children()) and _has_vector(module)

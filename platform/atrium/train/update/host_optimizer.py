@@ -1,9 +1,9 @@
 """Copies of the parameters in main memory, updated there by an optimizer.
 
-The GPU then holds only weights and gradients. Each update moves gradients to the host and weights back, and
-is computed by the host's processor: the formula is the GPU's, its rounding differs.
+The GPU then stores only weights and gradients. Each update moves gradients to the host and weights back. The
+CPU computes the same formula as a GPU would, with different rounding.
 
-Source: ZeRO-Offload, arXiv 2101.06840, without its overlap.
+Source: ZeRO-Offload, arXiv 2101.06840, without its overlap of transfers and computation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 
 class HostCopies:
-    """Copies of the parameters by name, in pinned memory if a GPU copies from it."""
+    """Copies of the parameters by name, in pinned memory if the parameters are on a GPU."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
         self._on_device = dict(parameters)
@@ -24,7 +24,7 @@ class HostCopies:
         }
 
     def take_gradients(self) -> None:
-        """Copy each parameter's gradient, if any, to its copy."""
+        """Copy the parameters' gradients to the host copies; a missing gradient becomes None."""
         for name, copy in self.parameters.items():
             gradient = self._on_device[name].grad
             if gradient is None:
@@ -35,7 +35,7 @@ class HostCopies:
                 copy.grad.copy_(gradient)
 
     def give_weights(self) -> None:
-        """Copy the weights of each copy back to its parameter."""
+        """Copy the updated weights from the host copies back to the parameters."""
         with torch.no_grad():
             for name, copy in self.parameters.items():
                 self._on_device[name].copy_(copy)

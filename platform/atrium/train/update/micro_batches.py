@@ -9,14 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 LAUNCH_COST_TOKENS = 512
-"""Cost of one more forward and backward pass besides its tokens, in tokens; a rule, not a measurement, so
-that a run's arithmetic does not depend on timing."""
+"""Fixed cost of one more forward and backward pass, in tokens. It is not measured, so that a run's arithmetic
+does not depend on timing."""
 
 
 def split_by_tokens(num_tokens_B: NDArray[np.int64], *, max_tokens: int) -> list[NDArray[np.int64]]:
-    """Divide rows, in order, into as few parts as `max_tokens` allows, of about equal tokens.
+    """Divide rows, in order, into as few parts as `max_tokens` allows, with about equal numbers of tokens.
 
-    A part has at most `max_tokens`, or a single row that has more. Returns index arrays into the rows.
+    A part has at most `max_tokens` tokens, unless it is a single longer row. Returns index arrays into the
+    rows.
     """
     parts: list[NDArray[np.int64]] = []
     remaining, start = int(num_tokens_B.sum()), 0
@@ -39,10 +40,11 @@ def deal_by_tokens(
     *,
     num_shares: int,
 ) -> list[NDArray[np.int64]]:
-    """Divide rows, in order, into shares of about equal computed tokens; a prompt counts once.
+    """Divide rows, in order, into shares with about equal numbers of computed tokens; a prompt counts once.
 
-    Neighbors share prompts, so a share is a run of neighbors, and differs from an equal share by less than
-    the longest row. Shares may be empty, the first only if there are no rows. Returns index arrays.
+    Adjacent rows often have the same prompt, so each share is a block of adjacent rows. Its size differs from
+    an equal share by less than the longest row. Shares may be empty, but the first one is empty only if there
+    are no rows. Returns index arrays.
     """
     num_rows = len(num_tokens_B)
     cost_B = num_tokens_B - num_prompt_tokens_B

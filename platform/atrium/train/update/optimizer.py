@@ -16,10 +16,10 @@ from atrium.train.update.optimizer_kinds import PER_BLOCK, build_adamw, restore_
 
 
 class PolicyOptimizer:
-    """AdamW over a model's parameters on the model's device.
+    """AdamW over a model's trainable parameters, on the model's device.
 
-    The schedule ends with the last of `num_steps`. With `offload`, the state and copies of the parameters are
-    in main memory, and updates are computed there.
+    The learning-rate schedule ends after `num_steps` training steps. With `offload`, the state and copies of
+    the parameters are in main memory, and updates are computed there.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class PolicyOptimizer:
         return f"{first}choose a smaller model, or a device with more memory"
 
     def zero_grad(self) -> None:
-        """Clear the gradient."""
+        """Set the gradients of all trained parameters to None."""
         for parameter in self._parameters.values():
             parameter.grad = None
 
     def clip_gradient(self) -> float:
-        """Scale the gradient down to `max_grad_norm`; return its norm before that.
+        """Scale the gradient down to `max_grad_norm`; return its norm before clipping.
 
         If the norm is not finite, or not above the limit, the gradient is unchanged.
         """
@@ -62,7 +62,7 @@ class PolicyOptimizer:
         return {name: parameter.grad for name, parameter in self._parameters.items()}
 
     def step(self, step: int) -> float:
-        """Apply the gradient; return the learning rate that was used."""
+        """Apply the gradient at the learning rate of training step `step`; return this learning rate."""
         learning_rate = learning_rate_at(step, self.settings, self.num_steps)
         for group in self._adamw.param_groups:
             group["lr"] = learning_rate
@@ -83,17 +83,21 @@ class PolicyOptimizer:
         }
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Load a result of `state`; raises `CheckpointError` for a state of another model."""
+        """Load a state returned by `state`; raises `CheckpointError` for a state of another model."""
         by_parameter: dict[str, dict[str, Tensor]] = {}
         for key, value in state.items():
             name, quantity = key.rsplit("/", 1)
             if name not in self._parameters:
-                raise CheckpointError(f"the optimizer state contains {name}, which the model does not have")
+                raise CheckpointError(
+                    f"the optimizer state contains {name}, which the model does not have; resume with "
+                    "the settings of the checkpoint"
+                )
             shape = self._parameters[name].shape
             is_per_weight = value.dim() > 0 and not quantity.startswith(PER_BLOCK)
             if is_per_weight and value.shape != shape:
                 raise CheckpointError(
-                    f"the optimizer state of {name} has shape {tuple(value.shape)}, expected {tuple(shape)}"
+                    f"the optimizer state of {name} has shape {tuple(value.shape)}, expected "
+                    f"{tuple(shape)}; resume with the settings of the checkpoint"
                 )
             by_parameter.setdefault(name, {})[quantity] = value
         for name, quantities in by_parameter.items():

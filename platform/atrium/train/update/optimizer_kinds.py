@@ -1,9 +1,9 @@
 """The kinds of AdamW, and the state of each in a checkpoint, as plain tensors per parameter.
 
-`adamw` is torch's fused one: 8 bytes of float32 state per parameter. `adamw_8bit` (bitsandbytes) keeps both
-means in 8 bits with a scale per block of 256: 2 bytes. `adamw_bf16` (optimi) is for bfloat16 weights: it
-keeps the means and the rounding error of each update (Kahan summation), which replaces float32 weights
-without any randomness: 6 bytes.
+`adamw` is torch's fused AdamW, with 8 bytes of float32 state per parameter. `adamw_8bit` (bitsandbytes)
+keeps both means in 8 bits with a scale per block of 256 weights: 2 bytes per parameter. `adamw_bf16`
+(optimi) is for bfloat16 weights. It keeps both means and the rounding error of each update (Kahan
+summation), 6 bytes per parameter, so it needs neither float32 weights nor stochastic rounding.
 
 Sources: arXiv 2110.02861 (8 bits per block), arXiv 2010.06192 (Kahan summation for weights in bfloat16).
 """
@@ -23,13 +23,13 @@ from atrium.train.settings import AdamWSettings
 
 _TABLE = "qmap"
 PER_BLOCK = ("absmax", _TABLE)
-"""Prefixes of quantities with a value per block of weights, or for all of them."""
+"""Prefixes of state quantities with one value per block of weights, or one table for all weights."""
 
 _STEP = "step"
 
 
 def build_adamw(settings: AdamWSettings, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """Build the optimizer of a kind; raises `MissingDependencyError` if its package is not installed."""
+    """Build the optimizer of `settings.kind`; raises `MissingDependencyError` if its package is missing."""
     kind = settings.kind
     options: dict[str, Any] = {
         "lr": settings.learning_rate,
@@ -48,10 +48,10 @@ def build_adamw(settings: AdamWSettings, parameters: Iterable[nn.Parameter]) -> 
 
 
 def state_of(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Tensor]:
-    """Return a parameter's state; empty before its first update. A step count becomes a tensor.
+    """Return the tensors of a parameter's state by name; empty before its first update.
 
     State shared by parameters (bitsandbytes' tables, the count of a group) is cloned, since stored tensors
-    share no memory.
+    must not share memory. Step counts become tensors.
     """
     state = optimizer.state.get(parameter, {})
     if not state:
@@ -68,7 +68,7 @@ def state_of(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[
 def restore_state(
     optimizer: torch.optim.Optimizer, parameter: nn.Parameter, state: Mapping[str, Tensor]
 ) -> None:
-    """Load a result of `state_of`.
+    """Load a parameter's state, as returned by `state_of`.
 
     Tensors are cloned, so that they own aligned storage: a view of a memory-mapped file would change the last
     bits of sums.
@@ -79,7 +79,7 @@ def restore_state(
         group[_STEP], group["setup"] = found.pop(_STEP), True
     elif not isinstance(optimizer, torch.optim.AdamW):
         found[_STEP] = int(found[_STEP])  # bitsandbytes counts in Python
-    # Optimizers other than torch's look for the count on the host.
+    # Optimizers other than torch's expect the step count on the host.
     kept = () if isinstance(optimizer, torch.optim.AdamW) else (_STEP,)
     optimizer.state[parameter] = {
         name: value.to(parameter.device) if isinstance(value, Tensor) and name not in kept else value
@@ -96,6 +96,6 @@ def _imported(module: str, package: str, kind: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingDependencyError(
-            f"optimizer.kind={kind} needs {package}, which cannot be imported ({error}); run "
+            f"optimizer.kind={kind} requires {package}, which cannot be imported ({error}); run "
             f"{install_command('optimizers')}, or choose optimizer=adamw"
         ) from error

@@ -3,8 +3,8 @@
 States of packed tokens are assembled into rows, processed by torch's own attention kernels, and taken apart
 again; the gradient of a prompt's states is the sum over the rows that share it. On a GPU in half precision
 rows are concatenated (`torch.nn.attention.varlen`); elsewhere, where that kernel does not exist, rows of
-similar length are padded to buckets, for this operation only. On a CPU short rows use two batched products
-and a softmax, for which torch's blocked kernel takes up to twice as long.
+similar length are padded to buckets, for this operation only. On a CPU, two batched products and a
+softmax compute short rows, since torch's blocked kernel takes up to twice as long for them.
 
 Axes: N computed tokens, P positions of all rows, B rows, L positions of a row, H query heads, K key-value
 heads, D head size.
@@ -29,7 +29,7 @@ from atrium.models.blocks import decoder_of
 from atrium.train.update.packing import Gathering, Packing
 
 _NAME = "atrium_packed"
-# Above this, computing masked values costs more than the blocked kernel.
+# In longer rows, computing masked values costs more than the blocked kernel.
 _SHORT = 128
 _UNDERSTOOD = {"dropout", "position_ids", "use_cache", "output_attentions", "cache_position", "is_causal"}
 """Arguments of models' attention calls without effect here: no dropout in eval mode, always causal."""
@@ -80,7 +80,7 @@ def gathered(state: Tensor, gathering: Gathering) -> Tensor:
 
 
 def packed_states(model: PreTrainedModel, packing: Packing) -> Tensor:
-    """Return the last states [N, D] at the packed tokens, for any model with an attention interface.
+    """Return the last hidden states [N, D] at packed tokens, for any model with an attention interface.
 
     Raises `ConfigError` if the model's attention is more than causal attention (sinks, soft caps, windows).
     Masks are not computed here: `packing_probe` determines whether they are causal.
@@ -98,7 +98,7 @@ def packed_states(model: PreTrainedModel, packing: Packing) -> Tensor:
 
 @contextmanager
 def attention_of(model: PreTrainedModel, implementation: str) -> Iterator[None]:
-    """Make the model use the attention implementation with this name in transformers."""
+    """Make the model use the transformers attention with the name `implementation` within the block."""
     before = model.config._attn_implementation
     model.config._attn_implementation = implementation
     try:
@@ -118,10 +118,14 @@ def _interface(
     scaling: float | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
-    """Compute attention for transformers: states [1, heads, N, D] in, mixed values [1, N, H, D] out."""
+    """Return packed attention's mixed values [1, N, H, D] from states [1, heads, N, D].
+
+    Implements the attention interface of transformers, which requires a second result: None. Raises
+    `ConfigError` if the layer needs more than causal attention.
+    """
     obstacle = attention_obstacle(module, query, value, attention_mask, packing, others)
     if obstacle is not None or packing is None:
-        raise ConfigError(f"{obstacle}; set compute.packing=false")
+        raise ConfigError(f"updates cannot be packed, since {obstacle}; set compute.packing=false")
     state_1HND = torch.cat([query, key, value], dim=1)
     if torch.is_autocast_enabled(query.device.type):
         state_1HND = state_1HND.to(torch.get_autocast_dtype(query.device.type))
@@ -160,12 +164,15 @@ def attention_obstacle(
 
 
 def _groups_flag(has_groups: bool) -> dict[str, Any]:
-    """Return the flag for grouped heads in `varlen_attn`: 2.11 detects them, later versions need it."""
+    """Return the flag for grouped heads: torch 2.11 detects them, later versions need `enable_gqa`."""
     return {"enable_gqa": has_groups} if "enable_gqa" in signature(varlen.varlen_attn).parameters else {}
 
 
 class _ShortRows(torch.autograd.Function):
-    """Causal attention of rows [B, H, L, D] with keys and values [B, K, L, D], keeping its probabilities."""
+    """Causal attention of queries [B, H, L, D] to keys and values [B, K, L, D].
+
+    The probabilities are kept for the backward pass.
+    """
 
     @staticmethod
     def forward(ctx: Any, query_BHLD: Tensor, key_BKLD: Tensor, value_BKLD: Tensor, scale: float) -> Tensor:
@@ -230,7 +237,7 @@ class _Gathered(torch.autograd.Function):
 
 
 class _FromRows(torch.autograd.Function):
-    """Maps states at positions [P, ...] to those of the tokens' own queries [N, ...]."""
+    """Selection of each computed token's attention output [N, ...] from those of all positions [P, ...]."""
 
     @staticmethod
     def forward(ctx: Any, state: Tensor, packing: Packing) -> Tensor:

@@ -24,7 +24,7 @@ from atrium.train.update.micro_batches import split_by_length
 _Index = NDArray[np.int64]
 
 _BUCKET_COST_TOKENS = 2048
-"""Cost of one more bucket, in tokens of padding within attention; a rule, not a measurement."""
+"""Fixed cost of one more bucket, in tokens of padding within attention."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +36,11 @@ class Gathering:
     index
         The source item of each position.
     rounds
-        Positions, and the item at each. No item occurs twice in a round, so that a GPU adds in the order of
-        rounds, and always gets the same sum. Positions in no round, such as padding, have no gradient.
+        Pairs of positions and the source items at these positions. No item occurs twice in a round, so
+        that a GPU adds gradients round by round and always gets the same sum. Positions in no round, such
+        as padding, have no gradient.
     num_shared
-        Items from here on occur in the first round only.
+        Items with this index or a higher one occur in the first round only.
     """
 
     index: Tensor
@@ -48,7 +49,7 @@ class Gathering:
 
     @classmethod
     def of(cls, index: _Index, device: torch.device, held: NDArray[np.bool_] | None = None) -> Self:
-        """Gather `index`; only the positions that are `held` have gradients, by default all."""
+        """Return the gather operation of `index`; positions with a False `held` have no gradient."""
         place = np.arange(len(index)) if held is None else np.flatnonzero(held)
         order = np.argsort(index[place], kind="stable")
         _, counts = np.unique(index[place], return_counts=True)
@@ -63,27 +64,27 @@ class Gathering:
 
 @dataclass(frozen=True, kw_only=True)
 class Packing:
-    """The computed tokens of some rows.
+    """The layout of a micro-batch's computed tokens.
 
     Attributes
     ----------
     token_N, position_N
         Token ids, and each token's position in its row.
     source
-        The token at each position of the rows, bucket after bucket; token 0 for padding. Causal attention
-        keeps padding, which is on the right, from reaching any token. The first round of its gradients are
-        the positions of the tokens' own queries.
+        The packed token at each position of the rows, bucket after bucket; token 0 for padding. Padding is on
+        the right, so causal attention keeps it from affecting any token. The first round of the gathering
+        contains the first position of each token, where the token's own query is.
     bucket_shapes
         Rows and positions per row of each bucket.
     row_ends
-        Boundaries of rows in `source` (int32 [B + 1]) if they have no padding, else None.
+        Boundaries of rows in `source` (int32 [B + 1]) if rows are not padded, else None.
     predicting
-        The token whose state predicts each completion token of each row, row after row.
+        For each completion token, row after row, the packed token whose state predicts it.
 
     Examples
     --------
-    Two completions, (1, 2) and (3), of the prompt (7, 8): the prompt is computed once, and a completion's
-    last token not at all, since nothing is predicted from it. Of six positions, two repeat the prompt.
+    Two completions, (1, 2) and (3), of the prompt (7, 8): the prompt is computed once, and the last token of
+    each completion is not computed, since it predicts nothing. Of six positions, two repeat the prompt.
 
     >>> packing = pack(
     ...     torch.tensor([[7, 8, 1, 2], [7, 8, 3, 0]]),
@@ -109,7 +110,7 @@ class Packing:
 
     @property
     def place_N(self) -> Tensor:
-        """The position of each token's own query."""
+        """The position of each token's own query: the token's first position in the rows."""
         return self.source.rounds[0][0]
 
     @property
@@ -126,7 +127,7 @@ def pack(
     *,
     padded: bool,
 ) -> Packing:
-    """Lay out the tokens of rows in the format of `RolloutRows`.
+    """Return the layout of rows, which are given in the format of `RolloutRows`.
 
     Parameters
     ----------
@@ -183,7 +184,7 @@ class _Segments:
         return row_N, np.arange(len(row_N)) - np.repeat(self._start_S - self._first_column_S, self._length_S)
 
     def tokens_at(self, rows: _Index, column: _Index) -> _Index:
-        """Return the computed tokens [rows, columns] at some columns of some rows."""
+        """Return the indices [rows, columns] of the computed tokens at the given rows and columns."""
         num_prompt = self._num_prompt_B[rows, None]
         later_start = self._later_start_B[rows, None] - num_prompt
         start: _Index = np.where(column < num_prompt, self._prompt_start_B[rows, None], later_start)
@@ -191,13 +192,13 @@ class _Segments:
 
 
 def num_packed_tokens(num_prompt_tokens_B: _Index, num_tokens_B: _Index, prompt_index_B: _Index) -> int:
-    """Return the number of tokens that are computed for rows of these lengths."""
+    """Return the number of tokens that packing computes for rows of these lengths."""
     _, owner_U = np.unique(prompt_index_B, return_index=True)
     return int(num_prompt_tokens_B[owner_U].sum() + _num_later(num_prompt_tokens_B, num_tokens_B).sum())
 
 
 def _num_later(num_prompt_tokens_B: _Index, num_tokens_B: _Index) -> _Index:
-    """Return the completion tokens of each row that predict another: all but its last."""
+    """Return the number of completion tokens of each row that predict another token: all but the last."""
     num_later_B: _Index = np.maximum(num_tokens_B - num_prompt_tokens_B - 1, 0)
     return num_later_B
 

@@ -72,7 +72,7 @@ def _attention(
     scaling: float | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
-    """Record a layer's arguments; return its values instead of attention's result."""
+    """Record a layer's attention arguments; return its values, repeated for each query head, unmixed."""
     obstacle = attention_obstacle(module, query, value, attention_mask, packing, others)
     if packing is None:
         raise ConfigError(obstacle)
@@ -89,14 +89,17 @@ def _mask(
     device: Any = "cpu",  # noqa: ANN401 - as torch takes it
     **_: object,
 ) -> Tensor | None:
-    """Return None for a plain causal mask, as in packed passes; else a mask, which a layer passes on."""
+    """Return None for a plain causal mask; for others a mask [1, 1, Q, K], which layers pass on.
+
+    `attention_obstacle` reports a layer that receives a mask.
+    """
     if _is_causal(mask_function, device):
         return None
     return torch.ones(1, 1, q_length, kv_length, dtype=torch.bool, device=device).tril()
 
 
 def _is_causal(mask_function: Callable[..., Any], device: Any) -> bool:  # noqa: ANN401 - as torch takes it
-    """Return whether a query attends to its own and all earlier positions, and to no others."""
+    """Return whether the mask allows exactly a query's own and all earlier positions."""
     near = {0, *(2**power + offset for power in range(31) for offset in (-1, 0, 1))}
     position = torch.tensor(sorted(near), device=device)
     query, key = position[:, None], position[None]

@@ -22,15 +22,15 @@ from atrium.train.update.token_logprobs import Entropy
 class MovingReference:
     """A model with the reference's weights.
 
-    `moves` is False for a reference that stays at the initial policy; a checkpoint then need not contain it.
-    `atrium.method.references` decides how far it moves after a step.
+    `moves` is False if the reference stays at the initial policy; checkpoints then do not contain it.
+    `atrium.method.references` determines how far the reference moves after a step.
     """
 
     model: nn.Module
     moves: bool
 
     def follow(self, weights: Mapping[str, Tensor], share: float) -> None:
-        """Adopt a share of the policy's weights: 0 for nothing, 1 for all, else a weighted mean."""
+        """Move the reference toward the policy's weights: `share` 0 keeps it, 1 copies the policy."""
         if share == 1.0:
             self.load(weights)
         elif share > 0.0:
@@ -39,7 +39,7 @@ class MovingReference:
                     parameter.lerp_(weights[name].to(parameter), share)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Load these weights."""
+        """Replace the reference's weights by `weights`, which have the same names."""
         with torch.no_grad():
             self.model.load_state_dict(weights, strict=False)
 
@@ -52,6 +52,6 @@ class UnadaptedForward(PolicyForward):
     """The forward pass of the policy without its adapters, that is, of the initial model."""
 
     def __call__(self, rows: RolloutRows, *, entropy: Entropy) -> PolicyTokens:
-        """Compute as the policy's own forward pass, with adapters off."""
+        """Return what the policy's forward pass returns, computed with adapters off."""
         with adapters_off(self.model):
             return super().__call__(rows, entropy=entropy)

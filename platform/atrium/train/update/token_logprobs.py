@@ -1,14 +1,17 @@
-"""Log-probabilities and entropies of chosen tokens from the last states, without all logits in memory.
+"""Log-probabilities and entropies of chosen tokens from hidden states, without all logits in memory.
 
 Logits exist for one chunk of tokens at a time. A single chunk is kept for the backward pass; several are
 recomputed there, so that memory does not grow with the number of tokens times the vocabulary. The gradient
-overwrites them. Log-softmax is at least float32, whatever the model's dtype.
+overwrites the logits. Log-softmax is at least float32, whatever the model's dtype. `sliced_logprobs` divides
+the vocabulary instead of the tokens.
 
 Axes: M tokens, D width of the model, V vocabulary.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any, Literal
@@ -16,7 +19,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from atrium.base.errors import ConfigError, MissingDependencyError, install_command
+from atrium.train.update.head_products import head_product
+
 Entropy = Literal["none", "value", "gradient"]
+HeadKernel = Literal["torch", "triton"]
 
 _CHUNK_NUMBERS = 1 << 27
 """Number of logits in a chunk: half a gigabyte in float32."""
@@ -33,12 +40,14 @@ def token_logprobs(
     temperature: float,
     entropy: Entropy,
     float32_logits: bool = False,
+    kernel: HeadKernel = "torch",
 ) -> tuple[Tensor, Tensor | None]:
     """Return log softmax(head(state) / temperature) at the tokens [M], and that distribution's entropy [M].
 
     The entropy, in nats, carries a gradient only for `"gradient"`, and is None for `"none"`. With
-    `float32_logits` the products of rounded states and weights are not rounded themselves, as in vLLM with a
-    float32 head; their gradient is rounded as before.
+    `float32_logits`, logits are not rounded to the dtype of states and weights, as in vLLM with a float32
+    head; their gradient is. The kernel `triton` computes slices of the vocabulary by Triton's kernels, except
+    for a head that is not a plain linear map.
     """
     weight_VD = head.get_parameter("weight")
     is_plain = type(head) is nn.Linear and getattr(head, "bias", None) is None
@@ -51,12 +60,40 @@ def token_logprobs(
     if torch.is_autocast_enabled(device_type):
         dtype = torch.get_autocast_dtype(device_type)
         state_MD = state_MD.to(dtype)
-    logprob_M, entropy_M = _FusedLogprobs.apply(
-        state_MD, weight_VD.to(state_MD.dtype), token_M, temperature, float32_logits
-    )
+    with torch.autocast(device_type, enabled=False):  # autocast would round the entropies' scalar products
+        logprob_M, entropy_M = _function(kernel).apply(
+            state_MD, weight_VD.to(state_MD.dtype), token_M, temperature, float32_logits
+        )
     if entropy == "none":
         return logprob_M, None
     return logprob_M, entropy_M if entropy == "gradient" else entropy_M.detach()
+
+
+def check_triton(device_type: str) -> None:
+    """Raise an error if Triton's kernels cannot run on the device.
+
+    Raises `MissingDependencyError` if triton is not installed, and `ConfigError` without a GPU or Triton's
+    interpreter.
+    """
+    if importlib.util.find_spec("triton") is None:
+        raise MissingDependencyError(
+            "compute.head_kernel=triton requires triton, which torch includes in its builds for GPUs; "
+            f"use compute.head_kernel=torch, or run {install_command('kernels')} for Triton's interpreter"
+        )
+    if device_type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        raise ConfigError(
+            f"compute.head_kernel=triton requires a GPU, but compute.device={device_type}; use "
+            "compute.head_kernel=torch, or set TRITON_INTERPRET=1 in the environment for the slow "
+            "interpreter"
+        )
+
+
+def _function(kernel: HeadKernel) -> type[torch.autograd.Function]:
+    if kernel == "torch":
+        return _ChunkedLogprobs
+    from atrium.train.update.sliced_logprobs import SlicedLogprobs  # triton comes with torch for GPUs only
+
+    return SlicedLogprobs
 
 
 def tempered_logits(head: nn.Module, state_MD: Tensor, temperature: float) -> Tensor:
@@ -69,7 +106,10 @@ def tempered_logits(head: nn.Module, state_MD: Tensor, temperature: float) -> Te
 def selected_logprobs(
     logits_MV: Tensor, token_M: Tensor, *, entropy: Entropy
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute `token_logprobs` from all logits: the plain form that the fused one is tested against."""
+    """Return the log-probabilities [M] of the tokens and the entropies [M], from full logits [M, V].
+
+    Used for heads that are not plain linear maps, and by tests as the reference for the fused computation.
+    """
     logprob_MV = logits_MV.log_softmax(dim=-1)
     logprob_M = logprob_MV.gather(1, token_M[:, None])[:, 0]
     if entropy == "none":
@@ -79,7 +119,7 @@ def selected_logprobs(
     return logprob_M, entropy_M
 
 
-class _FusedLogprobs(torch.autograd.Function):
+class _ChunkedLogprobs(torch.autograd.Function):
     """Log-probabilities and entropies [M], from logits that are overwritten by their own gradient.
 
     A single chunk of logits is kept for the backward pass; several are recomputed.
@@ -106,7 +146,7 @@ class _FusedLogprobs(torch.autograd.Function):
                 log_sum_M[part] = log_total if is_kept else log_total + most[:, 0]
             if is_kept:
                 kept.append(logits)
-            del logits, block, share  # before those of the next chunk
+            del logits, block, share  # free them before the next chunk's logits are computed
         ctx.save_for_backward(state_MD, weight_VD, token_M, log_sum_M, entropy_M, *kept)
         ctx.temperature, ctx.exact = temperature, exact
         ctx.set_materialize_grads(False)
@@ -150,19 +190,8 @@ class _FusedLogprobs(torch.autograd.Function):
 
 
 def _logits(state: Tensor, weight_VD: Tensor, temperature: float, dtype: torch.dtype, exact: bool) -> Tensor:
-    if exact and state.dtype != dtype:
-        logits = _unrounded(state, weight_VD.t(), dtype)
-    else:
-        logits = (state @ weight_VD.t()).to(dtype)
+    logits = head_product(state, weight_VD, exact=exact).to(dtype)
     return logits if temperature == 1.0 else logits.div_(temperature)
-
-
-def _unrounded(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the product of two low-precision matrices in `dtype`, in which a GPU accumulates anyway."""
-    if left.device.type == "cuda":
-        return torch.mm(left, right, out_dtype=dtype)
-    with torch.autocast(left.device.type, enabled=False):
-        return left.to(dtype) @ right.to(dtype)
 
 
 def _chunks(num_tokens: int, num_logits_per_token: int) -> list[slice]:
@@ -170,12 +199,12 @@ def _chunks(num_tokens: int, num_logits_per_token: int) -> list[slice]:
 
 
 def _blocks(chunk: slice, logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Yield the logits of a chunk's tokens, some tokens at a time."""
+    """Yield a chunk's token positions and logits in blocks that fit into a processor's cache."""
     for part in _parts(chunk, _BLOCK_NUMBERS[logits.device.type] // logits.shape[1]):
         yield part, logits[part.start - chunk.start : part.stop - chunk.start]
 
 
 def _parts(whole: slice, size: int) -> list[slice]:
-    """Return consecutive parts of at most `size`, or of one."""
+    """Divide `whole` into consecutive slices of at most max(1, `size`) elements."""
     starts = range(whole.start, whole.stop, max(1, size))
     return [slice(start, min(start + starts.step, whole.stop)) for start in starts]

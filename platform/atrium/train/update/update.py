@@ -2,9 +2,9 @@
 
     with_advantages -> split_minibatches -> for each: prepare -> accumulate -> apply
 
-The code around it is elsewhere: a `MicroBatchBudget` splits rows into micro-batches that fit into memory
-and distributes them over ranks, a `StepRecord` measures, and `PolicyUpdater.step` skips or repeats failed
-updates.
+A `MicroBatchBudget` distributes rows over ranks, splits them into micro-batches that fit into memory, and
+repeats passes that run out of memory. A `StepRecord` measures. `PolicyUpdater.step` skips an update whose
+gradient is not finite.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from atrium.train.update.optimizer import PolicyOptimizer
 class UpdateSettings:
     """The settings of a rollout batch's updates.
 
-    `behavior_logprobs`: `engine` uses the engine's log-probabilities as the behavior policy's, `recompute`
-    runs a pass of the trainer with the weights that sampled. `micro_batch_tokens` bounds the padded tokens of
-    one forward and backward pass. `is_stale` says that the sampling weights may differ from those at the
-    start of a step. `shrinks` halves micro-batches if memory is short. `peak_flops` is the device's peak per
-    second, or None if unknown.
+    `behavior_logprobs` is the source of the behavior policy's log-probabilities: `engine`, or `recompute` for
+    a pass of the trainer with the sampling weights. `micro_batch_tokens` bounds the tokens of one forward and
+    backward pass, including any padding. `is_stale` says that the sampling weights may differ from the
+    weights at the start of a step. `shrinks` halves micro-batches when memory runs out. `peak_flops` is the
+    device's peak FLOPs per second, or None if unknown.
     """
 
     num_minibatches: int
@@ -54,7 +54,7 @@ class UpdateSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """An update of a minibatch: the gradient's norm, and the learning rate, None if it was not applied."""
+    """An attempted update on a minibatch; `learning_rate` is None if the update was not applied."""
 
     number: int
     minibatch: RolloutRows
@@ -64,7 +64,7 @@ class Attempt:
 
 @dataclass(kw_only=True)
 class Update:
-    """An objective, the policy's forward pass and its optimizer: everything that updates on a batch need.
+    """The objective, forward pass, optimizer and settings that an update on a rollout batch needs.
 
     `reference_forward` computes the reference policy's log-probabilities if the objective needs them.
     """
@@ -89,7 +89,10 @@ class Update:
         budget: MicroBatchBudget,
         record: StepRecord,
     ) -> Iterator[Attempt]:
-        """Yield a batch's updates one by one; the gradient of one that was not applied is kept."""
+        """Run a batch's updates, and yield an `Attempt` after each.
+
+        If an update was not applied, its gradient stays in the parameters, so that the caller can inspect it.
+        """
         with budget.phase("scoring a batch", metrics.SCORE_S):
             rows = budget.fit(lambda: self.with_advantages(rows, budget))
         record.begin_updates(rows)
@@ -122,7 +125,7 @@ class Update:
     def split_minibatches(self, rows: RolloutRows, step: int, epoch: int) -> Iterator[NDArray[np.int64]]:
         """Yield row indices of minibatches of whole groups, in an order keyed by step and epoch.
 
-        Minibatches without training groups are left out.
+        Minibatches in which no group is trained on are left out.
         """
         group_B = rows.batch.group_B.cpu().numpy()
         is_trained_B = rows.batch.is_trained_B.cpu().numpy()
@@ -136,7 +139,7 @@ class Update:
     def prepare(
         self, minibatch: RolloutRows, state: ObjectiveState, budget: MicroBatchBudget
     ) -> MinibatchConstants:
-        """Return the constants shared by the minibatch's micro-batches, from a pass if one is needed."""
+        """Return the constants that a minibatch's micro-batches share; runs a pass if they require one."""
         policy = None
         if self.objective.needs.prepare_pass:
             policy = without_gradient(minibatch, self.forward, budget)
@@ -149,11 +152,11 @@ class Update:
         budget: MicroBatchBudget,
         record: StepRecord,
     ) -> None:
-        """Accumulate the minibatch's gradient in the parameters: forward, loss and backward passes."""
+        """Accumulate the minibatch's gradient in the parameters, one micro-batch after another."""
         entropy: Literal["gradient", "value"] = "value"
         if self.objective.needs.entropy == "gradient":
             entropy = "gradient"
-        self.optimizer.zero_grad()  # of passes that ran out of memory
+        self.optimizer.zero_grad()  # discard the gradients of a pass that ran out of memory
         record.begin_passes()
         for place_B, is_real in budget.split(self.forward, minibatch, minibatch.trained_rows()):
             rows = minibatch.select(place_B)
@@ -170,21 +173,21 @@ class Update:
     def apply(self, step: int) -> tuple[float, float | None]:
         """Clip the gradient and apply the optimizer, unless the gradient is not finite.
 
-        Returns the gradient's norm before clipping, and the learning rate if it was applied.
+        Returns the gradient's norm before clipping, and the learning rate (None if nothing was applied).
         """
         with memory_explained("the optimizer's step", self.optimizer.memory_advice):
             grad_norm = self.optimizer.clip_gradient()
             if not math.isfinite(grad_norm):
                 return grad_norm, None
             learning_rate = self.optimizer.step(step)
-        self.optimizer.zero_grad()  # what comes next, such as sampling, needs the memory
+        self.optimizer.zero_grad()  # the next phase, such as sampling, needs the memory
         return grad_norm, learning_rate
 
     def _with_anchors(self, rows: RolloutRows, budget: MicroBatchBudget) -> Batch:
-        """Return the batch with the log-probabilities of those anchors that are not the policy itself.
+        """Return the batch with behavior and proximal log-probabilities, if ratios can differ from 1.
 
-        If the weights at the start of the step sampled it, one pass serves both anchors, or the engine's
-        log-probabilities do.
+        If the weights at the start of the step sampled the batch, behavior and proximal policy are equal: the
+        log-probabilities of both are computed in one pass, or are those of the engine.
         """
         compares = self.objective.needs.anchor_pass or self.num_updates_per_batch > 1
         if self.settings.is_stale:
@@ -197,17 +200,19 @@ class Update:
         return replace(rows.batch, behavior_logprob_BT=anchor_BT, proximal_logprob_BT=anchor_BT)
 
     def _with_stale_anchors(self, rows: RolloutRows, budget: MicroBatchBudget, *, compares: bool) -> Batch:
-        """Anchor a stale batch, whose ratios differ from 1 even at its first update.
+        """Return a stale batch with behavior and, if needed, proximal log-probabilities.
 
-        The log-probabilities under the weights that sampled it come with the batch, or from the engine. Where
-        stored completions have none (NaN), those of the current policy replace them.
+        Ratios in a stale batch differ from 1 even at the first update. The behavior log-probabilities are
+        stored in the batch, or come from the engine. Where stored completions have none (NaN), the current
+        policy's log-probabilities replace them.
         """
         batch = rows.batch
         rollout_BT, behavior_BT, proximal_BT = batch.rollout_logprob_BT, batch.behavior_logprob_BT, None
         if self.settings.behavior_logprobs == "recompute" and behavior_BT is None:
             raise CheckpointError(
-                "a lagged batch of an earlier version has no trainer's log-probabilities under the "
-                "weights that sampled it; start a new run, or finish it with the version that began it"
+                "a lagged batch of an earlier version lacks the trainer's log-probabilities under the "
+                "weights that sampled it; start a new run, or finish this run with the version that "
+                "began it"
             )
         is_unknown = bool((rollout_BT.isnan() & batch.mask_BT).any())
         begins = compares and "proximal" in self.objective.method.anchors
@@ -223,7 +228,10 @@ class Update:
         )
 
     def _with_proximal_states(self, rows: RolloutRows, budget: MicroBatchBudget) -> RolloutRows:
-        """Return the rows with the states from which the current distributions can be recomputed."""
+        """Return the rows with the current policy's last states [B, T, D], and freeze its LM head.
+
+        The states and the head determine the proximal policy's distributions during the step.
+        """
         width = self.forward.model.get_output_embeddings().weight.shape[1]  # type: ignore[operator]
         state_BTD = rows.batch.rollout_logprob_BT.new_zeros((*rows.batch.mask_BT.shape, width))
         with torch.no_grad():
@@ -238,16 +246,16 @@ class Update:
         return replace(rows, proximal_state_BTD=state_BTD)
 
     def _keyed(self, rows: RolloutRows, step: int, number: int) -> RolloutRows:
-        """Return the rows with keys of this update for the objective's random choices."""
+        """Return the rows with random keys unique to this update, for the objective's random choices."""
         occasion = derive_seed(self.settings.seed, "update", step, number)
         key_B = keyed_anew(rows.batch.sample_key_B, occasion)
         return rows.with_batch(replace(rows.batch, sample_key_B=key_B))
 
 
 def without_gradient(rows: RolloutRows, forward: PolicyForward, budget: MicroBatchBudget) -> PolicyTokens:
-    """Return the policy's values on all rows, computed in micro-batches of similar length.
+    """Return the log-probabilities and entropies [B, T] of all rows, computed without gradients.
 
-    Each rank computes a share; all of them get the whole.
+    Each rank computes a share of the rows in micro-batches; all ranks receive all values.
     """
     shape = rows.batch.mask_BT.shape
     logprob_BT = rows.batch.rollout_logprob_BT.new_zeros(shape)

@@ -1,4 +1,4 @@
-"""The updates of a training step with memory limits, ranks, measurements, and refused gradients."""
+"""Policy updates of a training step, with memory limits, several ranks, and skipped updates."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from atrium.train.update.update import Attempt, Update, without_gradient
 
 @dataclass(frozen=True, kw_only=True)
 class StepOutput:
-    """The number of applied updates, the state they carry on, and the traces if requested."""
+    """The result of a step: the number of applied updates, the state for the next step, and any traces."""
 
     num_updates: int
     carried: UpdateState
@@ -40,11 +40,11 @@ class StepOutput:
 
 @dataclass(kw_only=True)
 class PolicyUpdater(Update):
-    """Updates a policy step by step, within memory limits, on one or several ranks.
+    """An `Update` that runs within memory limits on one or several ranks, and may skip updates.
 
-    `faults` decides about updates whose gradient is not finite. Each of the `ranks` has the whole batch; they
-    divide its passes among them. Passes run within `memory_limit`. `direct_token_id` is the token that begins
-    an answer without reasoning; None if no such habit is known.
+    `faults` handles updates whose gradient is not finite. Each of the `ranks` has the whole batch and
+    computes a share of it. Passes run within `memory_limit`. `direct_token_id` is the token that begins an
+    answer without reasoning, or None if the model has no such token.
     """
 
     faults: FaultHandling = FaultHandling()
@@ -62,10 +62,11 @@ class PolicyUpdater(Update):
         trace: bool,
         carried: UpdateState = NO_FAULTS,
     ) -> StepOutput:
-        """Score the batch, run its updates, and add to `measurements`.
+        """Compute the batch's advantages, run its updates, and add to `measurements`.
 
-        An update whose gradient is not finite is skipped; raises `TrainingDivergedError` if there are too
-        many in a row, `MemoryExhaustedError` if memory is short.
+        `carried` is the `UpdateState` after the previous step. An update whose gradient is not finite is
+        skipped. Raises `TrainingDivergedError` for too many skipped updates in a row, and
+        `MemoryExhaustedError` if memory runs out.
         """
         record = StepRecord(
             measurements=measurements,
@@ -98,7 +99,7 @@ class PolicyUpdater(Update):
     def behavior_logprobs(
         self, rows: RolloutRows, carried: UpdateState, measurements: Measurements
     ) -> Tensor:
-        """Return log-probabilities [B, T] of the rows under the current weights, which also sampled them."""
+        """Return the log-probabilities [B, T] of rows that were sampled by the current weights."""
         budget = self._budget(carried.micro_batch_tokens or self.settings.micro_batch_tokens, measurements)
         with budget.phase("computing behavior log-probabilities", metrics.BEHAVIOR_S):
             return budget.fit(lambda: without_gradient(rows, self.forward, budget)).logprob_BT
@@ -118,9 +119,9 @@ class PolicyUpdater(Update):
     def _measure_work(
         self, rows: RolloutRows, direct_token_id: int, budget: MicroBatchBudget, measurements: Measurements
     ) -> None:
-        """Measure the probability that answers begin with reasoning, over the batch's prompts.
+        """Measure the mean probability that an answer begins with reasoning, over the batch's prompts.
 
-        It is computed from the distribution of the first token, not from the samples.
+        The probability comes from the distribution of the first token, not from the samples.
         """
         _, first = np.unique(rows.prompt_index_B, return_index=True)
         token_BL = rows.token_BL.clone()
@@ -132,9 +133,9 @@ class PolicyUpdater(Update):
         measurements.add(metrics.WORKED_FRAC, float((1.0 - prob_B).sum()), len(first))
 
     def _measure_kl(self, rows: RolloutRows, budget: MicroBatchBudget, measurements: Measurements) -> None:
-        """Measure how far the updates moved the policy from the one that sampled, on a fixed share of rows.
+        """Measure the KL divergence (k3) between the sampling policy and the updated policy, on some rows.
 
-        Metrics of the updates see the policy before each of them, and none sees the effect of the last one.
+        The metrics of updates describe the policy before each update, so none shows the last update's effect.
         """
         num_rows = rows.batch.num_rows
         some = rows.select(np.arange(0, num_rows, max(1, min(8, num_rows // 16))))
@@ -150,7 +151,7 @@ class PolicyUpdater(Update):
         measurements.add(metrics.KL_AFTER_UPDATE, float(total), float(count))
 
     def _skip(self, attempt: Attempt, num_in_a_row: int, state: ObjectiveState, step: int) -> None:
-        """Clear the gradient, and handle the fault."""
+        """Discard an update's gradient that is not finite, then save and report the update."""
         skipped = SkippedUpdate(
             step=step,
             update=attempt.number,

@@ -1,1 +1,1 @@
-"""The dashboard: a local web application over `runs/`, live while runs train; it trains nothing."""
+"""The dashboard: a local web application that shows `runs/`, live during training."""

@@ -1,6 +1,6 @@
-"""Notes, tags and the archive flag of a run: the only things that the dashboard writes.
+"""Notes, tags and archive flags of runs: the only data that the dashboard writes.
 
-They are people's words about a run, so they lie in its folder, in `annotations.json`, and move with it.
+Each run directory has its own `annotations.json`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from atrium.compare.default_choice import ANNOTATIONS
 
 FILE_NAME = ANNOTATIONS
 MAX_NOTE, MAX_TAG, MAX_TAGS = 20_000, 60, 50
-"""The most characters of a note and of a tag, and the most tags of a run."""
+"""Maximum characters of a note and of a tag, and maximum number of tags of a run."""
 _WRITING = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotations:
-    """The notes, tags and archive flag that people gave a run."""
+    """A user's note, tags and archive flag of a run."""
 
     note: str = ""
     tags: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Annotations:
 
 
 def read_annotations(folder: Path) -> tuple[Annotations, str | None]:
-    """The folder's annotations and None, or empty ones and the reason why they cannot be read."""
+    """Return a run's annotations and None, or empty annotations and the reason for a failed read."""
     path = folder / FILE_NAME
     content, problem = read_object(path)
     if problem is not None:
@@ -46,56 +46,58 @@ def read_annotations(folder: Path) -> tuple[Annotations, str | None]:
 
 
 def changed(before: Annotations, changes: object) -> Annotations:
-    """The annotations with `note`, `tags` or `is_archived` replaced by what `changes` gives.
+    """Return the annotations with `note`, `tags` or `is_archived` replaced by the values in `changes`.
 
-    Raises `RunFolderError` for other keys, other types, and what is too long.
+    Raises `RunFolderError` for unknown keys, wrong types and values that are too long.
     """
     if not isinstance(changes, Mapping) or changes.keys() - {"note", "tags", "is_archived"}:
-        raise RunFolderError("an annotation has note, tags and is_archived, and nothing else")
+        raise RunFolderError("an annotation must be an object with keys note, tags and is_archived")
     after = before
     if "note" in changes:
         after = replace(after, note=_text(changes["note"], "the note", MAX_NOTE))
     if "tags" in changes:
         tags = changes["tags"]
         if not isinstance(tags, list) or len(tags) > MAX_TAGS:
-            raise RunFolderError(f"tags are a list of at most {MAX_TAGS} words")
+            raise RunFolderError(f"tags must be a list of at most {MAX_TAGS} texts")
         words = [" ".join(_text(tag, "a tag", MAX_TAG).split()) for tag in tags]
         after = replace(after, tags=tuple(dict.fromkeys(word for word in words if word)))
     if "is_archived" in changes:
         if not isinstance(changes["is_archived"], bool):
-            raise RunFolderError("is_archived is true or false")
+            raise RunFolderError("is_archived must be true or false")
         after = replace(after, is_archived=changes["is_archived"])
     return after
 
 
 def annotate(folder: Path, changes: object) -> Annotations:
-    """Change what the folder holds now, and give what it holds then; who comes meanwhile waits.
+    """Change a run's annotations and return the new ones; concurrent changes are serialized.
 
-    Raises `RunFolderError` for what `changed` refuses, and where the file cannot be read or written: what
-    people wrote into a file that is damaged is not replaced.
+    Raises `RunFolderError` for invalid changes (see `changed`) and for a file that cannot be read or written:
+    a damaged file is never replaced.
     """
     with explained("annotate", folder), _alone(folder):
         before, problem = read_annotations(folder)
         if problem is not None:
-            raise RunFolderError(f"{folder}: {problem}, so it is left as it is; repair or remove it first")
+            raise RunFolderError(
+                f"the annotations of {folder} cannot be changed: {problem}; repair or remove the file"
+            )
         after = changed(before, changes)
         write_annotations(folder, after)
     return after
 
 
 def write_annotations(folder: Path, annotations: Annotations) -> None:
-    """Replace the folder's annotations as a whole. Raises `RunFolderError` where they cannot be written."""
+    """Write a run's annotations to its run directory; raise `RunFolderError` if this fails."""
     with explained("annotate", folder):
         write_json(folder / FILE_NAME, asdict(annotations))
 
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Keep out other requests, and other dashboards by a lock on the folder itself."""
+    """Lock a run's annotations against other threads, and other processes if the folder can be locked."""
     with _WRITING:
         descriptor = os.open(folder, os.O_RDONLY)
         try:
-            with suppress(OSError):  # some network file systems have no locks for folders
+            with suppress(OSError):  # some network file systems cannot lock folders
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
@@ -104,5 +106,5 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def _text(value: object, what: str, most: int) -> str:
     if not isinstance(value, str) or len(value) > most:
-        raise RunFolderError(f"{what} is text of at most {most} characters")
+        raise RunFolderError(f"{what} must be text of at most {most} characters")
     return value

@@ -1,4 +1,4 @@
-"""Comparisons of runs, made once for the page, its figures and the report."""
+"""Cached comparisons of runs, used by the comparison page, its figures and its report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atrium.compare.document import comparison_document
 from atrium.compare.outcomes import At
 from atrium.compare.run_comparison import MEASURES, RunsComparison, compare_runs
 from atrium.compare.training_document import Training, read_training
-from atrium.document.document import Document, Figure, Section
+from atrium.document.document import Document, Figure, table_document
 from atrium.document.json import to_json
 from atrium.stats.arm_pairs import MEAN
 from atrium.views.dashboard.curve_queries import MOST_NAMED
@@ -24,7 +24,11 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRequest:
-    """A comparison to make: runs by name, grouped by settings (by method where there are none)."""
+    """A requested comparison: names of runs, grouped by the settings `by`, or by method if `by` is empty.
+
+    `baseline` names an arm (None: the default one), `at` is an `At`, and `effect` is the smallest difference
+    of interest, from 0 to 1.
+    """
 
     runs: tuple[str, ...]
     by: tuple[str, ...] = ()
@@ -33,17 +37,16 @@ class ComparisonRequest:
     benchmarks: tuple[str, ...] = ()
     effect: float = 0.02
     is_chosen: bool = False
-    """Whether the user named the runs one by one, so that none of them is one of the other runs."""
+    """Whether the user chose each run by name; single runs with deviating settings are then arms, too."""
 
 
 def compare_answer(
     watcher: Watcher, request: ComparisonRequest, measure: str = MEAN, candidate: str | None = None
 ) -> Answer:
-    """The document of a comparison, and what the page's controls need: measures, and each arm's runs.
+    """Return the document of a comparison as JSON data, with the measures and arms for the page's controls.
 
-    `candidate` is the arm whose deciding problems are listed, by default the first one.
-
-    Raises `AtriumError` where the runs cannot be compared.
+    For `candidate` (default: the first one), the problems that differ most from the baseline are listed.
+    Raises `AtriumError` if the runs cannot be compared.
     """
     comparison = compared_runs(watcher, request)
     about = f"Verdicts are by {comparison.title(measure)} on {comparison.headline}."
@@ -65,7 +68,7 @@ def compare_answer(
 
 
 def _problems(comparison: RunsComparison, candidate: str | None) -> list[Answer]:
-    """By benchmark the problems that make the difference, with the place of both arms' answers."""
+    """Return the problems with the largest differences, per benchmark, and where their answers are stored."""
     names = [one.arm.name for one in comparison.arms[1:]]
     name = candidate if candidate in names else names[0]
     return [
@@ -73,42 +76,36 @@ def _problems(comparison: RunsComparison, candidate: str | None) -> list[Answer]
             "candidate": name,
             "benchmark": benchmark,
             "answers": [asdict(one) for one in deciding_answers(comparison, name, benchmark)],
-            **to_json(
-                Document(
-                    key="deciding",
-                    title="",
-                    sections=(Section(title="", tables=(deciding_table(comparison, name, benchmark),)),),
-                )
-            ),
+            **to_json(table_document("deciding", "", deciding_table(comparison, name, benchmark))),
         }
         for benchmark in comparison.benchmarks
     ]
 
 
 def comparison_figure(watcher: Watcher, request: ComparisonRequest, key: str, measure: str) -> Figure:
-    """The figure of a comparison's document that has the key. Raises `ConfigError` where none has."""
+    """Return the figure with this key in a comparison's document; raise `ConfigError` for an unknown key."""
     training = training_of(watcher, request)
     return figure_of(comparison_document(compared_runs(watcher, request), training, measure=measure), key)
 
 
 def figure_of(document: Document, key: str) -> Figure:
-    """The figure of a document that has the key. Raises `ConfigError` where none has."""
+    """Return the figure with this key in a document; raise `ConfigError` for an unknown key."""
     figures = {figure.key: figure for section in document.sections for figure in section.figures}
     if key not in figures:
-        raise ConfigError(f"figures here are {', '.join(figures)}, not {key[:40]!r}")
+        raise ConfigError(f"unknown figure {key[:40]!r}; use one of {', '.join(figures)}")
     return figures[key]
 
 
 def compared_runs(watcher: Watcher, request: ComparisonRequest) -> RunsComparison:
-    """The comparison, kept until one of its runs changes; runs without readable settings are left out.
+    """Return the comparison of the runs with readable settings; cached until one of the runs changes.
 
-    Raises `AtriumError` where the runs cannot be compared.
+    Raises `AtriumError` if the runs cannot be compared.
     """
     return _compared(watcher, request, _state(watcher, request))
 
 
 def training_of(watcher: Watcher, request: ComparisonRequest) -> Training:
-    """What the compared runs recorded while they trained, kept as long as the comparison."""
+    """Return the training curves and tables of the compared runs; cached like the comparison."""
     return _training(watcher, request, _state(watcher, request))
 
 
@@ -122,7 +119,7 @@ def _compared(watcher: Watcher, request: ComparisonRequest, _state: tuple[object
     entries = {name: watcher.scan.entry(name) for name in dict.fromkeys(request.runs)}
     unread = {name: "; ".join(entry.problems) for name, entry in entries.items() if not entry.settings}
     if len(unread) == len(entries):
-        raise RunFolderError("the settings of these runs cannot be read, so there is nothing to compare")
+        raise RunFolderError("the runs cannot be compared, since the settings of all runs are unreadable")
     compared = compare_runs(
         [entry.folder for name, entry in entries.items() if name not in unread],
         by=request.by,
@@ -132,7 +129,7 @@ def _compared(watcher: Watcher, request: ComparisonRequest, _state: tuple[object
         effect=request.effect,
         chosen=request.runs if request.is_chosen else (),
     )
-    left_out = (LeftOut(name=name, reason=reason) for name, reason in unread.items())
+    left_out = (LeftOut(name=name, cause="unreadable", reason=reason) for name, reason in unread.items())
     return replace(compared, left_out=(*left_out, *compared.left_out))
 
 
@@ -146,4 +143,4 @@ def _point(name: str) -> At:
     try:
         return At(name)
     except ValueError:
-        raise ConfigError(f"runs are compared at one of {', '.join(At)}, not at {name[:40]!r}") from None
+        raise ConfigError(f"at must be one of {', '.join(At)}, got {name[:40]!r}") from None

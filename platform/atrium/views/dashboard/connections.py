@@ -1,4 +1,4 @@
-"""Connections that end where a client takes too long with its request, and a server that stops in silence."""
+"""A variant of the uvicorn server with a timeout for requests, and without tracebacks when it stops."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
 class QuietServer(Server):
-    """uvicorn's server; requests that are dropped when it stops are no errors."""
+    """uvicorn's server, without error messages for requests that are canceled when it stops."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop, and log no traceback of what is computed meanwhile."""
+        """Stop the server; errors of canceled requests are not logged."""
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         super().handle_exit(sig, frame)
 
 
 class PunctualProtocol(H11Protocol):
-    """uvicorn's protocol; a request that is not whole within `REQUEST_S` costs its client the connection.
+    """uvicorn's HTTP protocol, with a timeout of `REQUEST_S` seconds to receive a complete request.
 
-    uvicorn counts connections that say nothing among those that it serves, so that some would keep all others
-    out. An answer may take as long as it likes, such as the one by which news arrive.
+    Idle connections count towards uvicorn's connection limit, so a few of them could block all others.
+    Responses have no timeout; the event stream, for example, stays open.
     """
 
     REQUEST_S = 30.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a request."""
+        """Start the timeout of the first request."""
         super().connection_made(transport)
         self._waits_since = self.loop.time()
         self._look = self.loop.call_later(self.REQUEST_S, self._end_if_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
+        """Cancel the timeout."""
         self._look.cancel()
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
-        """Begin to wait for the next request."""
+        """Start the timeout of the next request."""
         self._waits_since = self.loop.time()
         super().on_response_complete()
 

@@ -1,4 +1,4 @@
-"""The curves of a query's answer as a figure to save."""
+"""Conversion of curves from dashboard queries to a figure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from atrium.document.document import Axis, Lines, Series, Unit
 from atrium.views.dashboard.curve_queries import MOST_BANDS
 
 _X_LABELS = {"step": "training step", "tokens": "generated tokens", "wall_clock": "training time (s)"}
-_BANDS = {"range": "from least to greatest run", "deviation": "one standard deviation over runs"}
+_BANDS = {"range": "minimum to maximum over runs", "deviation": "one standard deviation over runs"}
 _FEW = 12
-"""Points of a curve below which each is marked."""
+"""Curves with fewer points than this have markers."""
 
 
 def curves_figure(
@@ -27,14 +27,16 @@ def curves_figure(
     labels: Mapping[str, str] | None = None,
     key: str = "curves",
 ) -> Lines:
-    """The curves of a query's answer (`curve_queries.curves_answer`), those of several quantities together.
+    """Return a figure of all curves in `panels`, the panels of `curve_queries.curves_answer`.
 
-    `labels` are what quantities are called where there are several, by default their names. Raises
-    `ConfigError` where there is no curve.
+    `axis` and `band` are those of the request. `labels` are the displayed names of quantities if there are
+    several (default: their keys). Raises `ConfigError` if there is no curve.
     """
     shown = [(panel, one) for panel in panels for one in panel["series"]]
     if not shown:
-        raise ConfigError("there are no curves to draw: none of these runs recorded the quantity")
+        raise ConfigError(
+            "curves cannot be drawn, since none of these runs recorded the chosen metric; choose another one"
+        )
     first, known = panels[0], labels or {}
     unit = "%" if first["is_share"] else first["unit"]
     is_single = len(panels) == 1
@@ -61,7 +63,7 @@ def curves_figure(
 
 
 def _series(one: Mapping[str, Any], name: str, place: int, *, has_band: bool) -> list[Series]:
-    """One curve with its band; where a seed has ended the mean is of fewer: dotted, and no jump."""
+    """Return a curve with its band; parts where some runs of the group have already ended are dotted."""
     x, y = tuple(one["x"]), tuple(one["y"])
     num = one.get("num", 1)
     nums = num if isinstance(num, list) else [num] * len(x)
@@ -77,7 +79,7 @@ def _series(one: Mapping[str, Any], name: str, place: int, *, has_band: bool) ->
 
 
 def _label(one: Mapping[str, Any], quantity: str, panels: Sequence[Mapping[str, Any]]) -> str:
-    """A group's name with its number of runs; of several quantities theirs, alone for a single group."""
+    """Return a curve's label: the group and its number of runs, and the quantity if there are several."""
     num = one["num"] if isinstance(one["num"], int) else max(one["num"])
     label = f"{one['label']} (n = {num})" if num > 1 else str(one["label"])
     if not quantity:

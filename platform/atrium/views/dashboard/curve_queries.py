@@ -1,4 +1,4 @@
-"""Queries about curves: which quantities there are, and the curves of some runs. Pure reading."""
+"""Read-only queries about curves: available quantities, and the curves of runs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from atrium.base.metrics import CATALOGUE, quantity_of
 from atrium.base.recorded import as_finite
+from atrium.base.records import Floats
 from atrium.compare.arm_names import NamedArm, name_arms
 from atrium.compare.curves import (
-    Axis,
     Band,
-    Column,
     Curve,
     GroupCurve,
+    XAxis,
     at_exact,
     at_steps,
     axis_values,
@@ -35,15 +35,15 @@ Answer = dict[str, Any]
 
 WITHOUT_SETTINGS = "runs without settings"
 EACH, METHODS = "run", "method"
-"""Groups that are not settings: every run by itself, and runs that differ in seed only."""
+"""Values of `CurveRequest.group_by` other than settings: a group per run, or a group per method."""
 _EVALUATION = "evaluation/"
-_AXES = tuple(map(str, Axis))
+_AXES = tuple(map(str, XAxis))
 MOST_NAMED = 8
-"""Runs of a group that an answer names."""
+"""The largest number of runs that an answer names per group."""
 _MOST_SEARCHED = 60
-"""Curves of a panel whose extremes are searched for, so that no peak is left out."""
+"""The largest number of curves per panel for which thinning of points keeps local extremes."""
 MOST_BANDS = 4
-"""Curves of a panel that have bands, and lines of what they were before smoothing; more hide each other."""
+"""The largest number of curves per panel for which bands and unsmoothed curves are drawn."""
 _MEAN, _PASS, _LENGTH, _TRUNCATED = "mean_at_k", "pass_at_k", "completion_length", "truncated_frac"
 _MEANINGS = {
     _MEAN: "mean over problems of the share of correct answers",
@@ -52,30 +52,33 @@ _MEANINGS = {
     _TRUNCATED: "share of answers cut off by the length limit",
 }
 
+_TITLES = {_MEAN: "Mean@k", _PASS: "Pass@k", _LENGTH: "answer length", _TRUNCATED: "truncated"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveRequest:
-    """Curves to draw. `group_by` is `EACH`, `METHODS` or settings joined by commas; 0 points are all.
+    """A request for the curves of `metrics`, one panel per metric and one curve per group of runs.
 
-    `axis` is an `Axis` or a quantity, which gives points instead of curves. The curves of a panel have their
-    points at the same x; within `zoom` these are as many as in the whole panel without it.
+    `group_by` is `EACH`, `METHODS` or settings joined by commas. `axis` is an `XAxis`, or a quantity for a
+    scatter plot. The curves of a panel share their x-values: at most about `num_points` (0: all) in the range
+    `zoom` (low, high) or in the whole panel.
     """
 
     runs: tuple[str, ...]
     metrics: tuple[str, ...]
-    axis: str = Axis.STEP
+    axis: str = XAxis.STEP
     group_by: str = METHODS
     band: Band = Band.RANGE
     smoothing: int | None = None
-    """Steps that a value is the mean of; None are a fiftieth of the longest run."""
+    """The number of steps in the moving mean; None means 1/50 of the longest run."""
     num_points: int = 400
     zoom: tuple[float, float] | None = None
     is_chosen: bool = False
-    """Whether the user named the runs one by one, so that none of them is one of the other runs."""
+    """Whether the user chose each run by name; single runs with deviating settings are then groups, too."""
 
 
 def quantities_answer(watcher: Watcher, names: Iterable[str]) -> Answer:
-    """The quantities that any of the runs recorded, with unit and meaning, in the catalogue's order."""
+    """Return the quantities that any of the runs recorded, with title, unit and meaning, in fixed order."""
     recorded: dict[str, None] = {}
     pending = []
     for entry in _entries(watcher, names):
@@ -92,7 +95,7 @@ def quantities_answer(watcher: Watcher, names: Iterable[str]) -> Answer:
 
 
 def curves_answer(watcher: Watcher, request: CurveRequest) -> Answer:
-    """The curves of each quantity asked for. Raises `RunFolderError` for an unknown run."""
+    """Return the curves of each requested quantity; raise `RunFolderError` for an unknown run."""
     entries = list(_entries(watcher, request.runs))
     state = tuple((entry.signature, watcher.indexed(entry)) for entry in entries)
     return _drawn(watcher, request, state)
@@ -100,7 +103,7 @@ def curves_answer(watcher: Watcher, request: CurveRequest) -> Answer:
 
 @lru_cache(maxsize=64)
 def _drawn(watcher: Watcher, request: CurveRequest, _state: tuple[object, ...]) -> Answer:
-    """The answer, kept until one of its runs changes or more of it is indexed."""
+    """Return the answer to a request; cached until a run, or the index of its curves, changes."""
     entries = list(_entries(watcher, request.runs))
     pending = [entry.name for entry in entries if watcher.is_pending(entry.name)]
     watcher.want(pending)
@@ -141,7 +144,7 @@ def _about_groups(
     place: Mapping[str, int],
     others: Collection[str],
 ) -> list[Answer]:
-    """The groups by their last score, the best first, and the other runs after them."""
+    """Return data on the groups, from the best last score; the groups named in `others` come last."""
     members = {entry.name: entry for entry in entries}
     own = {label: [members[name] for name in names] for label, names in groups.items()}
     return [
@@ -158,7 +161,7 @@ def _about_groups(
 
 
 def _last_score(entries: Iterable[RunEntry]) -> float:
-    """The mean of the last scores of runs, -1 where none has one."""
+    """Return the mean of the runs' last Mean@K over benchmarks, from 0 to 1; -1 if there is none."""
     scores = [one.last.mean_at_k for entry in entries for one in entry.overview.scores.values() if one.last]
     known = [score for score in scores if score is not None]
     return sum(known) / len(known) if known else -1.0
@@ -166,26 +169,26 @@ def _last_score(entries: Iterable[RunEntry]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Recorded:
-    """The numbers behind one run's curves: columns [N], the x-axis [N], evaluations."""
+    """Recorded data of one run: metrics by name [N], values on the x-axis [N], evaluations by benchmark."""
 
-    columns: Mapping[str, Column]
-    x: Column | None
+    columns: Mapping[str, Floats]
+    x: Floats | None
     evaluations: Mapping[str, Sequence[EvaluationPoint]]
 
 
 def _recorded(watcher: Watcher, entry: RunEntry, request: CurveRequest) -> _Recorded:
     table = watcher.index.read(entry.folder)
     columns = {} if table is None else table.columns
-    x = axis_values(columns, Axis(request.axis)) if request.axis in _AXES else columns.get(request.axis)
+    x = axis_values(columns, XAxis(request.axis)) if request.axis in _AXES else columns.get(request.axis)
     return _Recorded(columns=columns, x=x, evaluations=watcher.scan.evaluations(entry))
 
 
 def _curve(recorded: _Recorded, metric: str, request: CurveRequest) -> Curve | None:
-    """One quantity of one run, or None where it has none (yet)."""
+    """Return a run's curve of one quantity; None if the run has not recorded it."""
     if request.axis not in _AXES:
         return _points(recorded, metric, request.num_points)
     if metric.startswith(_EVALUATION):
-        return _evaluation_curve(recorded.evaluations, metric, recorded.columns, Axis(request.axis))
+        return _evaluation_curve(recorded.evaluations, metric, recorded.columns, XAxis(request.axis))
     values = recorded.columns.get(metric)
     if values is None or recorded.x is None:
         return None
@@ -194,12 +197,12 @@ def _curve(recorded: _Recorded, metric: str, request: CurveRequest) -> Curve | N
 
 
 def _points(recorded: _Recorded, metric: str, num_points: int) -> Curve | None:
-    """A quantity against another one at evenly spread steps; x [N] does not increase."""
+    """Return the points of a scatter plot at evenly spaced steps, with unsorted x; None without points."""
     steps, x, y = recorded.columns.get("step"), recorded.x, recorded.columns.get(metric)
     if steps is None or x is None:
         return None
     if metric.startswith(_EVALUATION):
-        found = _evaluation_curve(recorded.evaluations, metric, recorded.columns, Axis.STEP)
+        found = _evaluation_curve(recorded.evaluations, metric, recorded.columns, XAxis.STEP)
         y = None if found is None else at_exact(steps, found.x, found.y)
     if y is None:
         return None
@@ -209,7 +212,7 @@ def _points(recorded: _Recorded, metric: str, num_points: int) -> Curve | None:
 
 
 def _group(request: CurveRequest, metric: str, members: Sequence[_Recorded]) -> GroupCurve | None:
-    """The curve of one run, or the mean over several with a band; of points those of all runs."""
+    """Return a group's mean curve with its band, or all points of a scatter plot; None without data."""
     found = [made for one in members if (made := _curve(one, metric, request))]
     if not found:
         return None
@@ -223,8 +226,8 @@ def _group(request: CurveRequest, metric: str, members: Sequence[_Recorded]) -> 
     return GroupCurve(x=one.x, mean=one.y, low=one.low, high=one.high, num_runs=num_runs)
 
 
-def _grid(found: Collection[GroupCurve], request: CurveRequest) -> Column | None:
-    """The x of a panel's points; None where each curve keeps its own, which are few or no curves."""
+def _grid(found: Collection[GroupCurve], request: CurveRequest) -> Floats | None:
+    """Return the common x-values of a panel to thin out its curves; None if thinning is not needed."""
     if request.axis not in _AXES or not found:
         return None
     x, num = np.unique(np.concatenate([made.x for made in found])), request.num_points
@@ -237,8 +240,11 @@ def _grid(found: Collection[GroupCurve], request: CurveRequest) -> Column | None
     return np.unique(np.concatenate(kept))
 
 
-def _extremes(x: Column, found: Collection[GroupCurve], num: int) -> Column:
-    """At most `num` of x: of each part of equal length those of the highest and the lowest value."""
+def _extremes(x: Floats, found: Collection[GroupCurve], num: int) -> Floats:
+    """Return at most `num` of the x-values: where the curves are largest and smallest in num / 2 equal parts.
+
+    With too many curves for this search, the x-values are evenly spaced.
+    """
     if len(x) <= num or len(found) > _MOST_SEARCHED:
         return x[_even(len(x), num)]
     y_SN = np.stack([np.interp(x, made.x, made.mean, left=np.nan, right=np.nan) for made in found])
@@ -249,12 +255,12 @@ def _extremes(x: Column, found: Collection[GroupCurve], num: int) -> Column:
 
 
 def _even(num: int, most: int) -> NDArray[np.int64]:
-    """At most `most` evenly spread places of `num`, both ends among them."""
+    """Return at most `most` evenly spaced indices below `num`, including both ends."""
     return np.unique(np.linspace(0, max(num - 1, 0), min(num, max(most, 2))).round().astype(np.int64))[:num]
 
 
-def _sampled(made: GroupCurve, grid: Column | None) -> Answer:
-    """A curve at the points of its panel's grid, within its own first and last one."""
+def _sampled(made: GroupCurve, grid: Floats | None) -> Answer:
+    """Return a curve as JSON data, at its own x-values or interpolated at those of `grid` in its range."""
     columns = {"x": made.x, "y": made.mean, "low": made.low, "high": made.high}
     num_runs = made.num_runs
     if grid is not None:
@@ -271,8 +277,8 @@ def _sampled(made: GroupCurve, grid: Column | None) -> Answer:
 def _evaluation_curve(
     evaluations: Mapping[str, Sequence[EvaluationPoint]],
     metric: str,
-    columns: Mapping[str, Column],
-    axis: Axis,
+    columns: Mapping[str, Floats],
+    axis: XAxis,
 ) -> Curve | None:
     benchmark, _, kind = metric.removeprefix(_EVALUATION).rpartition("/")
     rows = [(point.step, *_value(point, kind)) for point in evaluations.get(benchmark, ())]
@@ -285,7 +291,7 @@ def _evaluation_curve(
 
 
 def _value(point: EvaluationPoint, kind: str) -> tuple[float | None, float, float]:
-    """A point's value and its 95 % interval over problems; where that is unknown, the value itself."""
+    """Return a point's value and the ends of its 95 % interval over problems (the value if unknown)."""
     span: tuple[float, float] | None = None
     match kind:
         case "mean_at_k":
@@ -301,7 +307,7 @@ def _value(point: EvaluationPoint, kind: str) -> tuple[float | None, float, floa
 
 
 def method_arms(entries: Sequence[RunEntry], *, is_chosen: bool = False) -> tuple[NamedArm, ...]:
-    """The arms that the runs with settings form, by name, the other runs last (`arm_names`)."""
+    """Return the arms of the runs with readable settings, by name, with "other runs" (`arm_names`) last."""
     settings = {entry.name: entry.trained_settings for entry in entries if entry.settings}
     arms = name_arms(settings, chosen=settings if is_chosen else ())
     return tuple(sorted(arms, key=lambda arm: (arm.is_other, arm.name)))
@@ -310,7 +316,7 @@ def method_arms(entries: Sequence[RunEntry], *, is_chosen: bool = False) -> tupl
 def groups_of(
     entries: Sequence[RunEntry], group_by: str, arms: Sequence[NamedArm] = ()
 ) -> dict[str, list[str]]:
-    """The names of runs by group: `EACH`, `METHODS` (`arms`), or settings joined by commas."""
+    """Return the names of runs by group; `arms` are the groups for `METHODS` (see `CurveRequest`)."""
     if group_by == EACH:
         return {entry.name: [entry.name] for entry in entries}
     if group_by != METHODS:
@@ -321,7 +327,7 @@ def groups_of(
 
 
 def places_of(entries: Sequence[RunEntry], groups: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """The place of each group's color, by its method where it has but one; the earliest choose first."""
+    """Return each group's color index: its algorithm's, unless an earlier group already has this color."""
     began = {entry.name: entry.started for entry in entries}
     named = {entry.name: entry.settings.get("algorithm.name", "") for entry in entries}
     methods = {}
@@ -336,17 +342,20 @@ def _entries(watcher: Watcher, names: Iterable[str]) -> Iterable[RunEntry]:
 
 
 def _about(name: str) -> Answer:
+    """Return a quantity's title, unit and meaning, and whether it is a share."""
+    quantity, is_share = quantity_of(name), name.endswith("_frac")
+    unit, meaning = (quantity.unit, quantity.meaning) if quantity else ("", "unknown to this version")
+    title = f"{meaning[0].upper()}{meaning[1:]}"
     if name.startswith(_EVALUATION):
         benchmark, _, kind = name.removeprefix(_EVALUATION).rpartition("/")
-        unit = "tokens" if kind == _LENGTH else ""
+        unit, is_share = "tokens" if kind == _LENGTH else "", kind in (_MEAN, _PASS)
         meaning = f"{_MEANINGS.get(kind, kind)}, on {benchmark}"
-        is_share = kind in (_MEAN, _PASS)
-        return {"name": name, "unit": unit, "meaning": meaning, "is_share": is_share}
-    quantity = quantity_of(name)
-    unit, meaning = (quantity.unit, quantity.meaning) if quantity else ("", "not in this version's catalogue")
-    return {"name": name, "unit": unit, "meaning": meaning, "is_share": name.endswith("_frac")}
+        title = f"{_TITLES.get(kind, kind)}, {benchmark}"
+    shown = "%" if is_share else unit
+    title = f"{title}, {shown}" if shown else title
+    return {"name": name, "title": title, "unit": unit, "meaning": meaning, "is_share": is_share}
 
 
-def _numbers(values: Column) -> list[float | None]:
-    """Numbers for JSON with six digits, None where a value is not finite."""
+def _numbers(values: Floats) -> list[float | None]:
+    """Return numbers for JSON with six significant digits, and None for non-finite values."""
     return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values.tolist()]

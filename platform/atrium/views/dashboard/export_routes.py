@@ -1,4 +1,4 @@
-"""Files to send and to print: reports and figures, each made from the same query as its view."""
+"""Routes that download reports and figures, with the same data as the pages."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from fastapi import Depends, FastAPI, Query, Request
 from fastapi.responses import Response
 
-from atrium.compare.curves import Axis, Band
+from atrium.compare.curves import Band, XAxis
 from atrium.document.document import Figure
 from atrium.runs.run_folder import RunFolder
 from atrium.views.dashboard.curve_figure import curves_figure
 from atrium.views.dashboard.curve_queries import METHODS, CurveRequest, curves_answer
+from atrium.views.dashboard.sweep_queries import sweep_of
 from atrium.views.dashboard.watcher import Watcher
 from atrium.views.figures.style import FileKind
 from atrium.views.files import rendered
@@ -32,7 +33,7 @@ def asked_runs(
     run: Names = [],  # noqa: B006 - FastAPI copies it
     exp: str | None = None,
 ) -> list[str]:
-    """The names of the runs that a query asks for: those named, or an experiment's trainings (`*`: all)."""
+    """Return the names in `run`, or all training runs of the experiment `exp` (`*`: of all experiments)."""
     if run or exp is None:
         return run
     entries = sorted(
@@ -46,7 +47,7 @@ def asked_runs(
 
 
 AskedRuns = Annotated[list[str], Depends(asked_runs)]
-"""The names of the runs that a query asks for."""
+"""The names of the requested runs, from a request's parameters."""
 
 
 def _asked(
@@ -74,7 +75,7 @@ def _asked(
 def _asked_curves(
     run: AskedRuns,
     metric: Names = [],  # noqa: B006
-    x: str = Axis.STEP,
+    x: str = XAxis.STEP,
     group: str = METHODS,
     band: Band = Band.RANGE,
     smooth: Annotated[int | None, Query(ge=1, le=10_000)] = None,
@@ -96,7 +97,7 @@ def _asked_curves(
 
 
 def _range(text: str | None) -> tuple[float, float] | None:
-    """The ends of a range such as `10_200`; None for anything else."""
+    """Return the ends of a range such as `10_200`; None for invalid text."""
     try:
         low, high = map(float, (text or "").split("_"))
     except ValueError:
@@ -105,13 +106,14 @@ def _range(text: str | None) -> tuple[float, float] | None:
 
 
 AskedCurves = Annotated[CurveRequest, Depends(_asked_curves)]
-"""The curves that a query asks for."""
+"""The `CurveRequest` in a request's parameters."""
 AskedComparison = Annotated[Any, Depends(_asked)]
-"""The comparison that a query asks for."""
+"""The `ComparisonRequest` in a request's parameters."""
+SweepScore = Literal["mean_at_k", "pass_at_k"]
 
 
 def add_exports(app: FastAPI, watcher: Watcher, said_of: Callable[[Sequence[RunFolder]], list[str]]) -> None:
-    """Add the routes of files; `said_of` gives what else a report says of runs."""
+    """Add the download routes; `said_of` returns additional report lines for runs."""
 
     @app.get("/api/report")
     def report(asked: AskedComparison, suffix: Literal["html", "md", "tex"] = "html") -> Response:
@@ -131,6 +133,7 @@ def add_exports(app: FastAPI, watcher: Watcher, said_of: Callable[[Sequence[RunF
     _add_curves(app, watcher)
     _add_comparisons(app, watcher)
     _add_regions(app, watcher)
+    _add_sweeps(app, watcher)
 
 
 def _add_curves(app: FastAPI, watcher: Watcher) -> None:
@@ -157,7 +160,7 @@ def _add_curves(app: FastAPI, watcher: Watcher) -> None:
 
 
 def _within(series: Sequence[dict[str, Any]], low: float, high: float) -> list[dict[str, Any]]:
-    """The parts of curves in a range of x."""
+    """Return the parts of curves with x from `low` to `high`; curves without such points are unchanged."""
     found = []
     for one in series:
         kept = [at for at, x in enumerate(one["x"]) if low <= x <= high]
@@ -203,8 +206,25 @@ def _add_regions(app: FastAPI, watcher: Watcher) -> None:
         return _drawn(figure_of(document, figure), f"trust-region-{figure}", suffix, columns)
 
 
+def _add_sweeps(app: FastAPI, watcher: Watcher) -> None:
+    @app.get("/api/figure/sweep")
+    def sweep(
+        name: str,
+        figure: str,
+        stage: str = "",
+        key: str = "",
+        score: SweepScore = "mean_at_k",
+        suffix: FileKind = "svg",
+        columns: Columns = 1,
+    ) -> Response:
+        from atrium.views.dashboard.compare_queries import figure_of
+
+        document, _ = sweep_of(watcher, name, stage=stage, key=key, score=score)
+        return _drawn(figure_of(document, figure), f"{name}-{figure}", suffix, columns)
+
+
 def _drawn(figure: Figure, name: str, kind: FileKind, columns: int) -> Response:
-    """A figure as a file."""
+    """Return a download response with the figure, sized to one or two columns of a paper."""
     from atrium.views.figures.sheet import COLUMN_INCHES, MEDIA_TYPES, file
 
     content = file([figure], kind, inches=COLUMN_INCHES[columns])
@@ -213,6 +233,6 @@ def _drawn(figure: Figure, name: str, kind: FileKind, columns: int) -> Response:
 
 
 def attachment(content: bytes, name: str, media_type: str) -> Response:
-    """A file that the browser saves; `name` is of letters, digits and `._=-`."""
+    """Return the response of a download; `name` must consist of letters, digits and `._=-`."""
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
     return Response(content, media_type=media_type, headers=headers)

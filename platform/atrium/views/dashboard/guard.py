@@ -1,18 +1,17 @@
-"""Who may talk to the dashboard: pages of this server, by its own names, with its token where they write.
+"""Access control of the dashboard: requests need a known Host header; writes also need Origin and token.
 
-The check of the Host header keeps a web site from reaching the server under a name of its own (DNS
-rebinding); Origin and the token keep it from writing. The policy for content lets the page load from this
-server only.
+The check of the Host header prevents access by other web sites through DNS rebinding; Origin and token
+prevent them from writing. The content security policy allows pages to load resources from this server only.
 """
 
 from __future__ import annotations
 
 import hmac
-import json
 from collections.abc import Collection, Iterable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 TOKEN_HEADER = "x-atrium-token"
@@ -34,7 +33,7 @@ HEADERS = {
 
 
 class Guard:
-    """Middleware that refuses foreign requests and adds the headers of every answer."""
+    """Middleware that rejects foreign requests and adds security headers to all responses."""
 
     def __init__(self, app: ASGIApp, *, host_names: Collection[str], token: str) -> None:
         self._app = app
@@ -42,14 +41,14 @@ class Guard:
         self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or refuse it."""
+        """Pass on an allowed request; reject others with status 403."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
         refusal = self.refusal(scope["method"], Headers(scope=scope))
         if refusal is not None:
-            await _refuse(send, refusal)
+            await JSONResponse({"error": refusal}, status_code=403)(scope, receive, send)
             return
 
         async def send_guarded(message: Message) -> None:
@@ -62,22 +61,22 @@ class Guard:
         await self._app(scope, receive, send_guarded)
 
     def refusal(self, method: str, headers: Headers) -> str | None:
-        """Why the request is refused, or None."""
+        """Return the reason for rejecting the request, or None."""
         host = headers.get("host", "")
         if _name_of(f"http://{host}") not in self._host_names:
-            return "the Host header names another server than this one"
+            return "unknown Host header; see --allow-host"
         if method in _SAFE_METHODS:
             return None
         origin = headers.get("origin", "")
         if urlsplit(origin).netloc.lower() != host.lower():
-            return "the request comes from another origin than this server's pages"
+            return "the Origin header must be that of this server's pages"
         if not hmac.compare_digest(headers.get(TOKEN_HEADER, "").encode(), self._token.encode()):
-            return "the token is missing or of an earlier start; reload the page"
+            return "the token is missing or expired; reload the page"
         return None
 
 
 def host_names(bound_to: str, more: Iterable[str] = ()) -> set[str]:
-    """The names under which the server may be addressed."""
+    """Return the Host names to allow: loopback names, `bound_to` and `more`, without wildcard addresses."""
     return {*LOOPBACK, bound_to, *more} - {"0.0.0.0", "::"}
 
 
@@ -86,10 +85,3 @@ def _name_of(url: str) -> str | None:
         return urlsplit(url).hostname
     except ValueError:
         return None
-
-
-async def _refuse(send: Send, reason: str) -> None:
-    body = json.dumps({"error": reason}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": 403, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

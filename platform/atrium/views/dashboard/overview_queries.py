@@ -1,9 +1,9 @@
-"""The first page: an experiment's methods, what each reached, and which differences are real."""
+"""Queries of the overview page: an experiment's methods, their scores and verdicts."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,17 +12,23 @@ from atrium.compare.arm_names import NamedArm
 from atrium.compare.counted_runs import VALIDATION
 from atrium.compare.default_choice import num_methods
 from atrium.compare.document import comparison_summary
+from atrium.compare.document_alerts import collapse_alerts
 from atrium.compare.document_figures import difference_figure
-from atrium.compare.document_sentences import headline_sentences
 from atrium.compare.run_comparison import ArmScores, RunsComparison
-from atrium.document.document import Cell, Column, Document, Estimate, Row, Section, Sentence, Table
+from atrium.document.document import (
+    Cell,
+    Document,
+    Estimate,
+    Row,
+    Section,
+    plain_table,
+)
 from atrium.document.formatting import counted
 from atrium.document.json import to_json
 from atrium.runs.status import RunState
 from atrium.stats.arm_pairs import MEAN, Pair
 from atrium.stats.crossed import interval_of
 from atrium.stats.seeds import score_over_seeds
-from atrium.stats.wording import same_method_words
 from atrium.views.dashboard.compare_queries import ComparisonRequest, compared_runs
 from atrium.views.dashboard.curve_queries import METHODS, groups_of, method_arms, places_of
 from atrium.views.dashboard.run_queries import default_of, trainings_by_experiment
@@ -35,11 +41,10 @@ Answer = dict[str, Any]
 def overview_answer(
     watcher: Watcher, wanted: str | None, baseline: str | None, opened: Collection[str] = ()
 ) -> Answer:
-    """An experiment's methods; without a name, those of the default experiment.
+    """Return all experiments, and the methods of the experiment `wanted` or of the default experiment.
 
-    `baseline` names the arm, or a run of it, that the others are compared with; `opened` are the methods
-    whose runs are listed. Runs of sweeps and
-    evaluations are not here, and no run is an error: what cannot be compared is shown with the reason.
+    `baseline` names the baseline arm or one of its runs; `opened` are the methods whose runs are listed.
+    Sweeps and evaluations are left out. If the methods cannot be compared, `reason` says why.
     """
     experiments = trainings_by_experiment(watcher)
     chosen = wanted if wanted in experiments else default_of(experiments)
@@ -60,15 +65,18 @@ def _about(entries: Sequence[RunEntry]) -> Answer:
 def _methods(
     watcher: Watcher, entries: Sequence[RunEntry], baseline: str | None, opened: Collection[str]
 ) -> Answer:
-    """The methods as a table, the answer of their comparison or why there is none, and each method's runs."""
+    """Return an experiment's comparison of methods as a document, with a row for each method.
+
+    The rows of the methods in `opened` list their runs. If the methods cannot be compared, `reason` says why.
+    """
     named = method_arms(entries)
     compared, reason = _compared(watcher, entries, named, baseline)
     benchmark = compared.headline if compared else _benchmark(entries)
-    groups = groups_of(entries, METHODS, named)
-    others = {arm.name for arm in named if arm.is_other}
-    place = places_of(entries, groups)
     by_name = {entry.name: entry for entry in entries}
     arms = {one.arm.name: one for one in compared.arms} if compared else {}
+    groups = _groups(entries, named, arms)
+    others = {arm.name for arm in named if arm.is_other}
+    place = places_of(entries, groups)
     pairs = {pair.candidate: pair for pair in compared.headline_pairs} if compared else {}
     leaders = compared.leaders[MEAN, compared.headline] if compared else ()
     rows = []
@@ -81,11 +89,12 @@ def _methods(
         rows.append((row, runs, name in others))
     rows.sort(key=lambda one: (one[2], -(getattr(one[0].cells[2], "value", None) or -1.0)))
     document = _document(compared, benchmark, [row for row, *_ in rows])
-    collapses = [
-        Sentence(line, "warning", "collapse") for row, runs, *_ in rows for line in _collapses(row, runs)
-    ]
+    if compared is None:
+        own = {str(r.cells[0]): {at: run["collapses"] for at, run in enumerate(runs)} for r, runs, _ in rows}
+        document = replace(document, alerts=tuple(collapse_alerts(own)))
+    shown = [run for _, runs, _ in rows for run in runs if run["is_counted"] or compared is None]
     return {
-        **to_json(replace(document, alerts=(*document.alerts, *collapses))),
+        **to_json(document),
         "rows": [
             {
                 "name": row.cells[0],
@@ -97,61 +106,52 @@ def _methods(
             }
             for row, runs, is_other in rows
         ],
+        "began": _beginning(shown),
         "benchmark": benchmark,
         "baseline": compared and compared.arms[0].arm.name,
         "reason": reason,
     }
 
 
+def _groups(
+    entries: Sequence[RunEntry], named: Sequence[NamedArm], arms: Mapping[str, ArmScores]
+) -> dict[str, list[str]]:
+    """Return the names of runs by method; the names of compared arms disregard the runs that are left out."""
+    name_of = {run.name: name for name, one in arms.items() for run in one.arm.runs.values()}
+    return {
+        next((name_of[run] for run in runs if run in name_of), name): runs
+        for name, runs in groups_of(entries, METHODS, named).items()
+    }
+
+
 def _document(compared: RunsComparison | None, benchmark: str | None, rows: Sequence[Row]) -> Document:
-    """What the page says of the methods: the comparison's answer, what endangers it, and the table."""
+    """Return the overview document: answer and warnings of the comparison, and the table of methods."""
     score = compared.title(MEAN) if compared else "Mean@k"
     against = f"Difference to {compared.arms[0].arm.name}" if compared else "Difference"
     titles = ("Method", "Seeds", f"{score}, %", f"{against}, points", "Verdict")
-    note = (
-        "★ may be the best: not shown to be worse than the highest" if any(r.is_strong for r in rows) else ""
-    )
-    columns = tuple(map(Column, titles))
-    table = Table(key="methods", title="Methods", columns=columns, rows=tuple(rows), note=note)
+    note = "★ may be the best: not shown to be worse than the top" if any(r.is_strong for r in rows) else ""
+    table = plain_table("Methods", titles, rows, note, key="methods")
     if compared is None:
         return Document(key="overview", title="", sections=(Section(title="Methods", tables=(table,)),))
     num = sum(compared.num_problems.values())
     intervals = " with 95 % intervals for new seeds and new problems" if compared.has_intervals else ""
     designs = " or ".join(dict.fromkeys(pair.design for pair in compared.headline_pairs))
     summary = comparison_summary(compared)
-    plan = [replace(one, tone="warning") for one in summary.answer if one.key == "plan"]
-    base = compared.arms[0].arm.name
-    is_said = len(compared.arms) <= 3  # by a sentence of each pair
-    groups = [names for names in compared.same_methods if not (is_said and base in names)]
-    same = [Sentence(same_method_words(names), "warning", "same_method") for names in groups]
-    told = [one for one in summary.notes if one.tone == "warning"]
     return replace(
         summary,
         key="overview",
         subtitle=f"{score} on {benchmark}, {counted(num, 'problem')}, {designs}; points{intervals}",
-        answer=tuple(headline_sentences(compared)),
-        alerts=(*summary.alerts, *same, *plan, *told, *_failures(compared)),
-        notes=tuple(one for one in summary.notes if one.tone == "muted"),
+        answer=tuple(one for one in summary.answer if not one.key.startswith("verdict/")),
         sections=(Section(title="Methods", figures=(difference_figure(compared),), tables=(table,)),),
     )
-
-
-def _failures(compared: RunsComparison) -> list[Sentence]:
-    """The arms some of whose runs diverged or collapsed, with exact intervals of the rates."""
-    return [
-        Sentence(f"{one.arm.name}: {what} in {rate.words}", "warning")
-        for one in compared.arms
-        for what, rate in (("diverged", one.diverged), ("collapsed", one.collapsed))
-        if rate is not None and rate.seeds
-    ]
 
 
 def _compared(
     watcher: Watcher, entries: Sequence[RunEntry], named: Sequence[NamedArm], baseline: str | None
 ) -> tuple[RunsComparison | None, str | None]:
-    """The comparison, which runs that still train leave preliminary; or None and why there is none."""
+    """Return the comparison and None, or None and the reason for its absence."""
     if num_methods(named) < 2:
-        return None, "One method was run so far. A comparison begins with a second one, on the same seeds."
+        return None, "A comparison needs a second method, run with the same seeds."
     names = tuple(entry.name for entry in entries)
     for wanted in dict.fromkeys((baseline, None)):
         try:
@@ -160,12 +160,12 @@ def _compared(
             reason = " ".join(str(error).split())
     training = sum(entry.overview.state.is_live for entry in entries)
     if training:
-        reason = f"No verdict yet: {training} of {len(entries)} runs still train."
+        reason = f"No verdict yet: {training} of {len(entries)} runs are still training."
     return None, reason
 
 
 def _benchmark(entries: Sequence[RunEntry]) -> str | None:
-    """The test problems that most of the runs were scored on, else validation problems."""
+    """Return the benchmark that most runs have scores on, preferring test problems to validation problems."""
     scored = [name for entry in entries for name in entry.overview.scores]
     return max(scored, key=lambda name: (VALIDATION not in name, scored.count(name)), default=None)
 
@@ -173,7 +173,7 @@ def _benchmark(entries: Sequence[RunEntry]) -> str | None:
 def _row(
     name: str, runs: Sequence[Answer], arm: ArmScores | None, pair: Pair | None, benchmark: str | None
 ) -> Row:
-    """A method's score, over the runs that are compared or those that finished, and its difference."""
+    """Return a method's table row; without a comparison, its score is the mean over finished runs."""
     if arm is None or benchmark is None:
         scores = [run["score"] for run in runs if run["state"] == RunState.FINISHED]
         found = score_over_seeds(scores)
@@ -189,11 +189,13 @@ def _row(
     return Row((name, len(arm.arm.seeds), outcome, *compared))
 
 
-def _collapses(row: Row, runs: Sequence[Answer]) -> list[str]:
-    """What went wrong by its name, such as `reinforce: ratios running away in 2 of 3 runs`."""
-    rules = dict.fromkeys(rule for run in runs for rule in run["collapses"])
-    num = {rule: sum(rule in run["collapses"] for run in runs) for rule in rules}
-    return [f"{row.cells[0]}: {rule} in {num[rule]} of {counted(len(runs), 'run')}" for rule in rules]
+def _beginning(runs: Sequence[Answer]) -> Answer | None:
+    """Return the run and step of the earliest collapse whose step is known; None if there is none."""
+    steps = [(step, run["name"]) for run in runs for step in run["collapses"].values() if step]
+    if not steps:
+        return None
+    step, name = min(steps)
+    return {"run": name, "step": step}
 
 
 def _run(entry: RunEntry, benchmark: str | None, *, is_counted: bool) -> Answer:
@@ -207,7 +209,7 @@ def _run(entry: RunEntry, benchmark: str | None, *, is_counted: bool) -> Answer:
         "num_steps": status.num_steps,
         "left_s": entry.left_s,
         "score": scores.last.mean_at_k if scores and scores.last.step else None,
-        "collapses": list(entry.collapses),
+        "collapses": entry.collapses,
         "error": status.error or "; ".join(entry.problems) or None,
         "is_counted": is_counted,
     }

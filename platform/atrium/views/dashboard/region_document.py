@@ -1,15 +1,15 @@
-"""The ratios of a run, or of methods side by side, against their windows, as a document."""
+"""Documents on importance ratios relative to the window: of a run, or of several methods."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from atrium.base.records import Floats
 from atrium.compare.trust_region import SIGNS, RatioCounts, binned
 from atrium.document.document import (
     Axis,
@@ -31,37 +31,44 @@ from atrium.method.windows import Window
 from atrium.views.dashboard.curve_figure import curves_figure
 
 Panel = Mapping[str, Any]
-Edges = NDArray[np.float64]
 
 _SIGN_NAMES = dict(zip(SIGNS, ("A > 0", "A < 0", "A = 0"), strict=True))
 _STEPS = Axis(title="training step", unit="count")
-CUTS = {
-    "objective/clip_high_frac": "A > 0, cut above u",
-    "objective/clip_low_frac": "A < 0, cut below l",
-    "objective/clip_runaway_frac": "A < 0, cut above u",
-    "objective/outside_high_frac": "outside, w > u",
-    "objective/outside_low_frac": "outside, w < l",
+CLIPPED = {
+    "objective/clip_high_frac": "A > 0, clipped above the window",
+    "objective/clip_low_frac": "A < 0, clipped below the window",
+    "objective/clip_runaway_frac": "A < 0, clipped above the window",
 }
-"""Shares of tokens that a run records, by what they are."""
-_CUT_AT = ((0, 1), (1, 0), (1, 1))
-"""Where `RatioCounts.cut_S2` holds the first three of them."""
+"""Titles of the recorded shares of clipped tokens, by metric."""
+CUTS = CLIPPED | {
+    "objective/outside_high_frac": "outside, above the window",
+    "objective/outside_low_frac": "outside, below the window",
+}
+"""Titles of the recorded shares of clipped and outside tokens, by metric."""
+_CUT_MEANING = (
+    "of the tokens in each step's updates. Outside: beyond a bound of the window. Clipped: outside, and "
+    "without gradient"
+)
 ESTIMATES = {f"objective/kl_{name}": name for name in ("k1", "k2", "k3")}
-"""Estimates of the KL divergence."""
+"""Estimators of the KL divergence, by metric."""
 QUANTILES = tuple(f"objective/ratio_p{part}" for part in ("01", "05", "25", "50", "75", "95", "99"))
-"""Quantiles of the ratio of a step's tokens."""
+"""Metrics of the quantiles of the ratio over a step's tokens."""
 OF_METHODS = {
-    "objective/clip_high_frac": "A > 0, cut above u",
-    "objective/clip_low_frac": "A < 0, cut below l",
+    "objective/clip_high_frac": CLIPPED["objective/clip_high_frac"],
+    "objective/clip_low_frac": CLIPPED["objective/clip_low_frac"],
     "objective/entropy": "Entropy",
     "objective/kl_k3": "KL(behavior || policy), k3",
     "objective/kl_after_update": "KL to the sampler after the last update",
 }
-"""Curves that methods are compared by, with their titles."""
+"""Titles of the curves for a comparison of methods, by metric."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """The ratios of a method: its window or why it has none, the counts, and the place of its color."""
+    """Token counts by ratio, of a run or a method.
+
+    `window` is None if there is no constant window, for the stated `reason`. `place` is the color index.
+    """
 
     name: str
     window: Window | None
@@ -74,64 +81,86 @@ class Counted:
 def run_document(
     divergence: str,
     region: Counted,
-    recorded: RatioCounts,
-    edges: Edges | None,
+    edges: Floats | None,
     panels: Mapping[str, Panel],
+    columns: Mapping[str, Floats],
     *,
-    num_files: int,
+    step: int | None,
     why_none: str,
 ) -> Document:
-    """One run's ratios: how its tokens lie in the window, and shares cut, ratios and KL over time.
+    """Return the document of a run: a histogram of ratios, and clipped shares, quantiles and KL by step.
 
-    `recorded` counts the tokens of recorded rollouts, whose cuts are known; `panels` are curves by quantity.
+    `region` has the counts at `step` (None: at all steps), and `columns` the run's metrics. `edges` are bin
+    edges in log w; `why_none` is shown if they are None. `panels` are curves by metric.
     """
     window = region.window
-    bounds = f"window [l, u] = [{_bound(window.lower)}, {_bound(window.upper)}]" if window else region.reason
-    total = float(recorded.count_SB.sum())
-    cut = [
-        (CUTS[name], recorded.cut_S2[at]) for name, at in zip(CUTS, ((0, 1), (1, 0), (1, 1)), strict=False)
-    ]
-    shares = "; ".join(f"{name}: {value_text(num / total, 'share')} %" for name, num in cut if total)
-    files = f"{counted(int(total), 'token')} in {counted(num_files, 'file')} of rollouts"
+    bounds = f"window [{_bound(window.lower)}, {_bound(window.upper)}]" if window else region.reason
     figures: list[Figure] = []
     if edges is not None:
-        figures.append(_histogram(region, edges))
+        figures.append(_histogram(region, edges, "all steps" if step is None else f"step {step}"))
     shown = (
-        ("Shares of tokens cut and outside", CUTS),
-        ("KL(behavior || policy), three estimates", ESTIMATES),
+        ("Shares of tokens clipped and outside", _CUT_MEANING, CUTS),
+        ("KL(behavior || policy), three estimates", "", ESTIMATES),
     )
-    for title, names in shown:
+    for title, caption, names in shown:
         known = [panels[name] for name in names if name in panels]
         if known:
             key = known[0]["name"]
             made = curves_figure(known, axis="step", band="none", title=title, labels=names, key=key)
-            figures.append(made)
+            figures.append(replace(made, caption=caption))
     if all(name in panels for name in QUANTILES):
         figures.insert(2, _fan([panels[name]["series"][0] for name in QUANTILES], window))
     return Document(
         key="trust-region",
         title=f"{divergence}: {bounds}",
-        answer=(Sentence(f"{files}. {shares}", key="cut"),),
+        answer=clipped_sentences(columns, step),
         alerts=() if edges is not None else (Sentence(why_none, "warning"),),
         sections=(Section(title="", figures=tuple(figures)),),
     )
 
 
+def clipped_sentences(columns: Mapping[str, Floats], step: int | None) -> tuple[Sentence, ...]:
+    """Return a sentence on the shares of clipped tokens at `step` (None: at all steps) from a run's metrics.
+
+    Tokens count once per update. The result is empty without an update.
+    """
+    known = [name for name in CLIPPED if name in columns]
+    weight_N = np.nan_to_num(columns.get("optimizer/num_trained_tokens", np.zeros(0)))
+    if step is not None and len(weight_N):
+        weight_N = weight_N * (columns["step"] == step)
+    if not weight_N.sum():
+        return ()
+    shares = [np.average(np.nan_to_num(columns[name]), weights=weight_N) for name in known]
+    said = "; ".join(
+        f"{CLIPPED[name]}: {value_text(float(share), 'share')} %"
+        for name, share in zip(known, shares, strict=True)
+    )
+    num_steps = int((weight_N > 0).sum())
+    where = f"step {step}" if step is not None else counted(num_steps, "step")
+    tokens = counted(int(weight_N.sum()), "token")
+    return (Sentence(f"{tokens} in the updates of {where}, counted once per update. {said}", key="cut"),)
+
+
 def methods_document(
     arms: Sequence[Counted],
-    edges: Edges | None,
+    edges: Floats | None,
     panels: Sequence[Panel],
     *,
     until: int,
     others: Sequence[str],
     num_left_out: int,
 ) -> Document:
-    """Methods side by side, their seeds pooled: windows, ratios by the sign of the advantage, curves."""
+    """Return the document of several methods: windows, ratios by sign of the advantage, and curves.
+
+    `until` is the last step shown, and `others` names runs that are not shown. `num_left_out` is the number
+    of runs without a finished step.
+    """
     rows = tuple(
         Row((arm.name, arm.num_seeds, *_ends(arm.window), arm.reason), place=arm.place) for arm in arms
     )
-    columns = (Column("Method"), Column("Seeds"), Column("l"), Column("u"), Column("", is_prose=True))
-    table = Table(key="windows", title="Windows [l, u]", columns=columns, rows=rows)
+    titles = ("Method", "Seeds", "Lower bound", "Upper bound")
+    columns = (*map(Column, titles), Column("", is_prose=True))
+    table = Table(key="windows", title="Windows of the ratio", columns=columns, rows=rows)
     figures: list[Figure] = []
     known = [arm for arm in arms if arm.counts.count_SB.sum()]
     if edges is not None and known:
@@ -148,28 +177,31 @@ def methods_document(
     )
 
 
-def _histogram(region: Counted, edges: Edges) -> Lines:
-    """The tokens of a run by ratio and sign of the advantage."""
+def _histogram(region: Counted, edges: Floats, where: str) -> Lines:
+    """Return the histogram of a run's tokens by ratio, for each sign of the advantage.
+
+    `where` names the steps that are counted.
+    """
     rows = zip(_SIGN_NAMES.values(), binned(region.counts, edges), (2, 3, 4), strict=True)
     return Lines(
         key="ratios",
         title="Ratios against the window",
-        caption="tokens by ratio and sign of the advantage; the ends hold all beyond",
+        caption=f"tokens in the updates of {where}, counted once per update; outer bins include all beyond",
         x=Axis(title="ratio w", scale="log"),
-        y=Axis(title="tokens", scale="log"),
+        y=Axis(title="tokens", scale="log", low=0.5),  # counts of wide bins are divided
         series=tuple(_steps(name, edges, count_B, place) for name, count_B, place in rows),
-        marks=tuple(Mark(name=f"{name} = {_bound(at)}", x=at) for name, at in _named(region.window)),
+        marks=tuple(Mark(name=name, x=at) for name, at in _named(region.window)),
     )
 
 
-def _side_by_side(arms: Sequence[Counted], edges: Edges, sign: str) -> Lines:
-    """The share of a sign's tokens by ratio, a curve per method, with the windows dotted."""
+def _side_by_side(arms: Sequence[Counted], edges: Floats, sign: str) -> Lines:
+    """Return each method's histogram of tokens with this sign of the advantage, and its window."""
     at = SIGNS.index(sign)
     shares = [binned(arm.counts, edges)[at] for arm in arms]
     return Lines(
         key=f"ratios-{sign}",
-        title=f"Ratios where {_SIGN_NAMES[sign]}",
-        caption="share of these tokens, seeds pooled; the ends hold all beyond; dotted: windows",
+        title=f"Ratios for {_SIGN_NAMES[sign]}",
+        caption="share of these tokens, seeds pooled; outer bins include all beyond; dotted: windows",
         x=Axis(title="ratio w", scale="log"),
         y=Axis(title="% of tokens", unit="share", scale="log"),
         series=tuple(
@@ -180,15 +212,15 @@ def _side_by_side(arms: Sequence[Counted], edges: Edges, sign: str) -> Lines:
     )
 
 
-def _steps(name: str, edges: Edges, value_B: NDArray[np.float64], place: int) -> Series:
-    """A histogram as a curve of steps; a log axis has no zero, so empty bins are gaps."""
+def _steps(name: str, edges: Floats, value_B: Floats, place: int) -> Series:
+    """Return a histogram as a step curve over w; empty bins are gaps, since a log axis has no zero."""
     y = tuple(float(f"{value:.5g}") if value > 0 else None for value in value_B)
     x = tuple(float(f"{edge:.6g}") for edge in np.exp(edges))
     return Series(name=name, x=x, y=(*y, y[-1]), place=place, is_step=True)
 
 
 def _fan(quantiles: Sequence[Panel], window: Window | None) -> Lines:
-    """Quantiles of the ratio over time: bands around the median."""
+    """Return the figure of the median ratio by step, with bands between symmetric quantiles."""
     middle = len(quantiles) // 2
     median, x = quantiles[middle], tuple(quantiles[middle]["x"])
     ends = [(tuple(quantiles[at]["y"]), tuple(quantiles[-1 - at]["y"])) for at in range(middle)]
@@ -200,12 +232,12 @@ def _fan(quantiles: Sequence[Panel], window: Window | None) -> Lines:
         x=_STEPS,
         y=Axis(title="ratio w"),
         series=(*bands, Series(name="median", x=x, y=tuple(median["y"]))),
-        marks=tuple(Mark(name=f"{name} = {_bound(at)}", y=at) for name, at in _named(window)),
+        marks=tuple(Mark(name=name, y=at) for name, at in _named(window)),
     )
 
 
 def _curve(panel: Panel, arms: Sequence[Counted], until: int) -> Lines:
-    """A curve per method, up to the last step that all of them made."""
+    """Return a figure with a curve per method, up to step `until`."""
     place = {arm.name: arm.place for arm in arms}
     series = []
     for one in panel["series"]:
@@ -220,8 +252,9 @@ def _curve(panel: Panel, arms: Sequence[Counted], until: int) -> Lines:
 
 
 def _named(window: Window | None) -> list[tuple[str, float]]:
-    ends = (("l", window.lower), ("u", window.upper)) if window else ()
-    return [(name, bound) for name, bound in ends if 0.0 < bound < math.inf]
+    """Return the label and the value of each bound that restricts the ratio."""
+    ends = (("lower", window.lower), ("upper", window.upper)) if window else ()
+    return [(f"{name} {_bound(bound)}", bound) for name, bound in ends if 0.0 < bound < math.inf]
 
 
 def _ends(window: Window | None) -> tuple[Value | None, Value | None]:

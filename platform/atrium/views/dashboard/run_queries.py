@@ -1,21 +1,29 @@
-"""Queries about runs: the table, one run in full, and small curves for the table."""
+"""Read-only queries about runs: rows of the table of runs, sparklines, and the details of one run."""
 
 from __future__ import annotations
 
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from atrium.base.nested import setting
 from atrium.base.plain_files import open_plain
 from atrium.base.recorded import read_object
+from atrium.base.records import Floats
 from atrium.compare.arm_names import NamedArm
+from atrium.compare.curve_index import CurveTable
 from atrium.compare.default_choice import default_experiment
+from atrium.compare.run_differences import differences_document, run_differences
+from atrium.document.document import Document, Section, Table
+from atrium.document.json import to_json
+from atrium.runs.diagnosis import Finding
+from atrium.runs.evaluation_document import evaluation_tables
+from atrium.runs.health import health_tables
 from atrium.runs.reader import read_findings
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import RunState
@@ -27,16 +35,17 @@ from atrium.views.dashboard.watcher import Watcher
 Answer = dict[str, Any]
 
 _LOG_BYTES = 20_000
+_MOST_DIFF_LINES = 2000
 _SPARK_POINTS = 40
 
 
 def method_of(arm: NamedArm | None) -> Answer:
-    """The name of a run's method, and whether the run is apart from those of that name."""
+    """Return the name of a run's arm, and whether the arm is a single deviating run ("other run")."""
     return {"method": arm.name if arm else WITHOUT_SETTINGS, "is_other": arm is not None and arm.is_other}
 
 
 def arms_by_experiment(entries: Iterable[RunEntry]) -> list[tuple[NamedArm, ...]]:
-    """The arms of each experiment; evaluations and archived runs are apart from trainings."""
+    """Return the arms of each experiment, formed separately for training, evaluation and archived runs."""
     found: dict[tuple[str, bool, bool], list[RunEntry]] = {}
     for entry in entries:
         key = (entry.experiment, entry.is_evaluation, entry.annotations.is_archived)
@@ -45,7 +54,7 @@ def arms_by_experiment(entries: Iterable[RunEntry]) -> list[tuple[NamedArm, ...]
 
 
 def trainings_by_experiment(watcher: Watcher) -> dict[str, list[RunEntry]]:
-    """Trainings, the oldest first, the latest experiment first.
+    """Return training runs by experiment: experiments from the latest on, runs from the oldest on.
 
     Runs of sweeps, archived runs and failed starts are left out.
     """
@@ -59,7 +68,7 @@ def trainings_by_experiment(watcher: Watcher) -> dict[str, list[RunEntry]]:
 
 
 def default_of(experiments: Mapping[str, Sequence[RunEntry]]) -> str | None:
-    """The experiment that views open with."""
+    """Return the name of the experiment that pages show by default; None if there is none."""
     settings = {
         name: {entry.name: entry.settings for entry in own if entry.settings}
         for name, own in experiments.items()
@@ -68,7 +77,7 @@ def default_of(experiments: Mapping[str, Sequence[RunEntry]]) -> str | None:
 
 
 def state_answer(watcher: Watcher) -> Answer:
-    """The counters by which a page knows whether to ask again."""
+    """Return the data version, by which a page detects changes, and the progress of the curve index."""
     progress = watcher.progress
     return {
         "version": watcher.version,
@@ -76,8 +85,8 @@ def state_answer(watcher: Watcher) -> Answer:
     }
 
 
-def spark_of(values: NDArray[np.float64] | None) -> list[float | None]:
-    """A curve in few points; empty where it has fewer than two."""
+def spark_of(values: Floats | None) -> list[float | None]:
+    """Return a curve's means over at most 40 equal parts; empty for fewer than two values."""
     if values is None or len(values) < 2:
         return []
     num = min(_SPARK_POINTS, len(values))
@@ -87,7 +96,7 @@ def spark_of(values: NDArray[np.float64] | None) -> list[float | None]:
 
 
 def lasts_answer(watcher: Watcher, metrics: Iterable[str], since: int = -1) -> Answer:
-    """The last value that each run that changed after `since` recorded of each metric, by name."""
+    """Return the last finite value of each metric, for runs that changed after version `since`."""
     found: dict[str, dict[str, float]] = {metric: {} for metric in metrics}
     for name, entry in watcher.scan.entries.items():
         if watcher.changed_at.get(name, since + 1) <= since:
@@ -102,31 +111,55 @@ def lasts_answer(watcher: Watcher, metrics: Iterable[str], since: int = -1) -> A
 
 
 def run_answer(watcher: Watcher, name: str) -> Answer:
-    """Everything small that a run's folder holds. Raises `RunFolderError` for an unknown name."""
+    """Return all details of a run as JSON data; raise `RunFolderError` for an unknown name."""
     entry = watcher.scan.entry(name)
-    provenance, _ = read_object(entry.folder.provenance_file)
-    evaluations = watcher.scan.evaluations(entry)
     return {
         **row_of(entry, entry.settings),
         "settings": dict(entry.settings),
-        "findings": [*_findings(entry.folder, entry.signature, entry.overview.state)],
+        "findings": [
+            {"text": found.text, "step": found.first_step}
+            for found in _findings(entry.folder, entry.signature, entry.overview.state)
+        ],
+        **to_json(_document(entry, watcher.index.read(entry.folder))),
         "overrides": _text_of(entry, "overrides.yaml").splitlines(),
         "log": _text_of(entry, "log.txt"),
-        "commit": setting(provenance, "code.commit"),
-        "is_dirty": setting(provenance, "code.is_dirty"),
-        "command": provenance.get("command"),
-        "python": provenance.get("python"),
-        "platform": provenance.get("platform"),
-        "folder": str(entry.folder.path.absolute()),
+        "provenance": _provenance(entry),
         "commands": _commands(entry),
-        "evaluations": {
-            benchmark: [point.as_record() for point in points] for benchmark, points in evaluations.items()
-        },
     }
 
 
+def differences_answer(watcher: Watcher, names: Sequence[str]) -> Answer:
+    """Return the differences between runs as JSON data; raise `RunFolderError` for an unknown run."""
+    found = run_differences(*(watcher.scan.entry(name).folder for name in names))
+    return {**to_json(differences_document(found, names, num_lines=_MOST_DIFF_LINES))}
+
+
+def _document(entry: RunEntry, table: CurveTable | None) -> Document:
+    """Return a document with tables of a run's metrics, its hardware usage and its evaluations."""
+    health = health_tables(entry.folder, {} if table is None else table.columns)
+    evaluations: list[Table] = []
+    with suppress(OSError):  # the run's problems say so
+        evaluations = evaluation_tables(entry.folder)
+    sections = (Section(title="", tables=health), Section(title="", tables=tuple(evaluations)))
+    return Document(key="run", title=entry.name, sections=sections)
+
+
+def _provenance(entry: RunEntry) -> dict[str, str]:
+    """Return the recorded origin of a run by the name of each fact, without unknown ones."""
+    recorded, _ = read_object(entry.folder.provenance_file)
+    commit, is_dirty = (setting(recorded, f"code.{key}") for key in ("commit", "is_dirty"))
+    facts = {
+        "command": recorded.get("command"),
+        "commit": commit and f"{str(commit)[:12]}{' with changes' if is_dirty else ''}",
+        "python": recorded.get("python"),
+        "platform": recorded.get("platform"),
+        "folder": entry.folder.path.absolute(),
+    }
+    return {name: str(fact) for name, fact in facts.items() if fact}
+
+
 def _commands(entry: RunEntry) -> dict[str, str]:
-    """Commands to copy, by what they do: the dashboard itself stops, resumes and deletes nothing."""
+    """Return shell commands by action (stop, resume, delete) for the user to copy; none is executed."""
     folder, status = shlex.quote(str(entry.folder.path.absolute())), entry.overview.status
     if entry.overview.state.is_live:
         return {"stop": f"kill -INT {status.pid}"} if status.pid else {}
@@ -138,7 +171,7 @@ def _commands(entry: RunEntry) -> dict[str, str]:
 
 
 def row_of(entry: RunEntry, keys: Iterable[str]) -> Answer:
-    """A run's line of the table, with the settings of those keys."""
+    """Return a run's row in the table of runs as JSON data, with the settings in `keys`."""
     status, annotations = entry.overview.status, entry.annotations
     return {
         "name": entry.name,
@@ -158,6 +191,7 @@ def row_of(entry: RunEntry, keys: Iterable[str]) -> Answer:
         "error": status.error,
         "problems": list(entry.problems),
         "collapses": list(entry.collapses),
+        "other_findings": [rule for rule in entry.findings if rule not in entry.collapses],
         "note": annotations.note,
         "tags": list(annotations.tags),
         "is_archived": annotations.is_archived,
@@ -167,7 +201,7 @@ def row_of(entry: RunEntry, keys: Iterable[str]) -> Answer:
 
 
 def _evaluated(entry: RunEntry) -> Answer:
-    """What an evaluation evaluated: the checkpoint of a run, or a model."""
+    """Return the subject of an evaluation: `run` and `step` of a checkpoint, or a `model`."""
     checkpoint, model = (entry.overview.config.get(key) for key in ("checkpoint", "model"))
     if isinstance(checkpoint, dict) and checkpoint.get("run"):
         return {"run": str(checkpoint["run"]), "step": checkpoint.get("step")}
@@ -176,16 +210,16 @@ def _evaluated(entry: RunEntry) -> Answer:
 
 
 @lru_cache(maxsize=32)
-def _findings(folder: RunFolder, _signature: Signature, state: RunState) -> tuple[str, ...]:
-    """What went wrong in a run by the rules of `diagnosis`; nothing where its metrics cannot be read."""
+def _findings(folder: RunFolder, _signature: Signature, state: RunState) -> tuple[Finding, ...]:
+    """Return the problems of a run found by `diagnosis`; empty if its metrics cannot be read."""
     try:
-        return tuple(found.text for found in read_findings(folder, is_over=not state.is_live))
+        return read_findings(folder, is_over=not state.is_live)
     except OSError:
         return ()
 
 
 def _text_of(entry: RunEntry, name: str) -> str:
-    """The end of a text file in the run's folder, from a whole line on; empty where it cannot be read."""
+    """Return the last lines (at most 20,000 bytes) of a text file of the run; empty if it cannot be read."""
     try:
         with open_plain(entry.folder.path / name) as file:
             size = file.seek(0, 2)

@@ -1,27 +1,17 @@
-"""Queries about one run's trust region and its sampled completions. Pure reading."""
+"""Read-only queries for the pages on trust regions and sampled completions."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from atrium.base.errors import RunFolderError
 from atrium.base.nested import setting
 from atrium.base.records import VerdictKind
 from atrium.compare.ratio_records import ratios_of
-from atrium.compare.trust_region import (
-    RatioCounts,
-    bin_edges,
-    count_ratios,
-    evenly_chosen,
-    no_counts,
-    window_of_run,
-)
-from atrium.document.document import Document, Sentence
+from atrium.compare.trust_region import bin_edges, evenly_chosen, no_counts, window_of_run
+from atrium.document.document import Document
 from atrium.document.json import to_json
 from atrium.runs.status import RunState
 from atrium.views.dashboard.curve_queries import (
@@ -57,49 +47,38 @@ from atrium.views.dashboard.watcher import Watcher
 Answer = dict[str, Any]
 
 _MAX_LISTED = 500
-_MAX_FILES = 400
+_MAX_STEPS = 400
 _NUM_POINTS = 300
 
 
 def trust_region_answer(watcher: Watcher, name: str, step: int | None) -> Answer:
-    """One run's trust region (`region_of_run`), and the steps whose rollouts are recorded."""
+    """Return the document of `region_of_run` as JSON data, with the steps that the user can choose."""
     steps, document = region_of_run(watcher, name, step)
-    return {"run": name, "steps": steps, **to_json(document)}
+    return {"run": name, "steps": sorted({*steps, *([] if step is None else [step])}), **to_json(document)}
 
 
 def region_of_run(watcher: Watcher, name: str, step: int | None) -> tuple[list[int], Document]:
-    """The steps with recorded rollouts, and the ratios of one of them, or of all, against the run's window.
+    """Return at most 400 of the recorded steps, and the document of a run's ratios at `step` (None for all).
 
     Raises `RunFolderError` for an unknown run.
     """
     entry = watcher.scan.entry(name)
-    steps = sources(entry.folder, watcher.scan.runs_dir).get(TRAINING, [])
-    chosen = evenly_chosen(steps, _MAX_FILES) if step is None else [step]
-    recorded, problems = no_counts(), []
-    for one_step in chosen:
-        try:
-            path = sample_path(entry.folder, TRAINING, one_step, watcher.scan.runs_dir)
-            recorded = recorded + _counts_of(path)
-        except (RunFolderError, OSError) as error:
-            problems.append(str(error))
-    counts = ratios_of(entry.folder.ratios_file, step) or recorded
+    counts = ratios_of(entry.folder.ratios_file, step) or no_counts()
+    table = watcher.index.read(entry.folder)
+    columns = {} if table is None else table.columns
+    steps = evenly_chosen([int(one) for one in columns.get("step", ())], _MAX_STEPS)
     divergence = setting(entry.overview.config, "divergence")
     window, reason = window_of_run(entry.folder, divergence)
     metrics = (*CUTS, *ESTIMATES, *QUANTILES)
     request = CurveRequest(runs=(name,), metrics=metrics, group_by=EACH, num_points=_NUM_POINTS)
     panels = {one["name"]: one for one in curves_answer(watcher, request)["panels"] if one["series"]}
     region = Counted(name=name, window=window, reason=reason, counts=counts)
-    num_files = len(chosen) - len(problems)
     edges, why = bin_edges(counts, window), _why_none(entry)
-    made = run_document(
-        _words(divergence), region, recorded, edges, panels, num_files=num_files, why_none=why
-    )
-    told = tuple(Sentence(problem, "warning") for problem in problems[:3])
-    return steps, replace(made, alerts=(*made.alerts, *told))
+    return steps, run_document(_words(divergence), region, edges, panels, columns, step=step, why_none=why)
 
 
 def _words(divergence: object) -> str:
-    """A divergence with its settings, such as `kl3 (delta 0.0231)`."""
+    """Describe a divergence with its settings, such as `kl3 (delta 0.0231)`."""
     if not isinstance(divergence, Mapping):
         return "unknown divergence"
     budgets = ", ".join(f"{key} {value}" for key, value in divergence.items() if key != "kind")
@@ -107,27 +86,20 @@ def _words(divergence: object) -> str:
 
 
 def _why_none(entry: RunEntry) -> str:
-    """Why a run has no ratios to show."""
+    """Return a sentence that says why a run has no ratios to show."""
     status = entry.overview.status
     if entry.overview.state is RunState.FAILED:
-        why = status.error or "it does not say why"
-        return f"This run failed at step {status.step}, before ratios were recorded: {why}"
-    return (
-        "No recorded rollout of this run has ratios. A run with one update per batch has ratios of exactly "
-        "1; rollouts are recorded every tracking.rollouts_every_num_steps"
-    )
-
-
-def arms_answer(watcher: Watcher, names: Sequence[str], *, is_chosen: bool = False) -> Answer:
-    """The methods of runs side by side (`region_of_methods`)."""
-    return {**to_json(region_of_methods(watcher, names, is_chosen=is_chosen))}
+        why = status.error or "unknown error"
+        return f"This run failed at step {status.step}, before it recorded ratios: {why}"
+    return "This run has not recorded ratios: they are recorded at the end of each step with an update"
 
 
 def region_of_methods(watcher: Watcher, names: Sequence[str], *, is_chosen: bool = False) -> Document:
-    """The ratios of the runs' methods side by side: seeds pooled, up to the last step that all methods made.
+    """Return the document of the runs' methods: ratios pooled over seeds, up to the last common step.
 
-    Other runs and runs that ended early shorten no method. Shares are of the tokens with that sign of the
-    advantage. Raises `RunFolderError` for an unknown run.
+    A method's last step is that of its longest run. Single deviating runs ("other runs", see `arm_names`) are
+    listed but not shown, unless `is_chosen` says that the user chose all runs. Shares are relative to the
+    tokens with the same sign of the advantage. Raises `RunFolderError` for an unknown run.
     """
     entries = [watcher.scan.entry(name) for name in dict.fromkeys(names)]
     arms = method_arms(entries, is_chosen=is_chosen)
@@ -163,18 +135,19 @@ def region_of_methods(watcher: Watcher, names: Sequence[str], *, is_chosen: bool
 
 
 def samples_answer(watcher: Watcher, name: str, source: str, step: int | None, wanted: Filter) -> Answer:
-    """The samples of a run: their sources, the completions that pass the filter, and how many are correct.
+    """Return a run's completions that pass the filter `wanted`, their number, and the available sources.
 
-    `rates` are each problem's correct samples and all of them, whatever the filter.
-
-    Without a step they are those of the latest one, and -1 means all steps. Raises `RunFolderError` for an
-    unknown run.
+    `source` is `training` or a benchmark. `step` is None for the latest step and -1 for all; if it is not
+    recorded, the next recorded step is used. At most 500 completions are returned. `rates` contains the
+    numbers of correct and of all samples by problem, before filtering. Raises `RunFolderError` for an unknown
+    run.
     """
     entry = watcher.scan.entry(name)
     by_source = sources(entry.folder, watcher.scan.runs_dir)
     source = source if source in by_source else next(iter(by_source), TRAINING)
     steps = by_source.get(source, [])
-    chosen = steps[-1:] if step is None else [known for known in steps if step in (-1, known)]
+    later = [known for known in steps if step is not None and known >= step]
+    chosen = later if step == -1 else later[:1] or steps[-1:]
     paths = [sample_path(entry.folder, source, one_step, watcher.scan.runs_dir) for one_step in chosen]
     rows, problems = listed(paths, wanted)
     rates: dict[str, list[int]] = {}
@@ -197,7 +170,7 @@ def samples_answer(watcher: Watcher, name: str, source: str, step: int | None, w
 def sample_answer(
     watcher: Watcher, name: str, source: str, step: int, problem_id: str, sample_index: int
 ) -> Answer:
-    """One completion with its tokens. Raises `RunFolderError` where there is none."""
+    """Return one completion with the text of each token; raise `RunFolderError` if there is none."""
     entry = watcher.scan.entry(name)
     path = sample_path(entry.folder, source, step, watcher.scan.runs_dir)
     row = one(path, problem_id, sample_index)
@@ -206,18 +179,9 @@ def sample_answer(
     window, _ = window_of_run(entry.folder, setting(entry.overview.config, "divergence"))
     return {
         **row,
+        "reward_kind": setting(entry.overview.config, "reward.kind"),
         "run": name,
         "source": source,
         "tokens": texts,
         "window": window and [window.lower, window.upper],
     }
-
-
-def _counts_of(path: Path) -> RatioCounts:
-    stat = path.stat()
-    return _count_ratios(str(path), stat.st_mtime_ns, stat.st_size)
-
-
-@lru_cache(maxsize=2000)
-def _count_ratios(path: str, _modified: int, _size: int) -> RatioCounts:
-    return count_ratios(Path(path))

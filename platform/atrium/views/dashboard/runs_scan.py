@@ -1,7 +1,7 @@
-"""What lies in `runs/`, read from small files only, and read again only where a file has changed.
+"""Scan of the run directories in `runs/`; only small files are read, and only if they have changed.
 
-Whatever state a folder is in, it gets an entry that says what is known and what is wrong. Folders that lie
-outside of `runs/`, by a link, are never read.
+A damaged run directory has an entry too, with its readable data and its problems. Links to folders outside of
+`runs/` are never followed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from atrium.base.errors import RunFolderError
 from atrium.base.nested import flattened_text
 from atrium.base.recorded import read_object
 from atrium.compare.arms import as_trained
+from atrium.compare.collapse import collapses_of, recorded_findings
 from atrium.compare.run_settings import Settings
 from atrium.runs.find import list_runs, started
 from atrium.runs.reader import EvaluationPoint, RunOverview, read_evaluations, read_overview
@@ -23,14 +24,16 @@ from atrium.runs.status import RunState, RunStatus
 from atrium.views.dashboard.annotations import FILE_NAME, Annotations, read_annotations
 
 Signature = tuple[tuple[int, int] | None, ...]
-OUTSIDE = "it is a link to a place outside of the runs folder, which is not read"
+OUTSIDE = "links to folders outside of the runs directory are not read"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEntry:
-    """One run as the dashboard knows it. `started` is in seconds since 1970, 0 where unknown.
+    """The dashboard's data on one run.
 
-    `collapses` are the names of what went wrong in it, as its summary has them.
+    `collapses` maps the findings by which the run counts as collapsed (`compare.collapse`), and `findings`
+    all findings of its summary, to the step at which each began (0 if unknown). `started` is in Unix seconds.
+    `signature` changes when a file of the run changes.
     """
 
     overview: RunOverview
@@ -38,33 +41,34 @@ class RunEntry:
     annotations: Annotations
     started: float
     num_tokens: int | None
-    collapses: tuple[str, ...]
+    collapses: Mapping[str, int]
+    findings: Mapping[str, int]
     problems: tuple[str, ...]
     signature: Signature
 
     @property
     def name(self) -> str:
-        """`<experiment>/<run>`."""
+        """The run's name, `<experiment>/<run>`."""
         return self.overview.folder.name
 
     @property
     def experiment(self) -> str:
-        """The folder that the run is filed in."""
+        """The name of the run's experiment."""
         return self.name.partition("/")[0]
 
     @property
     def is_evaluation(self) -> bool:
-        """Whether a model was evaluated here, and none trained."""
+        """Whether the run is an evaluation rather than training."""
         return self.overview.config.get("kind") == "evaluation"
 
     @property
     def trained_settings(self) -> Settings:
-        """The settings of the run; of an evaluated checkpoint, those that it was trained with."""
+        """The run's settings; for an evaluated checkpoint, those of its training."""
         return flattened_text(as_trained(self.overview.config)) if self.is_evaluation else self.settings
 
     @property
     def left_s(self) -> float | None:
-        """About how long a training still takes, from its steps so far; None where that is not known."""
+        """Estimated remaining seconds of training, from the mean time of its steps; None if unknown."""
         status = self.overview.status
         if not self.overview.state.is_live or not (status.step and status.num_steps):
             return None
@@ -72,12 +76,12 @@ class RunEntry:
 
     @property
     def folder(self) -> RunFolder:
-        """The run's folder."""
+        """The run directory."""
         return self.overview.folder
 
 
 class RunsScan:
-    """All runs below one folder. `scan` is called by one thread; its results are frozen."""
+    """The entries of all runs in a folder. Only one thread may call `scan`; entries are immutable."""
 
     def __init__(self, runs_dir: Path) -> None:
         self.runs_dir = runs_dir
@@ -86,7 +90,7 @@ class RunsScan:
         self._evaluations: dict[str, tuple[Signature, Mapping[str, tuple[EvaluationPoint, ...]]]] = {}
 
     def scan(self) -> set[str]:
-        """Bring the entries up to date; the names of runs that appeared, changed or went."""
+        """Update `entries` and `problem`; return the names of new, changed and removed runs."""
         try:
             folders = list_runs(self.runs_dir)
             self.problem = None
@@ -100,7 +104,7 @@ class RunsScan:
         )
 
     def entry(self, name: str) -> RunEntry:
-        """The run of that name. Raises `RunFolderError` where there is none, or it may not be read."""
+        """Return the run with this name; raise `RunFolderError` if it is unknown or outside `runs/`."""
         entry = self.entries.get(name)
         if entry is None:
             raise RunFolderError(f"there is no run {name[:120]!r} in {self.runs_dir}")
@@ -109,7 +113,7 @@ class RunsScan:
         return entry
 
     def evaluations(self, entry: RunEntry) -> Mapping[str, tuple[EvaluationPoint, ...]]:
-        """The run's evaluations by benchmark; none where they cannot be read, which its problems say."""
+        """Return the run's evaluations by benchmark; empty if they cannot be read (see `problems`)."""
         known = self._evaluations.get(entry.name)
         if known is None or known[0] != entry.signature:
             try:
@@ -121,14 +125,14 @@ class RunsScan:
 
     def _entry(self, folder: RunFolder, before: RunEntry | None) -> RunEntry:
         signature = _signature(folder)
-        if before is not None and before.signature == signature and not _may_die(before):
+        if before is not None and before.signature == signature and not before.overview.state.is_live:
             return before
         if not is_within(folder.path, self.runs_dir) or _leads_outside(folder.path, self.runs_dir):
             return _unread(folder, signature, OUTSIDE)
         try:
             return self._read(folder, before, signature)
         except (RecursionError, ValueError, TypeError, OverflowError) as error:
-            # Readers forgive what they foresaw; one strange folder must not hide the others.
+            # An unforeseen error in one folder must not hide the other runs.
             return _unread(folder, signature, f"it cannot be read: {type(error).__name__}")
 
     def _read(self, folder: RunFolder, before: RunEntry | None, signature: Signature) -> RunEntry:
@@ -145,14 +149,15 @@ class RunsScan:
             annotations=annotations,
             started=overview.status.started or started(folder),
             num_tokens=num_tokens if isinstance(num_tokens, int) else None,
-            collapses=_collapses(summary.get("findings")),
+            collapses={} if overview.state.is_live else collapses_of(overview) or {},
+            findings=recorded_findings(folder),
             problems=(*overview.problems, *([problem] if problem else [])),
             signature=signature,
         )
 
 
 def is_within(path: Path, folder: Path) -> bool:
-    """Whether the path, links followed, lies in the folder."""
+    """Return whether the path, with links resolved, is inside the folder."""
     try:
         return path.resolve().is_relative_to(folder.resolve())
     except (OSError, RuntimeError):
@@ -160,7 +165,7 @@ def is_within(path: Path, folder: Path) -> bool:
 
 
 def _leads_outside(folder: Path, runs_dir: Path) -> bool:
-    """Whether anything directly in the folder is a link that leads out of `runs_dir`."""
+    """Return whether the folder contains, at its top level, a link to a target outside of `runs_dir`."""
     try:
         with os.scandir(folder) as found:
             links = [Path(item.path) for item in found if item.is_symlink()]
@@ -169,19 +174,10 @@ def _leads_outside(folder: Path, runs_dir: Path) -> bool:
     return not all(is_within(link, runs_dir) for link in links)
 
 
-def _collapses(findings: object) -> tuple[str, ...]:
-    rules = (
-        [one.get("rule") for one in findings if isinstance(one, Mapping)]
-        if isinstance(findings, list)
-        else []
-    )
-    return tuple(dict.fromkeys(rule for rule in rules if isinstance(rule, str)))
-
-
 def _signature(folder: RunFolder) -> Signature:
-    """A value that changes with any file of the run that the entry is read from, and with added metrics.
+    """Return (modification time, size) of the files that determine an entry; None for a missing file.
 
-    The folder's own time is among them: a link that leads out may come after the entry was read.
+    The run directory itself is included, since a link to the outside may be added later.
     """
     files = (
         folder.path,
@@ -202,11 +198,6 @@ def _signature(folder: RunFolder) -> Signature:
     return tuple(signature)
 
 
-def _may_die(entry: RunEntry) -> bool:
-    """Whether the run's state can change without any of its files: its process may be gone."""
-    return entry.overview.state.is_live
-
-
 def _unread(folder: RunFolder, signature: Signature, reason: str) -> RunEntry:
     overview = RunOverview(
         folder=folder,
@@ -222,7 +213,8 @@ def _unread(folder: RunFolder, signature: Signature, reason: str) -> RunEntry:
         annotations=Annotations(),
         started=0.0,
         num_tokens=None,
-        collapses=(),
+        collapses={},
+        findings={},
         problems=(reason,),
         signature=signature,
     )

@@ -1,4 +1,4 @@
-"""The table of runs. Its rows know when they last changed: a page asks for those that are newer."""
+"""The table of runs, whose rows have versions so that a page fetches only changed rows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from atrium.base.metrics import REWARD
+from atrium.compare.counted_runs import VALIDATION
 from atrium.compare.run_settings import differing
 from atrium.runs.method_settings import tells_methods_apart
 from atrium.views.dashboard.run_queries import (
@@ -28,7 +29,10 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row and what it was made of besides the method, and the version in which it last changed."""
+    """A row of the table: `shown` combines the run's `own` data with its method.
+
+    `version` is that of the row's last change; `made_of` identifies the inputs of `own`.
+    """
 
     version: int
     made_of: tuple[int, tuple[str, ...]]
@@ -37,7 +41,7 @@ class _Row:
 
 
 class RunsTable:
-    """The rows of all runs of a watcher; each is updated if its run has changed."""
+    """The rows of a watcher's runs, updated on request for runs that have changed."""
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
@@ -48,8 +52,8 @@ class RunsTable:
         self._rows: Mapping[str, _Row] = {}
 
     def answer(self, since: int | None) -> Answer:
-        """The rows that changed after version `since`, all where a run has gone since then or without one."""
-        state = state_answer(self._watcher)  # read first: later changes have a later version than the answer
+        """Return the rows changed after version `since`; all rows if None or if a run was removed."""
+        state = state_answer(self._watcher)  # read first, so that later changes have a later version
         version = state["version"]
         with self._lock:
             if version != self._version:
@@ -61,7 +65,7 @@ class RunsTable:
     def _update(self, version: int) -> None:
         entries = self._watcher.scan.entries
         settings = [entry.settings for entry in entries.values() if entry.settings]
-        keys = differing(settings)
+        keys = sorted(differing(settings), key=_order)
         arms = arms_by_experiment(list(entries.values()))
         method = {name: method_of(arm) for arm_list in arms for arm in arm_list for name in arm.runs}
         before = self._rows
@@ -73,12 +77,12 @@ class RunsTable:
         if not before.keys() <= self._rows.keys() or self._version < 0:
             self._gone_at = version
         self._version = version
+        benchmarks = {name for entry in order for name in entry.overview.scores}
         self._head = {
             "experiment": default_of(trainings_by_experiment(self._watcher)),
             "keys": keys,
-            "method_keys": [key for key in keys if tells_methods_apart(key)],
             "shared": _shared(settings, keys),
-            "benchmarks": sorted({name for entry in order for name in entry.overview.scores}),
+            "benchmarks": sorted(benchmarks, key=lambda name: (VALIDATION in name, name)),
             "runs_dir": str(self._watcher.scan.runs_dir.absolute()),
             "problem": self._watcher.scan.problem,
         }
@@ -98,7 +102,13 @@ class RunsTable:
         return _Row(version, made_of, own, shown)
 
 
+def _order(key: str) -> tuple[bool, ...]:
+    """Return a sort key that puts the settings of methods first, then the seed."""
+    is_divergence = key.startswith("divergence.")
+    return key != "algorithm.name", not is_divergence, not tells_methods_apart(key), key != "seed"
+
+
 def _shared(settings: Sequence[Mapping[str, str]], keys: Sequence[str]) -> dict[str, str]:
-    """Settings that all runs share."""
+    """Return the settings that are equal in all runs: those of the first run without `keys`."""
     differ = set(keys)
     return {key: value for key, value in (settings[0] if settings else {}).items() if key not in differ}

@@ -1,6 +1,6 @@
-"""Sampled completions as people read them: listed, filtered, and one at a time with its tokens.
+"""Sampled completions: filtered lists, and single completions with their tokens.
 
-The text of models is passed unchanged; a page must show it as text.
+Model output is passed unchanged; pages must insert it as text, not as HTML.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from atrium.base.errors import RunFolderError
+from atrium.base.plain_files import cached_while_unchanged
 from atrium.runs.layout import NAME_PATTERN, steps_in
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.sample_files import Row, read_samples
@@ -38,7 +38,10 @@ _MAX_PREVIEW = 160
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """A choice of completions; a field that is empty filters nothing. Lengths are in tokens."""
+    """Conditions on completions, all of which must hold; empty fields have no effect.
+
+    `text` must occur in the question or the completion, regardless of case.
+    """
 
     verdict: str = ""
     problem_id: str = ""
@@ -47,7 +50,7 @@ class Filter:
     max_tokens: int | None = None
 
     def admits(self, row: Row) -> bool:
-        """Whether a row passes."""
+        """Return whether the completion in a row meets all conditions."""
         num_tokens = row.get("num_tokens") or 0
         wanted = self.text.lower()
         return (
@@ -59,7 +62,7 @@ class Filter:
 
 
 def sources(folder: RunFolder, runs_dir: Path) -> dict[str, list[int]]:
-    """The steps that have files of samples, by `training` or the benchmark's name."""
+    """Return the steps with sample files, by source: `training` or a benchmark's name."""
     found = {TRAINING: [step for step, _ in steps_in(folder.rollouts_dir)]}
     try:
         benchmarks = sorted(path for path in folder.evaluations_dir.iterdir() if path.is_dir())
@@ -72,26 +75,25 @@ def sources(folder: RunFolder, runs_dir: Path) -> dict[str, list[int]]:
 
 
 def sample_path(folder: RunFolder, source: str, step: int, runs_dir: Path) -> Path:
-    """The file of a source's step. Raises `RunFolderError` where there is none inside of `runs_dir`."""
+    """Return the sample file of a source at a step; raise `RunFolderError` if `runs_dir` has none."""
     if source == TRAINING:
         path = folder.rollouts_path(step)
     elif NAME_PATTERN.fullmatch(source) and not source.endswith("."):
         path = folder.evaluation_path(source, step)
     else:
-        raise RunFolderError(f"{source[:80]!r} is not the name of a benchmark")
+        raise RunFolderError(f"unknown benchmark {source[:80]!r}")
     if not path.is_file() or not is_within(path, runs_dir):
         raise RunFolderError(f"{folder.name} has no samples of {source} at step {step}")
     return path
 
 
 def listed(paths: Sequence[Path], wanted: Filter) -> tuple[list[dict[str, Any]], list[str]]:
-    """A short line per completion that passes, and what could not be read."""
+    """Return the completions that pass the filter, with shortened texts, and an error per unreadable file."""
     rows: list[dict[str, Any]] = []
     problems: list[str] = []
     for path in paths:
         try:
-            stat = path.stat()
-            found = _scalars(str(path), stat.st_mtime_ns, stat.st_size)
+            found = _scalars(path)
         except (OSError, RunFolderError) as error:
             problems.append(f"{path.name}: {_reason(error)}")
             continue
@@ -100,7 +102,7 @@ def listed(paths: Sequence[Path], wanted: Filter) -> tuple[list[dict[str, Any]],
 
 
 def one(path: Path, problem_id: str, sample_index: int) -> Row:
-    """One completion with all that was recorded. Raises `RunFolderError` where there is none."""
+    """Return one completion with all recorded values; raise `RunFolderError` if there is none."""
     for row in read_samples(path):
         if row.get("problem_id") == problem_id and row.get("sample_index") == sample_index:
             try:
@@ -108,19 +110,20 @@ def one(path: Path, problem_id: str, sample_index: int) -> Row:
             except ValueError:
                 row["metadata"] = {}
             return row
-    raise RunFolderError(f"{path.name} has no sample {sample_index} of problem {problem_id[:80]!r}")
+    raise RunFolderError(
+        f"{path.name} has no sample {sample_index} of problem {problem_id[:80]!r}; choose another sample"
+    )
 
 
 def token_texts(token_ids: Sequence[int], folder: RunFolder, runs_dir: Path) -> list[str] | None:
-    """The text of each token, or None where no checkpoint of the run holds a tokenizer.
+    """Return the text of each token; None if no checkpoint of the run has a tokenizer.
 
-    A character that several tokens share comes with its last one.
+    If several tokens form a character, its text belongs to the last of them; the others have empty text.
     """
     for _, checkpoint in reversed(steps_in(folder.checkpoints_dir)):
         path = checkpoint / "policy" / "tokenizer.json"
         if path.is_file() and is_within(path, runs_dir):
-            stat = path.stat()
-            tokenizer = _tokenizer(str(path), stat.st_mtime_ns)
+            tokenizer = _tokenizer(path)
             return None if tokenizer is None else _pieces(tokenizer, token_ids)
     return None
 
@@ -131,7 +134,7 @@ def _pieces(tokenizer: Any, token_ids: Sequence[int]) -> list[str]:  # noqa: ANN
     for token_id in token_ids:
         waiting.append(token_id)
         text = tokenizer.decode(waiting, skip_special_tokens=False)
-        # Bytes of an unfinished character decode to this; four tokens always hold a whole one.
+        # Bytes of an incomplete character decode to U+FFFD; a character has at most four tokens.
         if text.endswith("\ufffd") and len(waiting) < 4:
             pieces.append("")
         else:
@@ -142,19 +145,19 @@ def _pieces(tokenizer: Any, token_ids: Sequence[int]) -> list[str]:  # noqa: ANN
     return pieces
 
 
-@lru_cache(maxsize=8)
-def _tokenizer(path: str, _modified: int) -> Any:  # noqa: ANN401 - untyped library
-    from tokenizers import Tokenizer  # costs time that only readers of rollouts need to spend
+@cached_while_unchanged(8)
+def _tokenizer(path: Path) -> Any:  # noqa: ANN401 - untyped library
+    from tokenizers import Tokenizer  # slow import, needed for rollouts only
 
     try:
-        return Tokenizer.from_file(path)
-    except Exception:  # the library raises nothing narrower for a damaged file
+        return Tokenizer.from_file(str(path))
+    except Exception:  # the library has no narrower exception for damaged files
         return None
 
 
-@lru_cache(maxsize=512)
-def _scalars(path: str, _modified: int, _size: int) -> list[Row]:
-    return read_samples(Path(path), _LISTED)
+@cached_while_unchanged(512)
+def _scalars(path: Path) -> list[Row]:
+    return read_samples(path, _LISTED)
 
 
 def _line(row: Row) -> dict[str, Any]:

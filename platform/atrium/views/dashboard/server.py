@@ -1,6 +1,6 @@
-"""The web application: routes that pass requests to the queries, and the page itself.
+"""The dashboard's web application: its page, and routes for the queries.
 
-It reads `runs/` only, and writes annotations only. Everything a page needs comes from this server.
+The application reads only `runs/` and writes only annotations. All resources of a page come from this server.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import secrets
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,26 +23,45 @@ from starlette.concurrency import run_in_threadpool
 from starlette.middleware.gzip import GZipMiddleware
 
 from atrium.base.errors import AtriumError
+from atrium.document.document import Document
+from atrium.document.json import to_json
 from atrium.runs.run_folder import RunFolder
 from atrium.views.dashboard.annotations import annotate
 from atrium.views.dashboard.curve_queries import curves_answer, quantities_answer
-from atrium.views.dashboard.export_routes import AskedComparison, AskedCurves, AskedRuns, add_exports
+from atrium.views.dashboard.export_routes import (
+    AskedComparison,
+    AskedCurves,
+    AskedRuns,
+    SweepScore,
+    add_exports,
+)
 from atrium.views.dashboard.guard import Guard, host_names
-from atrium.views.dashboard.run_queries import lasts_answer, run_answer, state_answer
+from atrium.views.dashboard.run_queries import differences_answer, lasts_answer, run_answer, state_answer
 from atrium.views.dashboard.runs_table import RunsTable
 from atrium.views.dashboard.samples import TRAINING, Filter
 from atrium.views.dashboard.sweep_queries import sweep_answer, sweeps_answer
 from atrium.views.dashboard.watcher import Watcher
 
 STATIC = Path(__file__).with_name("static")
-VIEWS = ("overview", "runs", "curves", "compare", "trust-region", "rollouts", "sweeps", "evaluations")
-_TOKEN_PLACE, _VERSION_PLACE, _DRAWING_PLACE = "{{token}}", "{{version}}", "{{drawing}}"
+VIEWS = (
+    "overview",
+    "runs",
+    "curves",
+    "compare",
+    "trust-region",
+    "rollouts",
+    "sweeps",
+    "evaluations",
+    "atlas",
+)
+_TOKEN_PLACE, _VERSION_PLACE = "{{token}}", "{{version}}"
+_VIEWS_PLACE, _DRAWING_PLACE = "{{views}}", "{{drawing}}"
 _DRAWING = "".join(
     f'<link rel="modulepreload" href="/static/{name}">'
     for name in ("export.js", "figure.js", "vendor/echarts/echarts.esm.min.js")
 )
 _WITHOUT_FIGURES = ("runs", "rollouts", "evaluations")
-"""Views that open sooner without the charting library."""
+"""Views without figures, for which the charting library is not preloaded."""
 _MAX_BODY_BYTES = 100_000
 _LEAST_COMPRESSED_BYTES = 1000
 _EVENT_INTERVAL_S = 0.25
@@ -57,10 +77,13 @@ def create_app(
     more_hosts: Collection[str] = (),
     interval_s: float = 1.0,
     said_of: Callable[[Sequence[RunFolder]], list[str]] = lambda _runs: [],
+    atlas_of: Callable[[RunFolder | None], Document] = lambda _run: Document(key="atlas", title="Atlas"),
 ) -> FastAPI:
-    """Create the dashboard application for a runs folder; it watches the folder from startup to shutdown.
+    """Create the dashboard application for a runs directory, which it scans every `interval_s` seconds.
 
-    `said_of` returns additional report lines for runs, such as their verdicts on claims.
+    `host` and `more_hosts` are accepted in the Host header, besides loopback names. `said_of` returns
+    additional report lines for runs, such as their verdicts on claims. `atlas_of` returns the atlas of
+    gradients on a run's rollouts, or on random rollouts for None.
     """
     watcher = Watcher(runs_dir, interval_s=interval_s)
     token = secrets.token_urlsafe(24)
@@ -74,9 +97,9 @@ def create_app(
 
     app = FastAPI(title="Atrium", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.watcher, app.state.token = watcher, token
-    # Called when the server is about to stop: open streams of news must end first.
+    # `serve` replaces this function: open event streams must end before the server can stop.
     app.state.is_closing = lambda: False
-    # Event streams are left as they are, so that news is not held back.
+    # The middleware does not compress event streams, since this would delay events.
     app.add_middleware(GZipMiddleware, minimum_size=_LEAST_COMPRESSED_BYTES, compresslevel=5)
     app.add_middleware(Guard, host_names=host_names(host, more_hosts), token=token)
     app.add_exception_handler(AtriumError, _explained)
@@ -85,6 +108,7 @@ def create_app(
     _add_comparison(app, watcher)
     add_exports(app, watcher, said_of)
     _add_run_views(app, watcher)
+    _add_atlas(app, watcher, atlas_of)
     _add_sweeps(app, watcher)
     _add_writing(app, watcher)
     _add_events(app, watcher)
@@ -92,21 +116,22 @@ def create_app(
 
 
 def _warm(watcher: Watcher) -> None:
-    """Load SciPy and compare the latest experiment, so that the first page does not wait for it."""
+    """Load SciPy and compare the latest experiment in advance, to show the first page sooner."""
     from atrium.views.dashboard.overview_queries import overview_answer
 
-    with suppress(Exception):  # the page itself says what is wrong; here the server may have stopped
+    with suppress(Exception):  # the page reports errors itself, and the server may have stopped
         overview_answer(watcher, None, None)
 
 
 def _add_pages(app: FastAPI, watcher: Watcher, token: str) -> None:
-    page = (STATIC / "index.html").read_text(encoding="utf-8").replace(_TOKEN_PLACE, token)
+    page = (STATIC / "index.html").read_text(encoding="utf-8")
+    page = page.replace(_TOKEN_PLACE, token).replace(_VIEWS_PLACE, " ".join(VIEWS))
 
     @app.get("/")
     @app.get("/{view}")
     async def show(view: str = VIEWS[0]) -> Response:
         if view not in VIEWS:
-            return JSONResponse({"error": f"there is no page {view[:80]!r}"}, status_code=404)
+            return JSONResponse({"error": f"unknown page {view[:80]!r}"}, status_code=404)
         drawing = "" if view in _WITHOUT_FIGURES else _DRAWING
         shown = page.replace(_DRAWING_PLACE, drawing).replace(_VERSION_PLACE, str(watcher.version))
         return HTMLResponse(shown, headers={"Cache-Control": "no-store"})
@@ -115,10 +140,10 @@ def _add_pages(app: FastAPI, watcher: Watcher, token: str) -> None:
 
 
 class _Fresh(StaticFiles):
-    """Files that browsers ask for again after an update, and keep where nothing changed."""
+    """Static files that browsers cache but revalidate on each use."""
 
     def file_response(self, *arguments: Any, **settings: Any) -> Response:  # noqa: ANN401 - as its base
-        """The file, to be asked for again each time."""
+        """Return the file with a header that requires revalidation."""
         response = super().file_response(*arguments, **settings)
         response.headers["Cache-Control"] = "no-cache"
         return response
@@ -149,6 +174,10 @@ def _add_queries(app: FastAPI, watcher: Watcher) -> None:
     def run(name: str) -> Response:
         return _json(run_answer(watcher, name))
 
+    @app.get("/api/differences")
+    def differences(run: Annotated[list[str], Query(min_length=2, max_length=20)]) -> Response:
+        return _json(differences_answer(watcher, run))
+
     @app.get("/api/quantities")
     def quantities(run: AskedRuns) -> Response:
         return _json(quantities_answer(watcher, run))
@@ -167,7 +196,7 @@ def _add_comparison(app: FastAPI, watcher: Watcher) -> None:
 
         try:
             return _json(compare_answer(watcher, asked, measure, candidate))
-        except AtriumError as error:  # usual: one run alone, or none evaluated yet; no failure of the page
+        except AtriumError as error:  # expected, such as for a single run or before the first evaluation
             return _json({"reason": " ".join(str(error).split())})
 
 
@@ -180,9 +209,9 @@ def _add_run_views(app: FastAPI, watcher: Watcher) -> None:
 
     @app.get("/api/trust-region/arms")
     def arms(run: AskedRuns, picked: bool = False) -> Response:
-        from atrium.views.dashboard.run_view_queries import arms_answer
+        from atrium.views.dashboard.run_view_queries import region_of_methods
 
-        return _json(arms_answer(watcher, run, is_chosen=picked))
+        return _json(to_json(region_of_methods(watcher, run, is_chosen=picked)))
 
     @app.get("/api/samples")
     def samples(
@@ -209,15 +238,21 @@ def _add_run_views(app: FastAPI, watcher: Watcher) -> None:
         return _json(sample_answer(watcher, run, source, step, problem, index))
 
 
+def _add_atlas(app: FastAPI, watcher: Watcher, atlas_of: Callable[[RunFolder | None], Document]) -> None:
+    made = lru_cache(maxsize=8)(atlas_of)
+
+    @app.get("/api/atlas")
+    def atlas(run: str = "") -> Response:
+        return _json(to_json(made(watcher.scan.entry(run).folder if run else None)))
+
+
 def _add_sweeps(app: FastAPI, watcher: Watcher) -> None:
     @app.get("/api/sweeps")
     def sweeps() -> Response:
         return _json(sweeps_answer(watcher))
 
     @app.get("/api/sweep")
-    def sweep(
-        name: str, stage: str = "", key: str = "", score: Literal["mean_at_k", "pass_at_k"] = "mean_at_k"
-    ) -> Response:
+    def sweep(name: str, stage: str = "", key: str = "", score: SweepScore = "mean_at_k") -> Response:
         return _json(sweep_answer(watcher, name, stage=stage, key=key, score=score))
 
 
@@ -228,12 +263,12 @@ def _add_writing(app: FastAPI, watcher: Watcher) -> None:
         async for part in request.stream():
             body += part
             if len(body) > _MAX_BODY_BYTES:
-                return JSONResponse({"error": "an annotation is shorter than that"}, status_code=413)
+                return JSONResponse({"error": "the request is longer than 100,000 bytes"}, status_code=413)
         entry = watcher.scan.entry(name)
         try:
             changes = json.loads(body)
         except (ValueError, RecursionError):
-            return JSONResponse({"error": "the request holds no JSON"}, status_code=400)
+            return JSONResponse({"error": "the request must be valid JSON"}, status_code=400)
         after = await run_in_threadpool(annotate, entry.folder.path, changes)
         return _json({"note": after.note, "tags": after.tags, "is_archived": after.is_archived})
 
@@ -248,7 +283,7 @@ def _add_events(app: FastAPI, watcher: Watcher) -> None:
 
 
 async def _events(state: Callable[[], dict[str, Any]], request: Request) -> AsyncIterator[str]:
-    """The state whenever it changes, as server-sent events, until the page or the server goes."""
+    """Yield the state at each change as server-sent events, until the page or the server closes."""
     sent: dict[str, Any] | None = None
     waited_s = 0.0
     while not request.app.state.is_closing() and not await request.is_disconnected():
@@ -272,7 +307,7 @@ def _json(answer: object) -> Response:
 
 
 def encoded(answer: object) -> str:
-    """The answer as standard JSON; it is copied only where numbers that are not finite become null."""
+    """Return the answer as standard JSON, with null for non-finite numbers."""
     try:
         return json.dumps(answer, allow_nan=False)
     except ValueError:
@@ -280,7 +315,7 @@ def encoded(answer: object) -> str:
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 - any value of a file
-    """The value with numbers that are not finite replaced by None, at any depth."""
+    """Return the value with non-finite numbers replaced by None, at any depth."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

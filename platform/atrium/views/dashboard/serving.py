@@ -1,4 +1,4 @@
-"""The socket of the dashboard, and the server that answers on it until Ctrl-C."""
+"""The dashboard's listening socket, and its HTTP server."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from atrium.base.errors import ConfigError
+from atrium.document.document import Document
 from atrium.runs.run_folder import RunFolder
 
 _NUM_PORTS_TRIED = 20
 _STALLED_S = 30.0
-"""How long a client may take nothing of an answer before it is cut off; the system watches this, on Linux."""
+"""Seconds after which the system (Linux only) disconnects a client that receives no data."""
 _MAX_CONNECTIONS = 128
 _MAX_HEADER_BYTES = 65_536
 
@@ -28,15 +29,16 @@ def serve(
     more_hosts: Collection[str],
     opens_browser: bool,
     said_of: Callable[[Sequence[RunFolder]], list[str]],
+    atlas_of: Callable[[RunFolder | None], Document],
 ) -> None:
-    """Serve the dashboard of a runs folder until Ctrl-C, and say where; see `create_app`."""
-    # FastAPI and pyarrow cost a second that `--help` and mistakes need not pay.
+    """Print the dashboard's address and serve a runs directory until Ctrl-C; see `create_app`."""
+    # FastAPI and pyarrow take a second to import, which `--help` and invalid arguments do not need.
     import uvicorn
 
     from atrium.views.dashboard.connections import PunctualProtocol, QuietServer
     from atrium.views.dashboard.server import create_app
 
-    app = create_app(runs_dir, host=host, more_hosts=more_hosts, said_of=said_of)
+    app = create_app(runs_dir, host=host, more_hosts=more_hosts, said_of=said_of, atlas_of=atlas_of)
     settings = uvicorn.Config(
         app,
         http=PunctualProtocol,
@@ -50,23 +52,23 @@ def serve(
     url = f"http://{shown_host}:{listener.getsockname()[1]}/"
     sys.stdout.write(f"dashboard of {runs_dir.absolute()}\n  {url}\n  Ctrl-C stops it\n")
     if host not in ("127.0.0.1", "localhost", "::1"):
-        sys.stdout.write(f"  anyone who reaches {host} can read these runs and annotate them\n")
+        sys.stdout.write(f"  anyone with access to {host} can read and annotate these runs\n")
     sys.stdout.flush()
     if opens_browser and sys.stdout.isatty():
         webbrowser.open(url)
     server = QuietServer(settings)
     app.state.is_closing = lambda: server.should_exit
-    with suppress(KeyboardInterrupt):  # it is how the dashboard is meant to end
+    with suppress(KeyboardInterrupt):  # the normal way to stop the dashboard
         server.run(sockets=[listener])
     sys.stdout.flush()
-    os._exit(0)  # threads that still compute an answer would keep the process
+    os._exit(0)  # threads that still compute an answer would keep the process alive
 
 
 def listening(host: str, wanted: int, *, stalled_s: float = _STALLED_S) -> socket.socket:
-    """A socket on the port, or on the first free one after it. Raises `ConfigError` where there is none.
+    """Return a socket on port `wanted` or one of the next 20; raise `ConfigError` if none is free.
 
-    A client that takes nothing of an answer for `stalled_s` seconds loses its connection, and what waited for
-    it is dropped; where the system cannot watch this, only the number of connections bounds it.
+    On Linux, a client that receives nothing for `stalled_s` seconds is disconnected, and its pending data are
+    dropped; on other systems, only the connection limit bounds such clients.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     last = min(wanted + _NUM_PORTS_TRIED, 65_535)
@@ -80,7 +82,9 @@ def listening(host: str, wanted: int, *, stalled_s: float = _STALLED_S) -> socke
             listener.listen()
         except socket.gaierror as error:
             listener.close()
-            raise ConfigError(f"--host {host}: {error.strerror}; name an address of this machine") from error
+            raise ConfigError(
+                f"--host {host} cannot be used: {error.strerror}; give an address of this machine"
+            ) from error
         except OSError:
             listener.close()
         else:

@@ -1,4 +1,4 @@
-"""Queries about sweeps: their snapshots and reports in `runs/sweeps/`, as they stand."""
+"""Read-only queries about sweeps, from the snapshots and reports in `runs/sweeps/`."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 
 from atrium.base.errors import RunFolderError
 from atrium.base.recorded import as_finite, read_object
-from atrium.document.document import Sentence
+from atrium.document.document import Document, Sentence
 from atrium.document.json import to_json
 from atrium.runs.layout import NAME_PATTERN
+from atrium.sweep.snapshot import FORMAT_VERSION
 from atrium.sweep.snapshot_document import snapshot_document, snapshot_trials, varied_settings
 from atrium.views.dashboard.runs_scan import is_within
 from atrium.views.dashboard.watcher import Watcher
 
 Answer = dict[str, Any]
 
-FORMAT_VERSION = 1
 _SWEEPS = "sweeps"
 
 
 def sweeps_answer(watcher: Watcher) -> Answer:
-    """All sweeps, the latest first, each with what is wrong with it, if anything."""
+    """Return name, state and stages of all sweeps, the latest first; `problem` says why one is unreadable."""
     found = []
     for folder in _folders(watcher.scan.runs_dir):
         state, problem = read_object(folder / "state.json")
@@ -42,11 +42,19 @@ def sweeps_answer(watcher: Watcher) -> Answer:
 def sweep_answer(
     watcher: Watcher, name: str, *, stage: str = "", key: str = "", score: str = "mean_at_k"
 ) -> Answer:
-    """The document of one sweep as it stands, and what the page's controls need.
+    """Return the document of a sweep and its controls (`sweep_of`) as JSON data."""
+    document, controls = sweep_of(watcher, name, stage=stage, key=key, score=score)
+    return {**to_json(document), **controls}
 
-    `stage`, `key` and `score` are choices of the page: a stage, a setting for the x axis, one of `SCORES`.
-    Without one that there is, the first stage and the setting of a budget are chosen. Raises
-    `RunFolderError` where there is no sweep of that name.
+
+def sweep_of(
+    watcher: Watcher, name: str, *, stage: str = "", key: str = "", score: str = "mean_at_k"
+) -> tuple[Document, Answer]:
+    """Return the document of a sweep's current state, and data of the page's controls.
+
+    `key` is the setting on the x-axis. An unknown `stage` is replaced by the first one, and an unknown `key`
+    by a setting that ends in `delta` or else by the first setting that varies. Raises `RunFolderError` for an
+    unknown sweep.
     """
     folder = watcher.scan.runs_dir / _SWEEPS / name
     if not NAME_PATTERN.fullmatch(name) or folder not in _folders(watcher.scan.runs_dir):
@@ -57,7 +65,7 @@ def sweep_answer(
     problems = [problem] if problem else []
     version = state.get("format_version")
     if isinstance(version, int) and version > FORMAT_VERSION:
-        problems.append(f"it was written by a newer Atrium (format {version}), so some of it may be missing")
+        problems.append(f"format {version} is from a newer Atrium; some data may be missing")
     found = snapshot_trials(state)
     stages = list(dict.fromkeys(one.stage for one in found))
     stage = stage if stage in stages else next(iter(stages), "")
@@ -65,12 +73,12 @@ def sweep_answer(
     keys = varied_settings(trials)
     usual = next((one for one in keys if one.endswith("delta")), next(iter(keys), ""))
     key = key if key in keys else usual
-    collapses = {entry.name: entry.collapses for entry in watcher.scan.entries.values()}
+    entries = watcher.scan.entries.values()
+    collapses = {entry.name: tuple({**entry.findings, **entry.collapses}) for entry in entries}
     document = snapshot_document(state, definition, report, trials, key=key, score=score, collapses=collapses)
     alerts = (*(Sentence(text, "warning") for text in problems), *document.alerts)
     workers = state.get("workers")
-    return {
-        **to_json(replace(document, alerts=alerts)),
+    return replace(document, alerts=alerts), {
         "name": name,
         "state": state.get("state", "unknown"),
         "num_workers": len(workers) if isinstance(workers, list) else 0,

@@ -1,6 +1,6 @@
-"""The one background thread: it looks at `runs/` every second and keeps the index of curves up to date.
+"""The background thread that scans `runs/` every second and updates the index of curves.
 
-Pages learn from `version` that something changed and then ask for what they show.
+`Watcher.version` increases with each change; pages compare it to fetch changed data.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from atrium.views.dashboard.runs_scan import OUTSIDE, RunEntry, RunsScan
 
 _REST_S = 5.0
 _LONGEST_TURN_S = 0.5
-"""How long the index is filled before `runs/` is looked at again."""
+"""The longest time of indexing, in seconds, before `runs/` is scanned again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far the index is: runs whose curves are up to date, and all that have any."""
+    """The progress of the curve index: the number of indexed runs, and of all runs."""
 
     num_done: int
     num_runs: int
 
 
 class Watcher:
-    """Looks after one runs folder from `start` until `stop`."""
+    """A background thread that watches one runs directory from `start` to `stop`."""
 
     def __init__(self, runs_dir: Path, *, interval_s: float = 1.0) -> None:
         self.scan = RunsScan(runs_dir)
         self.index = index_of(runs_dir / ".cache")
-        self.version = int(1000 * time.time())  # later than those of a server that ran here before
+        self.version = int(1000 * time.time())  # larger than the versions of an earlier server
         self.changed_at: dict[str, int] = {}
-        """The version in which each run last changed, its curves included."""
+        """The `version` at which each run, or its indexed curves, last changed."""
         self.progress = Progress(num_done=0, num_runs=0)
         self._interval_s = interval_s
         self._wanted: dict[str, None] = {}
@@ -45,32 +45,32 @@ class Watcher:
         self._thread = threading.Thread(target=self._watch, name="dashboard-watcher", daemon=True)
 
     def start(self) -> None:
-        """Read the table of runs, then keep watching in the background."""
+        """Scan the runs once, then start the background thread."""
         self._look()
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; what it was indexing is finished first."""
+        """Stop the thread and wait for it; it first finishes the run that it is indexing."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def want(self, names: Iterable[str]) -> None:
-        """Index these runs before others: someone is looking at them."""
+        """Index these runs before others, since a page shows them."""
         self._wanted.update(dict.fromkeys(names))
 
     @property
     def problem(self) -> str | None:
-        """Reason why the curves of some run cannot be indexed, or None."""
+        """The error message of the first run whose curves cannot be indexed; None without errors."""
         return next(iter(dict(self._unindexed).values()), None)
 
     def indexed(self, entry: RunEntry) -> tuple[int, int] | None:
-        """The indexed bytes of the run's metrics: their number and checksum; None where none are."""
+        """Return (number of bytes, checksum) of the run's indexed metrics; None without an index."""
         table = self.index.read(entry.folder)
         return None if table is None else (table.offset, table.checksum)
 
     def is_pending(self, name: str) -> bool:
-        """Whether curves of the run wait to be indexed."""
+        """Return whether the run has metrics, but no index of its curves yet."""
         return name in self._behind and self.index.read(self.scan.entries[name].folder) is None
 
     def _watch(self) -> None:
@@ -79,13 +79,13 @@ class Watcher:
             try:
                 self._fill()
                 took = time.monotonic() - began
-                # A full index leaves the machine alone; one that is being filled continues at once.
+                # Rest if the index is complete, else continue at once.
                 if not self._behind:
                     self._stopping.wait(max(self._interval_s - took, 0.05))
                 self._look()
                 self._unindexed.pop("", None)
-            except Exception as error:  # a page that says what is wrong is better than one that stands still
-                self._unindexed[""] = f"{self.scan.runs_dir} cannot be watched: {error!r}"
+            except Exception as error:  # the page shows the error instead of freezing
+                self._unindexed[""] = f"cannot watch {self.scan.runs_dir}: {error!r}"
                 self.version += 1
                 self._stopping.wait(_REST_S)
 
@@ -102,7 +102,7 @@ class Watcher:
         self._report(changed)
 
     def _fill(self) -> None:
-        """Index runs that are behind for a while, those someone looks at first, then the latest."""
+        """Index pending runs for a limited time: those shown on a page first, then the latest ones."""
         deadline = time.monotonic() + _LONGEST_TURN_S
         for entry in self._in_turn():
             if self._stopping.is_set() or time.monotonic() > deadline:
@@ -112,7 +112,7 @@ class Watcher:
                 self._unindexed.pop(entry.name, None)
             except OSError as error:
                 reason = error.strerror or str(error)
-                self._unindexed[entry.name] = f"curves of {entry.name} cannot be indexed: {reason}"
+                self._unindexed[entry.name] = f"cannot index the curves of {entry.name}: {reason}"
                 grew = {entry.name}
             self._behind.discard(entry.name)
             self._wanted.pop(entry.name, None)

@@ -1,1 +1,1 @@
-"""Figures drawn by matplotlib: each kind in one place, one look for all."""
+"""Drawing of figures with matplotlib: a module for each kind of figure, and one common style."""

@@ -1,4 +1,4 @@
-"""Curves: lines with bands or whiskers, reference lines, and the scales of axes."""
+"""Drawing of curves with bands or whiskers, of reference lines, and of the scales of axes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from atrium.base.records import Floats
 from atrium.document.document import Axis, Lines, Mark, Series
 from atrium.views.figures.style import GREY, LABEL_SIZE, line_style, literal, tip
 
@@ -16,11 +16,10 @@ if TYPE_CHECKING:
 
 _DASHES = {"solid": "-", "dashed": "--", "dotted": ":"}
 _PERCENT = ("share", "points")
-Values = NDArray[np.float64]
 
 
 def draw_lines(axes: Axes, figure: Lines) -> None:
-    """Draw the series of the figure, and its reference lines below them."""
+    """Draw the figure's series above its reference lines."""
     draw_marks(axes, figure.marks, figure.x, figure.y)
     for series in figure.series:
         draw_series(axes, series, figure.x, figure.y)
@@ -50,7 +49,7 @@ def draw_series(axes: Axes, series: Series, x: Axis, y: Axis) -> None:
         return
     low_N, high_N = shown(series.low, y), shown(series.high, y)
     if series.has_whiskers:
-        # A bound that replaces an interval of equal values need not lie on both sides of them.
+        # For equal values, a one-sided bound may replace the interval, so one whisker may have length 0.
         errors = np.nan_to_num(np.maximum([y_N - low_N, high_N - y_N], 0.0))
         axes.errorbar(x_N, y_N, yerr=errors, fmt="none", color=colour, capsize=2.5, elinewidth=0.9)
     else:
@@ -58,7 +57,7 @@ def draw_series(axes: Axes, series: Series, x: Axis, y: Axis) -> None:
 
 
 def draw_marks(axes: Axes, marks: Sequence[Mark], x: Axis, y: Axis) -> None:
-    """Draw reference lines with their names at their ends, and shaded ranges."""
+    """Draw reference lines, with their names at the ends, and shaded ranges of x."""
     for mark in marks:
         colour = GREY if mark.place is None else line_style(mark.place)[0]
         look: dict[str, Any] = {"color": colour, "linewidth": 1.0, "linestyle": ":"}
@@ -76,13 +75,13 @@ def draw_marks(axes: Axes, marks: Sequence[Mark], x: Axis, y: Axis) -> None:
             axes.text(at, 1.0, literal(mark.name), **text, va="top", transform=axes.get_xaxis_transform())
 
 
-def shown(values: Sequence[float | None], axis: Axis) -> Values:
-    """Return the values as drawn: shares and points in percent, unknown ones as gaps."""
+def shown(values: Sequence[float | None], axis: Axis) -> Floats:
+    """Return values as plotted: shares and points multiplied by 100, and None as NaN."""
     return np.array(values, dtype=np.float64) * (100.0 if axis.unit in _PERCENT else 1.0)
 
 
 def set_scale(axes: Axes, which: Literal["x", "y"], axis: Axis) -> None:
-    """Set the scale, the ticks and the ends of the x or the y axis."""
+    """Set the scale, the ticks and the limits of the x-axis or y-axis."""
     from matplotlib.ticker import MaxNLocator
 
     drawn, set_kind, set_ends = (

@@ -1,4 +1,4 @@
-"""Planes: named points with their curves, such as the (l, u) plane of windows."""
+"""Drawing of named points and curves in a plane, such as windows by their lower and upper bounds."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 _EQUAL = 1e-9
 _ROOM, _LEAST_ROOM = 0.15, 0.02
 _LINE = 0.2
-"""Inches between the names of two points, for axes whose height is reduced by their titles."""
+"""The smallest vertical distance between the names of two points, in inches."""
 
 
 def draw_plane(axes: Axes, figure: Plane, inches: float, name_width: int) -> None:
-    """Draw points with their names on the right of the axes, and curves below them.
+    """Draw points above curves, with the points' names to the right of the axes.
 
-    The axes are about `inches` high.
+    `inches` is the approximate height of the axes; names are wrapped after `name_width` characters.
     """
     draw_marks(axes, figure.marks, figure.x, figure.y)
     for curve in figure.curves:
@@ -44,7 +44,7 @@ def draw_plane(axes: Axes, figure: Plane, inches: float, name_width: int) -> Non
 
 
 def merged(points: Sequence[Point]) -> list[Point]:
-    """Return the points; those at the same position are merged under all of their names."""
+    """Return the points, with named points at equal positions merged into one named `a = b`."""
     found: list[Point] = []
     for point in points:
         twin = next((one for one in found if math.dist((one.x, one.y), (point.x, point.y)) < _EQUAL), None)
@@ -56,7 +56,10 @@ def merged(points: Sequence[Point]) -> list[Point]:
 
 
 def _set_ends(axes: Axes, figure: Plane, points: Sequence[Point]) -> None:
-    """Leave space around the points, unless the figure fixes the ends; no bound is below 0."""
+    """Set axis limits with space around the points, unless the figure fixes limits or has curves.
+
+    A lower limit is negative only if a value is.
+    """
     for axis, values, set_ends in (
         (figure.x, [point.x for point in points], axes.set_xlim),
         (figure.y, [point.y for point in points], axes.set_ylim),
@@ -67,7 +70,10 @@ def _set_ends(axes: Axes, figure: Plane, points: Sequence[Point]) -> None:
 
 
 def _name(axes: Axes, points: Sequence[Point], *, gap: float, width: int) -> None:
-    """Name the points at the right of the axes, `gap` of the axes apart, each name connected to its point."""
+    """Write names to the right of the axes, connected to their points.
+
+    `gap` is the distance between names, as a share of the axes' height.
+    """
     gap *= max((len(textwrap.wrap(point.name, width)) for point in points), default=1)
     bottom, top = axes.get_ylim()
     gap *= top - bottom

@@ -1,4 +1,4 @@
-"""Figures of named rows: intervals and observations, bars, and shares by row and column."""
+"""Drawing of figures with named rows: intervals with observations, bars, and heat maps of shares."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from atrium.base.records import Floats
 from atrium.document.document import Axis, Bars, Bounds, Grid, Intervals, Pair
 from atrium.document.formatting import value_text
-from atrium.views.figures.lines import Values, draw_marks, set_scale, shown
+from atrium.views.figures.lines import draw_marks, set_scale, shown
 from atrium.views.figures.style import BLACK, BLUE, line_style, literal, tip
 
 if TYPE_CHECKING:
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
 
 _MAX_COLUMNS = 600
 _ROOM = 0.05
-"""Share of the range that is left free on each side of the rows' values."""
+"""The margin on each side of the values, as a share of their range."""
 
 
 def draw_intervals(axes: Axes, figure: Intervals, name_width: int) -> None:
-    """Draw a row for each value: thin its outer interval, thick its inner one, and a dot per observation."""
+    """Draw each row: a thin outer interval, a thick inner interval, and a dot per observation."""
     draw_marks(axes, figure.marks, figure.x, figure.y)
     for place, row in enumerate(figure.rows):
         _draw_bounds(axes, place, row, figure.x)
@@ -33,7 +34,7 @@ def draw_intervals(axes: Axes, figure: Intervals, name_width: int) -> None:
 
 
 def draw_bars(axes: Axes, figure: Bars, name_width: int) -> None:
-    """Draw a bar for each row: pale over its outer interval, strong over its inner one."""
+    """Draw a bar for each row: pale over its outer interval, strong over its inner interval."""
     for place, row in enumerate(figure.rows):
         colour = line_style(row.place)[0]
         for interval, alpha in ((row.outer, 0.35), (row.inner, 1.0)):
@@ -46,7 +47,7 @@ def draw_bars(axes: Axes, figure: Bars, name_width: int) -> None:
 
 
 def draw_grid(axes: Axes, figure: Grid, name_width: int) -> None:
-    """Draw the shares of each row; beyond 600 columns a column is the mean of its neighbors."""
+    """Draw the shares of each row as colors; more than 600 columns are averaged to 600."""
     from matplotlib.colors import LinearSegmentedColormap
 
     colours = LinearSegmentedColormap.from_list("shares", [(BLUE, 0.04), (BLUE, 1.0)])
@@ -60,7 +61,7 @@ def draw_grid(axes: Axes, figure: Grid, name_width: int) -> None:
 
 
 def name_rows(axes: Axes, names: Sequence[str], width: int) -> None:
-    """Name the rows from top to bottom; long names take several lines."""
+    """Label the y-axis with row names from top to bottom, wrapped after `width` characters."""
     axes.set_yticks(range(len(names)), [literal(textwrap.fill(name, width)) for name in names])
     for text, name in zip(axes.get_yticklabels(), names, strict=True):
         text.set(color=BLACK, gid=tip(name))
@@ -97,9 +98,9 @@ def _draw_bounds(axes: Axes, place: int, row: Bounds, axis: Axis) -> None:
             axes.plot(at, [place], "o", color=colour, markersize=6.0, gid=text)
 
 
-def _columns(share_P: Values) -> Values:
+def _columns(share_P: Floats) -> Floats:
     if len(share_P) <= _MAX_COLUMNS:
         return share_P
     starts = np.arange(_MAX_COLUMNS) * len(share_P) // _MAX_COLUMNS
-    means: Values = np.add.reduceat(share_P, starts) / np.diff(starts, append=len(share_P))
+    means: Floats = np.add.reduceat(share_P, starts) / np.diff(starts, append=len(share_P))
     return means

@@ -1,4 +1,4 @@
-"""Figures on a sheet: one or several panels with titles, axes and a legend, as SVG for a page or as files."""
+"""Drawing of figures as panels with titles, axes and a legend, to SVG elements or files."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ MEDIA_TYPES: Mapping[FileKind, str] = {
     "pdf": "application/pdf",
 }
 COLUMN_INCHES = {1: 3.35, 2: 6.9}
-"""Width in inches of one column of a paper (85 mm) and of two (175 mm)."""
+"""Width in inches of one column of a paper (85 mm) and of two columns (175 mm)."""
 _PAGE_INCHES = 8.6
 _PICTURE_INCHES = {1: 6.4, 2: 9.2, 3: 12.0, 4: 12.8}
-"""Width in inches of a picture in a folder, by its number of columns."""
+"""Width in inches of a saved picture, by its number of columns."""
 _CHARACTERS, _NAME = 14.0, 5.6
-"""Characters per inch of width in a line of a title, and in the name of a row."""
+"""Characters per inch of figure width, for titles and for row names."""
 _LINE = 0.155
-"""Inches of height of a line of text."""
+"""Height of a line of text in inches."""
 _PRINT_DPI = 300
 _drawing = threading.Lock()
-"""Lock for drawing: matplotlib's settings belong to the process, and the dashboard uses several threads."""
+"""A lock, since matplotlib's settings are global to the process and the dashboard draws in threads."""
 
 
 def svg(figure: Figure) -> str:
-    """Return the figure as an element of an HTML page, which adds a title and a caption."""
+    """Return the figure as an `<svg>` element, without title and caption, which the page shows as text."""
     with _drawing:
         return inline_svg(sheet([figure], inches=_PAGE_INCHES, is_titled=False), figure.title)
 
 
 def file(figures: Sequence[Figure], kind: FileKind, *, inches: float, title: str = "") -> bytes:
-    """Return the panels side by side as a file, with its fonts; equal figures give equal files."""
+    """Return the deterministic content of a file with the figures side by side, `inches` wide in total."""
     with _drawing:
         return _saved(sheet(figures, inches=inches, title=title, num_columns=len(figures)), kind, _PRINT_DPI)
 
@@ -68,7 +68,7 @@ def sheet(
     num_columns: int = 1,
     is_titled: bool = True,
 ) -> Drawn:
-    """Draw the figures as panels of this total width, row by row, with one legend for equal ones."""
+    """Draw the figures as panels, row by row, `inches` wide in total; equal legends are shown once."""
     rows = [figures[start : start + num_columns] for start in range(0, len(figures), num_columns)]
     width = inches / num_columns
     heights = [max(_height(figure, width) for figure in row) for row in rows]
@@ -91,7 +91,7 @@ def sheet(
 
 
 def draw(axes: Axes, figure: Figure, inches: tuple[float, float], *, is_titled: bool) -> None:
-    """Draw a figure of any kind on axes of about this width and height."""
+    """Draw a figure of any kind on axes with the approximate width and height `inches`."""
     length, name_width = _characters(figure, inches[0]), int(inches[0] * _NAME)
 
     def folded(text: str) -> str:
@@ -117,7 +117,7 @@ def draw(axes: Axes, figure: Figure, inches: tuple[float, float], *, is_titled: 
 
 
 def _height(figure: Figure, inches: float) -> float:
-    """Return the height in inches of a panel of this width, with its titles."""
+    """Return the height in inches of a panel that is `inches` wide, including its titles."""
     length = _characters(figure, inches)
     titles = sum(len(textwrap.wrap(text, length)) for text in (figure.title, figure.caption, figure.x.title))
     match figure:
@@ -134,7 +134,7 @@ def _height(figure: Figure, inches: float) -> float:
 
 
 def _characters(figure: Figure, inches: float) -> int:
-    """Return how many characters of a title fit above the axes, which share the width with row names."""
+    """Return the number of characters that fit in a line above the axes of a panel `inches` wide."""
     return int(inches * _CHARACTERS * (1.0 if isinstance(figure, Lines) else 0.7))
 
 
@@ -143,7 +143,10 @@ def _axes_height(inches: float) -> float:
 
 
 def _add_legend(drawn: Drawn, curves: Sequence[Axes], inches: float) -> int:
-    """Add one legend below all panels if those of curves share theirs; return its number of lines."""
+    """Add one legend below all panels if all `curves` have equal legends; return its number of lines.
+
+    Otherwise, add a legend to each panel and return 0.
+    """
     found = [panel.get_legend_handles_labels() for panel in curves]
     if not any(labels for _, labels in found):
         return 0
@@ -166,9 +169,10 @@ def save(
     cache_dir: Path,
     kinds: Sequence[FileKind] = ("png", "svg"),
 ) -> list[Path]:
-    """Write each picture as NAME.png and NAME.svg into a folder, created if missing; return the paths.
+    """Write each picture to a folder, as one file of each kind; return the paths.
 
-    Equal pictures give equal files. Raises `RunFolderError` if the folder or a file cannot be written.
+    Files are deterministic. `cache_dir` is the parent of matplotlib's cache. Raises `RunFolderError` if the
+    folder or a file cannot be written.
     """
     use_cache(cache_dir)
     paths = []
@@ -185,7 +189,7 @@ def save(
 
 
 def _saved(drawn: Drawn, kind: FileKind, dpi: float) -> bytes:
-    """Return the drawing as a file."""
+    """Return the drawing as the content of a file, without dates, so that it is deterministic."""
     from matplotlib import rc_context
 
     settings: Any = {"pdf.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "atrium"}

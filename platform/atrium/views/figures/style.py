@@ -1,6 +1,6 @@
-"""The style of figures: colors, axes, positions of labels, and a figure as an element of a page.
+"""The style of figures: colors, axes, positions of labels, and conversion to an HTML element.
 
-Matplotlib's object interface with the Agg canvas only: no pyplot, no global state, no display.
+Figures use matplotlib's object interface with the Agg canvas: no pyplot, no global state, no display.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colors come first, which people with any color vision can distinguish.
+# The first colors are from Okabe and Ito, for people with any color vision.
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#C2528B"
 BLACK, GREY, FAINT = "#1B1D20", "#5F6368", "#E3E5E8"
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, "#6B5BD2", "#A67C00", "#3AA0D8", "#8A4B2A")
-"""The hues of `document.palette`, which the dashboard uses too."""
+"""The colors of the palette (`document.palette`); the dashboard uses the same colors."""
 DASHES = ("-", "--", "-.", ":")
 _EDGE = "#B8BCC2"
 _VARIABLES = {
@@ -33,7 +33,7 @@ _VARIABLES = {
     _EDGE.lower(): "--line",
     BLUE.lower(): "--accent",
 }
-"""Variables in a page's style sheet for these colors, which it also defines for a dark theme."""
+"""Style sheet variables that replace these colors in a page, so that figures follow a dark theme."""
 _TIP = "tip: "
 FileKind = Literal["png", "svg", "pdf"]
 _DPI = 144
@@ -42,7 +42,7 @@ LABEL_SIZE = 8
 
 
 def use_cache(cache_dir: Path) -> None:
-    """Let matplotlib keep its caches in this folder, if it can be created and none is set."""
+    """Set matplotlib's cache to a folder in `cache_dir`, unless MPLCONFIGDIR is set or creation fails."""
     folder = cache_dir.absolute() / "matplotlib"
     with suppress(OSError):
         if "MPLCONFIGDIR" not in os.environ:
@@ -51,7 +51,7 @@ def use_cache(cache_dir: Path) -> None:
 
 
 def new_figure(inches: tuple[float, float]) -> Figure:
-    """Return an empty white figure, whose panels leave space for their texts."""
+    """Return an empty white figure with a layout that leaves space for titles and labels."""
     # Importing matplotlib takes 0.4 s and reads MPLCONFIGDIR.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -62,11 +62,11 @@ def new_figure(inches: tuple[float, float]) -> Figure:
 
 
 def style(axes: Axes, *, title: str = "", x: str = "", y: str = "") -> None:
-    """Set titles, labels and unobtrusive lines for one panel."""
+    """Set the title and axis labels of a panel, and its standard fonts, colors and grid."""
     axes.set_title(title, fontsize=LABEL_SIZE, loc="left", color=BLACK)
     axes.set_xlabel(x, fontsize=LABEL_SIZE, color=GREY)
     axes.set_ylabel(y, fontsize=LABEL_SIZE, color=GREY)
-    axes.tick_params(labelsize=LABEL_SIZE - 1, colors=GREY)
+    axes.tick_params(which="both", labelsize=LABEL_SIZE - 1, colors=GREY)
     axes.grid(visible=True, color=FAINT, linewidth=0.7)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
@@ -76,12 +76,12 @@ def style(axes: Axes, *, title: str = "", x: str = "", y: str = "") -> None:
 
 
 def line_style(place: int) -> tuple[str, str]:
-    """Return the color and dashes at a place of `document.palette`, or of the n-th line; 32 differ."""
+    """Return color and dashes of a line by its place in `document.palette`; they repeat after 32 places."""
     return COLOURS[place % len(COLOURS)], DASHES[place // len(COLOURS) % len(DASHES)]
 
 
 def spread(values: Sequence[float], *, gap: float, least: float) -> list[float]:
-    """Return positions for labels of points at these heights: in order, `gap` apart, from `least` upward."""
+    """Return positions for labels at the heights `values`, at least `gap` apart and not below `least`."""
     placed = list(values)
     for index in sorted(range(len(placed)), key=placed.__getitem__):
         placed[index] = least = max(placed[index], least)
@@ -90,16 +90,16 @@ def spread(values: Sequence[float], *, gap: float, least: float) -> list[float]:
 
 
 def tip(text: str) -> str:
-    """Return an artist's name (`gid`) for which a browser shows this text, in figures of `inline_svg`."""
+    """Return a `gid` for a matplotlib artist, which `inline_svg` turns into a tooltip with this text."""
     return _TIP + text
 
 
 def inline_svg(figure: Figure, label: str) -> str:
-    """Return the figure as an HTML element; the page's style sheet sets neutral colors and the accent."""
+    """Return the figure as an `<svg>` element, with colors from variables of the page's style sheet."""
     from matplotlib import rc_context
 
     file, nothing = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    # Figures of a page must not share the ids of referenced elements: they are hashes salted by the label.
+    # The label salts the hashed ids, since figures of a page must not share ids.
     settings: Any = {"svg.hashsalt": label, "svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"]}
     with rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph", UserWarning)  # the browser has its own fonts
@@ -114,5 +114,5 @@ def inline_svg(figure: Figure, label: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Return text in which matplotlib finds no formulas."""
+    """Return the text with `$` escaped, so that matplotlib does not parse it as a formula."""
     return text.replace("$", r"\$")

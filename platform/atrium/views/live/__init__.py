@@ -1,1 +1,1 @@
-"""Displays of training while it runs: lines for its log and for pipes, a frame in a terminal."""
+"""Displays of a run in progress: lines for its log and for pipes, and a live view in a terminal."""

@@ -1,4 +1,4 @@
-"""A run's progress as plain lines, at a readable rate: for its log, for pipes, and for a person."""
+"""Display of a run's progress as lines of text, for its log and for pipes."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _LONGEST_SILENCE_S = 60.0
 
 
 class StandardOutput:
-    """Prints lines to stdout, and stops quietly once nobody reads them."""
+    """A callable that prints a line to stdout, and does nothing once stdout is closed."""
 
     def __init__(self) -> None:
         self._is_open = True
 
     def __call__(self, line: str) -> None:
-        """Print one line now."""
+        """Print one line and flush stdout."""
         if not self._is_open:
             return
         try:
             sys.stdout.write(printable(line) + "\n")
             sys.stdout.flush()
         except (OSError, ValueError, UnicodeEncodeError):
-            self._is_open = False  # the pipe is closed; a run does not end because of that
+            self._is_open = False  # a closed pipe must not end the run
 
 
 class Pace:
-    """Measures the duration of steps, and predicts the remaining time from the mean of the latest ones."""
+    """A timer of training steps that predicts the remaining time from the latest 20 steps."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -49,7 +49,7 @@ class Pace:
 
     @property
     def step_s(self) -> float | None:
-        """The mean duration of the latest steps, including evaluations between them."""
+        """Mean seconds per step over the latest 20 steps, including evaluations; None before the first."""
         return sum(self._durations) / len(self._durations) if self._durations else None
 
     def tick(self) -> None:
@@ -59,12 +59,15 @@ class Pace:
         self._previous = now
 
     def left_s(self, num_steps_left: int) -> float | None:
-        """Return the predicted duration of the remaining steps, or None before the first."""
+        """Return the predicted seconds for the remaining steps; None before the first finished step."""
         return None if self.step_s is None else self.step_s * num_steps_left
 
 
 class LogDisplay(Listener):
-    """Lines for a log: set-up by quarters, training by about twenty lines, every evaluation."""
+    """A listener that writes lines about progress.
+
+    Each set-up phase has about four lines, training about 20, and each evaluation one.
+    """
 
     name = "the display"
 
@@ -77,19 +80,19 @@ class LogDisplay(Listener):
         self._phase_started = self._last_line = clock()
 
     def begin(self, *, step: int, num_steps: int, title: str = "") -> None:
-        """Start training after `step`."""
+        """Print a line about the start of training, after `step`."""
         self._num_steps = num_steps
         self._pace = Pace(self._clock)
         after = f", after step {step}" if step else ""
         self._line(f"{title}: {counted(num_steps, 'step')}{after}")
 
     def phase(self, name: str, total: int | None = None) -> None:
-        """Note the current phase; it is printed only if it takes long."""
+        """Start a phase of `total` units of work, without output; `advance` prints its progress."""
         self._phase, self._total, self._done = name, total or 0, 0
         self._phase_started = self._clock()
 
     def advance(self, num: int = 1, detail: str = "") -> None:
-        """Print progress of set-up at each 25 % and after a minute without output, never within a step."""
+        """Print the progress of a set-up phase at each 25 %, and after a minute without output."""
         before, self._done = self._done, self._done + num
         if self._pace is not None or not self._total:
             return
@@ -100,7 +103,7 @@ class LogDisplay(Listener):
             self._line("  ".join(part for part in parts if part))
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Print every n-th step, the first, the last, and one after a minute of silence."""
+        """Print the first, the last and every n-th step, and any step after a minute without output."""
         if self._pace is None:
             return
         self._pace.tick()
@@ -110,11 +113,12 @@ class LogDisplay(Listener):
             self._line(step_line(step, self._num_steps, metrics, self._pace))
 
     def evaluation(self, result: BenchmarkResult) -> None:
-        """Print the main results."""
-        self._line(f"evaluation at step {result.step}: {result.benchmark}  {evaluation_text(result.results)}")
+        """Print the main results of an evaluation, and its step unless an untrained model is evaluated."""
+        step = "" if self._pace is None and result.step == 0 else f" at step {result.step}"
+        self._line(f"evaluation{step}: {result.benchmark}  {evaluation_text(result.results)}")
 
     def message(self, text: str) -> None:
-        """Print the text as it is."""
+        """Print a message."""
         self._line(text)
 
     def _line(self, text: str) -> None:
@@ -123,7 +127,7 @@ class LogDisplay(Listener):
 
 
 def step_line(step: int, num_steps: int, metrics: Mapping[str, float], pace: Pace) -> str:
-    """Format one training step as a line."""
+    """Format a training step as a line: main metrics, seconds per step, and the remaining time."""
     left_s, step_s = pace.left_s(num_steps - step), pace.step_s
     high, low = (share(metrics.get(name)) for name in (CLIP_HIGH_FRAC.name, CLIP_LOW_FRAC.name))
     parts = [

@@ -1,4 +1,4 @@
-"""The live view of training in a terminal: progress, curves, clip shares and evaluations in one frame."""
+"""The live view of training in a terminal: progress, curves, clipped shares and evaluations."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _GAP, _SHORTEST_BAR, _LONGEST_BAR = 2, 4, 36
 
 
 def displays(mode: str, log: Callable[[str], object]) -> tuple[Listener, ...]:
-    """Return the listener that writes lines to `log`, and the one that shows progress.
+    """Return the listeners that write lines to `log` and show progress to the user.
 
-    The latter is a live view if `mode` is `on`, and absent if it is `off`; `auto` is `on` if stdout is a
-    terminal, and plain lines otherwise.
+    Progress is a live view if `mode` is `on`, and not shown if it is `off`. With `auto`, progress is a live
+    view if stdout is a terminal, and plain lines on stdout otherwise.
     """
     if mode == "off":
         return (LogDisplay(log),)
@@ -45,7 +45,10 @@ def displays(mode: str, log: Callable[[str], object]) -> tuple[Listener, ...]:
 
 
 class TerminalDisplay(Listener):
-    """Redraws one frame at most ten times a second, and prints messages above it."""
+    """A listener that shows progress as a live view in a terminal; messages are printed above the view.
+
+    The view is redrawn at most ten times per second.
+    """
 
     name = "the display"
 
@@ -65,26 +68,26 @@ class TerminalDisplay(Listener):
         self._live = Live(get_renderable=self.frame, console=self._console, refresh_per_second=1)
 
     def begin(self, *, step: int, num_steps: int, title: str = "") -> None:
-        """Start training after `step`."""
+        """Show the title and the number of steps; training starts after step `step`."""
         self._title, self._step, self._num_steps = title, step, num_steps
         self._pace = Pace(self._clock)
         self.phase("")
 
     def phase(self, name: str, total: int | None = None) -> None:
-        """Show the current phase."""
+        """Show the start of a phase of `total` units of work; the first phase starts the live view."""
         self._phase, self._total, self._done, self._detail = name, total or 0, 0, ""
         self._phase_started = self._clock()
         self._live.start()  # with the first phase; harmless when called twice
         self._refresh()
 
     def advance(self, num: int = 1, detail: str = "") -> None:
-        """Show the progress of the phase."""
+        """Add `num` units to the shown progress of the phase, and show `detail` beside it."""
         self._done += num
         self._detail = detail or self._detail
         self._refresh()
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Show a finished step."""
+        """Show the metrics and curves up to a finished step."""
         self._step, self._metrics = step, metrics
         if self._pace is not None:
             self._pace.tick()
@@ -99,18 +102,17 @@ class TerminalDisplay(Listener):
         self._refresh()
 
     def message(self, text: str) -> None:
-        """Print above the frame."""
+        """Print the text above the live view."""
         self._console.print(Text(printable(text)))
 
     def end(self, state: RunState, error: str | None = None, cause: str | None = None) -> None:
-        """Draw the last frame and restore the cursor."""
-        del state, error, cause
+        """Draw the live view a last time and restore the cursor."""
         if self._live.is_started:
             self._phase = ""
             self._live.stop()
 
     def frame(self) -> RenderableType:
-        """Return the content of the screen."""
+        """Return the content of the live view: title, progress, phase, curves and evaluations."""
         if self._pace is None:
             return self._phase_line() if self._phase else Text("")
         return Group(
@@ -164,7 +166,7 @@ class TerminalDisplay(Listener):
 
 
 def _bar_line(label: str, done: int, total: int, notes: list[str], room: int) -> Table:
-    """Return label, bar and notes in one line: the bar shrinks first, then the first notes are dropped."""
+    """Return label, bar and notes as one line; to fit, the bar shrinks first, then notes are dropped."""
     percent = f"{100 * min(done, total) // max(total, 1)} %"
     fixed = cell_len(label) + cell_len(percent) + 3 * _GAP
     while notes and fixed + _SHORTEST_BAR + cell_len("  ".join(notes)) > room:

@@ -1,4 +1,4 @@
-// Talking to the server: queries, annotations, and news.
+// Requests to the server: queries, annotations, and news.
 
 import { metaContent } from "./dom.js";
 import { follow } from "./news.js";
@@ -6,17 +6,17 @@ import { append } from "./url.js";
 
 const token = metaContent("atrium-token");
 
-/** The answer to a query. Parameters may be lists; what is null or empty is left out. */
+/** Return the answer to a query. Parameters may be lists; null and empty values are left out. */
 export async function ask(path, parameters = {}, signal = undefined) {
   return answer(await fetch(addressed(path, parameters), { signal }));
 }
 
-/** The address of a query; parameters as for `ask`. */
+/** Return the URL of a query; parameters are as in `ask`. */
 export function addressed(path, parameters) {
   return `/api/${path}?${append(new URLSearchParams(), parameters)}`;
 }
 
-/** Write what people say about a run. */
+/** Save annotations of a run. */
 export async function annotate(name, changes) {
   const response = await fetch(`/api/run?${new URLSearchParams({ name })}`, {
     method: "PATCH",
@@ -37,7 +37,7 @@ async function answer(response) {
   return content;
 }
 
-/** Call with the server's state whenever it changes, and with null while it cannot be reached. */
+/** Call `onstate` with the server's state on each change, and with null while the server is unreachable. */
 export function listen(onstate) {
   if (typeof SharedWorker === "undefined") {
     const events = follow(onstate);

@@ -1,21 +1,12 @@
-// The shell: which view is shown, what is live, light or dark.
+// The application shell: navigation between views, live updates, and the color theme.
 
 import { ask, listen } from "./api.js";
-import { el, empty, fill, metaContent } from "./dom.js";
+import { el, empty, fill, metaContent, oneAtATime } from "./dom.js";
 import { fetchMetrics } from "./filter.js";
 import { addressOf, get, getAll, here } from "./url.js";
 
-const MODULES = {
-  overview: () => import("./views/overview.js"),
-  runs: () => import("./views/runs.js"),
-  curves: () => import("./views/curves.js"),
-  compare: () => import("./views/compare.js"),
-  "trust-region": () => import("./views/trust_region.js"),
-  rollouts: () => import("./views/rollouts.js"),
-  sweeps: () => import("./views/sweeps.js"),
-  evaluations: () => import("./views/evaluations.js"),
-};
-/** `trust-region` as its title. */
+const VIEWS = metaContent("atrium-views").split(" ");
+/** Return the title of a view, such as `Trust region` for `trust-region`. */
 const titleOf = (view) => `${view[0].toUpperCase()}${view.slice(1).replace("-", " ")}`;
 const REFRESH_MS = 1000;
 
@@ -24,55 +15,50 @@ const tabs = document.getElementById("tabs");
 const status = document.getElementById("status");
 let shown = null;
 let turn = 0;
-let table = null;
+/** The latest table of runs: always the same object, which views keep. */
+const table = /** @type {any} */ ({ runs: [] });
 let asking = null;
 let latest = null;
-/** The server's latest version that is known here: at first the page's own. */
+/** Latest known version of the server's data; at first, the version of the page. */
 let known = Number(metaContent("atrium-version"));
-/** The version that was known when what is shown was asked for. */
+/** Version of the data that was known when the shown content was requested. */
 let drawn = known;
-let refreshing = false;
 let lastRefresh = 0;
 
-/** What views are given: the table of runs. */
+/** The context passed to views: the table of runs. */
 const context = {
   async runs() {
-    if (table?.version === known) {
-      await fetchMetrics(get("q"), { more: getAll("mcol") }).catch(() => {});
-      return table;
+    if (table.version === known) await fetchMetrics(get("q"), { more: getAll("mcol") }).catch(() => {});
+    else {
+      asking ??= askTable();
+      const mine = asking;
+      await mine.finally(() => {
+        if (asking === mine) asking = null;
+      });
+      if (latest !== null) showStatus();
     }
-    asking ??= askTable();
-    const mine = asking;
-    try {
-      const found = await mine;
-      if (asking === mine) {
-        table = found;
-        if (latest !== null) showStatus();
-      }
-      return found;
-    } finally {
-      if (asking === mine) asking = null;
-    }
+    return table;
   },
 };
 
 async function askTable() {
-  const since = table?.version;
+  const since = table.version;
   const found = await ask("runs", { since });
+  await fetchMetrics(get("q"), { more: getAll("mcol"), since }).catch(() => {});
+  if (found.version < table.version) return; // a later request was answered earlier
   if (!found.is_whole) {
     const changed = new Set(found.runs.map(({ name }) => name));
     found.runs.push(...table.runs.filter(({ name }) => !changed.has(name)));
     found.runs.sort((a, b) => b.started - a.started || (a.name < b.name ? -1 : 1));
   }
-  await fetchMetrics(get("q"), { more: getAll("mcol"), since }).catch(() => {});
-  return found;
+  Object.assign(table, found);
 }
 
 async function open() {
   const mine = ++turn;
   const began = known;
   const { view } = here();
-  const name = view in MODULES ? titleOf(view) : "Atrium";
+  const name = VIEWS.includes(view) ? titleOf(view) : "Atrium";
   document.title = `${name} · Atrium`;
   fill(document.getElementById("title"), name);
   drawTabs();
@@ -81,9 +67,9 @@ async function open() {
   root.dataset.view = view;
   delete root.dataset.ready;
   try {
-    // The table of runs, which nearly every view needs, is asked for while the view's code is loaded.
-    if (table === null) context.runs().catch(() => {});
-    const module = await MODULES[view]();
+    // Nearly every view needs the table of runs, so it is requested while the view's code loads.
+    if (!table.version) context.runs().catch(() => {});
+    const module = await import(`./views/${view.replace("-", "_")}.js`);
     if (mine !== turn) return;
     fill(root);
     const made = await module.show(root, context);
@@ -104,15 +90,11 @@ async function open() {
 
 function drawTabs() {
   const { view } = here();
-  // Where the views scroll, the one that is shown comes into sight.
-  queueMicrotask(() =>
-    tabs.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }),
-  );
   const tab = (name) => {
     const attributes = { "data-view": name, "aria-current": name === view && "page" };
     return el("a", { href: addressOf(name), ...attributes }, titleOf(name));
   };
-  fill(tabs, Object.keys(MODULES).map(tab));
+  fill(tabs, VIEWS.map(tab));
 }
 
 document.addEventListener("click", (event) => {
@@ -120,7 +102,7 @@ document.addEventListener("click", (event) => {
   const link = /** @type {Element} */ (event.target).closest?.("a[href^='/']");
   const isPlain = !(event.button || event.metaKey || event.ctrlKey || event.shiftKey);
   const isOfPage = link && !link.target && !link.hasAttribute("download");
-  if (event.defaultPrevented || !isPlain || !isOfPage || !MODULES[link.pathname.slice(1)]) return;
+  if (event.defaultPrevented || !isPlain || !isOfPage || !VIEWS.includes(link.pathname.slice(1))) return;
   event.preventDefault();
   history.pushState(null, "", link.dataset.view ? addressOf(link.dataset.view) : link.getAttribute("href"));
   void open();
@@ -140,36 +122,26 @@ addEventListener("popstate", async () => {
   scrollTo(0, scrollY);
 });
 
-/** Draw the view anew until nothing has changed since what it shows was asked for. */
-async function refresh() {
-  if (refreshing) return;
-  refreshing = true;
-  while (shown?.refresh && drawn !== known) {
-    const wait = lastRefresh + REFRESH_MS - Date.now();
-    if (wait > 0)
-      await new Promise((resolve) => {
-        setTimeout(resolve, wait);
-      });
-    drawn = known;
-    try {
-      await shown?.refresh?.();
-    } catch {
-      /* the next change tries again */
-    }
-    lastRefresh = Date.now();
-  }
-  refreshing = false;
-}
+/** Redraw the view until it shows the latest version of the data. */
+const refresh = oneAtATime(async () => {
+  if (!shown?.refresh || drawn === known) return;
+  await new Promise((resolve) => {
+    setTimeout(resolve, lastRefresh + REFRESH_MS - Date.now());
+  });
+  drawn = known;
+  await shown?.refresh?.().catch(() => {}); // the next change tries again
+  lastRefresh = Date.now();
+});
 
 function showStatus() {
   if (latest === null) {
-    fill(status, el("span.pill.lost", "server not reached"));
+    fill(status, el("span.pill.lost", "server unreachable"));
     return;
   }
   const { done, total, problem } = latest.index;
-  const training = (table?.runs ?? []).filter(({ state }) => state === "running" || state === "starting");
+  const training = table.runs.filter(({ state }) => state === "running" || state === "starting");
   const progress = el("progress", { max: String(total), value: String(done) });
-  const title = "Curves are being read into the index";
+  const title = "Curves are being indexed";
   fill(
     status,
     problem && el("span.pill.lost", { title: problem }, "index: cannot be written"),
@@ -184,32 +156,32 @@ listen((state) => {
   latest = state;
   showStatus();
   if (state === null || state.version === known) return;
+  if (state.version < known) delete table.version; // the server has been restarted
   known = state.version;
-  asking = null; // what was asked for before may be older
+  asking = null; // a pending request may return older data
   void refresh()
     .then(() => context.runs())
     .catch(() => {});
 });
 
 const button = document.getElementById("theme");
-function showTheme() {
-  const dark = document.documentElement.dataset.theme === "dark";
-  fill(button, dark ? "☀" : "☾");
-  button.setAttribute("aria-label", dark ? "Switch to light" : "Switch to dark");
+function showTheme(theme) {
+  const other = theme === "dark" ? "light" : "dark";
+  document.documentElement.dataset.theme = theme;
+  fill(button, theme === "dark" ? "☀" : "☾");
+  button.setAttribute("aria-label", `Switch to ${other}`);
+  button.onclick = () => {
+    try {
+      localStorage.setItem("atrium-theme", other);
+    } catch {
+      /* it holds for this page only */
+    }
+    showTheme(other);
+    document.dispatchEvent(new Event("atrium-theme"));
+  };
 }
-button.addEventListener("click", () => {
-  const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
-  document.documentElement.dataset.theme = next;
-  try {
-    localStorage.setItem("atrium-theme", next);
-  } catch {
-    /* it holds for this page only */
-  }
-  showTheme();
-  document.dispatchEvent(new Event("atrium-theme"));
-});
-showTheme();
+showTheme(document.documentElement.dataset.theme);
 void open().then(() => {
-  // Whoever looks at the table of runs is likely to look at curves next.
+  // Preload the code of figures, since users often open curves after the table of runs.
   requestIdleCallback(() => import("./figure.js").catch(() => {}), { timeout: 3000 });
 });

@@ -1,11 +1,13 @@
-// Documents as the server sends them (document/json.py): cells as text, sentences, tables and passages.
+// Rendering of documents from the server (document/json.py): cells, sentences, tables and passages.
 
-import { button, el } from "./dom.js";
+import { button, el, svg } from "./dom.js";
 import { saveTable } from "./export.js";
-import { DASH, known, valueText } from "./format.js";
+import { DASH, known, number, percent, valueText } from "./format.js";
 import { swatch } from "./palette.js";
 
-/** The value and the interval of an estimate, as far as they are known. */
+const MOST_OPEN = 6;
+
+/** Return the texts of an estimate's value and interval, without unknown ones. */
 function estimateParts({ value, interval, unit, is_signed: isSigned }) {
   const text = (one) => valueText(one, unit, isSigned);
   return [
@@ -14,18 +16,19 @@ function estimateParts({ value, interval, unit, is_signed: isSigned }) {
   ];
 }
 
-/** The text of a cell, with the digits and the sign of its unit. */
+/** Return the text of a cell, with the digits and the sign of its unit. */
 export function cellText(cell) {
   if (cell === null) return DASH;
   if (typeof cell === "string") return cell;
   if (typeof cell === "number") return valueText(cell, "count");
   if (cell.kind === "Value") return valueText(cell.value, cell.unit, cell.is_signed);
   if (cell.kind === "Estimate") return estimateParts(cell).join(" ") || DASH;
+  if (cell.kind === "Trend") return "";
   const [low, high] = [valueText(cell.low, cell.unit), valueText(cell.high, cell.unit)];
   return low === high ? low : `${low} to ${high}`;
 }
 
-/** The numbers of a cell for a file, or its text: an estimate takes three columns. */
+/** Return the cell's CSV columns: its text, or its numbers (three for an estimate). */
 function cellValues(cell) {
   if (cell === null || typeof cell !== "object") return [cell];
   if (cell.kind === "Value") return [known(cell.value)];
@@ -34,28 +37,51 @@ function cellValues(cell) {
 }
 
 function tableValues({ columns, rows }) {
-  const isEstimate = columns.map((_, at) => rows.some(({ cells }) => cells[at]?.kind === "Estimate"));
-  const blank = { kind: "Estimate", value: null, interval: null };
+  const blanks = columns.map((_, at) => {
+    const isEstimate = rows.some(({ cells }) => cells[at]?.kind === "Estimate");
+    return isEstimate ? { kind: "Estimate", value: null, interval: null } : null;
+  });
+  const titles = ({ title }, at) => (blanks[at] ? [title, `${title} low`, `${title} high`] : [title]);
   return {
-    columns: columns.flatMap(({ title }, at) =>
-      isEstimate[at] ? [title, `${title} low`, `${title} high`] : [title],
-    ),
-    rows: rows.map(({ cells }) =>
-      cells.flatMap((cell, at) => cellValues(cell === null && isEstimate[at] ? blank : cell)),
-    ),
+    columns: columns.flatMap(titles),
+    rows: rows.map(({ cells }) => cells.flatMap((cell, at) => cellValues(cell ?? blanks[at]))),
   };
 }
 
-/** An estimate in two lines, the interval in small letters below; any other cell as its text. */
-function cellContent(cell) {
+/** Return a cell's content: an estimate on two lines, a trend as a sparkline, any other cell as text. */
+function cellContent(cell, name) {
+  if (cell?.kind === "Trend") return sparkline(cell.values.map(known), name, known(cell.limit));
   if (cell?.kind !== "Estimate" || cell.value === null || !cell.interval) return cellText(cell);
   const [value, interval] = estimateParts(cell);
   return [el("span.value", value), el("div.sub", interval)];
 }
 
+/** Return a score with its interval over problems on a second line; a dash if it is unknown. */
+export function scoreCell(point) {
+  const interval = point?.interval_over_problems?.map(percent).join(" – ");
+  return [el("span.value", percent(point?.mean_at_k)), interval && el("div.sub", interval)];
+}
+
+/** Return a sparkline of numbers; a limit is drawn as a line if it is near their range. */
+export function sparkline(values, name = "reward", limit = null) {
+  const found = values.map((value, at) => [at, value]).filter(([, value]) => Number.isFinite(value));
+  if (found.length < 2) return "";
+  const numbers = found.map(([, value]) => value);
+  const [least, most] = [Math.min(...numbers), Math.max(...numbers)];
+  const isNear = limit !== null && limit >= 2 * least - most && limit <= 2 * most - least;
+  const [low, high] = isNear ? [Math.min(least, limit), Math.max(most, limit)] : [least, most];
+  const height = (value) => (18 - ((value - low) / (high - low || 1)) * 16).toFixed(1);
+  const across = (at) => (2 + (at / (values.length - 1)) * 76).toFixed(1);
+  const points = found.map(([at, value]) => `${across(at)} ${height(value)}`);
+  const label = `${name} from ${number(numbers[0])} to ${number(numbers.at(-1))}`;
+  const attributes = { width: 80, height: 20, role: "img", "aria-label": label };
+  const line = isNear && svg("path.limit", { d: `M2 ${height(limit)}H78` });
+  return svg("svg.spark", attributes, line, svg("path", { d: `M${points.join("L")}` }));
+}
+
 /**
- * A table as a card that saves as CSV.
- * @typedef {object} More Columns beside those of the table, and rows around its rows.
+ * Return a table as a card with a CSV export.
+ * @typedef {object} More Additional columns, and additional content for rows.
  * @property {string[]} [titles]
  * @property {(row: any, place: number) => any} [cells]
  * @property {(tr: HTMLElement, place: number) => any} [rows]
@@ -63,78 +89,48 @@ function cellContent(cell) {
  * @param {More} [more]
  */
 export function tableCard(table, { titles = [], cells = () => [], rows = (tr) => tr } = {}) {
-  const isText = table.columns.map(
-    ({ is_prose: isProse }, at) =>
-      isProse || table.rows.every(({ cells: own }) => own[at] === null || typeof own[at] === "string"),
-  );
-  const kind = (at) => (isText[at] ? (table.columns[at].is_prose ? "words" : null) : "num");
+  const isText = (cell) => cell === null || typeof cell === "string" || cell.kind === "Trend";
+  const kinds = table.columns.map(({ is_prose: isProse }, at) => {
+    if (isProse) return "words";
+    return table.rows.every((row) => isText(row.cells[at])) ? null : "num";
+  });
+  const heads = table.columns.map(({ title }, at) => el(title ? "th" : "td", { class: kinds[at] }, title));
+  const more = titles.map((title) => el("th", title));
+  const line = (row, place) => {
+    const [first, ...rest] = row.cells;
+    const mark = row.place !== null && [swatch(row.place), " "];
+    const cellOf = (cell, at) => el("td", { class: kinds[at + 1] }, cellContent(cell, first));
+    const named = el("td.first", [mark, el("b", first), row.is_strong && " ★"]);
+    const attributes = { "data-row": first, class: row.tone };
+    return rows(el("tr", attributes, named, rest.map(cellOf), cells(row, place)), place);
+  };
   const name = (table.key || table.title).replace(/[^A-Za-z0-9]+/g, "-");
-  return el(
-    "section.card.scroll.table",
-    { "aria-label": table.title },
-    el(
-      "header",
-      el("h3", table.title),
-      button("CSV", { class: "small", title: "Save as CSV" }, () => saveTable(name, tableValues(table))),
-    ),
-    el(
-      "table",
-      { class: table.key },
-      el(
-        "thead",
-        el(
-          "tr",
-          table.columns.map(({ title }, at) => el(title ? "th" : "td", { class: kind(at) }, title)),
-          titles.map((title) => el("th", title)),
-        ),
-      ),
-      el(
-        "tbody",
-        table.rows.map((row, place) => {
-          const [first, ...rest] = row.cells;
-          return rows(
-            el(
-              "tr",
-              { "data-row": first, class: row.tone },
-              el("td.first", [
-                row.place !== null && [swatch(row.place), " "],
-                el("b", first),
-                row.is_strong && " ★",
-              ]),
-              rest.map((cell, at) => el("td", { class: kind(at + 1) }, cellContent(cell))),
-              cells(row, place),
-            ),
-            place,
-          );
-        }),
-      ),
-    ),
+  const save = () => saveTable(name, tableValues(table));
+  return el("section.card.scroll.table", { "aria-label": table.title || table.key }, [
+    el("header", [
+      table.title && el("h3", table.title),
+      button("CSV", { class: "small", title: "Save as CSV" }, save),
+    ]),
+    el("table", { class: table.key }, [
+      el("thead", el("tr", heads, more)),
+      el("tbody", table.rows.map(line)),
+    ]),
     table.note && el("p.note", table.note),
-  );
+  ]);
 }
 
-/** What else differs between arms besides their methods; nothing where nothing does. */
-export function confoundsBox({ alerts }) {
-  const lines = alerts.filter(({ key }) => key === "confound");
-  return (
-    lines.length > 0 &&
-    el(
-      "section.card.pad.problem",
-      { role: "alert", "aria-label": "Confounds" },
-      el("b", "The arms differ in more than their methods"),
-      listOf(lines.map(({ text }) => text.replace(/^confound: /, ""))),
-    )
-  );
-}
-
-/** Alerts by what went wrong, such as collapses. */
-export function alertLines({ alerts }) {
+/** Return a document's warnings, each with its detail folded; `more` returns content that follows the text. */
+export function alertLines({ alerts }, more = (_alert) => null) {
   return alerts
-    .filter(({ key, tone }) => tone === "warning" && key !== "confound")
-    .map(({ text }) => el("p.alert", { role: "alert" }, `⚠ ${text}`));
+    .filter(({ tone }) => tone === "warning")
+    .map((alert) => {
+      const line = [`⚠ ${alert.text}`, more(alert)];
+      const folded = alert.detail && el("details", el("summary", line), el("p", alert.detail));
+      return el("div.alert", { role: "alert" }, folded || line);
+    });
 }
 
-/** What a reader has to know about these numbers, and in `muted` how to read them. */
+/** Return notes about the numbers (`warnings`), and explanations of how to read them (`muted`). */
 export function notesOf({ alerts, notes }) {
   const muted = alerts.filter(({ tone }) => tone === "muted");
   return {
@@ -144,18 +140,16 @@ export function notesOf({ alerts, notes }) {
 }
 
 export function listOf(lines) {
-  return el(
-    "ul.lines",
-    lines.map((line) => el("li", line)),
-  );
+  const items = lines.map((line) => el("li", line));
+  return el("ul.lines", items);
 }
 
-/** Lines under a summary, closed; nothing without lines. */
+/** Return a closed, foldable list of lines under a summary; false without lines. */
 export function foldedList(summary, lines) {
   return lines.length > 0 && el("details", el("summary", summary), listOf(lines));
 }
 
-/** The answer of a document: a box for each verdict, which are folded below a headline, and for what else it says. */
+/** Return a document's answer as boxes; below a headline, more than `MOST_OPEN` verdicts are folded. */
 export function answerBoxes({ answer }) {
   const box = ({ text, tone, key }) => {
     const isSame = key === "same_method";
@@ -167,6 +161,7 @@ export function answerBoxes({ answer }) {
   if (!headline) return answer.map(box);
   const verdicts = answer.filter(({ key }) => key.startsWith("verdict/"));
   const others = answer.filter((one) => one !== headline && !verdicts.includes(one));
-  const folded = el("details.card.pad", el("summary", `${verdicts.length} verdicts`), verdicts.map(box));
-  return [box(headline), folded, others.map(box)];
+  const open = verdicts.length <= MOST_OPEN;
+  const summary = el("summary", `${verdicts.length} verdicts`);
+  return [box(headline), el("details.card.pad", { open }, summary, verdicts.map(box)), others.map(box)];
 }

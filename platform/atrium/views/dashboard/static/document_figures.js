@@ -1,117 +1,77 @@
-// The figures of documents as charts: curves, rows of intervals or bars, grids of shares.
+// Charts of a document's figures: curves, rows of intervals or bars, grids of shares.
 
 import { tableCard } from "./document.js";
 import { el } from "./dom.js";
 import { axis, bandSeries, Figure, logAxis, tip } from "./figure.js";
 import { known, number, valueText } from "./format.js";
-import { seriesStyle } from "./palette.js";
+import { NAMED_DASHES, seriesStyle } from "./palette.js";
 
-const DASHES = { solid: "solid", dashed: [6, 4], dotted: [2, 3] };
 const MOST_BORDERED = 250;
+const COLUMN_WIDTH = 20;
 
 /**
- * The sections of a document; `made` is called with each figure's card and its record. `more` has what tables hold
- * besides their own, by their keys, as `tableCard` takes it.
+ * Return the sections of a document. `path` and `query` are those of the server's pictures of the figures. `more`
+ * returns the additional content of a table with a key (see `tableCard`).
  * @param {any[]} sections
- * @param {(figure: Figure, record: any) => void} made
- * @param {Object<string, import("./document.js").More>} more
+ * @param {{ path?: string, query?: object, more?: (key: string) => import("./document.js").More }} options
  */
-export function drawSections(sections, made, more = {}) {
+export function drawSections(sections, { path = "", query = {}, more = () => ({}) } = {}) {
+  const card = (record, at, { length }) => {
+    const rows = record.rows?.length ?? 0;
+    const height = { Lines: 320, Grid: 70 + 24 * rows + above(record) }[record.kind] ?? 80 + 34 * rows;
+    const isAlone = at === length - 1 && at % 2 === 0;
+    const wide = isAlone || record.kind === "Grid";
+    const { title, caption: subtitle } = record;
+    const figure = new Figure({ title, subtitle, height: Math.max(height, 120), wide });
+    const drawing = { Lines: linesOf, Intervals: rowsOf, Bars: rowsOf, Grid: gridOf }[record.kind](record);
+    figure.draw(drawing);
+    figure.savedFrom(path, { ...query, figure: record.key });
+    return figure.element;
+  };
   return sections.map(({ title, sentences, figures, tables }) => [
     title && el("h2", title),
     sentences.map(({ text }) => el("blockquote", text)),
-    figures.length > 0 && figuresOf(figures, made),
-    // Those with a caption are for papers, and saved as LaTeX.
-    tables.filter(({ caption }) => !caption).map((one) => tableCard(one, more[one.key])),
+    figures.length > 0 && el("div.figures.two", figures.map(card)),
+    // Tables with a caption are for papers, so they are only exported as LaTeX.
+    tables.filter(({ caption }) => !caption).map((one) => tableCard(one, more(one.key))),
   ]);
 }
 
-function figuresOf(records, made) {
-  const cards = records.map((record, at) => {
-    const isAlone = at === records.length - 1 && at % 2 === 0;
-    const figure = figureOf(record, isAlone || record.kind === "Grid");
-    made(figure, record);
-    return figure.element;
-  });
-  return el("div", { class: "figures two" }, cards);
-}
-
-/** A figure of a document as a card. */
-function figureOf(record, wide = false) {
-  const rows = record.rows?.length ?? 0;
-  const height = { Lines: 320, Grid: 90 + 24 * rows }[record.kind] ?? 80 + 34 * rows;
-  const figure = new Figure({ title: record.title, height: Math.max(height, 120), wide });
-  drawRecord(figure, record);
-  return figure;
-}
-
-/** Draw a figure of a document in a card that is there. */
-export function drawRecord(figure, record) {
-  const { option, table } = {
-    Lines: linesOf,
-    Intervals: rowsOf,
-    Bars: rowsOf,
-    Grid: gridOf,
-  }[record.kind](record);
-  figure.draw({ option, table, title: record.title, subtitle: record.caption });
-}
-
-/** A number as it is drawn: shares and points in percent. */
+/** Return a number as drawn: shares and points in percent. */
 function scaled(given, { unit }) {
   const value = known(given);
   return value === null || (unit !== "share" && unit !== "points") ? value : 100 * value;
 }
 
 function scaleOf(record, colours, values = []) {
-  const { title, unit, scale, labels, low, high } = record;
-  const named = labels.length && {
-    axisLabel: { color: colours.muted, fontSize: 11, formatter: (place) => labels[place] ?? "" },
-  };
+  const { title: name, unit, scale, labels, low, high } = record;
+  const label = labels.length ? { formatter: (place) => labels[place] ?? "", hideOverlap: false } : {};
   const ends = Object.entries({ min: low, max: high }).filter(([, end]) => end !== null);
-  const given = Object.fromEntries(ends.map(([name, end]) => [name, scaled(end, record)]));
-  if (scale === "linear")
-    return axis(colours, {
-      name: title,
-      minInterval: unit === "count" || labels.length ? 1 : undefined,
-      ...named,
-      ...given,
-    });
+  const given = Object.fromEntries(ends.map(([end, value]) => [end, scaled(value, record)]));
+  const minInterval = unit === "count" || labels.length ? 1 : undefined;
+  if (scale === "linear") return axis(colours, { name, minInterval, label, ...given });
   const shown = values.map((value) => scaled(value, record));
-  return logAxis(colours, shown, { name: title, logBase: scale === "log2" ? 2 : 10, ...named, ...given });
+  return logAxis(colours, shown, { name, logBase: scale === "log2" ? 2 : 10, label, ...given });
 }
 
-const below = { nameLocation: "middle", nameGap: 26, splitLine: { show: false } };
-const above = (colours) => ({
-  nameLocation: "end",
-  nameGap: 10,
-  nameTextStyle: { color: colours.muted, fontSize: 11, align: "left" },
-});
+const TITLED = { nameLocation: "middle", nameGap: 26 };
+const BARE = { type: "category", axisLine: { show: false }, axisTick: { show: false } };
 
-function namesOfRows(names, colours) {
-  return {
-    type: "category",
-    inverse: true,
-    data: names,
-    axisLine: { show: false },
-    axisTick: { show: false },
-    axisLabel: { color: colours.text, fontSize: 12, width: 180, overflow: "break" },
-  };
+function namesOfRows(names, colours, label) {
+  return { ...BARE, inverse: true, data: names, axisLabel: { color: colours.text, fontSize: 12, ...label } };
 }
 
-/** Reference lines and ranges, as a series without points. */
+/** Return reference lines and ranges as a series without points. */
 function marksOf({ marks, x, y }, colours) {
-  const styled = (mark, at) => ({
-    ...at,
-    name: mark.name,
-    lineStyle: { color: mark.place === null ? colours.text : seriesStyle(mark.place, colours).color },
-    label: {
-      show: Boolean(mark.name),
-      formatter: mark.name,
-      color: colours.muted,
-      ...(mark.y !== null && { position: "insideEndTop" }),
-    },
-  });
-  const lines = marks.filter(({ end }) => end === null);
+  const line = ({ name, place, ...mark }, at) => {
+    const align = at ? "left" : "right"; // so that the labels of two bounds do not overlap
+    const label = { show: Boolean(name), formatter: name, color: colours.muted, align };
+    const color = place === null ? colours.text : seriesStyle(place, colours).color;
+    const shared = { name, lineStyle: { color } };
+    if (mark.y === null) return { xAxis: scaled(mark.x, x), ...shared, label };
+    const inside = { ...label, align: "right", position: "insideEndTop" };
+    return { yAxis: scaled(mark.y, y), ...shared, label: inside };
+  };
   const ranges = marks.filter(({ end }) => end !== null);
   return {
     type: "line",
@@ -121,9 +81,7 @@ function marksOf({ marks, x, y }, colours) {
       silent: true,
       animation: false,
       lineStyle: { type: "dotted", width: 1.4 },
-      data: lines.map((mark) =>
-        styled(mark, mark.y === null ? { xAxis: scaled(mark.x, x) } : { yAxis: scaled(mark.y, y) }),
-      ),
+      data: marks.filter(({ end }) => end === null).map(line),
     },
     markArea: {
       silent: true,
@@ -133,7 +91,7 @@ function marksOf({ marks, x, y }, colours) {
   };
 }
 
-/** One curve or its points, with its band or whiskers. */
+/** Return the series of a curve or its points, with its band or whiskers. */
 function curveOf(one, { x, y }, colours) {
   const { color, dash } = seriesStyle(one.place, colours);
   const opacity = one.is_faint ? 0.4 : 1;
@@ -149,7 +107,7 @@ function curveOf(one, { x, y }, colours) {
       data: points,
       symbol: one.has_points || !one.is_line ? "circle" : "none",
       symbolSize: one.is_line ? 5 : 9,
-      lineStyle: { color, width: one.is_faint ? 1 : 2, type: DASHES[one.dash] ?? dash, opacity },
+      lineStyle: { color, width: one.is_faint ? 1 : 2, type: NAMED_DASHES[one.dash] ?? dash, opacity },
       itemStyle: { color, opacity },
     },
   ];
@@ -170,87 +128,62 @@ function whiskers(ends, color, opacity) {
       const [x, low] = api.coord([api.value(0), api.value(1)]);
       const [, high] = api.coord([api.value(0), api.value(2)]);
       const style = { stroke: color, lineWidth: 1.4, opacity };
-      const children = [
-        stroke(x, low, x, high, style),
-        stroke(x - 4, low, x + 4, low, style),
-        stroke(x - 4, high, x + 4, high, style),
-      ];
-      return { type: "group", children };
+      const caps = [low, high].map((y) => stroke(x - 4, y, x + 4, y, style));
+      return { type: "group", children: [stroke(x, low, x, high, style), ...caps] };
     },
   };
 }
 
 function linesOf(record) {
   const { series, x, y } = record;
-  const names = [...new Set(series.map(({ name }) => name).filter(Boolean))];
-  const at = (one, place) => {
-    const interval = one.low.length
-      ? ` [${[one.low, one.high].map((end) => shown(end[place], y)).join(", ")}]`
-      : "";
+  const byName = new Map(series.filter(({ name }) => name).map((one) => [one.name, one]));
+  const valueAt = (one, place) => {
+    const interval = one.low.length ? ` ${between([one.low[place], one.high[place]], y)}` : "";
     return one.y[place] === null && interval ? interval : `${shown(one.y[place], y)}${interval}`;
   };
-  const isLine = series.every(({ is_line: is }) => is);
-  const byName = new Map(series.map((one) => [one.name, one]));
-  const placeOf = (one, value) => one.x.findIndex((other) => scaled(other, x) === value);
+  const [xs, ys] = ["x", "y"].map((name) => series.flatMap((one) => one[name]));
+  const line = ({ color, seriesName, value: [at] }) => {
+    const one = byName.get(seriesName);
+    return [
+      color,
+      seriesName,
+      valueAt(
+        one,
+        one.x.findIndex((other) => scaled(other, x) === at),
+      ),
+    ];
+  };
+  const formatter = (found) => {
+    const items = [found].flat().filter(({ seriesName }) => byName.has(seriesName));
+    if (!items.length) return "";
+    const [at] = items[0].value;
+    return tip(`${x.title}: ${x.labels[at] ?? number(at)}`, items.map(line));
+  };
   return {
+    legend: [{ name: y.title }, ...(byName.size > 1 ? byName.values() : [])],
     option: (colours) => ({
-      legend: names.length > 1 && {
-        top: 0,
-        left: 4,
-        type: "scroll",
-        data: names,
-        itemWidth: 18,
-        itemHeight: 12,
-        textStyle: { color: colours.muted, fontSize: 11 },
-      },
-      grid: { left: 8, right: 24, top: names.length > 1 ? 52 : 30, bottom: 28, containLabel: true },
-      xAxis: {
-        ...scaleOf(
-          x,
-          colours,
-          series.flatMap((one) => one.x),
-        ),
-        ...below,
-      },
-      yAxis: {
-        ...scaleOf(
-          y,
-          colours,
-          series.flatMap((one) => one.y.filter((value) => value !== null)),
-        ),
-        ...above(colours),
-      },
-      tooltip: {
-        trigger: isLine ? "axis" : "item",
-        formatter: (found) => {
-          const items = [found].flat().filter(({ seriesName }) => byName.has(seriesName));
-          if (!items.length) return "";
-          const [{ value }] = items;
-          return tip(
-            `${x.title}: ${x.labels[value[0]] ?? number(value[0])}`,
-            items.map(({ color, seriesName }) => {
-              const one = byName.get(seriesName);
-              return [color, seriesName, at(one, placeOf(one, value[0]))];
-            }),
-          );
-        },
-      },
+      grid: { left: x.labels.length ? 36 : 8, right: 36, top: 14, bottom: 28, containLabel: true },
+      xAxis: { ...scaleOf(x, colours, xs), ...TITLED, splitLine: { show: false } },
+      yAxis: { ...scaleOf(y, colours, ys), name: "" },
+      tooltip: { trigger: series.every((one) => one.is_line) ? "axis" : "item", formatter },
       series: [...series.flatMap((one) => curveOf(one, record, colours)), marksOf(record, colours)],
     }),
     table: () => ({
       columns: ["name", x.title, y.title, "low", "high"],
-      rows: series.flatMap((one) =>
-        one.x.map((place, i) => [one.name, place, one.y[i], one.low[i] ?? "", one.high[i] ?? ""]),
-      ),
+      rows: series.flatMap((one) => pointsOf(one).map((point) => [one.name, ...point])),
     }),
   };
 }
+
+/** Return the points of a curve for a CSV file: x, y and the ends of its band. */
+export const pointsOf = ({ x, y, low, high }) =>
+  x.map((at, i) => [at, y[i], low?.[i] ?? "", high?.[i] ?? ""]);
 
 const shown = (value, { unit }) => valueText(value, unit, unit === "points");
 const between = (interval, record) =>
   interval ? `[${interval.map((end) => shown(end, record)).join(", ")}]` : "not estimable";
 
-/** The line or the bar of an interval at a row. */
+/** Return the line or bar of a row's interval. */
 function spanOf(from, to, isBar, isInner, color) {
   if (isBar) {
     const shape = { x: from[0], y: from[1] - 8, width: to[0] - from[0], height: 16 };
@@ -262,81 +195,62 @@ function spanOf(from, to, isBar, isInner, color) {
 
 function rowsOf(record) {
   const { rows, x, kind } = record;
+  const [outerName, innerName] = record.interval_names;
   const ends = (row) => [row.outer, row.inner].flatMap((span) => span ?? [null, null]);
   const seen = (value) => (value === null ? NaN : scaled(value, x));
   const dots = rows.flatMap((row, at) =>
-    row.dots.map((dot, i) => ({ row, at, dot, name: row.dot_names[i] })),
+    row.dots.map((dot, i) => ({ row, at, dot, name: row.dot_names[i] ?? "" })),
   );
+  const formatter = ({ seriesIndex, dataIndex }) => {
+    if (seriesIndex === 1) {
+      const { row, dot, name } = dots[dataIndex];
+      return tip(row.name, [[null, name, shown(dot, x)]]);
+    }
+    const row = rows[dataIndex];
+    return tip(row.name, [
+      ...(row.value === null ? [] : [[null, x.title, shown(row.value, x)]]),
+      [null, outerName, between(row.outer, x)],
+      ...(row.inner ? [[null, innerName, between(row.inner, x)]] : []),
+    ]);
+  };
+  const option = (colours) => {
+    const colourOf = (row) => seriesStyle(row.place, colours).color;
+    /** Draw a row: its intervals, and its value as a line among its dots, or as a circle. */
+    const renderItem = ({ dataIndex }, api) => {
+      const at = (place) => api.coord([api.value(place), api.value(0)]);
+      const fill = colourOf(rows[dataIndex]);
+      const spans = [2, 4].filter((place) => Number.isFinite(api.value(place)));
+      const children = spans.map((place) =>
+        spanOf(at(place), at(place + 1), kind === "Bars", place === 4, fill),
+      );
+      const [cx, cy] = at(1);
+      const circle = { fill, stroke: colours.surface, lineWidth: 1.5 };
+      const value = rows[dataIndex].dots.length
+        ? stroke(cx, cy - 8, cx, cy + 8, { stroke: colours.text, lineWidth: 2 })
+        : { type: "circle", shape: { cx, cy, r: 5 }, style: circle };
+      return { type: "group", children: Number.isFinite(api.value(1)) ? [...children, value] : children };
+    };
+    const dotOf = ({ row, at, dot }) => {
+      const borderColor = colourOf(row);
+      const color = row.is_open ? colours.surface : borderColor;
+      return { value: [seen(dot), at], itemStyle: { color, borderColor, borderWidth: 1.2, opacity: 0.8 } };
+    };
+    const names = rows.map(({ name }) => name);
+    const data = rows.map((row, at) => [at, ...[row.value, ...ends(row)].map(seen)]);
+    return {
+      grid: { left: 8, right: 24, top: 28, bottom: 8, containLabel: true },
+      xAxis: { ...scaleOf(x, colours), ...TITLED, position: "top" },
+      yAxis: namesOfRows(names, colours, { width: 180, overflow: "break" }),
+      tooltip: { trigger: "item", formatter },
+      series: [
+        { type: "custom", z: 2, encode: { x: [1, 2, 3, 4, 5], y: 0 }, data, renderItem },
+        { type: "scatter", z: 1, symbolSize: 8, data: dots.map(dotOf) },
+        marksOf(record, colours),
+      ],
+    };
+  };
   return {
-    option: (colours) => {
-      const colourOf = (row) => seriesStyle(row.place, colours).color;
-      return {
-        grid: { left: 8, right: 24, top: 8, bottom: 28, containLabel: true },
-        xAxis: { ...scaleOf(x, colours), ...below, splitLine: { lineStyle: { color: colours.line } } },
-        yAxis: namesOfRows(
-          rows.map(({ name }) => name),
-          colours,
-        ),
-        tooltip: {
-          trigger: "item",
-          formatter: ({ seriesIndex, dataIndex }) => {
-            if (seriesIndex === 1) {
-              const { row, dot, name } = dots[dataIndex];
-              return tip(row.name, [[null, name ?? "", shown(dot, x)]]);
-            }
-            const row = rows[dataIndex];
-            return tip(row.name, [
-              ...(row.value === null ? [] : [[null, x.title, shown(row.value, x)]]),
-              [null, row.inner ? "new problems" : "interval", between(row.outer, x)],
-              ...(row.inner ? [[null, "same problems", between(row.inner, x)]] : []),
-            ]);
-          },
-        },
-        series: [
-          {
-            type: "custom",
-            z: 2,
-            encode: { x: [1, 2, 3, 4, 5], y: 0 },
-            data: rows.map((row, at) => [at, ...[row.value, ...ends(row)].map(seen)]),
-            renderItem: ({ dataIndex }, api) => {
-              const at = (place) => api.coord([api.value(place), api.value(0)]);
-              const color = colourOf(rows[dataIndex]);
-              const spans = [2, 4].filter((place) => Number.isFinite(api.value(place)));
-              const children = spans.map((place) =>
-                spanOf(at(place), at(place + 1), kind === "Bars", place === 4, color),
-              );
-              const [cx, cy] = at(1);
-              const value = rows[dataIndex].dots.length
-                ? stroke(cx, cy - 8, cx, cy + 8, { stroke: colours.text, lineWidth: 2 })
-                : {
-                    type: "circle",
-                    shape: { cx, cy, r: 5 },
-                    style: { fill: color, stroke: colours.surface, lineWidth: 1.5 },
-                  };
-              return {
-                type: "group",
-                children: Number.isFinite(api.value(1)) ? [...children, value] : children,
-              };
-            },
-          },
-          {
-            type: "scatter",
-            z: 1,
-            symbolSize: 8,
-            data: dots.map(({ row, at, dot }) => ({
-              value: [seen(dot), at],
-              itemStyle: {
-                color: row.is_open ? colours.surface : colourOf(row),
-                borderColor: colourOf(row),
-                borderWidth: 1.2,
-                opacity: 0.8,
-              },
-            })),
-          },
-          marksOf(record, colours),
-        ],
-      };
-    },
+    option,
     table: () => ({
       columns: ["name", x.title, "outer_low", "outer_high", "inner_low", "inner_high", "observations"],
       rows: rows.map((row) => [row.name, row.value, ...ends(row), row.dots.join(" ")]),
@@ -344,23 +258,24 @@ function rowsOf(record) {
   };
 }
 
-function gridOf({ rows, values, x }) {
+/** Return the height of a grid's column names in pixels; 0 if the columns are too narrow for names. */
+const above = ({ x, values }) =>
+  x.labels.length && values?.[0].length * COLUMN_WIDTH < innerWidth ? 170 : 0;
+
+function gridOf(record) {
+  const { rows, values, x, ends } = record;
   const columns = values[0].map((_, at) => x.labels[at] ?? at + 1);
-  return {
-    option: (colours) => ({
-      grid: { left: 8, right: 20, top: 8, bottom: 50, containLabel: true },
-      xAxis: {
-        type: "category",
-        data: columns,
-        name: x.title,
-        nameLocation: "middle",
-        nameGap: 8,
-        nameTextStyle: { color: colours.muted, fontSize: 11 },
-        axisLabel: { show: false },
-        axisTick: { show: false },
-        axisLine: { show: false },
-      },
-      yAxis: namesOfRows(rows, colours),
+  const formatter = ({ value: [at, row, share] }) =>
+    tip(columns[at], [[null, rows[row], `${valueText(share, "share")} %`]]);
+  const option = (colours) => {
+    const text = { color: colours.muted, fontSize: 11 };
+    const cut = { width: Math.min(220, innerWidth / 4), overflow: "truncate" };
+    const width = above(record);
+    const named = { ...text, show: width > 0, interval: 0, rotate: 90, width, overflow: "truncate" };
+    return {
+      grid: { left: 8, right: 20, top: 8, bottom: 36, containLabel: true },
+      xAxis: { ...BARE, data: columns, position: "top", axisLabel: named },
+      yAxis: namesOfRows(rows, colours, cut),
       visualMap: {
         min: 0,
         max: 1,
@@ -369,27 +284,24 @@ function gridOf({ rows, values, x }) {
         bottom: 0,
         itemHeight: 160,
         itemWidth: 10,
-        text: ["all correct", "none"],
-        textStyle: { color: colours.muted, fontSize: 11 },
+        text: ends.toReversed(),
+        textStyle: text,
         inRange: { color: [colours.faint, colours.series[0]] },
       },
-      tooltip: {
-        trigger: "item",
-        formatter: ({ value: [at, row, share] }) =>
-          tip(columns[at], [[null, rows[row], `${valueText(share, "share")} %`]]),
-      },
+      tooltip: { trigger: "item", formatter },
       series: [
         {
           type: "heatmap",
           progressive: 0,
           data: values.flatMap((own, row) => own.map((share, at) => [at, row, share])),
-          itemStyle: {
-            borderColor: colours.surface,
-            borderWidth: columns.length > MOST_BORDERED ? 0 : 1,
-          },
+          itemStyle: { borderColor: colours.surface, borderWidth: columns.length > MOST_BORDERED ? 0 : 1 },
         },
       ],
-    }),
+    };
+  };
+  return {
+    legend: x.title ? [{ name: x.title }] : [],
+    option,
     table: () => ({
       columns: ["problem", ...rows],
       rows: columns.map((column, at) => [column, ...values.map((own) => own[at])]),

@@ -1,10 +1,10 @@
-// Building elements. Text always becomes text nodes: nothing in this application parses HTML.
+// Construction of elements. Text always becomes text nodes: nothing in this application parses HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
 /**
- * An element, such as `el("p.note", { title }, "text")`: its tag with its classes, its attributes where there are any,
- * and its children. Of attributes, `on...` are listeners, `class` adds one, null and false leave out.
+ * Create an element, such as `el("p.note", { title }, "text")`, from its tag with classes, optional attributes, and
+ * children. Attributes `on...` are event listeners, `class` adds a class, and null or false omits an attribute.
  * @param {string} name
  * @param {any[]} parts
  * @returns {any}
@@ -13,11 +13,7 @@ export function el(name, ...parts) {
   return filled((tag) => document.createElement(tag), name, parts);
 }
 
-/**
- * The same for SVG.
- * @param {string} name
- * @param {any[]} parts
- */
+/** Create an SVG element; arguments are as in `el`. */
 export function svg(name, ...parts) {
   return filled((tag) => document.createElementNS(SVG, tag), name, parts);
 }
@@ -28,7 +24,7 @@ function filled(create, name, parts) {
   const element = create(tag);
   const className = [...classes, attributes.class].filter(Boolean).join(" ");
   for (const [name, value] of Object.entries({ ...attributes, class: className || null })) {
-    if (value === null || value === undefined || value === false) continue;
+    if (value == null || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name === "value" || name === "checked" || name === "disabled") element[name] = value;
     else if (name === "style") Object.assign(element.style, value);
@@ -37,93 +33,86 @@ function filled(create, name, parts) {
   return add(element, children);
 }
 
-/**
- * The content of a `<meta>` of the page.
- * @param {string} name
- * @returns {string}
- */
+/** Return the content of a `<meta>` element of the page. */
 export function metaContent(name) {
   return /** @type {HTMLMetaElement} */ (document.querySelector(`meta[name=${name}]`)).content;
 }
 
-/** Append children: elements, text, numbers, nested lists; null and false are nothing. */
+/** Append children: elements, text, numbers, or nested lists; null and false are skipped. */
 export function add(parent, children) {
   for (const child of [children].flat(Infinity)) {
-    if (child === null || child === undefined || child === false) continue;
+    if (child == null || child === false) continue;
     parent.append(child instanceof Node ? child : document.createTextNode(String(child)));
   }
   return parent;
 }
 
-/** Replace all that an element holds. */
+/** Replace the children of an element. */
 export function fill(parent, ...children) {
   parent.replaceChildren();
   return add(parent, children);
 }
 
-/** The same, with the focus left on the control of its name. */
+/** Replace the children of an element, and keep the focus on the control with the same name. */
 export function refill(parent, ...children) {
   const focused = document.activeElement?.getAttribute("aria-label");
   fill(parent, ...children);
   if (focused) parent.querySelector(`[aria-label="${CSS.escape(focused)}"]`)?.focus();
 }
 
-/** A select; `options` are [value, label, title] or plain values. */
+/** Create a select element; `options` are [value, label, title] or plain values. */
 export function select(label, options, value, onchange) {
-  const box = el(
-    "select",
-    { "aria-label": label, onchange: () => onchange(box.value) },
-    options.map((option) => {
-      const [key, text, title] = Array.isArray(option) ? option : [option, option];
-      return el("option", { value: key, selected: String(key) === String(value), title }, text);
-    }),
-  );
-  return box;
+  const made = options.map((option) => {
+    const [key, text, title] = Array.isArray(option) ? option : [option, option];
+    return el("option", { value: key, selected: String(key) === String(value), title }, text);
+  });
+  return el("select", { "aria-label": label, onchange: ({ target }) => onchange(target.value) }, made);
 }
 
-/** A labelled control. */
+/** Create a labeled control. */
 export function field(label, control) {
   return el("label.field", el("span", label), control);
 }
 
-/** A button, such as `button("Clear", { class: "link" }, () => clear())`; attributes where there are any. */
+/** Create a labeled select element; the other arguments are as in `select`. */
+export function selectField(text, label, options, value, onchange) {
+  return field(text, select(label, options, value, onchange));
+}
+
+/** Create a button, such as `button("Clear", { class: "link" }, () => clear())`; attributes are optional. */
 export function button(text, ...parts) {
   const onclick = parts.pop();
   return el("button", { type: "button", onclick, ...parts[0] }, text);
 }
 
-/** A box to tick: `onchange`, the last argument, gets whether it is ticked; attributes where there are any. */
+/** Create a checkbox; the last argument, `onchange`, receives whether it is checked; attributes are optional. */
 export function checkbox(checked, ...parts) {
   const onchange = parts.pop();
   const change = ({ target }) => onchange(target.checked);
   return el("input", { type: "checkbox", checked, onchange: change, ...parts[0] });
 }
 
-/** A box to tick in a menu. */
+/** Create a labeled checkbox for a menu. */
 export function option(text, checked, ...parts) {
   const onchange = parts.pop();
   return el("label.option", { ...parts[0] }, checkbox(checked, onchange), el("span", text));
 }
 
-/** A box to search in: `oninput`, the last argument, gets its text; more attributes where there are any. */
+/** Create a search box; the last argument, `ontext`, receives its text; attributes are optional. */
 export function searchInput(label, ...parts) {
-  const oninput = parts.pop();
-  const change = ({ target }) => oninput(target.value);
-  return el("input", {
-    type: "search",
-    "aria-label": label,
-    placeholder: label,
-    oninput: change,
-    ...parts[0],
-  });
+  const ontext = parts.pop();
+  const oninput = ({ target }) => ontext(target.value);
+  return el("input", { type: "search", "aria-label": label, placeholder: label, oninput, ...parts[0] });
 }
 
-/** A menu: `body`, the last argument, makes what it holds when it opens. Escape and a click elsewhere close it. */
-export function menu(title, ...parts) {
-  const body = parts.pop();
+/** Create a menu; `body` returns its content on opening. Escape or a click outside closes it. */
+export function menu(title, body) {
   const box = el("div");
-  const made = el("details.menu", { ...parts[0] }, el("summary", title), box);
-  made.addEventListener("toggle", () => made.open && fill(box, body()));
+  const made = el("details.menu", el("summary", title), box);
+  made.addEventListener("toggle", () => {
+    made.classList.toggle("right", made.getBoundingClientRect().left > innerWidth / 2); // within the window
+    if (made.open) fill(box, body());
+  });
   made.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
     made.open = false;
@@ -135,7 +124,7 @@ export function menu(title, ...parts) {
   return made;
 }
 
-/** One of a few choices as a row of buttons. */
+/** Create a row of buttons for one of a few choices. */
 export function choice(label, options, value, onchange) {
   const buttons = options.map(([key, text, title]) =>
     button(text, { title, "aria-pressed": String(key === value) }, () => onchange(key)),
@@ -143,26 +132,22 @@ export function choice(label, options, value, onchange) {
   return el("div.choice", { role: "group", "aria-label": label }, buttons);
 }
 
-/** A table; columns are { title, class, cell }, `cell` makes what a row has there, `attributes` are those of a row. */
+/** Create a table. Columns are { title, class, cell }; `cell` returns a row's content, `attributes` its attributes. */
 export function table(columns, rows, attributes = (_row) => ({})) {
-  return el("table", [
-    el("thead", el("tr", [columns.map((column) => el("th", { class: column.class }, column.title))])),
-    el("tbody", [
-      rows.map((row) =>
-        el("tr", attributes(row), [
-          columns.map(({ cell, ...of }) => el("td", { class: of.class }, cell(row))),
-        ]),
-      ),
-    ]),
-  ]);
+  const heads = columns.map(({ title, ...column }) =>
+    el(title ? "th" : "td", { class: column.class }, title),
+  );
+  const cellsOf = (row) => columns.map(({ cell, ...column }) => el("td", { class: column.class }, cell(row)));
+  const lines = rows.map((row) => el("tr", attributes(row), cellsOf(row)));
+  return el("table", el("thead", el("tr", heads)), el("tbody", lines));
 }
 
-/** A message in place of content. */
+/** Create a message that is shown instead of content. */
 export function empty(title, ...text) {
   return el("div.empty", el("h2", title), el("p", text));
 }
 
-/** Call at the end of a burst of calls. */
+/** Return a function that runs the action once, after a burst of calls. */
 export function debounced(action, milliseconds) {
   let timer = 0;
   return (...given) => {
@@ -171,7 +156,7 @@ export function debounced(action, milliseconds) {
   };
 }
 
-/** The action, one at a time: asked for while it is under way it is done once more, so the newest ends last. */
+/** Return a function that never runs the action concurrently: a call during a run causes one more run after it. */
 export function oneAtATime(action) {
   let running = null;
   let again = false;

@@ -1,12 +1,12 @@
-// Files made in the page: a table as CSV, and the hand-over to the browser.
+// File downloads: CSV files made in the page, and files made by the server.
 
 import { addressed } from "./api.js";
 import { el } from "./dom.js";
 
-/** A table as CSV, numbers in full. */
-export function csv({ columns, rows }) {
+/** Return a table as CSV, with numbers in full precision. */
+function csv({ columns, rows }) {
   const cell = (value) => {
-    const text = value === null || value === undefined ? "" : String(value);
+    const text = value == null ? "" : String(value);
     return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
   return [columns, ...rows].map((row) => `${row.map(cell).join(",")}\n`).join("");
@@ -17,7 +17,7 @@ export function saveTable(name, table) {
   download(`${name}.csv`, csv(table), "text/csv");
 }
 
-/** Save a file that the server makes, under the server's name. Raises what the server says against it. */
+/** Download a file that the server makes, under the server's name for it. Throws the server's error message. */
 export async function saveFromServer(path, parameters) {
   const response = await fetch(addressed(path, parameters));
   if (!response.ok)
@@ -27,8 +27,8 @@ export async function saveFromServer(path, parameters) {
   download(name, blob, blob.type);
 }
 
-/** Hand a file to the browser. */
-export function download(name, content, type) {
+/** Start the download of a file in the browser. */
+function download(name, content, type) {
   const blob = content instanceof Blob ? content : new Blob([content], { type: `${type};charset=utf-8` });
   const link = el("a", { href: URL.createObjectURL(blob), download: name });
   document.body.append(link);

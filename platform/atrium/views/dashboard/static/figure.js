@@ -1,40 +1,38 @@
 // A figure: a chart in a card with its title, and its exports as PNG, SVG, PDF and CSV.
 
-import { el, fill } from "./dom.js";
-import { csv, download, saveFromServer } from "./export.js";
-import { THEMES, theme } from "./palette.js";
+import { button, el, fill } from "./dom.js";
+import { saveFromServer, saveTable } from "./export.js";
+import { swatch, theme } from "./palette.js";
 import * as echarts from "./vendor/echarts/echarts.esm.min.js";
 
 const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif';
 
 /** @typedef {Element & { figure?: Figure }} Place The element in which a figure is drawn. */
 
-const observer = new ResizeObserver((entries) => {
-  for (const { target } of entries) /** @type {Place} */ (target).figure?.resize();
-});
+// Figures that are drawn. The observer reports each change of size, and also a removal from the page.
 const all = new Set();
-// Charts that are out of sight are drawn when they come near it: sixty runs make many.
+const observer = new ResizeObserver((entries) => {
+  for (const { target } of entries) /** @type {Place} */ (target).figure.resize();
+});
+// Charts are drawn only when they are near the viewport, since a page may have many.
 const sight = new IntersectionObserver(
   (entries) => {
     for (const { target, isIntersecting, boundingClientRect } of entries) {
-      /** @type {Place} */ (target).figure?.see(isIntersecting, boundingClientRect);
+      /** @type {Place} */ (target).figure.see(isIntersecting, boundingClientRect);
     }
   },
   { rootMargin: "300px" },
 );
-// They are drawn a few per frame, those on the screen first, so that the page answers meanwhile.
+// A few charts are drawn per frame, visible charts first, so that the page stays responsive.
 const waiting = new Set();
 const FRAME_MS = 30;
-// Room for title and subtitle above an exported picture.
-const HEAD = 64;
-const MOST_NAMED = 20;
-// In percent of a figure's height.
+// In percent of a figure's height
 const FLAT = 10;
 let frame = 0;
-// How many columns of a paper saved pictures are wide, in all figures.
+// Width of saved pictures in columns of a paper, the same for all figures.
 let columns = 1;
-// Tooltips may leave their card. In a box of their own they do not make the page lay itself out again. It
-// covers the window: ECharts measures the box to find out where in it a point of a chart lies.
+// Tooltips may extend beyond their card. In a separate box they cause no new layout of the page. The box covers
+// the window, since ECharts uses its position to convert coordinates of a chart.
 const TIP_GAP = 14;
 const tips = document.body.appendChild(el("div.tips"));
 
@@ -59,98 +57,78 @@ document.addEventListener("atrium-theme", () => {
 });
 
 export class Figure {
-  /** `linked` figures share their hover and zoom; `onzoom` is called with the range of x, or null for all of it. */
+  /** Figures with `linked` share hover and zoom; `onzoom` receives the range of x, or null for the full range. */
   constructor({ title, subtitle = "", height = 260, linked = null, wide = false, onzoom = null }) {
-    this.title = title;
     this.onzoom = onzoom;
     this.linked = linked;
     this.drawn = null;
     this.chart = null;
-    this.place = el("div", {
-      class: "plot",
-      role: "img",
-      "aria-label": title,
-      style: { height: `${height}px` },
-    });
+    this.place = el("div.plot", { role: "img", "aria-label": title, style: { height: `${height}px` } });
     this.place.figure = this;
-    this.hint = el(
-      "button.small.zoomed",
-      { type: "button", hidden: true, onclick: () => this.unzoom() },
-      "Double-click to show all",
+    this.hint = button("Double-click to show all", { class: "small zoomed", hidden: true }, () =>
+      this.unzoom(),
     );
     this.note = el("p.note");
-    this.heading = el("h3", title);
-    this.subtitle = el("p.sub", subtitle);
-    this.width = el(
-      "button",
-      {
-        type: "button",
-        class: "small",
-        hidden: true,
-        "data-columns": "",
-        title: "Saved pictures are as wide as one column of a paper (85 mm) or two (175 mm)",
-        onclick: () => changeColumns(),
-      },
-      columnsText(),
-    );
+    this.legend = el("div.legend");
+    this.heading = el("h3");
+    this.subtitle = el("p.sub");
+    const about = "Saved pictures are as wide as one column of a paper (85 mm) or two (175 mm)";
+    this.width = button("", { class: "small", "data-columns": "", title: about }, changeColumns);
+    const exported = (kind) => {
+      const attributes = { class: "small", "data-export": kind, title: `Save as ${kind.toUpperCase()}` };
+      return button(kind.toUpperCase(), attributes, () => this.save(kind));
+    };
+    const kinds = ["png", "svg", "pdf", "csv"].map(exported);
     this.element = el(
-      "section",
-      { class: `card figure${wide ? " wide" : ""}`, "aria-label": title },
-      el(
-        "header",
+      "section.card.figure",
+      { class: wide && "wide" },
+      el("header", [
         el("div.titles", this.heading, this.subtitle),
-        el(
-          "div.exports",
-          { role: "group", "aria-label": `Export ${title}` },
-          this.width,
-          ["png", "svg", "pdf", "csv"].map((kind) =>
-            el(
-              "button",
-              {
-                type: "button",
-                class: "small",
-                "data-export": kind,
-                title: `Save as ${kind.toUpperCase()}`,
-                hidden: kind === "pdf",
-                onclick: () => this.save(kind),
-              },
-              kind.toUpperCase(),
-            ),
-          ),
-        ),
-      ),
+        el("div.exports", { role: "group", "aria-label": `Export ${title}` }, this.width, kinds),
+      ]),
+      this.legend,
       el("div.plotted", this.place, this.hint),
       this.note,
     );
+    this.name(title, subtitle);
     this.isSeen = false;
     this.isStale = false;
     this.distance = 0;
-    observer.observe(this.place);
-    sight.observe(this.place);
-    all.add(this);
   }
 
-  /** Let saved pictures be those that the server draws for papers at `path`, from the query of the view. */
+  /** Save pictures that the server draws for papers at `path`, from the query of the view. */
   savedFrom(path, parameters) {
     this.paper = { path, parameters };
-    for (const button of [this.width, this.element.querySelector("[data-export=pdf]")]) button.hidden = false;
   }
 
-  /** Draw; `option` makes ECharts' option from colours, `table` gives {columns, rows} for the CSV. */
-  draw({ option, table, note = "", title = null, subtitle = null }) {
+  /** Draw the figure; `option` returns ECharts' options for given colors, `table` the {columns, rows} of the CSV. */
+  draw({ option, table, legend = [] }) {
     this.drawn = { option, table };
-    if (title !== null) this.retitle(title);
-    if (subtitle !== null) fill(this.subtitle, subtitle);
-    fill(this.note, note);
-    this.note.hidden = !note;
+    const entry = ({ place, dash, name }) =>
+      el("span", place !== undefined && [swatch(place, dash), " "], name);
+    fill(this.legend, legend.map(entry));
+    this.say("");
     this.element.dataset.drawn = "";
+    fill(this.width, columnsText());
+    if (!all.has(this)) {
+      observer.observe(this.place);
+      sight.observe(this.place);
+      all.add(this);
+    }
     this.redraw();
   }
 
-  retitle(title) {
+  name(title, subtitle) {
     this.title = title;
     fill(this.heading, title);
     this.element.setAttribute("aria-label", title);
+    fill(this.subtitle, subtitle);
+  }
+
+  /** Show a note below the figure. */
+  say(note) {
+    fill(this.note, note);
+    this.note.hidden = !note;
   }
 
   see(isSeen, { top, bottom }) {
@@ -159,14 +137,13 @@ export class Figure {
     if (isSeen && this.isStale) this.redraw();
   }
 
-  /** Say why there is nothing to draw. */
+  /** Show the reason why there is nothing to draw. */
   drawNothing(reason) {
     this.drawn = null;
     delete this.element.dataset.drawn;
     this.chart?.clear();
     this.hint.hidden = true;
-    fill(this.note, reason);
-    this.note.hidden = false;
+    this.say(reason);
   }
 
   redraw() {
@@ -195,60 +172,49 @@ export class Figure {
       this.place.addEventListener("pointerenter", () => this.dragToZoom());
     }
     const zoom = isNew ? null : this.chart.getOption()?.dataZoom?.map(({ start, end }) => ({ start, end }));
-    const option = complete(this.drawn.option(theme()), theme());
+    const colours = theme();
+    const option = complete(this.drawn.option(colours), colours);
     option.tooltip.position = (point, _data, _box, _item, { contentSize }) =>
       besidePoint(point, contentSize, this.place);
-    if (option.zooms && zoom) {
+    if (option.dataZoom && zoom) {
       for (const [at, part] of zoom.entries())
         if (at || !this.onzoom) Object.assign(option.dataZoom[at], part);
     }
-    this.zooms = Boolean(option.zooms);
+    this.zooms = Boolean(option.dataZoom);
     this.chart.setOption(option, { notMerge: true, lazyUpdate: false });
     this.showHint();
     this.isReady = false;
     if (this.place.matches(":hover")) this.dragToZoom();
   }
 
-  /** Make dragging zoom, once it is about to be: it costs as much as a third of the drawing. */
+  /** Enable zooming by dragging, only when needed: this takes a third of the time of drawing. */
   dragToZoom() {
     if (!this.zooms || this.isReady) return;
     this.isReady = true;
-    this.chart.dispatchAction({
-      type: "takeGlobalCursor",
-      key: "dataZoomSelect",
-      dataZoomSelectActive: true,
-      escapeConnect: true,
-    });
+    const cursor = { type: "takeGlobalCursor", key: "dataZoomSelect", dataZoomSelectActive: true };
+    this.chart.dispatchAction({ ...cursor, escapeConnect: true });
   }
 
-  /** Dragging along a curve chooses steps: a box that is next to flat would leave no curve to see. */
+  /** Ignore the height of a nearly flat selection: dragging along a curve selects steps only. */
   keepHeight() {
-    const height = this.chart.getOption().dataZoom?.[1];
-    if (height && height.end - height.start < FLAT)
-      this.chart.dispatchAction({
-        type: "dataZoom",
-        dataZoomIndex: 1,
-        start: 0,
-        end: 100,
-        escapeConnect: true,
-      });
+    const height = this.chart.getOption().dataZoom[1];
+    if (height.end - height.start >= FLAT) return;
+    this.chart.dispatchAction({ type: "dataZoom", ...wholeRange(1), escapeConnect: true });
   }
 
-  /** Show all of this figure and of those linked to it. */
+  /** Show the full range of this figure and of the figures linked to it. */
   unzoom() {
-    this.chart.dispatchAction({
-      type: "dataZoom",
-      batch: [0, 1].map((at) => ({ dataZoomIndex: at, start: 0, end: 100 })),
-    });
+    this.chart.dispatchAction({ type: "dataZoom", batch: [0, 1].map(wholeRange) });
   }
 
-  /** Say how to get back, while a part is shown. */
+  /** Show how to zoom out, while only a part is shown. */
   showHint() {
     this.hint.hidden = !this.chart.getOption().dataZoom?.some(({ start, end }) => start > 0 || end < 100);
   }
 
   resize() {
-    if (this.chart && this.place.clientWidth > 0) this.chart.resize();
+    if (!this.place.isConnected) this.dispose();
+    else if (this.place.clientWidth > 0) this.chart?.resize();
   }
 
   dispose() {
@@ -260,89 +226,21 @@ export class Figure {
     this.chart = null;
   }
 
-  /** Save as a file: pictures are light on white whatever the page is, for papers. */
+  /** Save the figure as a file; the server draws pictures for papers, in light colors on white. */
   async save(kind) {
     if (!this.drawn) return;
-    const name =
-      this.title
-        .toLowerCase()
-        .replace(/[^a-z0-9@]+/g, "-")
-        .replace(/^-|-$/g, "") || "figure";
     if (kind === "csv") {
-      download(`${name}.csv`, csv(await this.drawn.table()), "text/csv");
+      const name = this.title.toLowerCase().replace(/[^a-z0-9@]+/g, "-");
+      saveTable(name.replace(/^-|-$/g, "") || "figure", await this.drawn.table());
       return;
     }
-    if (this.paper) {
-      const { path, parameters } = this.paper;
-      await saveFromServer(path, { ...parameters, suffix: kind, columns }).catch(({ message }) => {
-        fill(this.note, `Not saved: ${message}`);
-        this.note.hidden = false;
-      });
-      return;
-    }
-    const [width, height] = [Math.max(this.place.clientWidth, 480), this.place.clientHeight + HEAD];
-    const option = complete(this.drawn.option(THEMES.light), THEMES.light);
-    option.animation = false;
-    delete option.toolbox;
-    option.title = {
-      text: this.title,
-      subtext: this.subtitle.textContent,
-      left: 10,
-      top: 8,
-      itemGap: 8,
-      subtextStyle: {
-        fontSize: 11,
-        fontFamily: FONT,
-        color: THEMES.light.muted,
-        width: width - 20,
-        overflow: "break",
-      },
-      textStyle: { fontSize: 14, fontWeight: 600, fontFamily: FONT, color: THEMES.light.text },
-    };
-    for (const grid of [option.grid].flat()) if (grid) grid.top = (Number(grid.top) || 20) + HEAD;
-    for (const part of [option.legend, option.visualMap, option.parallel].flat())
-      if (part && "top" in part) part.top += HEAD;
-    const names = [
-      ...new Set(
-        [option.series ?? []]
-          .flat()
-          .filter(({ type, name }) => name && type !== "custom")
-          .map(({ name }) => name),
-      ),
-    ];
-    if (!option.legend && names.length > 1 && names.length <= MOST_NAMED) {
-      // On the page a list beside the figures says which line is whose.
-      option.legend = {
-        bottom: 4,
-        left: 10,
-        right: 10,
-        type: "plain",
-        data: names,
-        itemWidth: 18,
-        itemHeight: 8,
-        textStyle: { fontSize: 11, fontFamily: FONT, color: THEMES.light.text },
-      };
-      for (const grid of [option.grid].flat())
-        if (grid) grid.bottom = (Number(grid.bottom) || 8) + 20 * Math.ceil(names.join("").length / 60) + 6;
-    }
-    if (kind === "svg") {
-      const chart = echarts.init(null, null, { renderer: "svg", ssr: true, width, height });
-      chart.setOption(option);
-      download(`${name}.svg`, chart.renderToSVGString(), "image/svg+xml");
-      chart.dispose();
-    } else {
-      const chart = echarts.init(el("div"), null, { renderer: "canvas", width, height, devicePixelRatio: 2 });
-      chart.setOption(option);
-      const canvas = chart.getRenderedCanvas({ pixelRatio: 2, backgroundColor: "#ffffff" });
-      const picture = await new Promise((resolve) => {
-        canvas.toBlob(resolve, "image/png");
-      });
-      chart.dispose();
-      download(`${name}.png`, picture, "image/png");
-    }
+    const { path, parameters } = this.paper;
+    const asked = { ...parameters, suffix: kind, columns };
+    await saveFromServer(path, asked).catch(({ message }) => this.say(`Not saved: ${message}`));
   }
 }
 
+const wholeRange = (dataZoomIndex) => ({ dataZoomIndex, start: 0, end: 100 });
 const columnsText = () => (columns === 1 ? "1 column" : "2 columns");
 
 function changeColumns() {
@@ -350,7 +248,7 @@ function changeColumns() {
   for (const { width } of all) fill(width, columnsText());
 }
 
-/** Linked charts share the range in x alone: what is in range in one may be off the scale of another. */
+/** Linked charts share only the range of x, since their y values have different scales. */
 function shareOnlyX(chart) {
   const asAction = chart.makeActionFromEvent;
   chart.makeActionFromEvent = (event) => {
@@ -361,53 +259,48 @@ function shareOnlyX(chart) {
   };
 }
 
-/** Where in the chart a tooltip stands: below the point at its right, or on the other side where there is no room. */
+/** Return a tooltip's position in the chart: below and right of the point, or on the other side without space. */
 function besidePoint([x, y], [width, height], place) {
   const { left, top, right } = place.getBoundingClientRect();
   const bar = /** @type {HTMLElement} */ (document.querySelector(".bar")).offsetHeight;
-  // Of linked figures each shows one, so a tooltip stays in its own where it can.
+  // Each linked figure shows a tooltip, so a tooltip stays within its own figure if possible.
   return [beside(left + x, width, 0, right) - left, beside(top + y, height, bar, innerHeight) - top];
 }
 
 function beside(point, size, start, end) {
   const after = point + TIP_GAP;
-  const isOut = point > end; // of a linked figure out of sight, whose tooltip stays there too
+  const isOut = point > end; // a linked figure outside the viewport keeps its tooltip there
   return isOut || after + size <= end ? after : Math.max(point - TIP_GAP - size, start);
 }
 
-/** The tooltip's content as elements, so that no label is ever read as HTML. */
+/** Return a tooltip's content as elements, so that labels are never parsed as HTML. */
 export function tip(heading, lines) {
   return el(
     "div.tip",
     el("b", heading),
-    lines.map(([colour, label, value]) =>
-      el(
-        "div.tip-line",
-        colour && (colour instanceof Node ? colour : el("i", { style: { background: colour } })),
-        el("span", label),
-        el("em", value),
-      ),
-    ),
+    lines.map(([mark, label, value]) => {
+      const sign = typeof mark === "string" ? el("i", { style: { background: mark } }) : mark;
+      return el("div.tip-line", sign, el("span", label), el("em", value));
+    }),
   );
 }
 
-/** An axis in the figure's style. */
-export function axis(colours, more = {}) {
-  const { name = "", ...rest } = more;
+/** Return ECharts' options of an axis; `label` are options of its tick labels. */
+export function axis(colours, { label = {}, ...more } = /** @type {any} */ ({})) {
   return {
     type: "value",
     scale: true,
-    name,
+    name: "",
     nameTextStyle: { color: colours.muted, fontSize: 11 },
     axisLine: { show: true, onZero: false, lineStyle: { color: colours.axis } },
     axisTick: { show: false },
-    axisLabel: { color: colours.muted, fontSize: 11, formatter: tickText, hideOverlap: true },
+    axisLabel: { color: colours.muted, fontSize: 11, formatter: tickText, hideOverlap: true, ...label },
     splitLine: { lineStyle: { color: colours.line } },
-    ...rest,
+    ...more,
   };
 }
 
-/** A shaded region between two curves; `points` are [x, low, high]. With `isHidden` it is seen while hovered. */
+/** Return a shaded band; `points` are [x, low, high]. With `isHidden` it is visible only while hovered. */
 export function bandSeries(name, points, colour, isHidden = false) {
   const known = points.filter(([, low, high]) => Number.isFinite(low) && Number.isFinite(high));
   const least = Math.min(...known.map(([, low]) => low));
@@ -420,7 +313,7 @@ export function bandSeries(name, points, colour, isHidden = false) {
     itemStyle: { color: colour }, // for the legend
     progressive: 0,
     clip: true,
-    // One item that spans all of it: an item per point takes as long as the curves themselves.
+    // A single item for the whole band: an item per point would take as long as the curves.
     encode: { x: [0, 1], y: [2, 3] },
     data: known.length ? [[known[0][0], known.at(-1)[0], least, greatest]] : [],
     tooltip: { show: false },
@@ -437,37 +330,25 @@ export function bandSeries(name, points, colour, isHidden = false) {
   };
 }
 
-/** Zoom by dragging, both ways; a double click zooms out. */
+const DRAGGED = {
+  type: "inside",
+  filterMode: "none",
+  zoomOnMouseWheel: false,
+  moveOnMouseMove: false,
+  moveOnMouseWheel: false,
+  zoomLock: true,
+};
+
+/** Enable zooming in x and y by dragging; a double click zooms out. */
 export function zoomable(option) {
+  const feature = { dataZoom: { xAxisIndex: 0, yAxisIndex: 0, filterMode: "none" } };
   return {
     ...option,
-    zooms: true,
     dataZoom: [
-      {
-        type: "inside",
-        xAxisIndex: 0,
-        filterMode: "none",
-        zoomOnMouseWheel: false,
-        moveOnMouseMove: false,
-        moveOnMouseWheel: false,
-        zoomLock: true,
-      },
-      {
-        type: "inside",
-        yAxisIndex: 0,
-        filterMode: "none",
-        zoomOnMouseWheel: false,
-        moveOnMouseMove: false,
-        moveOnMouseWheel: false,
-        zoomLock: true,
-      },
+      { ...DRAGGED, xAxisIndex: 0 },
+      { ...DRAGGED, yAxisIndex: 0 },
     ],
-    toolbox: {
-      show: true,
-      itemSize: 0,
-      top: -30,
-      feature: { dataZoom: { xAxisIndex: 0, yAxisIndex: 0, filterMode: "none" } },
-    },
+    toolbox: { show: true, itemSize: 0, top: -30, feature },
   };
 }
 
@@ -492,39 +373,35 @@ function complete(option, colours) {
   };
 }
 
-const ROOM = 1.05; // around the values of a logarithmic axis
+const ROOM = 1.05; // margin around the values of a logarithmic axis, as a factor
 
-/** A logarithmic axis of these values: ticks at powers of ten, or between them where there are few. */
+/** Return a logarithmic axis for these values, with ticks at powers of ten, or between them if there are few. */
 export function logAxis(colours, values, more = {}) {
   const known = values.filter((value) => value > 0);
   const [min, max] = [Math.min(...known) / ROOM, Math.max(...known) * ROOM];
   const customValues = more.logBase === 2 ? undefined : logTicks(min, max);
-  const label = { color: colours.muted, fontSize: 11, customValues, formatter: tickText };
-  return axis(colours, {
-    type: "log",
-    min,
-    max,
-    axisTick: { show: false, customValues },
-    axisLabel: label,
-    ...more,
-  });
+  const axisTick = { show: false, customValues };
+  return axis(colours, { type: "log", min, max, axisTick, ...more, label: { customValues, ...more.label } });
 }
 
 function logTicks(min, max) {
   const [from, to] = [Math.ceil(Math.log10(min)), Math.floor(Math.log10(max))];
   const every = Math.max(Math.ceil((to - from + 1) / 6), 1);
-  const powers = Array.from({ length: to - from + 1 }, (_, i) => 10 ** (from + i)).filter(
-    (_, i) => i % every === 0,
-  );
-  if (powers.length >= 2) return powers;
-  const rough = (max - min) / 8;
+  const exponents = Array.from({ length: to - from + 1 }, (_, i) => from + i);
+  const powers = exponents.filter((_, i) => i % every === 0).map((exponent) => 10 ** exponent);
+  return powers.length >= 2 ? powers : ticksBetween(min, max, 8);
+}
+
+/** Return round numbers from `min` to `max`, at most `most + 1`. */
+export function ticksBetween(min, max, most) {
+  const rough = (max - min) / most || 1;
   const size = 10 ** Math.floor(Math.log10(rough));
   const step = size * [1, 2, 5, 10].find((one) => one * size >= rough);
   const first = Math.ceil(min / step);
   return Array.from({ length: Math.floor(max / step) - first + 1 }, (_, i) => (first + i) * step);
 }
 
-/** A tick with all its digits, so that no two are alike: ticks are at round numbers. */
+/** Return a tick label with all digits, so that labels differ; ticks are round numbers. */
 function tickText(value) {
   const size = Math.abs(value);
   const isPlain = size === 0 || (size >= 1e-4 && size < 1e7);

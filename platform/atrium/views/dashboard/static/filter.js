@@ -1,5 +1,5 @@
-// The filter language: words, and `key=value`, `key!=value`, `key>1`, `key<1` over settings, facts and the last
-// values of metrics, whose names have a slash in them.
+// The filter language: words, and terms `key=value`, `key!=value`, `key>1`, `key<1`. Keys are settings, facts, and
+// metrics (names with a slash), which stand for their last values.
 
 import { ask } from "./api.js";
 
@@ -8,7 +8,7 @@ const lasts = new Map();
 const FACTS = ["state", "experiment", "algorithm", "seed", "step", "host", "method"];
 const TERM = /^([A-Za-z_][\w.@+/-]*)(!=|>=|<=|=|>|<|:)(.*)$/;
 
-/** The terms of a filter; quotes hold words together. */
+/** Return the terms of a filter; quotes group words. */
 export function parse(text) {
   const words = text.match(/(?:[^\s"]|"[^"]*")+/g) || [];
   return words.map((word) => {
@@ -20,8 +20,8 @@ export function parse(text) {
 }
 
 /**
- * Ask for the last values of the metrics that a text or a list names, where they are not known, or of the runs that
- * changed after the version `since`.
+ * Fetch the unknown last values of the metrics named in a filter text or in `more`. With `since`, fetch them again, if
+ * possible only for runs that changed after that version.
  */
 export async function fetchMetrics(text, { more = [], since = undefined } = {}) {
   const named = [...parse(text).map(({ key }) => key ?? ""), ...more].filter((key) => key.includes("/"));
@@ -34,10 +34,10 @@ export async function fetchMetrics(text, { more = [], since = undefined } = {}) 
     lasts.set(key, { ...(isUpdate && lasts.get(key)), ...byRun });
 }
 
-/** The last value of a metric that `fetchMetrics` asked for. */
+/** Return the last value of a metric that `fetchMetrics` has fetched. */
 export const lastOf = (run, metric) => lasts.get(metric)?.[run.name];
 
-/** The runs that pass: archived ones only where the filter says `is=archived`, failed starts where it names that state. */
+/** Return the runs that pass. Archived runs need the term `is=archived`, failed starts `state=failed_start`. */
 export function passing(table, text) {
   const terms = parse(text);
   const wantsArchived = terms.some((term) => term.key === "is" && term.value === "archived");
@@ -60,7 +60,7 @@ function admits(table, run, { kind, key, operator, value }) {
   return compared(factOf(table, run, key), operator, value);
 }
 
-/** A fact or setting of a run; a setting may be named by the end of its key. */
+/** Return a fact or setting of a run; the end of a key is enough for a setting. */
 function factOf(table, run, key) {
   if (FACTS.includes(key)) return run[key];
   if (key === "score") return scoreOf(table, run);
@@ -74,27 +74,27 @@ function factOf(table, run, key) {
 
 function compared(value, operator, wanted) {
   if (operator === "!=") return !equal(value, wanted);
-  if (value === undefined || value === null) return false;
+  if (value == null) return false;
   if (operator === "=") return equal(value, wanted);
   const [left, right] = [Number(value), Number(wanted)];
   return { ">": left > right, "<": left < right, ">=": left >= right, "<=": left <= right }[operator];
 }
 
 function equal(value, wanted) {
-  if (value === undefined || value === null) return false;
+  if (value == null) return false;
   const text = String(value).toLowerCase();
   const other = wanted.toLowerCase();
   return text === other || (other !== "" && Number(text) === Number(other));
 }
 
-/** The last Mean@k in percent, on the first of the test problems that the run answered. */
+/** Return the last Mean@k in percent on the run's first test benchmark. */
 function scoreOf(table, run) {
-  const names = table.benchmarks.filter((name) => run.scores[name]);
-  const score = run.scores[names.find((name) => !name.includes("validation")) ?? names[0]]?.last.mean_at_k;
-  return score === undefined || score === null ? undefined : 100 * score;
+  const benchmark = table.benchmarks.find((name) => run.scores[name]);
+  const score = run.scores[benchmark]?.last.mean_at_k;
+  return score == null ? undefined : 100 * score;
 }
 
-/** A term for a key and value, quoted where it has to be. */
+/** Return a term for a key and value, quoted if necessary. */
 export function term(key, value) {
   return /\s/.test(value) ? `${key}="${value}"` : `${key}=${value}`;
 }

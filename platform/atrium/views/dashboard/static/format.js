@@ -1,25 +1,21 @@
-// Numbers, times and shares as people read them.
+// Formatting of numbers, times and shares.
 
 export const DASH = "–";
 const MINUS = "−";
-const GROUPED = new Intl.NumberFormat("en-US"); // toLocaleString would make one for every number
+const GROUPED = new Intl.NumberFormat("en-US"); // toLocaleString would create a formatter for each number
 
-/** Three significant digits; a dash for what is unknown. */
+/** Format a number with three significant digits; a dash if it is unknown. */
 export function number(value) {
-  if (value === null || value === undefined || Number.isNaN(value)) return DASH;
+  if (value == null || Number.isNaN(value)) return DASH;
   if (value < 0) return MINUS + number(-value);
   if (!Number.isFinite(value)) return "∞";
-  const size = value;
-  if (size !== 0 && (size < 0.001 || size >= 1e7)) return value.toExponential(2).replace("e", " e");
-  if (Number.isInteger(value)) return GROUPED.format(value);
-  if (size >= 1000) return GROUPED.format(Math.round(value));
+  if (value !== 0 && (value < 0.001 || value >= 1e7)) return value.toExponential(2).replace("e", " e");
+  if (Number.isInteger(value) || value >= 1000) return GROUPED.format(Math.round(value));
   return String(Number(value.toPrecision(3)));
 }
 
-/** A share in percent with one decimal. */
-export function percent(value) {
-  return value === null || value === undefined || Number.isNaN(value) ? DASH : fixed(100 * value, 1);
-}
+/** Format a share in percent with one decimal. */
+export const percent = (value) => valueText(value ?? null, "share");
 
 const COUNTS = [
   { least: 1e9, size: 1e9, unit: "B" },
@@ -27,16 +23,15 @@ const COUNTS = [
   { least: 1e4, size: 1e3, unit: "k" },
 ];
 
-/** A large count, such as 1.2M. */
+/** Format a large count, such as 1.2M. */
 export function count(value) {
-  if (value === null || value === undefined) return DASH;
-  for (const { least, size, unit } of COUNTS) {
-    if (value >= least) return `${Number((value / size).toPrecision(3))}${unit}`;
-  }
-  return GROUPED.format(value);
+  if (value == null) return DASH;
+  const found = COUNTS.find(({ least }) => value >= least);
+  if (!found) return GROUPED.format(value);
+  return `${Number((value / found.size).toPrecision(3))}${found.unit}`;
 }
 
-/** A span of time, such as 8 s, 3:25 or 2:03:25. */
+/** Format a duration, such as 8 s, 3:25 or 2:03:25. */
 export function duration(seconds) {
   if (!seconds && seconds !== 0) return DASH;
   const whole = Math.max(Math.round(seconds), 0);
@@ -47,11 +42,11 @@ export function duration(seconds) {
   return hours ? `${hours}:${two(minutes)}:${rest}` : `${minutes}:${rest}`;
 }
 
-/** A number of a document: those that JSON cannot hold come as an object. */
+/** Return a number of a document; numbers that JSON cannot represent are objects. */
 export const known = (value) =>
   value?.number === undefined ? value : Number(value.number.replace("inf", "Infinity"));
 
-/** So many digits after the point; ties go to the even digit, as in Python. */
+/** Format a number with a fixed number of decimals; ties round to even, as in Python. */
 function fixed(value, digits) {
   const text = value.toFixed(digits);
   const isTie = (value * 2 ** (digits + 1)) % 2 === 1;
@@ -79,7 +74,7 @@ const BY_UNIT = {
   },
 };
 
-/** A number of a document in the digits of its unit, as `document/formatting.py` writes it. */
+/** Format a number of a document with the digits of its unit, as in `document/formatting.py`. */
 export function valueText(given, unit, isSigned = false) {
   const value = known(given);
   if (value === null || Number.isNaN(value)) return DASH;
@@ -94,31 +89,23 @@ const AGES = [
   { least: 60, size: 60, unit: "min" },
 ];
 
-/** How long ago something was. */
+/** Format the time since an event. */
 export function age(seconds) {
-  if (seconds < 60) return "just now";
-  for (const { least, size, unit } of AGES) {
-    if (seconds >= least) return `${Math.floor(seconds / size)} ${unit} ago`;
-  }
-  return "just now";
+  const found = AGES.find(({ least }) => seconds >= least);
+  return found ? `${Math.floor(seconds / found.size)} ${found.unit} ago` : "just now";
 }
 
-/** A moment as date and time here. */
+/** Format a point in time as local date and time. */
 export function moment(seconds) {
-  if (!seconds) return DASH;
-  const date = new Date(seconds * 1000);
-  const two = (value) => String(value).padStart(2, "0");
-  return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${two(date.getHours())}:${two(date.getMinutes())}`;
+  // Swedish dates have the format of ISO 8601.
+  return seconds ? new Date(seconds * 1000).toLocaleString("sv").slice(0, 16) : DASH;
 }
 
-/** The part of a run's name that tells it apart: algorithm, seed and digits, without experiment and time. */
+/** Return the distinguishing part of a run's name: algorithm, seed and digits, without experiment and time. */
 export function shortName(name) {
   const run = name.slice(name.indexOf("/") + 1);
   return run.replace(/^\d{8}-\d{6}-/, "") || run;
 }
 
-/** A number of things, such as `1 run` or `2 runs`. */
+/** Return a count with its noun, such as `1 run` or `2 runs`. */
 export const plural = (num, noun) => `${num} ${noun}${num === 1 ? "" : "s"}`;
-
-/** The interval over problems of a score in percent; nothing where there is none. */
-export const intervalText = ({ interval_over_problems: interval }) => interval?.map(percent).join(" – ");

@@ -1,6 +1,6 @@
-// The stream of news from the server.
+// The stream of events from the server.
 
-/** Call with the server's state whenever it changes, and with null while it cannot be reached. */
+/** Call `onstate` with the server's state on each change, and with null while the server is unreachable. */
 export function follow(onstate) {
   const events = new EventSource("/api/events");
   events.onmessage = (message) => onstate(JSON.parse(message.data));

@@ -1,5 +1,5 @@
-// One stream of news for all tabs. A stream keeps one of the six connections that a browser opens to a server,
-// so with a stream per tab the sixth tab would wait for ever.
+// A single stream of events for all tabs. Each stream keeps one of the six connections that a browser opens to a
+// server, so with a stream per tab, the sixth tab would wait forever.
 
 import { follow } from "./news.js";
 
@@ -14,8 +14,8 @@ function tell(state) {
 
 globalThis.onconnect = ({ ports: [tab] }) => {
   tabs.add(tab);
-  tab.onmessage = () => tabs.delete(tab); // a tab has one thing to say: that it closes
+  tab.onmessage = () => tabs.delete(tab); // the only message of a tab is that it closes
   if (latest !== null) tab.postMessage(latest);
-  // A stream that the server refused does not open again by itself.
+  // A stream that the server refused does not reopen by itself.
   if (events === null || events.readyState === EventSource.CLOSED) events = follow(tell);
 };

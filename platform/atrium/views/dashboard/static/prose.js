@@ -1,10 +1,11 @@
-// The text of problems and models as people read it: formulas typeset, a little Markdown, long thoughts folded. All
-// of it becomes nodes; what is no formula or no Markdown stays the text that it is.
+// Rendering of problems and completions: typeset formulas, a subset of Markdown, and folded reasoning. Everything
+// becomes DOM nodes; all other text stays unchanged.
 
 import { el } from "./dom.js";
 import temml from "./vendor/temml/temml.esm.min.js";
 
 const LONGEST_FORMULA = 4000;
+const LIMITS = { throwOnError: true, trust: false, maxExpand: 200, maxSize: [20, 20] };
 const LONG_THOUGHT = 400;
 const DELIMITERS = [
   { open: "$$", close: "$$", isDisplay: true },
@@ -15,7 +16,7 @@ const DELIMITERS = [
 const LISTS = { ul: /^\s*[-*]\s+/, ol: /^\s*\d+[.)]\s+/ };
 const THOUGHT_END = "</think>";
 
-/** A text as a block: thoughts folded where they are long, then paragraphs, lists, code and formulas. */
+/** Return a text as an element: folded reasoning if it is long, then paragraphs, lists, code and formulas. */
 export function prose(text) {
   const end = text.indexOf(THOUGHT_END);
   if (end < 0) return el("div.prose", blocks(text));
@@ -27,12 +28,12 @@ export function prose(text) {
   );
 }
 
-/** Content under a summary, open where it is short. */
+/** Return content under a summary, which is open if the content is short. */
 export function folded(isLong, summary, content) {
   return el("details.thought", { open: !isLong }, el("summary", summary), content);
 }
 
-/** The number of the first pieces of a text that hold its thought; 0 where it has none, or a short one. */
+/** Return how many of the first pieces of a text are its reasoning; 0 if there is none, or it is short. */
 export function numOfLongThought(pieces) {
   let before = "";
   for (const [at, piece] of pieces.entries()) {
@@ -44,7 +45,7 @@ export function numOfLongThought(pieces) {
 }
 
 function blocks(text) {
-  // Code and formulas that span lines come first: nothing in them is Markdown.
+  // Find code and formulas across lines first, since Markdown does not apply within them.
   const parts = text.split(/(```[^\n]*\n[\s\S]*?(?:```|$)|\$\$[\s\S]*?\$\$|\\\[[\s\S]*?\\\])/);
   return parts.map((part, at) => {
     if (at % 2 === 0) return lines(part);
@@ -55,26 +56,20 @@ function blocks(text) {
 }
 
 function lines(text) {
-  return text
-    .split(/\n{2,}/)
-    .filter((paragraph) => paragraph.trim())
-    .map((paragraph) => {
-      const heading = /^(#{1,6})\s+(.+)$/.exec(paragraph.trim());
-      if (heading && !paragraph.trim().includes("\n")) return el("p.heading", inline(heading[2]));
-      const rows = paragraph.replace(/^\n|\n$/g, "").split("\n");
-      for (const [tag, mark] of Object.entries(LISTS)) {
-        if (rows.every((row) => mark.test(row)))
-          return el(
-            tag,
-            { start: tag === "ol" ? Number.parseInt(rows[0], 10) : null },
-            rows.map((row) => el("li", inline(row.replace(mark, "")))),
-          );
-      }
-      return el(
-        "p",
-        rows.map((row, at) => [at > 0 && el("br"), inline(row)]),
-      );
-    });
+  const paragraphs = text.split(/\n{2,}/).filter((paragraph) => paragraph.trim());
+  return paragraphs.map((paragraph) => {
+    const heading = /^#{1,6}[^\S\n]+(.+)$/.exec(paragraph.trim());
+    if (heading) return el("p.heading", inline(heading[1]));
+    const rows = paragraph.replace(/^\n|\n$/g, "").split("\n");
+    for (const [tag, mark] of Object.entries(LISTS)) {
+      if (!rows.every((row) => mark.test(row))) continue;
+      const start = tag === "ol" ? Number.parseInt(rows[0], 10) : null;
+      const items = rows.map((row) => el("li", inline(row.replace(mark, ""))));
+      return el(tag, { start }, items);
+    }
+    const broken = rows.map((row, at) => [at > 0 && el("br"), inline(row)]);
+    return el("p", broken);
+  });
 }
 
 function inline(text) {
@@ -115,18 +110,16 @@ function formulaAt(text, at) {
     const start = at + open.length;
     const end = text.indexOf(close, start);
     const content = text.slice(start, end);
-    // `$5 and $6` are prices.
+    // `$5 and $6` are prices, not a formula.
     const isPrice = open === "$" && (/^\s|\s$/.test(content) || /\d/.test(text[end + 1] ?? ""));
+    const after = end + close.length;
     if (end > start && !isPrice)
-      return {
-        node: formula(text.slice(at, end + close.length), content, isDisplay),
-        end: end + close.length,
-      };
+      return { node: formula(text.slice(at, after), content, isDisplay), end: after };
   }
   return null;
 }
 
-/** The place after the bracket that closes the one at `at`, or -1. */
+/** Return the index after the bracket that closes the bracket at `at`, or -1. */
 function closing(text, at) {
   let depth = 0;
   for (let i = at; i < text.length; i += 1) {
@@ -136,25 +129,19 @@ function closing(text, at) {
   return -1;
 }
 
-/** A formula typeset; what cannot be typeset is shown as it was written. */
+/** Return a typeset formula, or its source if it cannot be typeset. */
 function formula(written, content, isDisplay) {
   const box = el("span", { class: isDisplay ? "formula display" : "formula", title: written });
   try {
     if (content.length > LONGEST_FORMULA) throw new Error("too long");
-    temml.render(content, box, {
-      displayMode: isDisplay,
-      throwOnError: true,
-      trust: false,
-      maxExpand: 200,
-      maxSize: [20, 20],
-    });
+    temml.render(content, box, { displayMode: isDisplay, ...LIMITS });
   } catch {
     return el("code", written);
   }
   return box;
 }
 
-/** Text with **bold** and *slanted* parts. */
+/** Return text with **bold** and *italic* parts. */
 function marked(text) {
   return text
     .split(/(\*\*\S(?:[^*\n]*\S)?\*\*|(?<=^|\s)\*[^\s*](?:[^*\n]*[^\s*])?\*(?=[\s.,;:!?)]|$))/)

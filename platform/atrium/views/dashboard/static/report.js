@@ -1,4 +1,4 @@
-// A comparison as files to send: the server makes them from the query of the view.
+// Download of a comparison's report, which the server makes from the query of the view.
 
 import { button, el, fill } from "./dom.js";
 import { saveFromServer } from "./export.js";
@@ -8,7 +8,7 @@ const FILES = [
   ["tex", "LaTeX table", "A table with caption and label, and the sentences that may be written"],
 ];
 
-/** Buttons that save the report on the comparison that `query` asks for. */
+/** Return buttons that save the report of the comparison selected by `query`. */
 export function reportButtons(query) {
   const style = { display: "inline-flex", gap: "6px", marginLeft: "auto" };
   const save = ([suffix, text, title]) => {

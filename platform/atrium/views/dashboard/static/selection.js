@@ -1,21 +1,21 @@
-// Which runs a view is about: those picked by name, else those that pass the filter, the latest first.
+// The runs that a view shows: runs picked by name, or else runs that pass the filter, the latest first.
 
-import { button, debounced, el, empty, field, fill, menu, searchInput, select } from "./dom.js";
+import { button, debounced, el, empty, fill, menu, searchInput, select, selectField } from "./dom.js";
 import { fetchMetrics, passing, term } from "./filter.js";
-import { shortName } from "./format.js";
+import { age, DASH, moment, shortName } from "./format.js";
 import { get, getAll, set } from "./url.js";
 
 const MOST = 2000;
 const EVERY = "*";
 
-/** The experiment that the view is about: that of the address, or the default one; none where a filter chooses, or all do. */
+/** Return the view's experiment: from the URL, or else the default one; empty for a filter or all experiments. */
 function experimentOf(table) {
   const wanted = get("exp");
   if (wanted === EVERY) return "";
   return wanted || (get("q") ? "" : (table.experiment ?? ""));
 }
 
-/** The runs chosen by the address, at most `MOST`, how many there would be, and the query that asks for them. */
+/** Return the runs selected by the URL (at most `MOST`), their number without this limit, and the server's query. */
 export function selected(table) {
   const picked = new Set(getAll("run"));
   const experiment = experimentOf(table);
@@ -25,7 +25,7 @@ export function selected(table) {
         (run) => (!experiment || run.experiment === experiment) && (get("q") || !run.evaluated),
       );
   const runs = found.slice(0, MOST);
-  // An address holds some hundred names: a whole experiment is asked for by its own.
+  // A URL can hold about a hundred names, so a whole experiment is requested by its own name.
   const query =
     picked.size || get("q")
       ? { run: runs.map(({ name }) => name), picked: picked.size > 0 || null }
@@ -33,53 +33,44 @@ export function selected(table) {
   return { runs, num: found.length, isPicked: picked.size > 0, query };
 }
 
-/** A select of the experiment that the view is about; another one drops what is chosen in it. */
+/** Return a select of the view's experiment; a change removes the selection within the old experiment. */
 export function experimentField(table, onchange) {
   const trainings = table.runs.filter((run) => !run.evaluated && !run.is_archived);
   const names = new Set(trainings.map(({ experiment }) => experiment));
   const options = [[EVERY, "all experiments"], ...names];
-  const box = select("Experiment", options, experimentOf(table) || EVERY, (exp) => {
+  return selectField("experiment", "Experiment", options, experimentOf(table) || EVERY, (exp) => {
     set({ exp, run: null, base: null, hide: null, show: null });
     onchange();
   });
-  return field("experiment", box);
 }
 
-/** Says that of `num` runs only the latest are here; nothing where all are. */
+/** Return a banner if only the latest of `num` runs are shown, else false. */
 export function latestOnly(num) {
   const text = `These are the latest ${MOST} of ${num} runs; choose an experiment or narrow the filter to see others.`;
   return num > MOST && el("p.banner", text);
 }
 
-/** Why a view has no run to show: there is none, the filter fits none, or those that were picked are gone. */
+/** Return the reason why a view has no runs: none exist, none match the filter, or the picked runs are gone. */
 export function noRuns(table) {
-  const inside = el("code", table.runs_dir);
   if (!table.runs.length) return noRunsYet(table);
-  if (getAll("run").length)
-    return empty("These runs are gone", "None of the picked runs is in ", inside, " now.");
-  return empty("No run fits", "No run passes this filter.");
+  if (!getAll("run").length) return empty("No matching run", "No run matches this filter.");
+  const inside = el("code", table.runs_dir);
+  return empty("These runs no longer exist", "None of the selected runs is in ", inside, " now.");
 }
 
-/** That there is no run, and how to make one. */
+/** Return a message that there are no runs yet, with the command that creates one. */
 export function noRunsYet({ runs_dir: folder }) {
   const [inside, command] = [el("code", folder), el("code", "atrium train")];
   return empty("No runs yet", "Runs in ", inside, " appear here as soon as they start: ", command, ".");
 }
 
-/** The settings in which runs differ: methods first, then seed, places last. */
+/** Return the settings in which runs differ. */
 export function differingKeys(table, runs) {
-  const differ = table.keys.filter(
-    (key) => new Set(runs.map((run) => run.settings[key])).size > 1 && !["runs_dir", "resume"].includes(key),
-  );
-  const methods = new Set(table.method_keys);
-  const rank = (key) => {
-    const kinds = [key === "algorithm.name", key.startsWith("divergence."), methods.has(key), key === "seed"];
-    return [...kinds, true].indexOf(true);
-  };
-  return differ.sort((a, b) => rank(a) - rank(b));
+  const isShown = (key) => key !== "runs_dir" && key !== "resume";
+  return table.keys.filter((key) => isShown(key) && new Set(runs.map((run) => run.settings[key])).size > 1);
 }
 
-/** The search box of runs, whose text is the filter, and a menu that adds terms to it. */
+/** Return a search box whose text is the filter, and a menu that adds terms to the filter. */
 export function filterControls(table, onchange) {
   const change = debounced(async (value) => {
     set({ q: value, run: null }, { isTyped: true });
@@ -89,7 +80,8 @@ export function filterControls(table, onchange) {
   const attributes = {
     value: get("q"),
     spellcheck: "false",
-    placeholder: "Filter: atr  seed=1  score>50  rollout/reward>0.5  tag=good  ( / )",
+    placeholder: "Filter: atr  seed=1  score>50",
+    title: "For example: atr  seed=1  score>50  rollout/reward>0.5  tag=good (press / to type)",
     onkeydown: ({ key }) => {
       if (key !== "Escape") return;
       search.value = "";
@@ -103,15 +95,15 @@ export function filterControls(table, onchange) {
     filter.open = false;
     onchange();
   };
-  const filter = menu("Add filter", () => filterTerms(table(), choose));
+  const filter = menu("Add filter", () => filterTerms(table, choose));
   return { search, filter };
 }
 
-/** Terms that a filter may have: settings that differ, with the values they have. */
+/** Return suggested terms of a filter: settings that differ, with their values. */
 function filterTerms(table, choose) {
   const group = (key, valuesOf) => {
     const counts = new Map();
-    for (const value of table.runs.flatMap(valuesOf).filter((one) => one !== undefined && one !== null))
+    for (const value of table.runs.flatMap(valuesOf).filter((one) => one != null))
       counts.set(value, (counts.get(value) ?? 0) + 1);
     const pairs = [...counts].sort((a, b) => b[1] - a[1]).slice(0, 12);
     return pairs.length > 0 && el("div", menuHeading(key), [pairs.map((pair) => line(key, ...pair))]);
@@ -132,56 +124,50 @@ function filterTerms(table, choose) {
   ];
 }
 
-/** The title of a part of a menu. */
+/** Return how long ago a run started; `now` is the time on the server's clock. */
+export function startedCell({ started }, now) {
+  return el("span", { title: moment(started) }, started ? age(now - started) : DASH);
+}
+
+/** Return the heading of a part of a menu. */
 export const menuHeading = (text) => el("h3", { style: { padding: "6px 8px 2px" } }, text);
 
-/** The panel beside figures: of which runs they are, and a list for the view to fill. */
+/** Return the panel beside figures: the selection of runs, and a list that the view fills. */
 export function runsPanel(label, table, onchange) {
   const { search, filter } = filterControls(table, onchange);
   const experiment = el("div", { style: { marginBottom: "8px" } });
   const counted = el("div.count");
   const list = el("div");
-  const element = el("aside.side", { "aria-label": label }, [
-    experiment,
-    search,
-    el("div", { style: { marginTop: "8px" } }, filter),
-    counted,
-    list,
-  ]);
-  /** Say which runs there are now; gives them. */
+  const add = el("div", { style: { marginTop: "8px" } }, filter);
+  const element = el("aside.side", { "aria-label": label }, experiment, search, add, counted, list);
+  /** Draw the current selection, and return it. */
   const draw = () => {
-    const chosen = selected(table());
+    const chosen = selected(table);
     const drop = button("drop the pick", { class: "link" }, () => {
       set({ run: null });
       onchange();
     });
-    fill(experiment, experimentField(table(), onchange));
-    fill(
-      counted,
-      el("span", `${chosen.runs.length} of ${table().runs.length} runs`),
-      chosen.isPicked && drop,
-    );
+    const count = el("span", `${chosen.runs.length} of ${table.runs.length} runs`);
+    fill(experiment, experimentField(table, onchange));
+    fill(counted, count, chosen.isPicked && drop);
     return chosen;
   };
   return { element, list, draw };
 }
 
-/** A select of one run, by the parameter `name`; by default the first of the selection. */
-export function runSelect(table, label, name, onchange, { allowNone = false } = {}) {
+/** Return a select of one run, stored in the parameter `name`; by default a run of the selection. */
+export function runSelect(table, label, name, onchange, { none = "" } = {}) {
   const { runs } = selected(table);
-  // Of those that were not asked for, one that got somewhere has the most to show.
+  // By default, choose a run that has made steps, since it has more to show.
   const first =
     runs.find(({ state, step }) => step > 0 && (state === "finished" || state === "running")) ??
     runs.find(({ step }) => step > 0) ??
     runs[0];
-  const chosen = get(name) || (allowNone ? "" : first?.name || "");
+  const chosen = get(name) || (none ? "" : first?.name || "");
   const others = table.runs.filter((run) => run.name === chosen && !runs.includes(run));
-  const options = [...runs, ...others].map((run) => [
-    run.name,
-    `${shortName(run.name)}  (${run.experiment})`,
-    run.name,
-  ]);
-  const box = select(label, [...(allowNone ? [["", "none"]] : []), ...options], chosen, (value) => {
+  const optionOf = ({ name, experiment }) => [name, `${shortName(name)}  (${experiment})`, name];
+  const options = [...(none ? [["", none]] : []), ...[...runs, ...others].map(optionOf)];
+  const box = select(label, options, chosen, (value) => {
     set({ [name]: value });
     onchange();
   });

@@ -1,4 +1,4 @@
-// Light or dark before the first paint: what was chosen here before, else what the system prefers.
+// Sets the color theme before the first paint: the user's earlier choice, or else the system's preference.
 (() => {
   let chosen = null;
   try {

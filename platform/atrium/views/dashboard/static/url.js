@@ -1,25 +1,25 @@
-// The state of a view lives in its address, so that every view can be shared and found again.
+// The state of a view is stored in its URL, so that every view can be shared and bookmarked.
 
-/** The view and its parameters that the address names. */
+/** Return the view and the parameters in the URL. */
 export function here() {
   return { view: location.pathname.slice(1) || "overview", parameters: new URLSearchParams(location.search) };
 }
 
-/** One parameter, or its default. */
+/** Return a parameter, or its default. */
 export function get(name, otherwise = "") {
   return new URLSearchParams(location.search).get(name) ?? otherwise;
 }
 
-/** All values of a parameter. */
+/** Return all values of a parameter. */
 export function getAll(name) {
   return new URLSearchParams(location.search).getAll(name);
 }
 
-/** Add parameters to a query; lists come one by one, null and "" not at all. */
+/** Add parameters to a query: each item of a list separately, but not null and "". */
 export function append(query, parameters) {
   for (const [name, value] of Object.entries(parameters)) {
     for (const item of [value].flat()) {
-      if (item !== null && item !== undefined && item !== "") query.append(name, item);
+      if (item != null && item !== "") query.append(name, item);
     }
   }
   return query;
@@ -28,8 +28,8 @@ export function append(query, parameters) {
 const withQuery = (path, query) => (query.size ? `${path}?${query}` : path);
 
 /**
- * Change parameters of the address; null, "" and empty lists remove one. A choice makes an entry in the history, the
- * letters of a text (`isTyped`) make one together, and a `default` that is written down makes none.
+ * Change parameters of the URL; null, "" and empty lists remove a parameter. A change adds an entry to the history.
+ * Consecutive keystrokes (`isTyped`) share an entry, and defaults written to the URL (`isDefault`) add none.
  */
 export function set(changes, { isTyped = false, isDefault = false } = {}) {
   const query = new URLSearchParams(location.search);
@@ -41,9 +41,9 @@ export function set(changes, { isTyped = false, isDefault = false } = {}) {
   history[isSameEntry ? "replaceState" : "pushState"](typed, "", address);
 }
 
-const KEPT = ["q", "run", "exp", "base"];
+const KEPT = ["q", "run", "exp", "base", "panel"];
 
-/** The address of another view on the same runs, with more parameters. */
+/** Return the URL of another view of the same runs, with additional parameters. */
 export function addressOf(view, more = {}) {
   const kept = KEPT.filter((name) => !(name in more)).map((name) => [name, getAll(name)]);
   return withQuery(`/${view}`, append(new URLSearchParams(), { ...Object.fromEntries(kept), ...more }));

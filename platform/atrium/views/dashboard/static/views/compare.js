@@ -1,16 +1,16 @@
-// Groups of runs compared: the document of their comparison, with the controls of its query.
+// Comparison of groups of runs: the server's document, and controls for its query.
 
 import { ask } from "../api.js";
-import { answerBoxes, confoundsBox, foldedList, listOf, notesOf, tableCard } from "../document.js";
+import { alertLines, answerBoxes, foldedList, listOf, notesOf, tableCard } from "../document.js";
 import { drawSections } from "../document_figures.js";
-import { button, choice, el, empty, field, fill, refill, select } from "../dom.js";
+import { button, choice, el, empty, fill, refill, selectField } from "../dom.js";
 import { plural } from "../format.js";
 import { swatch } from "../palette.js";
 import { reportButtons } from "../report.js";
 import { differingKeys, latestOnly, noRuns, runsPanel, selected } from "../selection.js";
 import { addressOf, get, set } from "../url.js";
 
-// The first of each is what the server assumes, and is not written into the address.
+// The first value of each is the server's default, and is not written to the URL.
 const AT = [
   ["", "Last", "each run's last evaluation"],
   ["steps", "Equal steps", "the last step that all runs evaluated"],
@@ -22,21 +22,18 @@ const MEASURES = [
   ["pass", "pass", "Pass@K"],
 ];
 const EFFECT = "2";
+const ADVICE =
+  "Filter the list on the left, or pick runs in the table of runs: a comparison needs two methods that were evaluated on the same problems.";
 
 export async function show(root, context) {
-  let table = await context.runs();
+  const table = await context.runs();
   let turn = 0;
   let drawn = "";
   let reached = "";
-  const figures = [];
   const bar = el("div.toolbar");
   const banner = el("div");
   const body = el("div.stack");
-  const panel = runsPanel(
-    "Runs",
-    () => table,
-    () => void redraw(),
-  );
+  const panel = runsPanel("Runs", table, () => void redraw());
   root.append(el("div.split", panel.element, el("div.content", bar, banner, body)));
 
   function change(changes) {
@@ -60,31 +57,17 @@ export async function show(root, context) {
       value: get("effect", EFFECT),
       onchange: ({ target }) => change({ effect: target.value }),
     };
+    const all = [["", "all tests"], ...benchmarks];
+    const title = "The smallest difference of interest";
     refill(
       bar,
       choice("Compare at", AT, get("point"), (point) => change({ point })),
-      field(
-        "groups",
-        select("Group by", groups, get("by"), (by) => change({ by, base: null, cand: null })),
-      ),
-      arms.length > 1 &&
-        field(
-          "baseline",
-          select("Baseline", arms, arms[0], (base) => change({ base })),
-        ),
+      selectField("groups", "Group by", groups, get("by"), (by) => change({ by, base: null, cand: null })),
+      arms.length > 1 && selectField("baseline", "Baseline", arms, arms[0], (base) => change({ base })),
       benchmarks.length > 1 &&
-        field(
-          "benchmark",
-          select("Benchmark", [["", "all tests"], ...benchmarks], get("bench"), (bench) => change({ bench })),
-        ),
+        selectField("benchmark", "Benchmark", all, get("bench"), (bench) => change({ bench })),
       choice("Measure", measures, get("measure"), (measure) => change({ measure })),
-      el(
-        "label.field",
-        { title: "The smallest difference that matters to you" },
-        el("span", "effect of interest"),
-        el("input", effect),
-        "points",
-      ),
+      el("label.field", { title }, el("span", "effect of interest"), el("input", effect), "points"),
     );
   }
 
@@ -92,11 +75,7 @@ export async function show(root, context) {
     const mine = ++turn;
     const { runs, num, query: chosen } = panel.draw();
     fill(banner, latestOnly(num));
-    if (!runs.length) {
-      drawBar();
-      drawInstead(noRuns(table));
-      return;
-    }
+    if (!runs.length) return drawInstead(noRuns(table));
     const query = {
       ...chosen,
       by: get("by"),
@@ -106,22 +85,11 @@ export async function show(root, context) {
       effect: String((Number(get("effect", EFFECT)) || Number(EFFECT)) / 100),
     };
     const measure = get("measure");
-    const answer = await ask("compare", { ...query, measure, candidate: get("cand") }).catch(
-      ({ message }) => ({ reason: message }),
-    );
+    const asked = ask("compare", { ...query, measure, candidate: get("cand") });
+    const answer = await asked.catch(({ message }) => ({ reason: message }));
     if (mine !== turn) return;
-    if (answer.reason) {
-      drawBar();
-      drawInstead(
-        empty(
-          "These runs cannot be compared",
-          answer.reason,
-          el("br"),
-          "Filter the list on the left, or pick runs in the table of runs: a comparison needs two methods that were evaluated on the same problems.",
-        ),
-      );
-      return;
-    }
+    if (answer.reason)
+      return drawInstead(empty("These runs cannot be compared", answer.reason, el("br"), ADVICE));
     drawBar(answer);
     bar.append(reportButtons(query));
     const content = JSON.stringify(answer);
@@ -131,41 +99,34 @@ export async function show(root, context) {
   }
 
   function drawInstead(reason) {
+    drawBar();
     drawn = "";
-    dispose();
     fill(panel.list);
     fill(body, reason);
   }
 
   function drawAll({ document, arms, problems }, query) {
     drawArms(arms);
-    dispose();
     const { warnings, muted } = notesOf(document);
-    const [first] = document.sections.filter(({ key }) => key === "differences");
+    const alerts = alertLines(document);
+    const first = document.sections.find(({ key }) => key === "differences");
     const sections = document.sections.filter((one) => one !== first);
-    // From a row of differences to the problems that make it.
-    const why = ({ cells: [name] }) =>
-      el(
-        "td",
-        button("problems", { class: "link" }, () => change({ cand: name })),
-      );
-    const more = first.tables.map(({ key }) => [
-      key,
-      key.startsWith("differences/") ? { titles: ["Why"], cells: why } : {},
-    ]);
-    const made = (figure, { key }) => {
-      figures.push(figure);
-      figure.savedFrom("figure/comparison", { ...query, figure: key });
+    // Link a row of differences to the problems that cause it.
+    const cells = ({ cells: [name] }) => {
+      const link = button("problems", { class: "link" }, () => change({ cand: name }));
+      return el("td", link);
     };
+    const more = (key) => (key.startsWith("differences/") ? { titles: ["Why"], cells } : {});
+    const saved = { path: "figure/comparison", query };
     fill(
       body,
-      confoundsBox(document),
+      alerts.length > 0 && el("div", alerts),
       el("p.muted", document.subtitle),
       answerBoxes(document),
+      drawSections([first], { ...saved, more }),
       warnings.length > 0 && el("section.card.pad", el("h3", "To keep in mind"), listOf(warnings)),
-      drawSections([first], made, Object.fromEntries(more)),
       problems.map(drawProblems),
-      drawSections(sections, made),
+      drawSections(sections, saved),
       el("section.card.pad.sub", foldedList("How to read this", muted)),
     );
     if (get("cand") === reached) return;
@@ -176,48 +137,33 @@ export async function show(root, context) {
   function drawProblems({ document, answers, benchmark }) {
     const cells = (_, at) => {
       const { problem, run, step, beside, beside_step: bstep } = answers[at];
-      const place = {
-        at: run,
-        step,
-        beside,
-        bstep,
-        source: benchmark,
-        only: problem,
-        problem,
-        run: null,
-        q: null,
-      };
-      return el("td", el("a", { href: addressOf("rollouts", place) }, "answers side by side"));
+      const place = { at: run, step, beside, bstep, source: benchmark, only: problem, problem };
+      const href = addressOf("rollouts", { ...place, run: null, q: null });
+      return el("td", el("a", { href }, "answers side by side"));
     };
     return tableCard(document.sections[0].tables[0], { titles: ["Answers"], cells });
   }
 
   function drawArms(arms) {
-    fill(
-      panel.list,
-      el("h3", "Arms"),
-      arms.map(({ name, place, num, runs }, at) =>
-        el(
-          "div.series",
-          { title: runs.join("\n") },
-          swatch(place),
-          el("span", name, at === 0 && el("span.muted", "  baseline")),
-          el("small", plural(num, "seed")),
-        ),
-      ),
-      el("p", { style: { margin: "14px 2px" } }, el("a", { href: addressOf("curves") }, "Their curves")),
-    );
-  }
-
-  function dispose() {
-    for (const figure of figures.splice(0)) figure.dispose();
+    const line = ({ name, place, num, runs }, at) => {
+      const label = el("span", name, at === 0 && el("span.muted", "  baseline"));
+      return el(
+        "div.series",
+        { title: runs.join("\n") },
+        swatch(place),
+        label,
+        el("small", plural(num, "seed")),
+      );
+    };
+    const link = el("a", { href: addressOf("curves") }, "Show curves");
+    fill(panel.list, el("h3", "Arms"), arms.map(line), el("p", { style: { margin: "14px 2px" } }, link));
   }
 
   async function refresh() {
-    table = await context.runs();
+    await context.runs();
     await redraw();
   }
 
   await redraw();
-  return { refresh, dispose };
+  return { refresh };
 }

@@ -1,6 +1,7 @@
-// Curves of any metric: grouped by any setting with a band over seeds, against steps, tokens or time.
+// Curves of any metric against steps, tokens or time, grouped by any setting, with a band over seeds.
 
 import { ask } from "../api.js";
+import { pointsOf } from "../document_figures.js";
 import {
   button,
   checkbox,
@@ -13,6 +14,7 @@ import {
   refill,
   searchInput,
   select,
+  selectField,
 } from "../dom.js";
 import { axis, bandSeries, Figure, logAxis, tip, zoomable } from "../figure.js";
 import { count, duration, number, percent, plural, shortName } from "../format.js";
@@ -34,7 +36,7 @@ const USUAL = [
   "optimizer/grad_norm",
   "evaluation/*/pass_at_k",
 ];
-// The first of each is what the server assumes, and is not written into the address.
+// The first value of each is the server's default, and is not written to the URL.
 const AXES = [
   ["", "Step"],
   ["tokens", "Tokens"],
@@ -50,36 +52,37 @@ const BANDS = [
   ["deviation", "± std. dev."],
   ["none", "none"],
 ];
+const isOfTraining = (metric) => !metric.startsWith("evaluation/");
 const WIDTHS = [1, 3, 5, 9, 15, 25, 51, 101, 201, 501, 1001];
 
 export async function show(root, context) {
-  let table = await context.runs();
+  const table = await context.runs();
   let quantities = [];
   let smoothed = 1;
-  let figures = new Map();
+  const figures = new Map();
   let asked = null;
-  /** Groups of other runs: listed apart, and drawn where the address says so. */
+  /** Groups of other runs: listed separately, and drawn only if the URL names them. */
   let others = [];
   const bar = el("div.toolbar");
   const banner = el("div");
   const grid = el("div.figures");
-  const panel = runsPanel(
-    "Runs and groups",
-    () => table,
-    () => change({}),
-  );
+  const panel = runsPanel("Runs and groups", table, () => change({}));
   root.append(el("div.split", panel.element, el("div.content", bar, banner, grid)));
 
-  /** What the server draws curves from, as the address says. */
+  /** Return the parameters of the server's curves from the URL. */
   const asking = () =>
     Object.fromEntries(["x", "group", "band", "smooth", "zoom"].map((name) => [name, get(name)]));
   const hidden = () => [...getAll("hide"), ...others.filter((label) => !getAll("show").includes(label))];
   const isLog = () => get("log") === "1";
 
-  function change(changes) {
+  function choose(changes) {
     set(changes);
-    drawBar();
     void redraw();
+  }
+
+  function change(changes) {
+    choose(changes);
+    drawBar();
   }
 
   function metricNames() {
@@ -94,22 +97,35 @@ export async function show(root, context) {
 
   function drawBar() {
     const keys = differingKeys(table, selected(table).runs).filter((key) => key !== "seed");
-    const bands = select("Band", BANDS, get("band"), (band) => change({ band }));
-    const groups = select("Group by", [...GROUPS, ...keys], get("group"), (group) =>
-      change({ group, hide: null }),
-    );
+    const groups = [...GROUPS, ...keys];
     const logBox = checkbox(isLog(), (on) => change({ log: on ? "1" : null }));
-    const chooseX = (x) => change({ x, zoom: null });
-    const others = quantities.map(({ name }) => name).filter((name) => !name.startsWith("evaluation/"));
+    const axes = [...AXES, ...quantities.map(({ name }) => name).filter(isOfTraining)];
     refill(
       bar,
-      field("x axis", select("X axis", [...AXES, ...others], get("x"), chooseX)),
-      field("group by", groups),
-      get("group") !== "run" && field("band", bands),
+      selectField("x axis", "X axis", axes, get("x"), (x) => change({ x, zoom: null })),
+      selectField("group by", "Group by", groups, get("group"), (group) => change({ group, hide: null })),
+      get("group") !== "run" && selectField("band", "Band", BANDS, get("band"), (band) => change({ band })),
       smoothing(),
       el("label.field", [logBox, "log scale"]),
-      menu("Metrics", { class: "right" }, metricChoices),
+      menu("Metrics", metricChoices),
+      menu("Panels", panelChoices),
     );
+  }
+
+  /** Return the menu of custom panels, one metric against another, which are stored in the URL. */
+  function panelChoices() {
+    const names = quantities.map(({ name }) => name);
+    const [y, x] = ["Vertical", "Horizontal"].map((label) => select(label, names, names[0], () => {}));
+    const without = (one) => getAll("panel").filter((other) => other !== one);
+    const line = (one) => {
+      const remove = button("Remove", { class: "link" }, () => change({ panel: without(one) }));
+      return el("div.option", el("span", one.replace("~", " against ")), remove);
+    };
+    const add = button("Add panel", () => {
+      const added = `${y.value}~${x.value}`;
+      change({ panel: [...without(added), added] });
+    });
+    return [getAll("panel").map(line), field("show", y), field("against", x), add];
   }
 
   function smoothing() {
@@ -126,11 +142,11 @@ export async function show(root, context) {
       oninput: () => fill(shown, said(WIDTHS[slider.value])),
       onchange: () => change({ smooth: WIDTHS[slider.value] }),
     });
-    const title = "The mean of so many steps around each";
+    const title = "Number of steps in the moving mean";
     return el("label.field", { title }, el("span", "smoothing"), slider, shown);
   }
 
-  /** A box per metric, and one to find them in. */
+  /** Return a checkbox per metric, and a search box for them. */
   function metricChoices() {
     const chosen = new Set(metricNames());
     const lines = el("div");
@@ -138,8 +154,7 @@ export async function show(root, context) {
       const text = [name, el("div.muted", { style: { fontSize: "11px" } }, meaning)];
       const made = option(text, chosen.has(name), { class: "deep", title: meaning }, (on) => {
         chosen[on ? "add" : "delete"](name);
-        set({ metric: quantities.map((one) => one.name).filter((one) => chosen.has(one)) });
-        void redraw();
+        choose({ metric: quantities.map((one) => one.name).filter((one) => chosen.has(one)) });
       });
       made.append(el("small", unit));
       return made;
@@ -149,18 +164,13 @@ export async function show(root, context) {
       fill(lines, quantities.filter(fits).map(line));
     };
     const usual = button("Usual", () => {
-      set({ metric: null });
+      choose({ metric: null });
       box.replaceWith(metricChoices());
-      void redraw();
     });
     draw("");
-    const box = el("div", { style: { width: "402px" } }, [
-      el("div", { style: { display: "flex", gap: "8px", marginBottom: "6px" } }, [
-        searchInput("Find a metric", draw),
-        usual,
-      ]),
-      lines,
-    ]);
+    const row = { style: { display: "flex", gap: "8px", marginBottom: "6px" } };
+    const search = el("div", row, searchInput("Find a metric", draw), usual);
+    const box = el("div", { style: { width: "min(402px, 100vw - 44px)" } }, search, lines);
     return box;
   }
 
@@ -172,13 +182,19 @@ export async function show(root, context) {
     fill(banner, latestOnly(num));
     if (!runs.length) {
       fill(panel.list);
-      showInstead(noRuns(table));
-      return;
+      return showInstead(noRuns(table));
     }
     try {
       quantities = (await ask("quantities", query, signal)).quantities;
       const points = pointsFor(runs.length, grid.clientWidth);
-      const answer = await ask("curves", { ...query, metric: metricNames(), ...asking(), points }, signal);
+      const askFor = (more) => ask("curves", { ...query, ...asking(), points, ...more }, signal);
+      const custom = getAll("panel").map(async (one) => {
+        const [metric, x] = one.split("~");
+        const { panels } = await askFor({ metric, x, zoom: null });
+        return panels.map((panel) => ({ ...panel, x }));
+      });
+      const [answer, ...more] = await Promise.all([askFor({ metric: metricNames() }), ...custom]);
+      answer.panels.unshift(...more.flat());
       others = answer.groups.filter(({ is_other: isOther }) => isOther).map(({ label }) => label);
       smoothed = answer.smoothing;
       if (!bar.contains(document.activeElement)) drawBar();
@@ -190,52 +206,43 @@ export async function show(root, context) {
 
   function draw(answer, query) {
     drawGroups(answer);
-    const pending = `Curves of ${answer.pending.length} runs are being read into the index; they appear as they come.`;
+    const pending = `Curves of ${answer.pending.length} runs are being indexed; each appears when it is ready.`;
     if (answer.pending.length) fill(banner, el("p.banner", pending));
-    if (!answer.panels.length) {
-      showInstead(empty("No curves yet", "These runs have recorded no metrics."));
-      return;
-    }
-    for (const [name, figure] of figures) {
-      if (answer.panels.some((one) => one.name === name)) continue;
-      figure.dispose();
-      figures.delete(name);
-    }
+    if (!answer.panels.length)
+      return showInstead(empty("No curves yet", "These runs have recorded no metrics."));
+    for (const key of figures.keys())
+      if (!answer.panels.some((one) => keyOf(one) === key)) figures.delete(key);
     const kept = [...figures.values()].map(({ element }) => element);
     for (const child of [...grid.children]) if (!kept.includes(child)) child.remove();
     for (const [place, one] of answer.panels.entries()) {
-      const figure = figures.get(one.name) ?? new Figure({ title: one.name, linked: "curves", onzoom: zoom });
-      figures.set(one.name, figure);
-      // Only what is not in its place moves: moving loses the focus.
-      if (grid.children[place] !== figure.element)
-        grid.insertBefore(figure.element, grid.children[place] ?? null);
+      const linking = one.x ? {} : { linked: "curves", onzoom: zoom };
+      const figure = figures.get(keyOf(one)) ?? new Figure({ title: one.name, ...linking });
+      figures.set(keyOf(one), figure);
+      // Move only elements at a wrong position, since moving an element removes the focus.
+      const there = grid.children[place] ?? null;
+      if (there !== figure.element) grid.insertBefore(figure.element, there);
       drawPanel(figure, one, query);
     }
   }
 
-  /** Keep the range of x in the address, and ask for more of its points. */
+  /** Store the range of x in the URL, and request more points within it. */
   function zoom(range) {
     const wanted = range?.map((end) => Number(end.toPrecision(6))).join("_") ?? "";
-    if (wanted === get("zoom")) return;
-    set({ zoom: wanted });
-    void redraw();
+    if (wanted !== get("zoom")) choose({ zoom: wanted });
   }
 
   function drawPanel(figure, panel, query) {
     const { name, is_share: isShare } = panel;
     const series = panel.series.filter(({ label }) => !hidden().includes(label));
-    const titles = { title: titleOf(panel), subtitle: name };
-    if (!series.length) {
-      figure.draw({ option: () => ({}), table: () => ({ columns: [], rows: [] }), ...titles });
-      figure.drawNothing("None of the shown runs has recorded it.");
-      return;
-    }
-    const parameters = { ...query, metric: name, ...asking() };
-    const [x, log] = [get("x", "step"), isLog()];
+    const against = panel.x ? ` against ${panel.x}` : "";
+    figure.name(panel.title + against, name + against);
+    if (!series.length) return figure.drawNothing("None of the shown runs recorded this metric.");
+    const own = panel.x ? { x: panel.x, zoom: null } : {};
+    const parameters = { ...query, metric: name, ...asking(), ...own };
+    const [x, log, zoom] = [panel.x ?? get("x", "step"), isLog(), panel.x ? "" : get("zoom")];
     figure.savedFrom("figure/curves", { ...parameters, log, hide: hidden() });
     figure.draw({
-      ...titles,
-      option: (colours) => curveOption(series, { axis: x, log, isShare, zoom: get("zoom"), colours }),
+      option: (colours) => curveOption(series, { axis: x, log, isShare, zoom, colours }),
       table: async () => {
         const full = await ask("curves", { ...parameters, points: 0 });
         return curveTable(full.panels[0].series, x);
@@ -250,8 +257,7 @@ export async function show(root, context) {
       const toggle = () => {
         const chosen = new Set(getAll(name));
         chosen[chosen.has(label) ? "delete" : "add"](label);
-        set({ [name]: [...chosen] });
-        void redraw();
+        choose({ [name]: [...chosen] });
       };
       const attributes = {
         class: "series",
@@ -260,14 +266,12 @@ export async function show(root, context) {
         onmouseenter: () => highlight(label, "highlight"),
         onmouseleave: () => highlight(label, "downplay"),
       };
-      const marks = [
-        isLive && el("span.state.running", { title: "training" }),
-        !isPerRun && plural(num, "run"),
-      ];
+      const live = isLive && el("span.state.running", { title: "training" });
+      const marks = [live, !isPerRun && plural(num, "run")];
       const text = isPerRun ? shortName(label) : label;
       return button([swatch(place), el("span", text), el("small", marks)], attributes, toggle);
     };
-    const title = "Single runs with other settings than their method's other runs";
+    const title = "Single runs whose settings differ from those of the method's other runs";
     fill(
       panel.list,
       el("h3", isPerRun ? "Runs" : "Groups"),
@@ -281,51 +285,30 @@ export async function show(root, context) {
     for (const { chart } of figures.values()) chart?.dispatchAction({ type, seriesName });
   }
 
-  function clear() {
-    for (const figure of figures.values()) figure.dispose();
-    figures = new Map();
-    fill(grid);
-  }
-
-  /** Words in place of the figures. */
+  /** Show a message instead of the figures. */
   function showInstead(words) {
-    clear();
+    figures.clear();
     fill(grid, el("div.figure.wide", words));
   }
 
   async function refresh() {
-    table = await context.runs();
+    await context.runs();
     await redraw();
   }
 
   drawBar();
   await redraw();
-  drawBar();
-  return { refresh, dispose: clear };
+  return { refresh };
 }
 
-// More points than pixels change nothing; a figure is never narrower than a third of the page or so.
+// More points than pixels are useless; a figure is at least about a third of the page wide.
 function pointsFor(numRuns, width) {
   const most = numRuns > 30 ? 200 : numRuns > 10 ? 300 : 500;
   return Math.max(Math.min(most, Math.round(width / 2)), 100);
 }
 
-const KINDS = {
-  mean_at_k: "Mean@k",
-  pass_at_k: "Pass@k",
-  completion_length: "answer length",
-  truncated_frac: "truncated",
-};
-
-/** What the curves of a panel are of, with the unit. */
-export function titleOf({ name, meaning, unit, is_share: isShare }) {
-  const [, benchmark, kind] = /^evaluation\/(.+)\/([^/]+)$/.exec(name) ?? [];
-  const words = benchmark
-    ? `${KINDS[kind] ?? kind}, ${benchmark}`
-    : meaning[0].toUpperCase() + meaning.slice(1);
-  const shown = isShare ? "%" : unit;
-  return shown ? `${words}, ${shown}` : words;
-}
+/** Return the key of a panel: its metric, and the metric on its x-axis. */
+const keyOf = ({ name, x = "" }) => `${name}~${x}`;
 
 const X_NAMES = { step: "step", tokens: "tokens", wall_clock: "after" };
 const X_TITLES = { step: "training step", tokens: "generated tokens", wall_clock: "training time" };
@@ -333,8 +316,8 @@ const MOST_BANDS = 4;
 const MOST_SAID = 16;
 
 /**
- * The option of one panel of curves, which have the colour of their place, or one that they name. Where a seed has ended
- * the mean is of fewer: it goes on dotted and apart, and does not jump.
+ * Return ECharts' options for a panel of curves, each in the color of its place in the palette. Where a seed has ended,
+ * the mean over the remaining seeds continues as a separate dotted line, without a jump.
  */
 export function curveOption(series, { axis: x = "step", log = false, isShare = false, zoom = "", colours }) {
   const scale = isShare ? 100 : 1;
@@ -393,6 +376,16 @@ export function curveOption(series, { axis: x = "step", log = false, isShare = f
     const num = Array.isArray(one.num) ? one.num[i] : one.num;
     return [swatch(place), shortName(seriesName), `${said(y[i])}${spread}${num > 1 ? `  n=${num}` : ""}`];
   };
+  const formatter = (found) => {
+    const known = [found].flat().filter(({ value: point }) => point.length === 3 && point[1] !== null);
+    if (!known.length) return "";
+    known.sort((a, b) => b.value[1] - a.value[1]);
+    const [at] = known[0].value;
+    const lines = known.slice(0, MOST_SAID).map(tipLine);
+    if (known.length > MOST_SAID) lines.push([null, `and ${known.length - MOST_SAID} more`, ""]);
+    return tip(`${X_NAMES[x] ?? x} ${x === "wall_clock" ? duration(at) : number(at)}`, lines);
+  };
+  const values = series.flatMap(({ y }) => y.map(value));
   const option = zoomable({
     grid: { left: 6, right: 18, top: 14, bottom: 24, containLabel: true },
     xAxis: axis(colours, {
@@ -402,34 +395,11 @@ export function curveOption(series, { axis: x = "step", log = false, isShare = f
       ...(!isPoints && { scale: false, min: "dataMin", max: "dataMax" }),
       splitLine: { show: false },
       minInterval: x === "wall_clock" || isPoints ? 0 : 1,
-      axisLabel: {
-        color: colours.muted,
-        fontSize: 11,
-        hideOverlap: true,
-        ...(!isPoints && { formatter: x === "wall_clock" ? clock : count }),
-      },
+      label: { formatter: isPoints ? undefined : x === "wall_clock" ? clock : count },
       axisPointer: { show: true, snap: true, lineStyle: { color: colours.axis }, label: { show: false } },
     }),
-    yAxis: log
-      ? logAxis(
-          colours,
-          series.flatMap(({ y }) => y.map(value)),
-        )
-      : axis(colours),
-    tooltip: {
-      trigger: isPoints ? "item" : "axis",
-      axisPointer: { type: "line" },
-      formatter: (found) => {
-        const isKnown = ({ value: point }) => point.length === 3 && point[1] !== null;
-        const known = [found].flat().filter(isKnown);
-        known.sort((a, b) => b.value[1] - a.value[1]);
-        if (!known.length) return "";
-        const [at] = known[0].value;
-        const lines = known.slice(0, MOST_SAID).map(tipLine);
-        if (known.length > MOST_SAID) lines.push([null, `and ${known.length - MOST_SAID} more`, ""]);
-        return tip(`${X_NAMES[x] ?? x} ${x === "wall_clock" ? duration(at) : number(at)}`, lines);
-      },
-    },
+    yAxis: log ? logAxis(colours, values) : axis(colours),
+    tooltip: { trigger: isPoints ? "item" : "axis", axisPointer: { type: "line" }, formatter },
     series: [
       ...(log ? [] : series.filter(({ low }) => low).map(bandOf)),
       ...series.filter(({ raw }) => raw).map(rawOf),
@@ -448,17 +418,10 @@ function clock(seconds) {
   return `${Math.round(seconds)} s`;
 }
 
-/** Curves of methods as a table. */
-export const meanTable = (series) => ({
-  columns: ["method", "step", "mean", "low", "high"],
-  rows: series.flatMap((one) => rowsOf(one).map((point) => [one.label, ...point])),
-});
-
-const curveTable = (series, x) => ({
+/** Return the curves of groups of runs as a table. */
+export const curveTable = (series, x = "step") => ({
   columns: ["group", "num_runs", x, "value", "low", "high"],
-  rows: series.flatMap(({ label, ...one }) =>
-    rowsOf(one).map((point, i) => [label, one.num[i] ?? one.num, ...point]),
+  rows: series.flatMap((one) =>
+    pointsOf(one).map((point, i) => [one.label, one.num[i] ?? one.num, ...point]),
   ),
 });
-
-const rowsOf = (one) => one.x.map((at, i) => [at, one.y[i], one.low?.[i] ?? "", one.high?.[i] ?? ""]);

@@ -1,26 +1,26 @@
-// The first page: which method is better in the latest experiment, by how much, and how sure that is.
+// The start page: the better method of the latest experiment, the difference, and its uncertainty.
 
 import { ask } from "../api.js";
-import { alertLines, confoundsBox, foldedList, notesOf, tableCard } from "../document.js";
-import { button, el, empty, field, fill, oneAtATime, select } from "../dom.js";
-import { Figure } from "../figure.js";
-import { duration, number, percent, plural, valueText } from "../format.js";
+import { alertLines, foldedList, notesOf, tableCard } from "../document.js";
+import { button, el, empty, fill, oneAtATime, selectField } from "../dom.js";
+import { Figure, ticksBetween } from "../figure.js";
+import { duration, number, percent, plural } from "../format.js";
+import { seriesVariable } from "../palette.js";
 import { reportButtons } from "../report.js";
 import { addressOf, get, set } from "../url.js";
-import { curveOption, meanTable, titleOf } from "./curves.js";
-import { runDrawer, runLink } from "./run_drawer.js";
+import { curveOption, curveTable } from "./curves.js";
+import { beginningOf, runDrawer, runLink } from "./run_drawer.js";
 
 const REWARD = "rollout/reward";
+const OTHER_RUNS = "Other runs: single runs with other settings than their method's other runs";
 
 export async function show(root, context) {
   const bar = el("div.toolbar");
   const said = el("section.card.pad.answer", { "aria-label": "Answer", "aria-live": "polite" });
   const rows = el("div");
   const curves = [REWARD, "score"].map((key) => new Figure({ title: key, linked: "overview" }));
-  const curveGrid = el(
-    "div.figures.two",
-    curves.map(({ element }) => element),
-  );
+  const elements = curves.map(({ element }) => element);
+  const curveGrid = el("div.figures.two", elements);
   const body = el("div.stack", { style: { paddingBottom: "40px" } }, said, rows, curveGrid);
   root.append(bar, body);
   const opened = new Set();
@@ -49,20 +49,12 @@ export async function show(root, context) {
     if (!answer.experiment) {
       const table = await context.runs();
       fill(bar);
-      fill(
-        body,
-        table.problem && el("p.problem.bad", table.problem),
-        empty(
-          table.runs.length ? "No experiment of methods here" : "No experiment yet",
-          table.runs.length > 0 && "Sweeps and evaluations have tabs of their own. ",
-          "Methods that train into ",
-          el("code", table.runs_dir),
-          " are compared here as soon as they start: ",
-          el("code", "atrium train --multirun algorithm=atr,grpo seed=0,1,2"),
-          ".",
-        ),
-      );
-      return;
+      const title = table.runs.length ? "No experiment of methods here" : "No experiment yet";
+      const tabs = table.runs.length > 0 && "Sweeps and evaluations have their own tabs. ";
+      const start = ["Training runs in ", el("code", table.runs_dir), " are compared here as soon as "];
+      const command = el("code", "atrium train --multirun algorithm=atr,grpo seed=0,1,2");
+      const problem = table.problem && el("p.problem.bad", table.problem);
+      return void fill(body, problem, empty(title, tabs, start, "they start: ", command, "."));
     }
     if (!body.contains(rows)) fill(body, said, rows, curveGrid);
     drawBar(answer);
@@ -77,25 +69,27 @@ export async function show(root, context) {
       set({ exp, base: null });
       void refresh();
     };
-    const label = (one) =>
-      `${one.name} · ${plural(one.num_methods, "method")}, ${plural(one.num_runs, "run")}${one.num_running ? `, ${one.num_running} training` : ""}`;
+    const label = ({ name, num_methods: methods, num_runs: runs, num_running: training }) =>
+      `${name} · ${plural(methods, "method")}, ${plural(runs, "run")}${training ? `, ${training} training` : ""}`;
     const experiments = answer.experiments.map((one) => [one.name, label(one)]);
     const arms = answer.rows.filter((row) => row.is_counted).map(({ name }) => name);
     const elsewhere = answer.experiments.find((one) => one.num_running && one.name !== answer.experiment);
     const training = elsewhere && `${elsewhere.num_running} training in ${elsewhere.name}`;
     fill(
       bar,
-      field("experiment", select("Experiment", experiments, answer.experiment, choose)),
-      answer.baseline && field("baseline", select("Baseline", arms, answer.baseline, pin)),
+      selectField("experiment", "Experiment", experiments, answer.experiment, choose),
+      answer.baseline && selectField("baseline", "Baseline", arms, answer.baseline, pin),
       elsewhere && button(training, { class: "link" }, () => choose(elsewhere.name)),
       el("span.grow"),
-      el("a", { href: addressOf("compare", here(answer)) }, "Whole comparison"),
+      el("a", { href: addressOf("compare", here(answer)) }, "Full comparison"),
       el("a", { href: addressOf("curves", here(answer)) }, "All curves"),
       answer.baseline && reportButtons({ exp: answer.experiment, base: answer.baseline }),
     );
   }
 
-  function drawAnswer({ document, experiment, reason }) {
+  function drawAnswer({ document, experiment, reason, began }) {
+    const beginning = ({ key }) =>
+      key === "collapsed" && began && [" from ", beginningOf(began.run, began.step)];
     const { warnings, muted } = notesOf(document);
     const [first, ...others] = document.answer;
     fill(
@@ -103,8 +97,7 @@ export async function show(root, context) {
       el("p.muted", document.subtitle ? `${experiment}: ${document.subtitle}` : experiment),
       el("h2.lead", first?.text ?? reason),
       others.map(({ text }) => el("p", text)),
-      confoundsBox(document),
-      alertLines(document),
+      alertLines(document, beginning),
       foldedList("How to read this", [...warnings, ...muted]),
     );
   }
@@ -123,7 +116,7 @@ export async function show(root, context) {
           runsCell(methods[at]),
         ],
         rows: (tr, at) => [
-          methods[at].is_other && !methods[at - 1]?.is_other && el("tr.group", otherRuns()),
+          methods[at].is_other && !methods[at - 1]?.is_other && otherRuns(),
           tr,
           opened.has(methods[at].name) && runRow(methods[at]),
         ],
@@ -132,20 +125,13 @@ export async function show(root, context) {
     if (focused) rows.querySelector(`[data-toggle="${CSS.escape(focused)}"]`)?.focus();
   }
 
-  const otherRuns = () =>
-    el(
-      "td",
-      { colspan: "10", class: "muted" },
-      "Other runs: single runs with other settings than their method's other runs",
-    );
+  const otherRuns = () => el("tr.group", el("td.muted", { colspan: "10" }, OTHER_RUNS));
 
-  /** The way from a difference to the problems that make it. */
-  const whyCell = (answer, name, [, , , difference]) =>
-    el(
-      "td",
-      difference !== null &&
-        el("a", { href: addressOf("compare", { ...here(answer), cand: name }) }, "problems"),
-    );
+  /** Return a link from a difference to the problems that cause it. */
+  function whyCell(answer, name, [, , , difference]) {
+    const href = addressOf("compare", { ...here(answer), cand: name });
+    return el("td", difference !== null && el("a", { href }, "problems"));
+  }
 
   function runsCell({ name, states, left_s: left }) {
     const isOpen = opened.has(name);
@@ -160,71 +146,49 @@ export async function show(root, context) {
   }
 
   function runRow({ runs }) {
-    const line = (run) =>
-      el(
-        "tr",
+    const line = (run) => {
+      const steps = ` ${number(run.step)}/${number(run.num_steps)}`;
+      const left = run.left_s && el("span.muted", `, ${duration(run.left_s)} left`);
+      return el("tr", [
         el("td", runLink(run.name, {}, drawer.open)),
         el("td", `seed ${run.seed ?? "–"}`),
-        el(
-          "td",
-          el("span.state", { class: run.state }, run.state),
-          ` ${number(run.step)}/${number(run.num_steps)}`,
-          run.left_s && el("span.muted", `, ${duration(run.left_s)} left`),
-        ),
+        el("td", el("span.state", { class: run.state }, run.state), steps, left),
         el("td.num", run.score === null ? "–" : `${percent(run.score)} %`),
         el("td.words.muted", run.error ?? (run.is_counted ? "" : "not counted")),
-      );
+      ]);
+    };
     return el("tr.inside", el("td", { colspan: "10" }, el("table", el("tbody", runs.map(line)))));
   }
 
-  /** The experiment and the baseline for a link: no pick and no filter of other views. */
+  /** Return the parameters of a link: experiment and baseline, without picked runs or filters of other views. */
   const here = ({ experiment, baseline }) => ({ exp: experiment, base: baseline, run: null, q: null });
 
   async function drawCurves(answer) {
-    const scores =
-      answer.benchmark === "macro average"
-        ? null
-        : answer.benchmark && `evaluation/${answer.benchmark}/mean_at_k`;
+    const { benchmark } = answer;
+    const scores = benchmark && benchmark !== "macro average" ? `evaluation/${benchmark}/mean_at_k` : null;
     const hide = answer.rows.filter((row) => row.is_other).map(({ name }) => name);
-    const found = await ask("curves", {
-      exp: answer.experiment,
-      metric: [REWARD, scores],
-      group: "method",
-      points: 300,
-    });
+    const query = { exp: answer.experiment, group: "method" };
+    const { panels } = await ask("curves", { ...query, metric: [REWARD, scores], points: 300 });
     for (const [at, figure] of curves.entries()) {
-      const panel = found.panels[at];
+      const panel = panels[at];
       figure.element.hidden = !panel?.series.length;
-      if (!panel?.series.length) continue;
+      if (figure.element.hidden) continue;
       const series = panel.series.filter(({ label }) => !hide.includes(label));
-      figure.savedFrom("figure/curves", {
-        exp: answer.experiment,
-        metric: panel.name,
-        group: "method",
-        hide,
-      });
+      figure.name(panel.title, "mean over seeds by step; band: minimum to maximum over seeds");
+      figure.savedFrom("figure/curves", { ...query, metric: panel.name, hide });
       figure.draw({
-        title: titleOf(panel),
-        subtitle: "mean over seeds by step; band: least to greatest seed",
-        option: (colours) =>
-          curveOption(series, { axis: "step", log: false, isShare: panel.is_share, colours }),
-        table: () => meanTable(series),
+        option: (colours) => curveOption(series, { isShare: panel.is_share, colours }),
+        table: () => curveTable(series),
       });
     }
   }
 
   await refresh();
   drawer.reopen();
-  return {
-    refresh,
-    dispose: () => {
-      drawer.dispose();
-      for (const figure of curves) figure.dispose();
-    },
-  };
+  return { refresh, dispose: drawer.dispose };
 }
 
-/** Differences with their intervals, a cell for each method, and their common axis. */
+/** Return a cell per method with the difference and its interval, and their common axis. */
 function forestOf(figure) {
   const rows = new Map((figure?.rows ?? []).map((row) => [row.name, row]));
   const ends = [...rows.values()].flatMap(({ value, outer }) => [value, ...(outer ?? [])]);
@@ -232,14 +196,15 @@ function forestOf(figure) {
   const at = (value) => `${4 + (92 * (value - low)) / (high - low || 1)}%`;
   const span = (kind, [start, end]) =>
     el(`i.${kind}`, { style: { left: at(start), width: `calc(${at(end)} - ${at(start)})` } });
-  const tick = (value) => el("small", { style: { left: at(value) } }, valueText(value, "points", true));
-  const shownTicks = [low, 0, high].filter((value, place) => place === 1 || value !== 0);
+  const ticks = ticksBetween(low, high, 4);
+  const tick = (value) => el("small", { style: { left: at(value) } }, number(100 * value));
+  const lineAt = (value) => el(value ? "i.tick" : "i.tick.zero", { style: { left: at(value) } });
   const cell = (name) => {
     const row = rows.get(name);
-    const style = { color: `var(--series-${(row?.place ?? 0) % 8})` };
+    const style = { color: seriesVariable(row?.place ?? 0) };
     const parts = row && [row.outer && span("outer", row.outer), row.inner && span("inner", row.inner)];
     const dot = row && el("i.dot", { style: { left: at(row.value) } });
-    return el("td", el("div.forest", { style }, el("i.zero", { style: { left: at(0) } }), parts, dot));
+    return el("td", el("div.forest", { style }, ticks.map(lineAt), parts, dot));
   };
-  return { cell, axis: el("div.forest", { title: figure?.caption }, figure && shownTicks.map(tick)) };
+  return { cell, axis: el("div.forest", { title: figure?.caption }, figure && ticks.map(tick)) };
 }

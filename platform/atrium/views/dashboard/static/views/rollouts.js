@@ -1,4 +1,4 @@
-// Reading what was sampled: completions beside problem, gold and verdict, tokens coloured by what happened.
+// Recorded samples: completions with problem, reference answer and verdict, and tokens colored by a metric.
 
 import { ask } from "../api.js";
 import { button, choice, debounced, el, empty, field, fill, searchInput, select } from "../dom.js";
@@ -8,10 +8,16 @@ import { noRuns, runSelect } from "../selection.js";
 import { get, set } from "../url.js";
 import { colourChoices, tokenView } from "./tokens.js";
 
-const VERDICTS = ["correct", "incorrect", "no_answer", "timed_out", "crashed"];
+const wordsOf = (verdict) => verdict.replace("_", " ");
+const NAMES = ["correct", "incorrect", "no_answer", "timed_out", "crashed"];
+const VERDICTS = [["", "any verdict"], ...NAMES.map((verdict) => [verdict, wordsOf(verdict)])];
+const LISTS = [
+  ["", "Completions"],
+  ["problems", "Problems"],
+];
 
 export async function show(root, context) {
-  let table = await context.runs();
+  const table = await context.runs();
   const controls = el("div.controls");
   const list = el("ol", { "aria-label": "Completions" });
   const reading = el("div.reading", { tabindex: "0", role: "region", "aria-label": "Completion" });
@@ -34,7 +40,7 @@ export async function show(root, context) {
     void redraw();
   }
 
-  /** Draw the controls, but for those in which something is being typed; gives the run. */
+  /** Draw the controls, unless the user is typing in one; return the selected run. */
   function drawControls() {
     const made = runSelect(table, "Run", "at", () => change({ step: null, source: null }));
     const typing = document.activeElement;
@@ -43,44 +49,31 @@ export async function show(root, context) {
       return made.chosen;
     }
     const typed = debounced((changes) => change(changes, { isTyped: true }), 250);
-    const length = (name, label, placeholder) =>
-      el("input", {
-        type: "number",
-        min: "0",
-        placeholder,
-        title: label,
-        "aria-label": label,
-        value: get(name),
-        oninput: ({ target }) => typed({ [name]: target.value }),
-      });
+    const length = (name, label, placeholder) => {
+      const oninput = ({ target }) => typed({ [name]: target.value });
+      const words = { placeholder, title: label, "aria-label": label };
+      return el("input", { type: "number", min: "0", ...words, value: get(name), oninput });
+    };
     const sources = Object.keys(answer?.sources ?? { training: [] });
     const sourceOptions = sources.map((name) => [name, name === "training" ? "training rollouts" : name]);
+    const chooseSource = (source) => change({ source, step: null });
     const steps = [...stepOptions(), ["-1", "all steps"]];
-    const verdicts = VERDICTS.map((verdict) => [verdict, verdict.replace("_", " ")]);
     const search = { placeholder: "Search question and answer  ( / )", value: get("text") };
-    const lists = [
-      ["", "Completions"],
-      ["problems", "Problems"],
-    ];
     const showAll = () => change({ only: null });
     fill(
       controls,
       made.box,
       el("div.row", [
-        select("Source", sourceOptions, answer?.source ?? "training", (source) =>
-          change({ source, step: null }),
-        ),
+        select("Source", sourceOptions, answer?.source ?? "training", chooseSource),
         select("Step", steps, answer?.step ?? "", (step) => change({ step })),
       ]),
       el("div.row", [
-        select("Verdict", [["", "any verdict"], ...verdicts], get("verdict"), (verdict) =>
-          change({ verdict }),
-        ),
-        length("min", "least tokens", "from"),
-        length("max", "most tokens", "to"),
+        select("Verdict", VERDICTS, get("verdict"), (verdict) => change({ verdict })),
+        length("min", "minimum tokens", "from"),
+        length("max", "maximum tokens", "to"),
       ]),
       searchInput("Search the text", search, (text) => typed({ text })),
-      choice("List", lists, get("list"), (value) => {
+      choice("List", LISTS, get("list"), (value) => {
         set({ list: value, only: null });
         void redraw();
       }),
@@ -122,35 +115,28 @@ export async function show(root, context) {
     }
   }
 
-  /** The completion that the address names, else the first; where all steps are listed, the address has its step. */
+  /** Return the completion named by the URL, else the first; if all steps are listed, the URL also names the step. */
   function current() {
     const [problem, sample] = [get("problem"), get("sample")];
     const step = answer.step === -1 ? get("read") : get("step");
-    const isNamed = (row) =>
-      row.problem_id === problem &&
-      String(row.sample_index) === sample &&
-      (!step || String(row.step) === step);
-    return answer.rows.find(isNamed) ?? answer.rows[0];
+    const isNamed = (row) => row.problem_id === problem && String(row.sample_index) === sample;
+    const isAtStep = (row) => !step || String(row.step) === step;
+    return answer.rows.find((row) => isNamed(row) && isAtStep(row)) ?? answer.rows[0];
   }
 
   function drawList() {
     const scrolled = list.scrollTop;
     const isOfProblems = get("list") === "problems" && !get("only");
-    fill(
-      list,
-      (isOfProblems ? problemButtons() : sampleButtons()).map((made) => el("li", made)),
-    );
+    const buttons = isOfProblems ? problemButtons() : sampleButtons();
+    fill(list, ...buttons.map((made) => el("li", made)));
     list.scrollTop = scrolled;
   }
 
   function sampleButtons() {
     const row = current();
     const choose = (one, { currentTarget }) => {
-      set({
-        problem: one.problem_id,
-        sample: one.sample_index,
-        ...(answer.step === -1 ? { read: one.step } : {}),
-      });
+      const step = answer.step === -1 ? { read: one.step } : {};
+      set({ problem: one.problem_id, sample: one.sample_index, ...step });
       for (const other of list.querySelectorAll(".sample"))
         other.setAttribute("aria-current", String(other === currentTarget));
       void read(one);
@@ -169,7 +155,7 @@ export async function show(root, context) {
     });
   }
 
-  /** Problems by the share of their samples that are correct, the hardest first; a click lists their completions. */
+  /** Return the problems by share of correct samples, hardest first; a click lists a problem's completions. */
   function problemButtons() {
     const questions = new Map(answer.rows.map(({ problem_id: id, question }) => [id, question]));
     const rows = Object.entries(answer.rates).sort(([, a], [, b]) => a[0] / a[1] - b[0] / b[1]);
@@ -187,9 +173,8 @@ export async function show(root, context) {
   async function read(row = current()) {
     if (!row) {
       const isFiltered = Object.keys(answer.sources).length > 0;
-      const words = isFiltered ? "None passes these filters." : "This run has recorded no samples.";
-      fill(reading, empty("No completions", words));
-      return;
+      const words = isFiltered ? "No completion matches these filters." : "This run has recorded no samples.";
+      return void fill(reading, empty("No completions", words));
     }
     const mine = turn;
     const again = (changes) => {
@@ -200,7 +185,7 @@ export async function show(root, context) {
     const mode = get("colour", isTraining ? "ratio" : "text");
     const colour = (value) => again({ colour: value });
     const { chosen } = runSelect(table, "Run", "at", () => {});
-    const other = runSelect(table, "Beside run", "beside", () => void read(row), { allowNone: true });
+    const other = runSelect(table, "Beside run", "beside", () => void read(row), { none: "none" });
     const besideStep = get("bstep") || String(row.step);
     const besideSteps = select("Beside step", stepOptions(), besideStep, (bstep) => again({ bstep }));
     const head = el("div.toolbar", { style: { padding: "0 0 12px" } }, [
@@ -223,7 +208,7 @@ export async function show(root, context) {
     try {
       const { rows } = await ask("samples", { run, step, ...wanted });
       const same = rows.find((one) => one.sample_index === row.sample_index) ?? rows[0];
-      if (!same) return el("section.card.pane", empty("Not sampled there", missing));
+      if (!same) return el("section.card.pane", empty("Not sampled at this step", missing));
       return await pane({ run, step: same.step, index: same.sample_index, ...wanted }, mode);
     } catch (error) {
       return el("section.card.pane", empty("Nothing to show beside", error.message));
@@ -231,20 +216,17 @@ export async function show(root, context) {
   }
 
   async function refresh() {
-    table = await context.runs();
+    await context.runs();
     if (!answer) return void redraw();
-    const asked = { run: get("at") || answer?.run, ...parameters() };
-    if (!asked.run) return;
     const mine = turn;
-    const found = await ask("samples", asked);
-    if (mine !== turn) return; // something else has been chosen
-    const before = JSON.stringify([answer?.sources, answer?.rows.length, answer?.step]);
-    if (JSON.stringify([found.sources, found.rows.length, found.step]) === before) return;
-    const kept = get("problem");
+    const found = await ask("samples", { run: get("at") || answer.run, ...parameters() });
+    const content = ({ sources, rows, step }) => JSON.stringify([sources, rows.length, step]);
+    // The selection may have changed meanwhile.
+    if (mine !== turn || content(found) === content(answer)) return;
     answer = found;
     drawControls();
     drawList();
-    if (!kept) await read();
+    if (!get("problem")) await read();
   }
 
   await redraw();
@@ -257,10 +239,9 @@ const WAYS = [
   ["none", "As written"],
 ];
 
-const verdictBadge = ({ verdict }) =>
-  el("span.verdict", { class: verdict }, (verdict || "unknown").replace("_", " "));
+const verdictBadge = ({ verdict }) => el("span.verdict", { class: verdict }, wordsOf(verdict || "unknown"));
 
-/** Go to the completion above or below by the arrow keys. */
+/** Select the previous or next completion with the arrow keys. */
 function walk(event) {
   const next = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" }[event.key];
   const target = next && event.currentTarget.parentElement[next]?.firstElementChild;
@@ -272,18 +253,20 @@ function walk(event) {
 
 async function pane(parameters, mode, solved = null) {
   const sample = await ask("sample", parameters);
+  const kind = sample.reward_kind;
+  const origin = kind ? `, from the reward function “${kind}”; the verdict is the grader's` : "";
   const facts = [
     ["question", prose(sample.question ?? "")],
     ["gold", sample.gold],
     ["solved", solved && `by ${solved[0]} of ${solved[1]} samples here`],
     ["extracted", sample.extracted ?? "nothing"],
     ["reason", sample.reason],
-    ["reward", sample.reward === undefined ? null : number(sample.reward)],
+    ["reward", sample.reward === undefined ? null : `${number(sample.reward)}${origin}`],
     ...Object.entries(sample)
       .filter(([name]) => name.startsWith("reward/"))
       .map(([name, value]) => [name.replace("/", " "), value === null ? "abstained" : number(value)]),
     ["length", `${number(sample.num_tokens)} tokens${sample.finish_reason === "length" ? ", cut off" : ""}`],
-  ].filter(([, value]) => value !== null && value !== undefined && value !== "");
+  ].filter(([, value]) => value != null && value !== "");
   const fact = ([name, value]) => [
     el("dt", name),
     el("dd", { class: (name === "gold" || name === "extracted") && "mono" }, value),

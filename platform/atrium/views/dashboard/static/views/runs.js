@@ -1,61 +1,42 @@
-// The table of runs: search, filter, sort, what differs, results; pick runs to look at together.
+// The table of runs: search, filter, sorting, differing settings, results, and the selection of runs.
 
 import { annotate, ask } from "../api.js";
-import { button, checkbox, el, empty, field, fill, menu, option, select, table as tableOf } from "../dom.js";
+import { scoreCell, sparkline, tableCard } from "../document.js";
+import { button, checkbox, el, empty, field, fill, menu, option, select } from "../dom.js";
 import { saveTable } from "../export.js";
 import { fetchMetrics, lastOf, passing } from "../filter.js";
-import {
-  age,
-  count,
-  DASH,
-  duration,
-  intervalText,
-  moment,
-  number,
-  percent,
-  plural,
-  shortName,
-} from "../format.js";
-import { differingKeys, filterControls, menuHeading, noRunsYet } from "../selection.js";
+import { count, DASH, duration, moment, number, percent, plural, shortName } from "../format.js";
+import { differingKeys, filterControls, menuHeading, noRunsYet, startedCell } from "../selection.js";
 import { addressOf, get, getAll, set } from "../url.js";
-import { runDrawer, runLink, sparkline } from "./run_drawer.js";
+import { runDrawer, runLink } from "./run_drawer.js";
 
 const MOST_SETTINGS = 6;
+const [SETTING_WIDTH, OTHER_WIDTH] = [125, 860];
 const MOST_GROUPS = 12;
 const GROUPS = [["", "nothing"], "method", "experiment", "state"];
 const PAGE = 60;
+const MOST_DIFFERENCES = 20;
 
 export async function show(root, context) {
-  let table = await context.runs();
+  const table = await context.runs();
   let limit = PAGE;
   const picked = new Set(getAll("run"));
   const banner = el("div");
-  const compared = el("div");
+  const compared = el("div.stack", { role: "region", "aria-label": "Differences" });
   const box = el("div.card.runs-table", { tabindex: "0", role: "region", "aria-label": "Table of runs" });
-  const { search, filter } = filterControls(
-    () => table,
-    () => {
-      picked.clear();
-      draw();
-    },
-  );
+  const { search, filter } = filterControls(table, () => {
+    picked.clear();
+    draw();
+  });
   const slots = { benchmark: el("span"), group: el("span.slot-group") };
   const counted = el("span.muted");
   const actions = el("div.actions");
   const columnMenu = menu("Columns", columnChoices);
-  const bar = el("div.toolbar", [
-    el("div.search", search),
-    filter,
-    columnMenu,
-    slots.benchmark,
-    slots.group,
-    counted,
-    el("span.grow"),
-    actions,
-  ]);
+  const choices = [el("div.search", search), filter, columnMenu, slots.benchmark, slots.group, counted];
+  const bar = el("div.toolbar", choices, el("span.grow"), actions);
   root.append(bar, banner, el("div.page", compared, box));
   const drawer = runDrawer(root, async () => {
-    table = await context.runs();
+    await context.runs();
     draw();
   });
 
@@ -63,14 +44,6 @@ export async function show(root, context) {
     set(changes);
     draw();
   };
-
-  function benchmarks() {
-    const known = table.benchmarks;
-    return [
-      ...known.filter((name) => !name.includes("validation")),
-      ...known.filter((name) => name.includes("validation")),
-    ];
-  }
 
   function draw() {
     const active = /** @type {HTMLElement | null} */ (document.activeElement);
@@ -81,7 +54,7 @@ export async function show(root, context) {
     drawBar(runs, trainings.length);
     if (!runs.length) {
       const clear = button("Clear it", { class: "link" }, () => change({ q: null }));
-      const fitsNone = empty("No run fits", "No run passes this filter. ", clear);
+      const fitsNone = empty("No matching run", "No run matches this filter. ", clear);
       fill(box, trainings.length ? fitsNone : noRunsYet(table));
       return;
     }
@@ -104,7 +77,7 @@ export async function show(root, context) {
 
   const shownRuns = () => passing(table, get("q")).filter(({ evaluated }) => !evaluated);
 
-  /** The end of the rows shown; the next ones come when it comes into sight. */
+  /** The end of the shown rows; more rows are added when it becomes visible. */
   function more(num) {
     const show = () => {
       limit += PAGE;
@@ -124,21 +97,22 @@ export async function show(root, context) {
   }
 
   function benchmark() {
-    const known = benchmarks();
+    const known = table.benchmarks;
     return known.includes(get("bench")) ? get("bench") : known[0];
   }
 
-  /** The settings that have a column: those of the address, else some that differ. */
+  /** Return the settings with a column: the settings in the URL, or else some that differ, if there is room. */
   function shownKeys() {
     const chosen = getAll("col");
+    const room = Math.floor((innerWidth - OTHER_WIDTH) / SETTING_WIDTH);
     return chosen.length
       ? chosen.filter((key) => key !== "none")
       : differingKeys(table, shownRuns())
           .filter((key) => !["experiment_name", "seed"].includes(key))
-          .slice(0, MOST_SETTINGS);
+          .slice(0, Math.max(1, Math.min(room, MOST_SETTINGS)));
   }
 
-  /** Runs by the value that they have; groups in the order of their first run. */
+  /** Return the runs grouped by a value; groups are in the order of their first runs. */
   function grouped(runs) {
     const key = get("group");
     if (!key) return [[null, runs]];
@@ -150,7 +124,7 @@ export async function show(root, context) {
     return [...found];
   }
 
-  /** A group's name, which folds its runs, and the mean, the standard deviation and n of its columns. */
+  /** Return the row of a group: its name, which folds its runs, and mean, standard deviation and n of columns. */
   function groupRow(label, members, columns, folded) {
     const spread = ({ isScore, value, shown }) => {
       const counting = members.filter((run) => !isScore || isWhole(run));
@@ -170,17 +144,16 @@ export async function show(root, context) {
       el("span.muted", `  ${plural(members.length, "run")}`),
     ];
     const cell = (column, at) => (at === 0 ? title : column.hasMean && spread(column));
-    return el("tr.group", el("td"), [
-      columns.map((column, at) => el("td", { class: column.class }, cell(column, at))),
-    ]);
+    const cells = columns.map((column, at) => el("td", { class: column.class }, cell(column, at)));
+    return el("tr.group", el("td"), cells);
   }
 
   function drawBar(runs, num) {
-    const known = benchmarks();
+    const known = table.benchmarks;
     const keys = differingKeys(table, runs).slice(0, MOST_GROUPS);
     const bench = select("Benchmark", known, benchmark(), (value) => change({ bench: value }));
     const group = select("Group by", [...GROUPS, ...keys], get("group"), (value) => change({ group: value }));
-    // A list that is open stays.
+    // Keep an open list open.
     if (!slots.benchmark.contains(document.activeElement)) fill(slots.benchmark, known.length > 1 && bench);
     if (!slots.group.contains(document.activeElement)) fill(slots.group, field("group by", group));
     fill(counted, `${runs.length} of ${plural(num, "run")}`);
@@ -198,44 +171,51 @@ export async function show(root, context) {
     const isOpen = get("diff") === "1" && chosen.length > 1;
     const attributes = { "aria-pressed": String(isOpen) };
     const toggle = () => change({ diff: isOpen ? null : "1" });
-    fill(compared, isOpen && differences(chosen));
+    void drawDifferences(isOpen ? names : []);
     if (actions.querySelector("details[open]")) return;
     fill(
       actions,
       names.length > 0 && clear,
       names.length > 1 && button("Differences", attributes, toggle),
-      names.length > 0 && menu(`Tag ${names.length}`, { class: "right" }, () => bulk(chosen)),
+      names.length > 0 && menu(`Tag ${names.length}`, () => bulk(chosen)),
       button("CSV", { "data-export": "csv", title: "Save the table as CSV" }, () => save(runs)),
       link("compare", ["Compare", "Compare"]),
       link("curves", ["Curves", "Curves of"], { class: "primary" }),
     );
   }
 
-  /** The settings in which the picked runs differ, a column each; how two differ in code says a command. */
-  function differences(runs) {
-    const columns = runs.map((run) => ({
-      title: shortName(run.name),
-      class: "mono",
-      cell: (key) => String(settingOf(run, key) ?? "not set"),
-    }));
-    const command = `atrium diff ${runs.map(({ name }) => name).join(" ")}`;
-    return el("section.card.scroll.table", { "aria-label": "Differences", style: { marginBottom: "14px" } }, [
-      tableOf(
-        [{ title: "setting", class: "mono", cell: (key) => key }, ...columns],
-        differingKeys(table, runs),
-      ),
-      runs.length === 2 && el("p.note", "Differences in code and environment: ", el("code", command)),
-    ]);
+  /** Draw the differences between the picked runs: settings, code, environment, and uncommitted changes. */
+  async function drawDifferences(names) {
+    const asked = JSON.stringify(names);
+    if (compared.dataset.runs === asked) return;
+    compared.dataset.runs = asked;
+    if (names.length < 2) return void fill(compared);
+    const run = names.slice(0, MOST_DIFFERENCES);
+    const answer = await ask("differences", { run }).catch(({ message }) => el("p.problem", message));
+    if (compared.dataset.runs !== asked) return;
+    if (answer instanceof Node) return void fill(compared, answer);
+    const { alerts, answer: sentences, sections } = answer.document;
+    const lines = sections.at(-1).sentences.map(({ text, tone }) => el("span", { class: tone }, `${text}\n`));
+    const of = `These are the first ${run.length} of ${names.length} runs.`;
+    fill(
+      compared,
+      names.length > run.length && el("p.banner", of),
+      [...alerts, ...sentences].map(({ text }) => el("p.problem", text)),
+      sections[0].sentences.map(({ text }) => el("p.muted", text)),
+      sections[0].tables.map((one) => tableCard(one)),
+      lines.length > 0 &&
+        el("pre.card.pad.diff", { tabindex: "0", "aria-label": "Differences in code" }, lines),
+    );
   }
 
-  /** One tag for all picked runs, or out of the table with them. */
+  /** Return controls that tag or archive all picked runs. */
   function bulk(runs) {
     const said = el("span.muted", { role: "status" });
     const write = async (changes) => {
       try {
         for (const run of runs) await annotate(run.name, changes(run));
         fill(said, `saved for ${plural(runs.length, "run")}`);
-        table = await context.runs();
+        await context.runs();
         draw();
       } catch ({ message }) {
         fill(said, message);
@@ -246,13 +226,9 @@ export async function show(root, context) {
       if (tag) void write(({ tags }) => ({ tags: [...tags, tag] }));
     };
     const archive = (isArchived) => () => write(() => ({ is_archived: isArchived }));
+    const words = { "aria-label": "Tag of all picked", placeholder: "a tag for all selected runs" };
     return [
-      el("input", {
-        type: "text",
-        "aria-label": "Tag of all picked",
-        placeholder: "a tag for all of them",
-        onchange,
-      }),
+      el("input", { type: "text", ...words, onchange }),
       el("div.row", button("Archive", archive(true)), " ", button("Unarchive", archive(false))),
       said,
     ];
@@ -282,7 +258,7 @@ export async function show(root, context) {
     ];
   }
 
-  /** A box per metric, whose last value becomes a column. They are asked for when the list is opened. */
+  /** Return a checkbox per metric, which adds a column with its last values; metrics load when the list opens. */
   function metricOptions() {
     const lines = el("div");
     const chosen = new Set(getAll("mcol"));
@@ -296,17 +272,15 @@ export async function show(root, context) {
       });
     const ontoggle = async () => {
       if (!part.open || lines.childNodes.length) return;
-      const run = shownRuns()
-        .slice(0, PAGE)
-        .map(({ name }) => name);
-      const { quantities } = await ask("quantities", { run });
+      const run = shownRuns().map(({ name }) => name);
+      const { quantities } = await ask("quantities", { run: run.slice(0, PAGE) });
       fill(lines, quantities.filter(({ name }) => !name.startsWith("evaluation/")).map(choiceOf));
     };
     const part = el("details", { ontoggle }, el("summary.option", text), lines);
     return part;
   }
 
-  /** What the table shows of a run. */
+  /** Return the columns of the table. */
   function allColumns() {
     const bench = benchmark();
     const k = kOf(bench);
@@ -338,8 +312,7 @@ export async function show(root, context) {
         about: key,
         isSetting: true,
       });
-    const startedText = (seconds) => (seconds ? age(table.now - seconds) : DASH);
-    const startedCell = ({ started }) => el("span", { title: moment(started) }, startedText(started));
+    const started = { class: "num", cell: (run) => startedCell(run, table.now), text: moment };
     const wallText = (seconds) => (seconds ? duration(seconds) : DASH);
     return [
       column("name", "Run", (run) => run.name, { cell: nameCell, order: shortName }),
@@ -349,7 +322,7 @@ export async function show(root, context) {
       ...(bench ? scores : []),
       ...getAll("mcol").map(ofMetric),
       column("wall", "Time", (run) => run.wall_s, { class: "num", shown: wallText }),
-      column("started", "Started", (run) => run.started, { class: "num", cell: startedCell, text: moment }),
+      column("started", "Started", (run) => run.started, started),
       ...shownKeys().map(ofSetting),
       column("tokens", "Tokens", (run) => run.num_tokens, { class: "num", shown: count }),
     ];
@@ -357,13 +330,11 @@ export async function show(root, context) {
 
   const settingOf = (run, key) => run.settings[key] ?? table.shared[key];
   const kOf = (bench) => {
-    const ks = new Set(
-      table.runs.map((run) => run.scores[bench]?.last.k).filter((k) => (k ?? null) !== null),
-    );
+    const ks = new Set(table.runs.flatMap((run) => run.scores[bench]?.last.k ?? []));
     return ks.size === 1 ? [...ks][0] : "k";
   };
 
-  /** The column by which the table is sorted, and whether from the greatest value on. */
+  /** Return the column by which the table is sorted, and whether the order is descending. */
   const sorting = () => ({ id: get("sort").replace(/^-/, ""), isDown: get("sort").startsWith("-") });
 
   function sorted(runs) {
@@ -371,27 +342,25 @@ export async function show(root, context) {
     const by = allColumns().find((one) => one.order && one.id === id);
     if (!by) return runs;
     const keyed = runs.map((run) => [by.order(by.value(run)), run]);
-    const known = keyed.filter(([value]) => value !== undefined && value !== null && value !== "");
+    const known = keyed.filter(([value]) => value != null && value !== "");
     const unknown = keyed.filter((pair) => !known.includes(pair));
     known.sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0) * (isDown ? -1 : 1));
     return [...known, ...unknown].map(([, run]) => run);
   }
 
-  /** A box that picks runs. */
-  const pick = (label, runs) =>
-    checkbox(
-      runs.every(({ name }) => picked.has(name)),
-      { "aria-label": label },
-      (on) => {
-        for (const { name } of runs) picked[on ? "add" : "delete"](name);
-        change({ run: [...picked] });
-      },
-    );
+  /** Return a checkbox that picks runs. */
+  const pick = (label, runs) => {
+    const isPicked = runs.every(({ name }) => picked.has(name));
+    return checkbox(isPicked, { "aria-label": label }, (on) => {
+      for (const { name } of runs) picked[on ? "add" : "delete"](name);
+      change({ run: [...picked] });
+    });
+  };
 
   function head(columns, runs) {
     const { id: by, isDown } = sorting();
     const titleOf = ({ id, title, order, ...column }) => {
-      // Of numbers the greatest come first, of words the first of the alphabet; a third click undoes it.
+      // Numbers are sorted in descending order first, words alphabetically; a third click removes the sorting.
       const [first, second] = column.class === "num" ? [`-${id}`, id] : [id, `-${id}`];
       const arrow = id === by && (isDown ? " ↓" : " ↑");
       const next = id !== by ? first : get("sort") === first ? second : null;
@@ -418,7 +387,9 @@ export async function show(root, context) {
   }
 
   function nameCell(run) {
-    const notes = [...run.collapses, ...run.problems, ...(run.error ? [run.error] : [])];
+    const { collapses, other_findings: others, problems, error } = run;
+    const collapsed = collapses.map((one) => `collapsed: ${one}`);
+    const notes = [...collapsed, ...others, ...problems, ...(error ? [error] : [])];
     const sign = (name, text, title, label) =>
       el(`span.${name}`, { title, role: "img", "aria-label": label }, text);
     return el("div", [
@@ -441,7 +412,7 @@ export async function show(root, context) {
   }
 
   async function refresh() {
-    table = await context.runs();
+    await context.runs();
     draw();
     await drawer.refresh();
   }
@@ -452,9 +423,9 @@ export async function show(root, context) {
 }
 
 /**
- * A column of what `value` gives of a run. `shown` makes of it what stands in the cell, unless `cell` makes that of the
- * run, `text` what goes into the CSV, and `order` what the table is sorted by. Those with `hasMean` have one in the row
- * of a group, scores of runs that are at their end.
+ * Return a column of the values that `value` returns for a run. `shown` converts a value for the cell (unless `cell`
+ * makes the cell from the run), `text` for the CSV, and `order` for sorting. With `hasMean`, the row of a group shows
+ * the mean; for scores, over finished runs only.
  */
 function column(id, title, value, more) {
   const [shown, itself] = [(one) => one ?? DASH, (one) => one];
@@ -474,23 +445,18 @@ function stateCell(run) {
   ]);
 }
 
-/** Whether a run's last score is that of its end. */
+/** Whether a run's last score is its final score. */
 const isWhole = (run) => run.state === "finished";
 
 function score(point, run) {
   if (!point || point.mean_at_k === null) return DASH;
-  const mean = percent(point.mean_at_k);
-  if (isWhole(run))
-    return el("div", el("span.value", mean), intervalText(point) && el("div.sub", intervalText(point)));
-  return el(
-    "div.muted",
-    mean,
-    el("div.sub", point.step ? `at step ${number(point.step)}` : "before training"),
-  );
+  if (isWhole(run)) return el("div", scoreCell(point));
+  const when = point.step ? `at step ${number(point.step)}` : "before training";
+  return el("div.muted", percent(point.mean_at_k), el("div.sub", when));
 }
 
-/** A setting as a number where it is one, so that 2 comes before 10. */
+/** Return a setting as a number if possible, so that 2 is sorted before 10. */
 function natural(value) {
-  if (value === undefined || value === null) return undefined;
+  if (value == null) return undefined;
   return value !== "" && !Number.isNaN(Number(value)) ? Number(value) : String(value);
 }

@@ -1,14 +1,14 @@
-// Sweeps: what was tried, what it reached, and what was pruned, as the server's document says.
+// Sweeps: settings, scores and pruned trials, from the server's document.
 
 import { ask } from "../api.js";
 import { alertLines } from "../document.js";
 import { drawSections } from "../document_figures.js";
-import { choice, el, empty, field, fill, oneAtATime, refill, select } from "../dom.js";
+import { choice, el, empty, fill, oneAtATime, refill, selectField } from "../dom.js";
 import { age, plural } from "../format.js";
 import { addressOf, get, set } from "../url.js";
 
 const STATES = { finished: "finished", running: "running", stopped: "interrupted" };
-// The first is what the server assumes, and is not written into the address.
+// The first value is the server's default, and is not written to the URL.
 const SCORES = [
   ["", "Mean@K"],
   ["pass_at_k", "Pass@K"],
@@ -18,7 +18,6 @@ export async function show(root) {
   const bar = el("div.toolbar");
   const body = el("div.stack", { style: { paddingBottom: "40px" } });
   root.append(bar, body);
-  const figures = [];
   let drawn = "";
 
   function change(changes) {
@@ -28,35 +27,25 @@ export async function show(root) {
 
   function drawBar(sweeps, sweep) {
     const names = sweeps.map(({ name }) => name);
+    const stages = sweep.stages.map((stage) => [stage, stage]);
+    const choose = (name) => change({ sweep: name, stage: null, key: null });
     refill(
       bar,
-      field(
-        "sweep",
-        select("Sweep", names, sweep.name, (name) => change({ sweep: name, stage: null, key: null })),
-      ),
+      selectField("sweep", "Sweep", names, sweep.name, choose),
       el("span", { class: `state ${STATES[sweep.state] ?? "unknown"}` }, sweep.state),
       sweep.num_workers > 0 && el("span.muted", plural(sweep.num_workers, "worker")),
       sweep.updated && el("span.muted", `updated ${age(Date.now() / 1000 - sweep.updated)}`),
       el("span.grow"),
-      sweep.stages.length > 1 &&
-        choice(
-          "Stage",
-          sweep.stages.map((stage) => [stage, stage]),
-          sweep.stage,
-          (stage) => change({ stage }),
-        ),
+      stages.length > 1 && choice("Stage", stages, sweep.stage, (stage) => change({ stage })),
       sweep.keys.length > 1 &&
-        field(
-          "against",
-          select("Setting on the x axis", sweep.keys, sweep.key, (key) => change({ key })),
-        ),
+        selectField("against", "Setting on the x axis", sweep.keys, sweep.key, (key) => change({ key })),
       choice("Score", SCORES, get("score"), (score) => change({ score })),
     );
   }
 
-  function drawBody({ document, name, runs }) {
+  function drawBody({ document, name, runs }, choices) {
     const cells = (_, at) => el("td", runs[at].length > 0 && curvesOf(runs[at]));
-    const curves = { titles: ["Curves"], cells };
+    const more = (key) => (key === "trials" ? { titles: ["Curves"], cells } : {});
     fill(
       body,
       el(
@@ -66,7 +55,7 @@ export async function show(root) {
         document.answer.map(({ text }) => el("p.sub", text)),
       ),
       alertLines(document),
-      drawSections(document.sections, (figure) => figures.push(figure), { trials: curves }),
+      drawSections(document.sections, { path: "figure/sweep", query: { ...choices, name }, more }),
     );
   }
 
@@ -74,7 +63,6 @@ export async function show(root) {
     try {
       const { sweeps } = await ask("sweeps");
       if (!sweeps.length) {
-        dispose();
         fill(bar);
         const command = el("code", "atrium sweep delta");
         fill(body, empty("No sweeps yet", "Sweeps appear here as soon as they start: ", command, "."));
@@ -87,20 +75,14 @@ export async function show(root) {
       if (content === drawn) return;
       drawn = content;
       drawBar(sweeps, sweep);
-      dispose();
-      drawBody(sweep);
+      drawBody(sweep, choices);
     } catch (error) {
-      dispose();
       fill(body, empty("This sweep cannot be shown", error.message));
     }
   });
 
-  function dispose() {
-    for (const figure of figures.splice(0)) figure.dispose();
-  }
-
   await refresh();
-  return { refresh, dispose };
+  return { refresh };
 }
 
 const curvesOf = (run) => el("a", { href: addressOf("curves", { run, q: null }) }, "curves");

@@ -1,13 +1,13 @@
-// A completion's tokens, coloured by one of the numbers recorded with them. All text stays text.
+// A completion's tokens, colored by a recorded value. Token text is never parsed as HTML.
 
 import { el, fill } from "../dom.js";
 import { number } from "../format.js";
-import { theme } from "../palette.js";
+import { seriesVariable } from "../palette.js";
 import { folded, numOfLongThought, prose } from "../prose.js";
 
 /**
- * What tokens are coloured by: `values` are those of a sample, one of the name where there is none; `shown` is what the
- * colour stands for, and `reach` where it is full.
+ * The values by which tokens are colored. `values` returns them for a sample (default: the sample's field of the same
+ * name), `shown` transforms a value for the color scale, and `reach` returns the end of the scale.
  */
 const MODES = {
   ratio: { label: "ratio", diverges: true, shown: Math.log, reach: () => 0.3, ends: ["w < 1", "w > 1"] },
@@ -24,17 +24,17 @@ const MODES = {
     reach: (all) => Math.max(...all, 1),
     ends: ["likely", "unlikely"],
   },
-  clipped: { label: "clipped side", diverges: true, reach: () => 1.4, ends: ["cut low", "cut high"] },
+  clipped: { label: "clipped side", diverges: true, reach: () => 1.4, ends: ["clipped low", "clipped high"] },
   none: { label: "nothing", ends: [] },
   text: { label: "nothing: typeset", ends: [] },
 };
 
-/** The choices of a select. */
+/** Return the options for a select. */
 export function colourChoices() {
   return Object.entries(MODES).map(([name, { label }]) => [name, label]);
 }
 
-/** The tokens as one text with its scale; plain text where tokens or their numbers are not known. */
+/** Return the colored tokens with their color scale, or plain text if tokens or their values are unknown. */
 export function tokenView(sample, name) {
   if (name === "text") return el("div.completion.read", prose(sample.text));
   const pieces = sample.tokens ?? (sample.token_ids ? null : [sample.text]);
@@ -87,15 +87,15 @@ export function tokenView(sample, name) {
 }
 
 function facts(sample, i) {
-  if (sample.own?.[i] === false) return "not written by the policy, and not trained on";
+  if (sample.own?.[i] === false) return "not sampled by the policy, and not trained on";
   const numbers = [
     ["ratio", sample.ratio?.[i]],
     ["advantage", sample.advantage?.[i]],
     ["entropy", sample.entropy?.[i]],
     ["log-probability", sample.logprobs?.[i]],
-  ].filter(([, value]) => value !== null && value !== undefined);
+  ].filter(([, value]) => value != null);
   const side = sample.clipped?.[i];
-  const cut = side > 0 ? ["cut on the high side"] : side < 0 ? ["cut on the low side"] : [];
+  const cut = side > 0 ? ["clipped above"] : side < 0 ? ["clipped below"] : [];
   return [...numbers.map(([name, value]) => `${name} ${number(value)}`), ...cut].join(",  ");
 }
 
@@ -106,12 +106,11 @@ function scale(mode, hasOthers) {
     mode.ends[0],
     el("i", { style: { background: `linear-gradient(90deg, ${colours.join(",")})` } }),
     mode.ends[1],
-    el("span", hasOthers ? "underlined: cut, slanted: not the policy's own" : "underlined: cut"),
+    el("span", hasOthers ? "underlined: clipped, slanted: not sampled by the policy" : "underlined: clipped"),
   ]);
 }
 
 function tint(mode, part) {
-  const colours = theme();
-  const colour = mode.diverges ? (part > 0 ? colours.high : colours.low) : colours.series[4];
-  return `color-mix(in srgb, ${colour} ${Math.round(Math.abs(part) * 70)}%, transparent)`;
+  const colour = mode.diverges ? (part > 0 ? 1 : 0) : 4;
+  return `color-mix(in srgb, ${seriesVariable(colour)} ${Math.round(Math.abs(part) * 70)}%, transparent)`;
 }

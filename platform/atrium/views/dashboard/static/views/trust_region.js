@@ -1,9 +1,9 @@
-// Trust regions: the document of one run's ratios against its window, or of methods side by side.
+// Trust regions: the document of a run's ratios and window, or of several methods.
 
 import { ask } from "../api.js";
 import { alertLines, foldedList, notesOf } from "../document.js";
 import { drawSections } from "../document_figures.js";
-import { choice, debounced, el, field, fill, oneAtATime, select } from "../dom.js";
+import { choice, debounced, el, field, fill, oneAtATime, selectField } from "../dom.js";
 import { experimentField, filterControls, latestOnly, noRuns, runSelect, selected } from "../selection.js";
 import { addressOf, get, set } from "../url.js";
 
@@ -12,55 +12,50 @@ const MODES = [
   ["arms", "Methods side by side"],
 ];
 
-/** One run or several methods, as the address says. */
+/** Show one run or several methods, depending on the URL. */
 export async function show(root, context) {
-  let table = await context.runs();
+  const table = await context.runs();
   let drawn = "";
   let chosen = "";
-  const figures = [];
   const bar = el("div.toolbar");
   const banner = el("div");
   const body = el("div.stack", { style: { paddingBottom: "40px" } });
   root.append(bar, banner, body);
   const redraw = debounced(() => void refresh(), 50);
-  const { search, filter } = filterControls(() => table, redraw);
+  const { search, filter } = filterControls(table, redraw);
   const isOfMethods = () => get("mode") === "arms";
 
   function drawBar(steps = []) {
-    const modes = choice("Show", MODES, get("mode"), (mode) => {
-      set({ mode });
+    const change = (changes) => {
+      set(changes);
       drawBar();
       void refresh();
-    });
+    };
+    const modes = choice("Show", MODES, get("mode"), (mode) => change({ mode }));
     if (isOfMethods()) {
       fill(bar, modes, experimentField(table, redraw), el("div.search", search), filter);
       return;
     }
-    const made = runSelect(table, "Run", "at", () => {
-      set({ step: null });
-      drawBar();
-      void refresh();
-    });
+    const made = runSelect(table, "Run", "at", () => change({ step: null }));
     chosen = made.chosen;
-    if (chosen && !get("at")) set({ at: chosen }, { isDefault: true }); // it stays when newer runs begin
-    const all = ["", `all ${steps.length} recorded steps`];
-    const options = [all, ...steps.map((step) => [step, `step ${step}`])];
-    const box = select("Step", options, get("step"), (step) => {
-      set({ step });
+    if (chosen && !get("at")) set({ at: chosen }, { isDefault: true }); // keep this run selected when newer runs begin
+    const options = [["", "all steps"], ...steps.map((step) => [step, `step ${step}`])];
+    const step = selectField("at", "Step", options, get("step"), (value) => {
+      set({ step: value });
       void refresh();
     });
     const about = el("a", { href: addressOf("runs", { open: chosen, run: null }) }, "About this run");
-    fill(bar, modes, chosen && [field("run", made.box), field("at", box), about]);
+    fill(bar, modes, chosen && [field("run", made.box), step, about]);
   }
 
   const refresh = oneAtATime(async () => {
-    table = await context.runs();
+    await context.runs();
     if (!isOfMethods() && !chosen) drawBar();
     const { runs, num, query } = selected(table);
     if (isOfMethods() ? !runs.length : !chosen) {
-      dispose();
-      fill(banner, noRuns(table));
-      return;
+      drawn = "";
+      fill(body);
+      return void fill(banner, noRuns(table));
     }
     const asked = isOfMethods() ? query : { run: chosen, step: get("step") };
     try {
@@ -76,8 +71,7 @@ export async function show(root, context) {
     }
   });
 
-  function drawBody(made, asked) {
-    dispose();
+  function drawBody(made, query) {
     const { warnings } = notesOf(made);
     fill(
       body,
@@ -89,20 +83,11 @@ export async function show(root, context) {
         foldedList("Not in these figures", warnings),
       ),
       alertLines(made),
-      drawSections(made.sections, (figure, { key }) => {
-        figures.push(figure);
-        figure.savedFrom("figure/trust-region", { ...asked, figure: key });
-      }),
+      drawSections(made.sections, { path: "figure/trust-region", query }),
     );
-  }
-
-  function dispose() {
-    drawn = "";
-    for (const figure of figures.splice(0)) figure.dispose();
-    fill(body);
   }
 
   drawBar();
   await refresh();
-  return { refresh, dispose };
+  return { refresh };
 }
