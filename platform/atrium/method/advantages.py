@@ -1,7 +1,8 @@
-"""Advantages of completions: a baseline, a scale, a kind of return, and whitening.
+"""Advantages of completions, defined by a baseline, a scale, a kind of return, and optional whitening.
 
-Statistics are computed in float64 after subtracting one reward per group, so that equal rewards give exactly
-0 and large rewards lose no precision. Their scope is the whole rollout batch; groups never span ranks.
+Statistics are computed in float64 over the whole rollout batch. Statistics of groups first subtract the
+smallest reward of each group, so that equal rewards give exactly 0 and large rewards lose no precision. A
+group must not span ranks.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Advantage(Section):
     def _read_token_std(cls, data: Any) -> Any:  # noqa: ANN401 - unvalidated input
         """Convert `scale=token_std`, the earlier name of `whiten=tokens`; `epsilon` becomes `whiten_epsilon`.
 
-        Other settings are returned unchanged. Raises `ValueError` for another `whiten` beside the old name.
+        Other input is returned unchanged. Raises `ValueError` if `whiten` is also set and is not `tokens`.
         """
         if not isinstance(data, Mapping) or data.get("scale") != "token_std":
             return data
@@ -88,7 +89,7 @@ class Advantage(Section):
 
     @property
     def is_grouped(self) -> bool:
-        """Whether the baseline or the divisor's standard deviation is computed within each group."""
+        """Whether the baseline, or the standard deviation in the divisor, is computed within each group."""
         grouped = ("group_mean", "leave_one_out", "length_weighted", "runner_up")
         return self.baseline in grouped or self.scale == "group_std"
 
@@ -100,7 +101,7 @@ class Advantage(Section):
         batch
             The rollout batch.
         penalty_BT
-            The penalty that a regularizer in the reward subtracts at each token, or None.
+            The KL penalty of each token that is subtracted from the reward, or None.
         sum_over_ranks
             Sums a tensor over all ranks.
         """
@@ -127,7 +128,10 @@ class Advantage(Section):
         return reward_B
 
     def _sum_of_parts(self, batch: Batch, num_tokens_B: Tensor, sum_over_ranks: Sum) -> Tensor:
-        """Return the weighted sum [B] of the advantages by each reward; a NaN reward adds 0 to its row."""
+        """Return the weighted sum [B] of the advantages computed from each named reward.
+
+        A reward that is NaN for a row contributes 0 to that row.
+        """
         assert batch.reward_BK is not None
         assert batch.weight_BK is not None
         total_B = batch.reward_BK.new_zeros(batch.num_rows)
@@ -204,7 +208,7 @@ def group_mean(value_B: Tensor, group_B: Tensor, counts_B: Tensor | None = None)
 
 
 def group_sum(value_B: Tensor, group_B: Tensor) -> Tensor:
-    """Return, for each row, the sum of the values of all rows in its group [B]."""
+    """Return the sum [B] of the values in each row's group."""
     _, group_index_B, size_P = group_B.unique(return_inverse=True, return_counts=True)
     return value_B.new_zeros(len(size_P)).index_add(0, group_index_B, value_B)[group_index_B]
 
@@ -215,7 +219,11 @@ def _divided(value: Tensor, scale: Tensor) -> Tensor:
 
 
 def _group_moments(reward_B: Tensor, group_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return three tensors [B]: reward minus the group's minimum, its group mean, and the group's size."""
+    """Return `(shifted, mean, size)`, each [B].
+
+    `shifted` is the reward minus the smallest reward of the row's group, `mean` is the group mean of
+    `shifted`, and `size` is the number of rows in the group.
+    """
     _, group_index_B, size_P = group_B.unique(return_inverse=True, return_counts=True)
     least_P = reward_B.new_full((len(size_P),), float("inf"))
     least_P = least_P.scatter_reduce(0, group_index_B, reward_B, "amin")
@@ -226,7 +234,7 @@ def _group_moments(reward_B: Tensor, group_B: Tensor) -> tuple[Tensor, Tensor, T
 
 
 def _second_largest(value_B: Tensor, group_B: Tensor) -> Tensor:
-    """Return the second largest value of each row's group [B]; the largest in a group of one."""
+    """Return the second largest value [B] of each row's group, or the only value in a group of one."""
     _, group_index_B, size_P = group_B.unique(return_inverse=True, return_counts=True)
     nothing_P = value_B.new_full((len(size_P),), -float("inf"))
     best_B = nothing_P.scatter_reduce(0, group_index_B, value_B, "amax")[group_index_B]

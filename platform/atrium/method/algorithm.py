@@ -1,4 +1,4 @@
-"""The section `algorithm` of a run: a choice on every axis except divergence and regularizer."""
+"""The `algorithm` section of a run's configuration: every axis except divergence and regularizer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from atrium.method.token_weights import AllTokens, TokenWeight
 
 
 class OnPolicy(Section):
-    """The relation of a method's on-policy gradient to A grad log pi."""
+    """The declared relation between a method's on-policy gradient and the policy gradient A grad log pi."""
 
     law: Literal["exact", "expectation", "scaled", "differs"]
     """Relation of the gradients. `exact`: equal. `expectation`: equal in expectation. `scaled`: equal up to
@@ -31,7 +31,7 @@ class OnPolicy(Section):
 
 
 class Algorithm(Section):
-    """One method: a choice on every axis except divergence and regularizer, which are separate sections."""
+    """A method's choice on every axis except divergence and regularizer, which are separate sections."""
 
     name: str
     """Name of the method, equal to that of its file."""

@@ -24,7 +24,7 @@ def local_sum(value: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class RowTensors:
-    """A base class of records of tensors; the suffixes of a field's name are the axes of its tensor."""
+    """Base class for records of tensors. The suffix of a field's name lists the axes of its tensor."""
 
     def select(self, rows: Tensor, num_tokens: int | None = None) -> Self:
         """Return the given rows, in the given order, truncated to their first `num_tokens` tokens.
@@ -51,8 +51,8 @@ class Batch(RowTensors):
     reward_B
         Float64 rewards.
     reward_BK, weight_BK
-        Float64; the K named rewards, NaN if a reward abstained, and their weights, equal in all rows.
-        `reward_B` is their weighted sum. None for a single reward.
+        Float64; the K named rewards (NaN where a reward function abstained) and their weights, which are
+        equal in all rows. `reward_B` is their weighted sum. None for a single reward.
     group_B
         Int64 group numbers; rows with equal numbers answer the same prompt and need not be contiguous.
     sample_key_B
@@ -61,8 +61,8 @@ class Batch(RowTensors):
     rollout_logprob_BT
         Log-probabilities, in nats, of the engine that sampled the tokens.
     behavior_logprob_BT
-        Log-probabilities of the weights that sampled, by the trainer's numerics. None if this policy is the
-        current one because the batch gets a single update; the ratio is then exactly 1.
+        Log-probabilities under the weights that sampled, computed by the trainer. None if the behavior policy
+        is the current policy, because the batch gets a single update; the ratio is then exactly 1.
     proximal_logprob_BT
         Log-probabilities of the policy at the start of the step, which is the behavior policy if the batch
         is not stale. None has the same meaning as for the behavior policy.
@@ -71,7 +71,7 @@ class Batch(RowTensors):
     advantage_BT
         Advantages; None before `Objective.with_advantages`.
     is_trained_B
-        False for rows that count in denominators but whose groups have no signal.
+        False for rows whose groups have no signal. Denominators still count these rows.
 
     Examples
     --------
@@ -139,10 +139,10 @@ def row_sum(value_BT: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 def row_mean(value_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Return the mean [B] over each row's unmasked tokens; 0 for rows without any."""
+    """Return the mean [B] over each row's unmasked tokens, or 0 for rows without unmasked tokens."""
     return row_sum(value_BT, mask_BT) / num_tokens(mask_BT)[:, 0]
 
 
 def num_tokens(mask_BT: Tensor) -> Tensor:
-    """Return the number [B, 1] of each row's unmasked tokens, at least 1."""
+    """Return the number [B, 1] of unmasked tokens in each row, clamped to at least 1."""
     return mask_BT.sum(dim=1, keepdim=True).clamp(min=1)

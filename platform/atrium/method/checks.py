@@ -34,7 +34,7 @@ def check_parts(algorithm: Algorithm, divergence: Divergence, regularizer: Regul
 
 
 def check_anchors(algorithm: Algorithm, use: Use) -> None:
-    """Raise `ConfigError` if a part needs the log-probabilities of an unavailable policy."""
+    """Raise `ConfigError` if the run cannot provide the policies that a ratio or correction compares."""
     surrogate, weight = algorithm.surrogate, algorithm.ratio.weight
     if surrogate.regresses and use.is_stale and weight.anchor != "proximal":
         raise ConfigError(
@@ -60,9 +60,10 @@ def check_anchors(algorithm: Algorithm, use: Use) -> None:
 
 
 def compares_numerics(algorithm: Algorithm, use: Use) -> tuple[str, str] | None:
-    """Return the setting that compares the trainer's log-probabilities with the engine's, and a remedy.
+    """Find the setting that compares engine and trainer log-probabilities under the same weights.
 
-    Both are `name=value` texts. Returns None if no correction or ratio compares the two.
+    Returns this setting and a replacement for it, both as `name=value` text. Returns None if no correction
+    or ratio makes this comparison.
     """
     gate, weight = algorithm.ratio.gate, algorithm.ratio.weight
     numerics = {"behavior", "rollout"}
@@ -209,7 +210,7 @@ def _check_groups(algorithm: Algorithm, group_size: int) -> None:
 
 
 def _check_advantage(advantage: Advantage) -> None:
-    """Raise `ConfigError` if the advantage's other settings make one of its settings ineffective."""
+    """Raise `ConfigError` for a setting of the advantage that its other settings make ineffective."""
     with_deviation = ("group_std", "batch_std")
     for name, setting, read_by in (
         ("discount", "returns", ("token",)),
@@ -379,7 +380,7 @@ def _check_filter(algorithm: Algorithm, regularizer: Regularizer) -> None:
 
 
 def _trains_on_equal_rewards(algorithm: Algorithm, regularizer: Regularizer) -> str | None:
-    """Return text that names the part that gives groups with equal rewards a gradient; None if none does."""
+    """Return the name of a part that gives groups with equal rewards a gradient, or None if no part does."""
     advantage = algorithm.advantage
     if regularizer != Regularizer():
         return "the regularizer"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from atrium.base.section import Frac, NonNegative, Positive
-from atrium.method import minibatch_windows, reward_regression, token_windows  # noqa: F401 - they declare kinds
+from atrium.method import minibatch_windows, reward_regression, token_windows  # noqa: F401 - declare kinds
 from atrium.method.batch import Batch, neutral
 from atrium.method.corrections import Correction
 from atrium.method.divergences import Divergence
@@ -94,24 +94,24 @@ class BySign(Surrogate):
 
     @property
     def reads(self) -> Literal["nothing", "feasible", "bounds"]:  # type: ignore[override]
-        """The most that either surrogate reads, in the order `nothing`, `feasible`, `bounds`."""
+        """The larger of both surrogates' `reads`, in the order `nothing`, `feasible`, `bounds`."""
         order: tuple[Literal["nothing", "feasible", "bounds"], ...] = ("nothing", "feasible", "bounds")
         return max((part.reads for part in self._parts), key=order.index)
 
     @property
     def reads_widths(self) -> bool:  # type: ignore[override]
-        """Whether either surrogate reads widths."""
+        """Whether either surrogate divides by the widths of the trust region."""
         return any(part.reads_widths for part in self._parts)
 
     @property
     def needs(self) -> Needs:
-        """The needs of both surrogates, and rewards if the sign of the reward decides."""
+        """The needs of both surrogates, plus rewards if `of` is `reward`."""
         both = self.positive.needs | self.negative.needs
         return both | Needs(rewards=True) if self.of == "reward" else both
 
     @property
     def form(self) -> Gradient:
-        """The form of both surrogates; `score`, a detached weight, if their forms differ."""
+        """The path that both gradients take, or `score` (a detached weight) if their paths differ."""
         return self.positive.form if self.positive.form == self.negative.form else "score"
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
@@ -180,7 +180,7 @@ class PrefixBudget(Divergence):
         """Return None: a token's bounds depend on the tokens before it."""
 
     def with_budget(self, budget: float) -> dict[str, Any] | None:
-        """Return the settings with another budget of the inner divergence."""
+        """Return the settings with another budget for the inner divergence, or None if it has no budget."""
         inner = self.of.with_budget(budget)
         return None if inner is None else {**self.model_dump(), "of": inner}
 

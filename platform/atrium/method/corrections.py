@@ -1,9 +1,10 @@
-"""Corrections of a mismatch between the engine's and the trainer's distribution.
+"""Corrections of the mismatch between the engine's and the trainer's distributions.
 
-A correction is a detached factor on every token of the policy's loss, a function of the ratio of two
-policies. Usually the numerator is the behavior policy (the trainer's log-probabilities) and the denominator
-the rollout policy (the engine's), so the ratio differs from 1 only because of numerics. With the proximal
-policy in the numerator, it also differs because of staleness.
+A correction multiplies every token of the policy's loss by a detached factor, which is a function of the
+ratio of two policies. By default, the numerator is the behavior policy (log-probabilities from the trainer)
+and the denominator is the rollout policy (log-probabilities from the engine). Both have the same weights,
+so the ratio differs from 1 only because of numerics. With the proximal policy in the numerator, the ratio
+also reflects staleness.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Correction(Part, axis=True):
 
     @property
     def compares(self) -> tuple[Policy, Anchor] | None:
-        """The policies in numerator and denominator of the ratio; None for a correction without a ratio."""
+        """The policies in the numerator and denominator of the ratio, or None if there is no ratio."""
         return None
 
     @property
@@ -49,7 +50,7 @@ class Correction(Part, axis=True):
         return Needs(anchor_pass=not is_current, rollout_logprobs="rollout" in self.compares)
 
     def log_mismatch(self, logprob_BT: Tensor, batch: Batch) -> Tensor:
-        """Return log(policy / anchor) [B, T] of the two compared policies; 0 if none are compared."""
+        """Return log(policy / anchor) [B, T] of the two compared policies, or 0 if none are compared."""
         if self.compares is None:
             return logprob_BT.new_zeros(logprob_BT.shape)
         policy, anchor = self.compares
@@ -107,7 +108,7 @@ class RatioCorrection(Correction):
 
     @property
     def compares(self) -> tuple[Policy, Anchor]:
-        """The policies in numerator and denominator."""
+        """The policies in the numerator and denominator of the ratio."""
         return self.policy, self.anchor
 
     @model_validator(mode="after")
@@ -153,7 +154,10 @@ class TruncatedImportance(RatioCorrection):
         return _ratio(self.level, log_mismatch_BT, batch.mask_BT).clamp(self.lower, self.cap)
 
     def normalized(self, factor_BT: Tensor, batch: Batch, sum_over_ranks: Sum) -> Tensor:
-        """Return the factor, divided by its mean over all ranks' tokens or completions if `normalizes`."""
+        """Return the factor [B, T], divided by its mean over all ranks if `normalizes` is True.
+
+        The mean is over trained tokens, or over completions with `level: sequence`.
+        """
         if not self.normalizes:
             return factor_BT
         import torch
@@ -182,7 +186,10 @@ class MaskedImportance(RatioCorrection):
     """Whether kept tokens are weighted by the ratio; false only rejects tokens."""
 
     def factor(self, log_mismatch_BT: Tensor, batch: Batch) -> Tensor:
-        """Return the ratio (1 without `keep_weight`) where it lies in [lower, upper], and 0 elsewhere."""
+        """Return the ratio [B, T] where it lies in [lower, upper], and 0 elsewhere.
+
+        If `keep_weight` is False, kept tokens have the factor 1 instead of the ratio.
+        """
         ratio_BT = _ratio(self.level, log_mismatch_BT, batch.mask_BT)
         inside_BT = (ratio_BT >= self.lower) & (ratio_BT <= self.upper)
         return ratio_BT.where(inside_BT, 0.0) if self.keep_weight else inside_BT.to(ratio_BT.dtype)
@@ -208,7 +215,7 @@ class SequenceRejection(RatioCorrection):
     2603.01365)."""
 
     def factor(self, log_mismatch_BT: Tensor, batch: Batch) -> Tensor:
-        """Return 1 at kept tokens, 0 at others."""
+        """Return a factor [B, T] of 1 at kept tokens and 0 at all others."""
         mask_BT, log_mismatch_BT = batch.mask_BT, neutral(log_mismatch_BT, batch.mask_BT)
         estimate_BT = estimate_divergence(self.estimator, log_mismatch_BT)
         kept_B = rows_within(self.over, estimate_BT, mask_BT, self.bound)

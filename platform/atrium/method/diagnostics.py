@@ -36,7 +36,7 @@ class TokenDetails:
 
 
 def measure(details: TokenDetails, mask_BT: Tensor) -> Sums:
-    """Return totals and counts, over unmasked tokens, of the metrics of ratios, clipping and KL.
+    """Return sums and counts over unmasked tokens for the metrics of ratios, clipping and KL.
 
     Tokens outside the trust region, and clipped tokens, are counted separately for each side of the window.
     KL(behavior || policy) is estimated by k1, k2 and k3.
@@ -86,7 +86,10 @@ def measure_slopes(slope_BT: Tensor, details: TokenDetails, mask_BT: Tensor) -> 
 
 
 def measure_reference(log_ratio_BT: Tensor, mask_BT: Tensor) -> Sums:
-    """Return total and count of the k3 estimate of KL(policy || reference), from log(policy / reference)."""
+    """Return the sum and count of the k3 estimate of KL(policy || reference) over unmasked tokens.
+
+    `log_ratio_BT` is log(policy / reference).
+    """
     return {metrics.REFERENCE_KL: kl_k3(-log_ratio_BT, mask_BT)}
 
 

@@ -52,19 +52,22 @@ class Divergence(Part, axis=True):
 
     @property
     def of_ratio(self) -> RatioDivergence | None:
-        """The function D(w) if the divergence depends on the ratio alone and has a budget; else None."""
+        """The function D(w), or None if the divergence has no budget or depends on more than the ratio."""
         return None
 
     def window(self) -> Window | None:
-        """Return the window shared by all tokens (for BAPO, the initial one), or None without one."""
+        """Return the window that all tokens share, or None if there is no such window.
+
+        For BAPO, this is the window at which the search starts.
+        """
         return None
 
     def fixed_window(self) -> Window | None:
-        """Return the window if it is the same for all tokens and all minibatches; else None."""
+        """Return the window if it is the same for all tokens and all minibatches, or None otherwise."""
         return self.window()
 
     def window_at(self, probability: float) -> Window | None:
-        """Return the window of a token with behavior probability `probability`; None if there is none.
+        """Return the window of a token with behavior probability `probability`, or None if it has none.
 
         Raises `ValueError` for a probability outside (0, 1).
         """
@@ -78,7 +81,7 @@ class Divergence(Part, axis=True):
     def widths(self) -> tuple[float, float] | None:
         """Return the distances below and above 1 at which the constraint binds (see `Region.widths`).
 
-        Returns None if ratio 0 does not cut off the window, since its bounds then determine the distances.
+        Returns None if ratio 0 does not cut off the window [l, u]. The distances are then 1 - l and u - 1.
         """
         return None
 
@@ -107,7 +110,7 @@ class Divergence(Part, axis=True):
         )
 
     def with_budget(self, budget: float) -> dict[str, Any] | None:
-        """Return the settings with another budget on every side; None if the divergence has no budget.
+        """Return the settings with `budget` on every side, or None if the divergence has no budget.
 
         A clip range is not a budget: `asymmetric_ratio` and `dynamic_clip` have none.
         """
@@ -127,7 +130,7 @@ class Divergence(Part, axis=True):
         return Region.within(x.ratio_BT, window.lower, window.upper, self.widths())
 
     def prepare_bounds(self, x: RegionInputs, advantage_BT: Tensor, sum_over_ranks: Sum) -> Tensor | None:
-        """Return the bounds [2] of a window that depends on the whole minibatch; None for other windows."""
+        """Return the bounds [2] if the window depends on the whole minibatch, or None for other windows."""
         return None
 
 
@@ -171,7 +174,7 @@ class BudgetDivergence(Divergence):
         return windows.window(self.kind, self.delta)
 
     def widths(self) -> tuple[float, float] | None:
-        """Return u - 1 for both sides if D is symmetric about 1 and ratio 0 cuts off the window, or None."""
+        """Return (u - 1, u - 1) if ratio 0 cuts off the window and D is symmetric about 1, or else None."""
         window = self.window()
         is_cut = self.kind in ("ratio", "total_variation", "chi2") and window.lower == 0.0
         return (window.upper - 1.0, window.upper - 1.0) if is_cut else None
@@ -210,7 +213,7 @@ class AsymmetricRatio(Divergence):
         return Window(max(0.0, 1.0 - self.epsilon_low), 1.0 + self.epsilon_high)
 
     def widths(self) -> tuple[float, float] | None:
-        """Return both settings if the range is cut off at ratio 0; else None."""
+        """Return (epsilon_low, epsilon_high) if ratio 0 cuts off the range, or None otherwise."""
         return (self.epsilon_low, self.epsilon_high) if self.epsilon_low > 1.0 else None
 
 
@@ -232,8 +235,8 @@ class SequenceMean(Divergence):
     """A budget for the mean, sum or maximum of a divergence over a completion's tokens.
 
     k1 = -log w (DeepSeek-V3.2's off-policy mask, arXiv 2512.02556), k2 = (log w)^2 / 2, k3 = w - 1 - log w
-    (verl's sequence masks), total_variation = |w - 1|. arXiv 2512.23075 uses the maximum. With a gate of
-    single tokens, `clip` drops only the tokens of an infeasible completion that move away from ratio 1.
+    (verl's sequence masks), total_variation = |w - 1|. arXiv 2512.23075 uses the maximum. If the gate ratio
+    is per token, `clip` drops only those tokens of an infeasible completion that move away from ratio 1.
     """
 
     kind: Literal["sequence_mean"] = "sequence_mean"
@@ -267,11 +270,11 @@ class DistributionDivergence(Divergence):
 
     @property
     def measure(self) -> Literal["kl", "total_variation"]:
-        """The divergence between the anchor's and the policy's distribution."""
+        """The measure of distance between the two distributions: KL or total variation."""
         return "kl" if self.kind.endswith("_kl") else "total_variation"
 
     def token_divergence(self, x: RegionInputs) -> Tensor:
-        """Return the divergence at each position."""
+        """Return the divergence [B, T] that the forward pass computed at each position."""
         assert x.divergence_BT is not None, "`needs` asks for the distribution"
         return x.divergence_BT
 
@@ -313,7 +316,10 @@ class TopKDivergence(DistributionDivergence):
 
 
 def rows_within(over: RowStatistic, value_BT: Tensor, mask_BT: Tensor, bound: float) -> Tensor:
-    """Return a mask [B] of rows whose statistic `over` their unmasked tokens is at most `bound` (> 0)."""
+    """Return a mask [B] of the rows whose mean, sum or maximum (`over`) is at most `bound` (> 0).
+
+    The statistic is computed over the row's unmasked values.
+    """
     match over:
         case "mean":
             return row_mean(value_BT, mask_BT) <= bound

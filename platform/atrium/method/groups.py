@@ -1,4 +1,4 @@
-"""Filters of rollout groups, by whether a group's rewards or answers differ."""
+"""Filters for rollout groups whose completions all have equal rewards or equal correctness."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ class GroupFilter(Section):
         return self.kind in ("keep", "skip") or differs
 
     def computes(self, *, differs: bool) -> bool:
-        """Return whether an update computes the group's completions; if not, means may still count them.
+        """Return whether an update runs the model on the group's completions.
 
-        `differs` says whether the completions differ in the quantity selected by `judge`.
+        If it does not, means may still count these completions. `differs` says whether the completions
+        differ in the quantity selected by `judge`.
         """
         return self.kind != "skip" or differs

@@ -27,7 +27,7 @@ with SmolLM2-135M-Instruct; engines and trainers in bfloat16 differ by 0.01 to 0
 
 @dataclass(frozen=True)
 class Method:
-    """The three sections of a run that form its method."""
+    """A method: the sections `algorithm`, `divergence` and `regularizer` of a run's configuration."""
 
     algorithm: Algorithm
     divergence: Divergence
@@ -35,10 +35,10 @@ class Method:
 
     @classmethod
     def read(cls, settings: Mapping[str, Any]) -> Method | None:
-        """Return the method of a run's recorded `config.json`; None if this version does not know a part.
+        """Return the method of a run's recorded `config.json`, or None if this version cannot read it.
 
-        The result is None for runs of other versions, or of plugins that are not loaded. Only the text of the
-        settings then identifies the method.
+        The result is None for methods of other versions of Atrium and of plugins that are not loaded. Only
+        the text of the settings identifies such a method.
         """
         try:
             return cls(
@@ -66,12 +66,12 @@ class Method:
         return reduce(Needs.__or__, parts, NOTHING)
 
     def check(self, use: Use) -> None:
-        """Raise `ConfigError` for incompatible parts, and for a part without effect in this use."""
+        """Raise `ConfigError` if parts are incompatible, or if a part has no effect in this use."""
         check_parts(self.algorithm, self.divergence, self.regularizer, use)
         check_anchors(self.algorithm, use)
 
     def notes(self, use: Use) -> list[str]:
-        """Return notes for the user about valid choices with less effect than one may expect."""
+        """Return notes for the user about valid settings that have less effect than expected."""
         notes = []
         if not use.is_stale and {"proximal", "behavior"} <= self.anchors:
             notes = [
@@ -140,11 +140,12 @@ class Method:
         return self.divergence.kind != "none" and stays
 
     def key(self, use: Use | None = None) -> dict[str, Any]:
-        """Return the method's identity by section, for JSON; methods are the same if their keys are equal.
+        """Return a key that identifies the method: JSON-compatible values by section.
 
-        The name and the declared on-policy gradient are left out. A constant window replaces its divergence
-        (arXiv 2602.05494, Theorem 4.2). If `use` is given, all trust regions without effect have equal keys,
-        and so have ratios to anchors that are the same policy.
+        Two methods are the same if their keys are equal. The key leaves out the name and the declared
+        on-policy gradient. A constant window replaces its divergence (arXiv 2602.05494, Theorem 4.2). If
+        `use` is given, all trust regions without effect in this use have equal keys, and so do ratios to
+        anchors that are the same policy.
         """
         if (spelled_out := self._spelled_out()) is not self:
             return spelled_out.key(use)
@@ -168,7 +169,7 @@ class Method:
     def _spelled_out(self) -> Method:
         """Return the method with `signed_weight_clip` written as `by_sign` over a window.
 
-        Returns the method itself if it has another surrogate, or bounds that do not contain 1.
+        Returns the method itself if it has another surrogate, or if its bounds do not contain 1.
         """
         short = self.algorithm.surrogate
         if not isinstance(short, SignedWeightClip) or not short.lower <= 1.0 <= short.upper:
@@ -178,11 +179,14 @@ class Method:
         return replace(self.with_parts(surrogate=surrogate), divergence=window)
 
     def same_as(self, other: Method, use: Use | None = None) -> bool:
-        """Return whether two methods, used in the same way, give equal runs for each seed."""
+        """Return whether two methods give the same run for every seed.
+
+        If `use` is given, the methods are compared in this use only.
+        """
         return self.key(use) == other.key(use)
 
     def as_record(self, use: Use) -> dict[str, Any]:
-        """Return the run's record of its method as JSON, readable without plugins; see `MethodRecord`."""
+        """Return the method as JSON for the run's record (see `MethodRecord`), readable without plugins."""
         window = self.divergence.fixed_window()
         bounds = None if window is None else [window.lower, window.upper if isfinite(window.upper) else None]
         return {"window": bounds, "description": self.words(), "key": self.key(use)}

@@ -69,7 +69,10 @@ class BalancedWindow(MinibatchWindow):
         return [(lower, self.upper) for lower in lowers] + [(lowers[-1], upper) for upper in uppers[1:]]
 
     def prepare_bounds(self, x: RegionInputs, advantage_BT: Tensor, sum_over_ranks: Sum) -> Tensor:
-        """Return the first window of the search with enough positive signal; the last one if none has."""
+        """Return the bounds [2] of the first window with enough positive signal.
+
+        If no window has enough, the bounds of the last one are returned.
+        """
         import torch
 
         advantage_BT = neutral(advantage_BT, x.mask_BT).double()
@@ -103,7 +106,10 @@ class SecondMoment(MinibatchWindow):
     """Budget of the mean squared log-ratio (0.04 in the authors' code)."""
 
     def prepare_bounds(self, x: RegionInputs, advantage_BT: Tensor, sum_over_ranks: Sum) -> Tensor:
-        """Return exp(-t) and exp(t), or 0 and infinity if the mean over all ranks is within the budget."""
+        """Return exp(-t) and exp(t), or 0 and infinity if the mean of (log w)^2 is within the budget.
+
+        The mean is over the tokens of all ranks.
+        """
         import torch
 
         log_ratio_BT = x.ratio_BT.double().log()

@@ -119,7 +119,7 @@ class Use:
 
     @property
     def is_stale(self) -> bool:
-        """Whether a batch may have been sampled by other weights than those at the start of the step."""
+        """Whether a batch may have been sampled by weights other than those at the start of the step."""
         return self.lag > 0 or self.reads_stored
 
     def names(self, anchor: Anchor) -> Anchor:
@@ -127,6 +127,9 @@ class Use:
         return "behavior" if anchor == "proximal" and not self.is_stale else anchor
 
     def stays_at(self, anchor: Anchor) -> bool:
-        """Return whether every ratio to this anchor is 1: updates start at it, and a batch gets only one."""
+        """Return whether every ratio to this anchor is 1.
+
+        This is so if a batch gets a single update and the update starts at the anchor.
+        """
         begins_there = anchor == "proximal" or (anchor == "behavior" and not self.is_stale)
         return begins_there and self.num_updates_per_batch == 1

@@ -36,7 +36,7 @@ from atrium.method.token_weights import SelectionInputs
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveState:
-    """The state of an objective between steps; `last_entropy` is in nats per token, None if not measured."""
+    """The state of an objective between steps. `last_entropy`, in nats per token, is None if not measured."""
 
     entropy_coefficient: float = 0.0
     last_entropy: float | None = None
@@ -44,7 +44,7 @@ class ObjectiveState:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """Return the state from its `dataclasses.asdict` form; raise `TypeError` for unknown names."""
+        """Rebuild the state from its `dataclasses.asdict` form. Raise `TypeError` for unknown names."""
         reference = ReferenceState(**record.get("reference", {}))
         return cls(**{**record, "reference": reference})
 
@@ -111,7 +111,7 @@ class LossOutput:
     details: TokenDetails
 
     def means(self) -> dict[metrics.Quantity, Tensor]:
-        """Return the micro-batch's mean of each metric that is a mean, as zero-dimensional tensors."""
+        """Return the micro-batch's value of each metric that is a mean, as zero-dimensional tensors."""
         return {
             quantity: total / count.clamp(min=1)
             for quantity, (total, count) in self.sums.items()
@@ -121,7 +121,7 @@ class LossOutput:
 
 @dataclass(frozen=True)
 class Objective:
-    """An executable method: advantages of a batch, constants of a minibatch, the loss of a micro-batch."""
+    """A method's computations: advantages of a batch, constants of a minibatch, loss of a micro-batch."""
 
     method: Method
 
@@ -156,12 +156,12 @@ class Objective:
         )
 
     def entropy_coefficient(self, state: ObjectiveState) -> float | None:
-        """Return the entropy bonus's coefficient in a step that begins with `state`; None without a bonus."""
+        """Return the entropy coefficient in a step that begins with `state`, or None without a bonus."""
         bonus = self.method.regularizer.entropy
         return None if bonus is None else bonus.in_force(state.entropy_coefficient, state.last_entropy)
 
     def with_advantages(self, batch: Batch, sum_over_ranks: Sum = local_sum) -> Batch:
-        """Return the batch with its advantages; `ValueError` if a KL penalty lacks log-probabilities."""
+        """Return the batch with advantages. Raise `ValueError` if a KL penalty lacks log-probabilities."""
         penalty_BT = None
         if in_reward := [kl for kl in self.method.regularizer.penalties if kl.placement == "reward"]:
             behavior_BT = batch.behavior_logprob_BT
@@ -181,7 +181,7 @@ class Objective:
         sum_over_ranks: Sum = local_sum,
         totals: Totals | None = None,
     ) -> MinibatchConstants:
-        """Return the minibatch's constants.
+        """Return the constants that the micro-batches of a minibatch share.
 
         `policy` comes from a gradient-free pass at the current parameters if `needs.prepare_pass`, else it is
         None. `totals` are the denominators of means, by default counted in the minibatch.
@@ -215,7 +215,7 @@ class Objective:
         return replace(prepared, token_weight_BT=chosen.token_weight.select(selection, sum_over_ranks))
 
     def _counted(self, mask_BT: Tensor, correction_BT: Tensor | None) -> Tensor:
-        """Return a mask [B, T] of the tokens that means count: all trained ones, or those not rejected."""
+        """Return a mask [B, T] of the tokens that denominators count: all, or only those not rejected."""
         if self.method.algorithm.reduction.counts == "all" or correction_BT is None:
             return mask_BT
         return mask_BT & (correction_BT != 0.0)
@@ -243,7 +243,12 @@ class Objective:
         )
 
     def loss(self, micro_batch: Batch, policy: PolicyTokens, prepared: MinibatchConstants) -> LossOutput:
-        """Return the micro-batch's share of the loss; its gradient reaches `policy`'s tensors."""
+        """Return the micro-batch's loss, metrics and token details.
+
+        The losses of all micro-batches add up to the minibatch's loss. The gradient flows into the
+        log-probabilities of `policy` and, with an entropy bonus, into its entropies. `prepared` has these
+        rows only.
+        """
         mask_BT = micro_batch.mask_BT
         logprob_BT = neutral(policy.logprob_BT, mask_BT)
         detached_BT = logprob_BT.detach()
@@ -311,14 +316,14 @@ class Objective:
     def _penalties(
         self, placement: Literal["weight", "loss"], logprob_BT: Tensor, batch: Batch
     ) -> list[Penalty]:
-        """Return the values of the KL penalties that have the given placement."""
+        """Return the KL penalties with the given placement, evaluated at each token."""
         penalties = self.method.regularizer.penalties
         return [kl.penalize(logprob_BT, batch, self._limit) for kl in penalties if kl.placement == placement]
 
     def _token_weights(
         self, logprob_BT: Tensor, batch: Batch, prepared: MinibatchConstants
     ) -> tuple[list[Tensor], Tensor | None]:
-        """Return the surrogate's factors [B, T], and the KL penalty's factor [B, T] (None means 1)."""
+        """Return the surrogate's factors, each [B, T], and the KL penalty's factor [B, T] (None means 1)."""
         weight = self.method.algorithm.token_weight
         corrected_BT: list[Tensor | None] = [prepared.correction_BT]
         if prepared.correction_BT is None:

@@ -1,10 +1,11 @@
 """Ratios between the trained policy and the policy that an objective compares it with.
 
-A ratio has a level (one token, or the sequence as a product or geometric mean), an anchor (the policy in the
-denominator) and, as a weight, a cap. Sequence ratios are spread over the tokens of their row, and each
-token's log-probability gets its own coefficient, as in GSPO-token (arXiv 2507.18071) and verl.
-Differentiating the sequence ratio, as TRL does, gives every token the mean of the row's coefficients instead.
-The two are equal if advantage, token weight, correction and reduction are constant in the row.
+A ratio has a level (one token, or the sequence as a product or geometric mean) and an anchor (the policy in
+the denominator). The ratio that multiplies the advantage can also have a cap. Sequence ratios are spread
+over the tokens of their row, and each token's log-probability gets its own coefficient, as in GSPO-token
+(arXiv 2507.18071) and verl. Differentiating the sequence ratio, as TRL does, gives every token the mean of
+the row's coefficients instead. The two are equal if advantage, token weight, correction and reduction are
+constant in the row.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Level = Literal["token", "sequence_mean", "sequence", "none"]
 
 
 class Ratio(Section):
-    """The ratio of the policy to an anchor, at a level."""
+    """The ratio of the policy to an anchor, per token or per sequence."""
 
     level: Level = "token"
     """Level of the ratio: one token, the geometric mean of the sequence, its product, or no ratio at all."""
@@ -47,9 +48,10 @@ class WeightRatio(Ratio):
     mean is computed (GMPO, arXiv 2507.20673)."""
 
     def log_ratio(self, logprob_BT: Tensor, batch: Batch) -> Tensor:
-        """Return the unbounded log-ratio [B, T] at its level; at token level, masked positions have 0.
+        """Return the unbounded log-ratio [B, T] at the ratio's level. At token level, masked positions are 0.
 
-        An anchor without log-probabilities is the current policy, so the log-ratio is 0.
+        If the batch has no log-probabilities of the anchor, the anchor is the current policy and the
+        log-ratio is 0.
         """
         return at_level(self.level, token_log_ratio(self.anchor, logprob_BT, batch), batch.mask_BT)
 
@@ -59,7 +61,7 @@ class WeightRatio(Ratio):
 
 
 class Ratios(Section):
-    """The ratio that the trust region reads, and the one that multiplies the advantage."""
+    """A method's two ratios: one is read by the trust region, the other multiplies the advantage."""
 
     gate: Ratio = Ratio()
     """Ratio that the trust region reads."""
@@ -88,12 +90,12 @@ def at_level(level: Level, token_BT: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 def bounded(log_ratio_BT: Tensor, limit: float | None) -> Tensor:
-    """Clamp the log-ratio to +-`limit`, so that its exponential stays finite; None for no limit."""
+    """Clamp the log-ratio to +-`limit` so that its exponential stays finite. None means no limit."""
     return log_ratio_BT if limit is None else log_ratio_BT.clamp(-limit, limit)
 
 
 def token_log_ratio(anchor: Anchor, logprob_BT: Tensor, batch: Batch) -> Tensor:
-    """Return log(policy / anchor) [B, T] of single tokens, unbounded, 0 at masked positions."""
+    """Return each token's unbounded log(policy / anchor) [B, T], with 0 at masked positions."""
     return neutral(logprob_BT - anchor_logprob(anchor, logprob_BT, batch), batch.mask_BT)
 
 

@@ -1,10 +1,12 @@
-"""The reduction of tokens to one number: a factor for each row's token terms in the loss.
+"""Reductions of the loss terms of all tokens to one number.
 
-Every reduction is a factor per row, computed from the minibatch's totals before its loss, so that a loss is
-additive over micro-batches and ranks and does not depend on how rows are grouped. Denominators count every
-trained token, including those whose gradient is clipped, masked or rejected; `counts` can exclude rejected
-tokens. Rows without tokens are not counted. Rows whose group has no signal are counted if `Batch` still
-contains them.
+A reduction is a factor for each row, which multiplies the sum of the row's token terms. Factors are
+computed from totals of the whole minibatch before its loss. The loss is therefore additive over
+micro-batches and ranks and does not depend on how rows are divided among them.
+
+Denominators count every trained token, including tokens whose gradient is clipped, masked or rejected. With
+`counts: kept`, they leave out rejected tokens. Rows without tokens are not counted. Rows whose group has no
+signal are counted if `Batch` still contains them.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class Totals:
 
 
 def count_totals(num_tokens_B: Tensor, group_B: Tensor, sum_over_ranks: Sum = local_sum) -> Totals:
-    """Return the totals over all ranks, each at least 1; a group must not span ranks."""
+    """Return the totals over all ranks, each at least 1. A group must not span ranks."""
     import torch
 
     counts_B = (num_tokens_B > 0).double()
@@ -54,9 +56,9 @@ def count_totals(num_tokens_B: Tensor, group_B: Tensor, sum_over_ranks: Sum = lo
 
 
 class Reduction(Part, axis=True):
-    """The reduction of tokens to one number: a factor for each row's token terms in the loss.
+    """A reduction of the loss terms of all tokens to one number.
 
-    `divides_by` names the total of an update by which sums are divided.
+    `divides_by` names the field of `Totals` by which sums are divided.
     """
 
     counts: Literal["all", "kept"] = "all"
@@ -108,7 +110,7 @@ class SequenceMeanTokenSum(Reduction):
 class GroupUnbiasedTokenSum(Reduction):
     """The mean over groups of token sums divided by the group size minus one (GVPO's 1 / (k - 1)).
 
-    Sizes and groups are counted over rows with tokens.
+    Group sizes and the number of groups count only rows with tokens.
     """
 
     kind: Literal["group_unbiased_token_sum"] = "group_unbiased_token_sum"

@@ -1,9 +1,9 @@
 """Rules that update a regularizer's reference policy.
 
 After each step, a rule returns the share of the policy's weights that the reference adopts: 0 leaves the
-reference unchanged, 1 replaces it by the policy, and a value between is a step of a moving average. `train`
-then updates the reference's weights. Sources: iterative references of RPG, arXiv 2505.17508 (every K steps,
-or when a running mean of the token KL exceeds a bound), and of GRPO, arXiv 2402.03300, Algorithm 1.
+reference unchanged, 1 replaces it by the policy, and a value in between is one step of a moving average.
+`train` then updates the reference's weights. Sources: iterative references of RPG, arXiv 2505.17508 (every K
+steps, or when a running mean of the token KL exceeds a bound), and of GRPO, arXiv 2402.03300, Algorithm 1.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class ReferenceState:
     """The state of a rule between steps.
 
     `share` is the share of the policy that the reference adopts after the step, in [0, 1]. `token_kl` is the
-    running mean of the KL per token since the reference last moved, in nats; None before a measurement.
+    running mean of the KL per token since the reference last moved, in nats. It is None before the first
+    measurement.
     """
 
     share: float = 0.0
@@ -29,7 +30,7 @@ class ReferenceState:
 
 
 class Reference(Choice, axis=True):
-    """A rule that decides after each step how far the reference moves; `moves` is False if it never moves."""
+    """A rule that decides after each step how far the reference moves. `moves` is False if it never does."""
 
     moves: ClassVar[bool] = True
 

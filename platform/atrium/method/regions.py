@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 class RegionInputs:
     """The inputs of a divergence: [B, T] tensors without gradient; log-ratios are 0 at masked positions.
 
-    `ratio_BT` is the gate ratio at its level, `token_log_ratio_BT` the log-ratio of each single token to the
-    gate's anchor, and `anchor_logprob_BT` the anchor's log-probabilities. `divergence_BT` is the state
-    divergence, if the divergence needs it. `bounds` is the result of `Divergence.prepare_bounds`.
+    `ratio_BT` is the gate, the ratio that the trust region reads. `token_log_ratio_BT` is each token's
+    log-ratio to the gate's anchor, and `anchor_logprob_BT` the anchor's log-probability. `divergence_BT` is
+    the state divergence, if it is needed. `bounds` is the result of `Divergence.prepare_bounds`.
     """
 
     ratio_BT: Tensor

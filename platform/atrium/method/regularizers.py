@@ -1,4 +1,4 @@
-"""Regularizers: KL penalties by every estimator in use, and entropy bonuses.
+"""Regularizers: KL penalties with all common estimators, entropy bonuses, and a likelihood term.
 
 Each estimator is a pair of functions of the policy-to-anchor log-ratio x = log(pi / anchor), the importance
 weight w = pi / behavior and the density ratio v = anchor / behavior (1 where the anchor is the behavior
@@ -6,8 +6,8 @@ policy): the penalty's value, and its coefficient, the derivative with respect t
 loss would put on the token.
 
 Sources: RPG, arXiv 2505.17508, ICLR version, Tables 1 and 2 (UFKL, URKL) and Table 4 (FKL, RKL); k1, k2, k3:
-Schulman 2020; their gradients: arXiv 2510.01555 and 2512.21852; the correction of k3 by a weight that is
-differentiated: arXiv 2505.17508, section 3, and 2512.02556. The properties stated beside `KL_ESTIMATORS` hold
+Schulman 2020; their gradients: arXiv 2510.01555 and 2512.21852; k3 times an importance weight that has a
+gradient: arXiv 2505.17508, section 3, and 2512.02556. The properties stated beside `KL_ESTIMATORS` hold
 for completions of one token. Sums over the tokens of longer completions are biased, since they ignore the
 distribution of prefixes and the KL of later tokens; `level: sequence` is exact.
 """
@@ -114,7 +114,7 @@ class KLPenalty(Section):
         )
 
     def penalize(self, logprob_BT: Tensor, batch: Batch, limit: float | None) -> Penalty:
-        """Return the penalty [B, T] of tokens with these detached log-probabilities.
+        """Return the value and gradient coefficient [B, T] of the penalty at detached log-probabilities.
 
         `limit` bounds log-ratios before they are exponentiated. With `level: sequence`, a row's value is
         spread over its tokens, so that a sum over tokens counts it once. Raises `ValueError` if the
@@ -176,9 +176,9 @@ class KLPenalty(Section):
 class EntropyBonus(Section):
     """coefficient x the policy's entropy, added to the objective.
 
-    With `target` the coefficient adapts: it increases by `step` after each step whose mean entropy is at most
-    the target, decreases by it otherwise, never below 0, and applies only while entropy is at most the target
-    (Skywork-OR1, arXiv 2505.22312).
+    With `target`, the coefficient adapts (Skywork-OR1, arXiv 2505.22312). After each training step, it
+    increases by `step` if the mean entropy is at most the target. Otherwise it decreases by `step`, but not
+    below 0. The bonus applies only while the entropy is at most the target.
     """
 
     coefficient: NonNegative
@@ -198,14 +198,17 @@ class EntropyBonus(Section):
         return Needs(entropy="gradient")
 
     def next_coefficient(self, coefficient: float, entropy: float) -> float:
-        """Return the coefficient after a step with this mean entropy."""
+        """Return the coefficient after a training step with the mean entropy `entropy`, in nats per token."""
         if self.target is None:
             return coefficient
         change = self.step if entropy <= self.target else -self.step
         return max(0.0, coefficient + change)
 
     def in_force(self, coefficient: float, entropy: float | None) -> float:
-        """Return the coefficient that applies in the next step, given the last step's mean entropy."""
+        """Return the coefficient that applies in the next training step.
+
+        `entropy` is the mean entropy of the last step in nats per token, or None if it was not measured.
+        """
         if self.target is None or entropy is None or entropy <= self.target:
             return coefficient
         return 0.0
@@ -214,8 +217,8 @@ class EntropyBonus(Section):
 class PositiveNLL(Section):
     """coefficient x the mean of -log pi over the tokens of completions with a positive reward.
 
-    The mean is over the whole minibatch. VAPO, arXiv 2504.05118, eq. 10; NeMo-RL uses the mean of each
-    micro-batch.
+    The mean is over the whole minibatch. Source: VAPO, arXiv 2504.05118, eq. 10. NeMo-RL uses the mean of
+    each micro-batch instead.
     """
 
     coefficient: Positive
@@ -225,14 +228,17 @@ class PositiveNLL(Section):
     """Rewards, whose sign selects completions."""
 
     def row_factor(self, batch: Batch, sum_over_ranks: Sum) -> Tensor:
-        """Return the factor [B] (float64) of each row's log-probabilities; 0 for rewards of at most 0."""
+        """Return the factor [B] (float64) of each row's log-probabilities, or 0 if its reward is <= 0."""
         counted_B = batch.mask_BT.sum(dim=1).double() * (batch.reward_B > 0.0)
         total = sum_over_ranks(counted_B.sum()).clamp(min=1.0)
         return self.coefficient * (batch.reward_B > 0.0).double() / total
 
 
 def _read_penalties(data: Any) -> Any:  # noqa: ANN401 - unvalidated input
-    """Convert a list of one penalty to the penalty, an empty one to None; return other input unchanged."""
+    """Convert a list of one penalty to that penalty, and an empty list to None.
+
+    Other input is returned unchanged.
+    """
     if not isinstance(data, list | tuple) or len(data) > 1:
         return data
     return data[0] if data else None

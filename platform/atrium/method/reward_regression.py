@@ -1,4 +1,4 @@
-"""The surrogate that regresses the implicit reward on the given one: GVPO, arXiv 2504.19599."""
+"""GVPO's surrogate, which fits the policy's implicit reward to the given reward (arXiv 2504.19599)."""
 
 from __future__ import annotations
 

@@ -17,7 +17,10 @@ _SIGN = -(2**63)
 
 
 def largest(value_BT: Tensor, mask_BT: Tensor, count: Tensor, sum_over_ranks: Sum) -> Tensor:
-    """Return a mask [B, T] of the `count` largest unmasked values of all ranks, and of ties with the last."""
+    """Return a mask [B, T] of the `count` largest unmasked values of all ranks.
+
+    Values equal to the smallest of these are also selected.
+    """
     above_BT, tied_BT, _ = _ranked(value_BT, mask_BT, count, sum_over_ranks)
     return above_BT | tied_BT
 
@@ -25,7 +28,10 @@ def largest(value_BT: Tensor, mask_BT: Tensor, count: Tensor, sum_over_ranks: Su
 def exactly_largest(
     value_BT: Tensor, mask_BT: Tensor, count: Tensor, draw_BT: Tensor, sum_over_ranks: Sum
 ) -> Tensor:
-    """Return a mask [B, T] of exactly the `count` largest unmasked values; the largest `draw_BT` win ties."""
+    """Return a mask [B, T] of exactly the `count` largest unmasked values of all ranks.
+
+    Among equal values, those with the largest `draw_BT` are selected.
+    """
     above_BT, tied_BT, remaining = _ranked(value_BT, mask_BT, count, sum_over_ranks)
     return above_BT | largest(draw_BT, tied_BT, remaining, sum_over_ranks)
 
@@ -33,10 +39,11 @@ def exactly_largest(
 def _ranked(
     value_BT: Tensor, mask_BT: Tensor, count: Tensor, sum_over_ranks: Sum
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return masks of values above and equal to the `count`-th largest, and the number of equal ones to use.
+    """Find the `count`-th largest unmasked value of all ranks.
 
-    A radix search over the bits of the values: each round counts the candidates of all ranks by their next
-    16 bits, so ranks exchange only counts.
+    Returns a mask of larger values, a mask of equal values, and the number of equal values to select. A
+    radix search over the bits of the values counts the candidates of all ranks by their next 16 bits in
+    each round, so ranks exchange only counts.
     """
     key_BT = _ordered_key(value_BT)
     key_N, candidate_N = key_BT.flatten(), mask_BT.flatten()
@@ -64,7 +71,7 @@ def uniform(sample_key_B: Tensor, num_tokens: int, purpose: int) -> Tensor:
 
 
 def keyed_anew(sample_key_B: Tensor, occasion: int) -> Tensor:
-    """Return new random keys [B] for the same rows; the keys for different `occasion` are independent."""
+    """Return new random keys [B] for the same rows. Different values of `occasion` give independent keys."""
     return _mixed(_mixed(sample_key_B.to(torch.int64)) + occasion)
 
 

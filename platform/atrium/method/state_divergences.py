@@ -1,4 +1,4 @@
-"""Divergences between whole next-token distributions, in chunks that limit memory.
+"""Divergences between whole next-token distributions, computed in chunks to limit memory.
 
 The objective receives their values as `divergence_BT` and never sees logits; a forward pass calls these
 functions, without gradient, on the anchor's and the policy's logits. Axes: N positions, V vocabulary, K
@@ -37,9 +37,9 @@ def with_rest(logprob_NV: Tensor, token_NK: Tensor) -> Tensor:
 
 
 def top_tokens(logprob_NV: Tensor, top_k: int, token_N: Tensor) -> Tensor:
-    """Return the indices [N, K] of each position's most likely tokens; all of them if V <= `top_k`.
+    """Return the indices [N, K] of each position's K most likely tokens, where K = min(top_k, V).
 
-    If the sampled token, `token_N`, is not among them, it replaces the last one, as in DPPO. Inside the
+    If the sampled token `token_N` is not among them, it replaces the least likely one, as in DPPO. In the
     bucket for the rest, its probability could change without changing the divergence.
     """
     top_NK = logprob_NV.topk(min(top_k, logprob_NV.shape[-1]), dim=-1).indices
@@ -63,7 +63,8 @@ def divergence_by_chunks(
     Parameters
     ----------
     anchor_logits, policy_logits
-        Return the logits [n, V] of a slice of positions; a shift of a position's logits has no effect.
+        Functions that return the logits [n, V] of a slice of positions. Adding a constant to all logits of a
+        position has no effect.
     token_N
         The sampled tokens.
     divergence

@@ -1,4 +1,4 @@
-"""Surrogates: the behavior at the boundary of the trust region.
+"""Surrogates: per-token objectives, including their behavior at the boundary of the trust region.
 
 A surrogate maps a token's weight w, its advantage A and the trust region [l, u] to a coefficient c. By
 definition, c is the gradient of the objective (which is maximized) with respect to the token's
@@ -73,7 +73,7 @@ class Surrogate(Part, axis=True):
         raise NotImplementedError(f"{type(self).__name__} must define value or terms")
 
     def coefficient(self, x: SurrogateInputs) -> Tensor | None:
-        """Return the derivative [B, T] of `value` with respect to log w in closed form; None for autograd."""
+        """Return the derivative [B, T] of `value` by log w in closed form, or None to use autograd."""
         return None
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
@@ -114,7 +114,7 @@ class Surrogate(Part, axis=True):
         return coefficient_BT, value_BT.detach()
 
     def row_constant(self, log_weight_BT: Tensor, logprob_BT: Tensor, minibatch: Batch) -> Tensor | None:
-        """Return a constant per row [B] from the minibatch at the current parameters; None if unused."""
+        """Return a constant per row [B] from the minibatch at the current parameters, or None if unused."""
         return None
 
     @property
@@ -288,13 +288,13 @@ class SoftGate(Surrogate):
 
 
 class Quadratic(Surrogate):
-    """w A - |A| (w - 1)^2 / (2 e), with e the window's width on w's side of 1 (SPO, arXiv 2401.16025).
+    """w A - |A| (w - 1)^2 / (2 e), where e is the window's width on w's side of 1 (SPO, arXiv 2401.16025).
 
-    Its coefficient w (A - |A| (w - 1) / e) is 0 at the bound and pulls back beyond it. With a symmetric
-    window it is SPO; with an asymmetric one, each side has its own curvature. With a budget delta for the
-    change of a token's probability, e = delta / q for the anchor's probability q, which gives
-    w A - |A| q (w - 1)^2 / (2 delta) (DRPO, arXiv 2606.09821). Bounds at distance e may lie beyond ratio 0 or
-    probability 1; see `Region.widths`.
+    The coefficient w (A - |A| (w - 1) / e) is 0 at the bound toward which A moves the ratio. Beyond this
+    bound its sign changes, which pulls the ratio back. A symmetric window gives SPO; with an asymmetric
+    one, each side has its own curvature. With a budget delta for the change of a token's probability,
+    e = delta / q for the anchor's probability q, which gives w A - |A| q (w - 1)^2 / (2 delta) (DRPO, arXiv
+    2606.09821). Bounds at distance e may lie beyond ratio 0 or probability 1; see `Region.widths`.
     """
 
     kind: Literal["quadratic"] = "quadratic"

@@ -34,7 +34,7 @@ class SurrogateInputs:
 
     @property
     def away_BT(self) -> Tensor:
-        """True at infeasible tokens that an ascent step would push further out; see `Region.moving_away`."""
+        """Mask of infeasible tokens that an ascent step would push further out; see `Region.moving_away`."""
         return self.region.moving_away(self.gate_BT, self.advantage_BT)
 
     def runaway_BT(self, cap: float) -> Tensor:
@@ -42,13 +42,14 @@ class SurrogateInputs:
         return (self.advantage_BT < 0.0) & (self.gate_BT >= cap)
 
     def by_sign(self, positive: float, negative: float) -> Tensor:
-        """Return `positive` at tokens with A > 0, `negative` at the others."""
+        """Return `positive` at tokens with A > 0 and `negative` at all others."""
         return choose(self.advantage_BT > 0.0, positive, negative, self.weight_BT)
 
     def cut_where(self, dropped_BT: Tensor, held_BT: Tensor | float | None = None) -> SurrogateOutput:
-        """Return w A at kept tokens, and a constant without gradient at dropped ones: `held_BT` times A.
+        """Return the terms of w A, with no gradient at the tokens in `dropped_BT`.
 
-        `held_BT` defaults to the clipped ratio.
+        The value of a dropped token is the constant `held_BT` times A. `held_BT` defaults to the clipped
+        ratio.
         """
         value_BT = self.weight_BT * self.advantage_BT
         constant_BT = (self.clipped_ratio_BT if held_BT is None else held_BT) * self.advantage_BT
@@ -59,7 +60,10 @@ class SurrogateInputs:
         )
 
     def uncut(self, coefficient_BT: Tensor, value_BT: Tensor | None = None) -> SurrogateOutput:
-        """Return terms without clipped tokens; without `value_BT`, the objective is coefficient x log pi."""
+        """Return the terms of an objective that clips no token.
+
+        If `value_BT` is None, the objective is `coefficient_BT` times log pi.
+        """
         nowhere_BT = self.region.feasible_BT.new_zeros(self.region.feasible_BT.shape)
         return SurrogateOutput(coefficient_BT=coefficient_BT, value_BT=value_BT, dropped_BT=nowhere_BT)
 

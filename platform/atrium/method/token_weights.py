@@ -42,7 +42,7 @@ class TokenWeight(Part, axis=True):
     weighs: ClassVar[Literal["surrogate", "penalty"]] = "surrogate"
 
     def select(self, x: SelectionInputs, sum_over_ranks: Sum) -> Tensor | None:
-        """Return the selection [B, T] among a minibatch's tokens; None if the weights need no selection."""
+        """Return the selection [B, T] among a minibatch's tokens, or None if no selection is needed."""
         return None
 
     def weigh(self, prepared_BT: Tensor | None, log_ratio_BT: Tensor, batch: Batch) -> Tensor | None:

@@ -86,7 +86,7 @@ class BinaryKL(Divergence):
         return self.delta if self.delta_low is None else self.delta_low, self.delta
 
     def token_divergence(self, x: RegionInputs) -> Tensor:
-        """Return KL(q || p) of the two outcomes; with `direction: both`, the larger of it and KL(p || q)."""
+        """Return KL(q || p) of the two outcomes, or the larger of both directions with `direction: both`."""
         anchor_BT = x.anchor_logprob_BT
         policy_BT = anchor_BT + x.token_log_ratio_BT
         if self.direction == "forward":
@@ -142,8 +142,8 @@ class BinaryKL(Divergence):
 class DynamicClip(Divergence):
     """DCPO's window, wider for tokens that are unlikely under the anchor.
 
-    w in [1/2 + 1/2 sqrt(max(1 - 4 epsilon_low / q, 0)), 1/2 + 1/2 sqrt(1 + 4 epsilon_high / q)], the upper
-    bound at most `cap` (the authors' code).
+    w in [1/2 + 1/2 sqrt(max(1 - 4 epsilon_low / q, 0)), 1/2 + 1/2 sqrt(1 + 4 epsilon_high / q)], where q is
+    the token's probability under the anchor. As in the authors' code, the upper bound is at most `cap`.
     """
 
     kind: Literal["dynamic_clip"] = "dynamic_clip"
@@ -187,9 +187,10 @@ def _probability_change(x: RegionInputs) -> Tensor:
 
 
 def _outer_odds(delta: float, anchor_BT: Tensor) -> Tensor:
-    """Return log-odds of p at or above the upper bound, where Newton's method starts.
+    """Return a starting point for Newton's method: log-odds of p at or above the upper bound.
 
-    They solve (p - q)^2 / (2 p) = delta; for p > q, the divergence is at least the left side.
+    `anchor_BT` is q, and p solves (p - q)^2 / (2 p) = delta. For p > q, the divergence is at least the left
+    side.
     """
     spread_BT = (delta**2 + 2.0 * delta * anchor_BT).sqrt()
     outer_BT = (anchor_BT + delta + spread_BT).clamp(max=1.0)

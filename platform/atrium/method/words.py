@@ -52,7 +52,7 @@ def describe(algorithm: Algorithm, divergence: Divergence, regularizer: Regulari
 
 
 def window_text(divergence: Divergence) -> str:
-    """Return the text of the window that all tokens share; else `by minibatch`, `by token` or `none`."""
+    """Return the window that all tokens share as text, or `by minibatch`, `by token` or `none`."""
     window = divergence.window()
     if window is None:
         if divergence.has_window and divergence.needs.prepare_pass:
