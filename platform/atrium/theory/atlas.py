@@ -36,9 +36,15 @@ _LEAST_LOGPROB = -1e-6
 class Drift:
     """Distances between policies at sampled tokens: standard deviations of log-ratios, in nats.
 
-    `spread` is the distance of the policy from the policy at the start of the step (None: as recorded in the
-    rollouts). `staleness` is the distance of the latter from the sampling policy, and `mismatch` the distance
-    between the engine's and the trainer's log-probabilities of the sampling policy.
+    Attributes
+    ----------
+    spread
+        Distance of the current policy from the policy at the start of the step. None uses the log-ratios
+        recorded in the rollouts.
+    staleness
+        Distance of the policy at the start of the step from the sampling policy.
+    mismatch
+        Distance between the engine's and the trainer's log-probabilities of the sampling policy.
     """
 
     name: str
@@ -63,12 +69,13 @@ class Rollouts:
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """The classes of methods under one drift.
+    """Classes of methods under one drift.
 
-    `equal` are classes of equal gradients, `directions` classes of gradients that are equal up to one factor
-    per batch, and `num_nearly` is the number of directions if distances up to `NEARLY` are neglected.
-    `within` is the largest distance between methods of the same direction, `between` the smallest between two
-    directions. `distances` [M, M] are distances of unit gradients, from 0 to 2, in the order of `names`.
+    `equal` lists classes of methods with equal gradients. `directions` lists classes of methods whose
+    gradients are equal up to one factor per batch, and `num_nearly` is their number if distances up to
+    `NEARLY` are neglected. `within` is the largest distance between methods of the same direction,
+    `between` the smallest distance between methods of different directions. `distances` [M, M] are
+    distances of unit gradients, from 0 to 2, in the order of `names`.
     """
 
     drift: Drift
@@ -82,7 +89,10 @@ class Partition:
 
 
 def synthetic(seed: int, *, num_groups: int = 8, group_size: int = 6, num_tokens: int = 12) -> Rollouts:
-    """Return random rollouts with rewards of 0 or 1; their mean rises over the groups from 0 to 1."""
+    """Return random rollouts whose rewards are 0 or 1.
+
+    The expected reward rises from 0 in the first group to 1 in the last group.
+    """
     generator = torch.Generator().manual_seed(seed)
     shape = (num_groups * group_size, num_tokens)
     length_B1 = torch.randint(1, num_tokens + 1, (shape[0], 1), generator=generator)
@@ -97,10 +107,10 @@ def synthetic(seed: int, *, num_groups: int = 8, group_size: int = 6, num_tokens
 
 
 def recorded(rows: Sequence[Mapping[str, Any]], max_groups: int) -> Rollouts | None:
-    """Return the first `max_groups` groups of a step's stored rollouts; None without log-probabilities.
+    """Return the first `max_groups` groups of a step's stored rollouts.
 
-    Tokens that the policy did not sample, and those with non-finite values, are masked. Rows that no update
-    used have log-ratios of 0.
+    Tokens that the policy did not sample, and tokens with non-finite values, are masked. Rows that no
+    update used have log-ratios of 0. The result is None if no row has both log-probabilities and a reward.
     """
     kept = [row for row in rows if row.get("logprobs") and row.get("reward") is not None]
     places = {name: place for place, name in enumerate(dict.fromkeys(row["problem_id"] for row in kept))}
@@ -127,8 +137,9 @@ def recorded(rows: Sequence[Mapping[str, Any]], max_groups: int) -> Rollouts | N
 def moved(rollouts: Rollouts, drift: Drift, seed: int) -> tuple[Batch, PolicyTokens]:
     """Return the rollouts as a batch, and the token values of a policy displaced by `drift`.
 
-    The drift is normal noise on log-probabilities, which stay below 0. Without mismatch, the engine has the
-    stored log-probabilities. The reference policy differs by noise of 0.2 nats, and entropies are random.
+    Each distance of the drift is added to log-probabilities as normal noise. Log-probabilities stay below
+    0. Without mismatch, the engine's log-probabilities are the stored ones. The reference policy differs by
+    noise of 0.2 nats, and entropies are random.
     """
     generator = torch.Generator().manual_seed(seed)
     shape = rollouts.logprob_BT.shape
@@ -192,13 +203,14 @@ def slopes(method: Method, batch: Batch, policy: PolicyTokens) -> Tensor:
 def can_compute(method: Method, drift: Drift) -> bool:
     """Return whether log-probabilities of sampled tokens determine the method's gradient under `drift`.
 
-    They do unless the method reads whole distributions and the policy has moved from the sampling policy.
+    They do so unless the method needs the divergence between whole distributions and the policy has moved
+    away from the sampling policy.
     """
     return method.needs.distribution == "none" or (drift.spread == 0.0 and drift.staleness == 0.0)
 
 
 def partition(methods: Mapping[str, Method], rollouts: Iterable[Rollouts], drift: Drift) -> Partition:
-    """Return the classes of the methods; methods of the same class agree on every batch.
+    """Return the classes of methods whose gradients, or their directions, are equal on every batch.
 
     Batches are read one at a time, and only distances are kept.
     """
@@ -233,7 +245,10 @@ def _distances(rows_MN: Tensor) -> Tensor:
 
 
 def _classes(names: Sequence[str], distances: Floats, tolerance: float) -> tuple[tuple[str, ...], ...]:
-    """Return the groups of names that chains of distances up to `tolerance` connect, largest group first."""
+    """Group the names by single-linkage clustering: names at distances up to `tolerance` share a group.
+
+    The largest group comes first.
+    """
     left, found = list(range(len(names))), []
     while left:
         group = {left[0]}

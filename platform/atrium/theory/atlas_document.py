@@ -1,4 +1,4 @@
-"""Document and figures of `atrium atlas`: classes of methods by gradient, and their splits with drift."""
+"""The document and figures of `atrium atlas`: classes of methods by gradient, and how drift splits them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ _COUNTS = ("equal gradients", _SAME, f"the same within {NEARLY:.1%}")
 
 
 def atlas_document(partitions: Sequence[Partition], source: str, left_out: Sequence[str]) -> Document:
-    """Return the counts by drift, the classes under the first drift, and their splits under the others.
+    """Return a document on the classes of methods under each drift.
 
-    `source` describes the rollouts. `left_out` names the methods that could not be compared.
+    It states the number of classes under each drift, lists the classes under the first drift, and shows
+    into how many directions the other drifts split them. `source` describes the rollouts. `left_out` names
+    the methods that could not be compared.
     """
     first, *others = partitions
     answer = Sentence(
@@ -79,9 +81,10 @@ def _numbers(one: Partition) -> tuple[int, int, int]:
 
 
 def _classes(one: Partition) -> list[str]:
-    """Return a line per class of methods with one gradient direction, and a last line for single methods.
+    """Return a line for each class of several methods with one gradient direction.
 
-    Within a line, `|` separates groups of methods with equal gradients.
+    Within a line, `|` separates groups of methods with equal gradients. The last line lists the classes of
+    one method.
     """
     lines = []
     for number, group in enumerate(_several(one), 1):
@@ -146,10 +149,11 @@ def _grid(one: Partition) -> Grid:
 
 
 def alike(methods: Mapping[str, Method], use: Use) -> list[str]:
-    """Return a sentence for each class of methods with equal gradients, for training as in `use`.
+    """Return a sentence for each class of methods that have equal gradients in the given use.
 
     Gradients are compared on random rollouts whose engine log-probabilities differ from the trainer's. With
-    several updates per batch, the policy's log-ratios have a spread of 1 nat, which reveals all differences.
+    several updates per batch, the policy's log-ratios have a spread of 1 nat, which reveals all
+    differences.
     """
     spread = 0.0 if use.num_updates_per_batch == 1 else 1.0
     drift = Drift(name="", spread=spread, staleness=0.1 if use.is_stale else 0.0, mismatch=0.01)

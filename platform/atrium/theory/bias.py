@@ -43,7 +43,7 @@ _BY_CORRECTION = {"none": "{}", "weight": "w {}", "detached_weight": "sg(w) {}"}
 def estimator_biases(*, lengths: Sequence[int] = (1, 2, 3), num_seeds: int = 4) -> list[EstimatorBias]:
     """Return each estimator's relative gradient error (mean over seeds), for each completion length.
 
-    The results are for samples of the policy itself, and for samples of another behavior policy.
+    Each error is computed for samples of the policy itself and for samples of another behavior policy.
     """
     return [
         EstimatorBias(
@@ -62,7 +62,7 @@ def estimator_biases(*, lengths: Sequence[int] = (1, 2, 3), num_seeds: int = 4) 
 
 
 def _penalties(estimator: Estimator, correction: KLCorrection) -> tuple[KLPenalty, KLPenalty]:
-    """Return the KL penalty with this estimator and correction, at token level and at sequence level."""
+    """Return the KL penalty with this estimator and correction, once at token and once at sequence level."""
     at_token = KLPenalty(
         estimator=estimator, coefficient=1.0, anchor="reference", placement="loss", correction=correction
     )
@@ -104,9 +104,10 @@ def faithfulness(
     """Return the cosine between a method's expected gradient and that of the expected reward, by distance.
 
     The policy moves away from the behavior policy along the true gradient of the reward, as updates on one
-    batch would move it; `distances` are proportional to the lengths in logits. All methods use the reward
-    minus its expectation as the advantage, and weight completions by their probability, so only ratio, trust
-    region, surrogate and regularizer differ. Results are means over seeds.
+    batch would move it. A distance d is a move of length 3 d in logits. The advantage is the reward minus
+    its expectation, and completions are weighted by their probability, so methods differ only in ratio,
+    trust region, surrogate and regularizer. The exceptions are surrogates that regress rewards: they use
+    their expected loss over groups of two completions. Results are means over seeds.
     """
     cosines, kls = [], []
     for distance in distances:
@@ -117,7 +118,7 @@ def faithfulness(
 
 
 def _cosine(objective: Objective, distance: float, num_tokens: int, seed: int) -> tuple[float, float]:
-    """Return the cosine of one seed (0 if the method's gradient is 0) and KL(behavior || policy) in nats."""
+    """Return one seed's cosine (0 if the method's gradient is 0), and KL(behavior || policy) in nats."""
     behavior = Tabular.random(400 + seed, num_tokens).trainable()
     generator = torch.Generator().manual_seed(500 + seed)
     reward_B = torch.rand(behavior.num_completions, generator=generator, dtype=torch.float64)

@@ -32,7 +32,7 @@ def unclipped(
     gradient: Literal["pathwise", "score"] = "pathwise",
     level: Level = "sequence",
 ) -> Objective:
-    """Return an importance-sampling objective with the penalty `kl`; no trust region, baseline or clamps."""
+    """Return an importance-sampling objective with penalty `kl` and no trust region, baseline or clamps."""
     algorithm = Algorithm(
         name="unclipped",
         advantage=Advantage(baseline="none"),
@@ -56,8 +56,8 @@ def enumerated(
 ) -> tuple[Batch, PolicyTokens, MinibatchConstants]:
     """Return a batch with one row per completion, the policy's values, and constants that weight the rows.
 
-    Row weights are the sampler's probabilities `sampler_B`, by default those of the behavior policy. With an
-    `objective`, the results of its prepare pass are included.
+    Row weights are the sampler's probabilities `sampler_B`, by default those of the behavior policy. If
+    `objective` needs a prepare pass, the constants include its results.
     """
     rows = torch.arange(policy.num_completions)
     batch = batch_of(
@@ -111,7 +111,7 @@ def group_loss(
     sampler_B: Tensor,
     group_size: int = 2,
 ) -> Tensor:
-    """Return the expected loss over groups of `group_size` independent completions of the sampler."""
+    """Return the expected loss over groups of `group_size` completions drawn independently by the sampler."""
     groups = list(itertools.product(range(policy.num_completions), repeat=group_size))
     rows = torch.tensor(groups).flatten()
     weight_P = sampler_B[torch.tensor(groups)].prod(dim=1)

@@ -1,4 +1,4 @@
-"""Figures of `atrium theory` as data, one picture per part."""
+"""The figures of `atrium theory` as data, with one picture for each part."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pictures(findings: Findings) -> list[Picture]:
 
 
 def gradient_picture(curves: Sequence[CoefficientCurves]) -> Picture:
-    """Return the picture of each method's token coefficient by ratio, relative to that at w = 1."""
+    """Return a picture of each method's token coefficient by ratio, relative to the coefficient at w = 1."""
     panels = []
     for side, (low, high) in enumerate(((-0.6, 2.6), (-2.6, 0.6))):
         scaled = []
@@ -50,7 +50,10 @@ def gradient_picture(curves: Sequence[CoefficientCurves]) -> Picture:
 
 
 def window_picture(windows: Sequence[MethodWindow]) -> Picture:
-    """Return the picture of windows on linear and log axes; varying windows are shown by their extremes."""
+    """Return a picture of each method's window on a linear and on a log axis.
+
+    For a window that varies between tokens, the widest and the narrowest window are shown.
+    """
     panels = []
     for is_log in (False, True):
         low, high = (-0.9, 0.9) if is_log else (0.0, 2.0)
@@ -87,7 +90,7 @@ def _bounds(method: MethodWindow, ends: tuple[float, float], *, is_log: bool) ->
 
 
 def update_picture(courses: Courses, bin_edges: Sequence[float]) -> Picture:
-    """Return panels of entropy, KL and moved probability for each kind of reward."""
+    """Return panels of entropy change, KL and change of probability, for each kind of reward."""
     panels = []
     for rewards, found in courses.items():
         panels += [
@@ -112,7 +115,10 @@ def entropy_picture(courses: Courses) -> Picture:
 
 
 def bias_picture(biases: Sequence[EstimatorBias], methods: Sequence[Faithfulness]) -> Picture:
-    """Return panels of KL estimators' errors at both levels, and of cosines with the true gradient."""
+    """Return panels of the errors of KL estimators, and of the methods' cosines with the true gradient.
+
+    The errors are shown for penalties at token level and at sequence level.
+    """
     lengths = sorted({bias.num_tokens for bias in biases})
     errors = [
         Intervals(
@@ -143,7 +149,10 @@ def bias_picture(biases: Sequence[EstimatorBias], methods: Sequence[Faithfulness
 
 
 def regression_picture(findings: RegressionFindings) -> Picture:
-    """Return panels of the error of each objective's optimum by sampler, and of GVPO's steps."""
+    """Return panels of the error of each objective's optimum by sampler, and of GVPO's reward by KL.
+
+    The second panel also shows the best reward at each KL.
+    """
     steps, samplers = findings.steps, list(dict.fromkeys(one.sampler for one in findings.optima))
     errors = Lines(
         key="gvpo/optimum",

@@ -32,7 +32,7 @@ _KINDS: Mapping[str, Rewards] = {"random rewards": "random", "true rewards": "tr
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """Results of the selected parts; fields of other parts are empty."""
+    """Results of `atrium theory`. The fields of parts that were not selected are empty."""
 
     windows: tuple[MethodWindow, ...] = ()
     curves: tuple[CoefficientCurves, ...] = ()

@@ -1,9 +1,12 @@
-"""Gradients of an objective on single tokens, and Theorems 4.1 and 4.2 of arXiv 2602.05494.
+"""Gradients of an objective on single tokens, and checks of Theorems 4.1 and 4.2 of arXiv 2602.05494.
 
-Each completion has one token, so token and sequence ratios are equal. When the probability of the sampled
-token changes, all other tokens keep their proportions, which determines divergences of whole distributions.
-Token weights that select tokens of a minibatch are replaced by equal weights, so results apply to selected
-tokens.
+Every completion has one token, so token ratios and sequence ratios are equal. The policy and the anchor are
+assumed to differ only in the probability of the sampled token: all other tokens keep their relative
+probabilities. A divergence between whole distributions then depends only on the two probabilities of the
+sampled token.
+
+Token weights that select tokens of a minibatch are replaced by equal weights, so the results describe the
+selected tokens.
 """
 
 from __future__ import annotations
@@ -35,13 +38,16 @@ _RANDOM_PROBABILITIES = (0.05, 0.3)
 
 
 def of_kept_tokens(objective: Objective) -> Objective:
-    """Return the objective without a token weight that selects tokens by the whole minibatch."""
+    """Return the objective, with equal token weights if its own select tokens within a minibatch."""
     selects = objective.method.algorithm.token_weight.needs.prepare_pass
     return Objective(objective.method.with_parts(token_weight=AllTokens())) if selects else objective
 
 
 def coefficient_curves(objective: Objective, ratios: tuple[float, ...]) -> CoefficientCurves:
-    """Return the coefficients c(w, 1) and c(w, -1) at ratios w between 0 and 1 / `PROBABILITY`."""
+    """Return a token's gradient coefficient at each ratio, for advantages of 1 and -1.
+
+    Ratios must be between 0 and 1 / `PROBABILITY`, since the token's probability is below 1.
+    """
     curves = {}
     for advantage in (1.0, -1.0):
         ratio_B = torch.tensor([*ratios, 1.0], dtype=torch.float64)
@@ -64,10 +70,11 @@ def coefficient_curves(objective: Objective, ratios: tuple[float, ...]) -> Coeff
 def coefficient_map(
     objective: Objective, ratios: Sequence[float], probabilities: Sequence[float]
 ) -> tuple[tuple[float, ...], ...]:
-    """Return the coefficient by ratio (rows) and behavior probability (columns), relative to that at w = 1.
+    """Return a token's coefficient, relative to that at w = 1, for each ratio and behavior probability.
 
-    The advantage is 1 for ratios of at least 1 and -1 below, so that each token moves away from its anchor.
-    The coefficient is 0 if ratio times probability is at least 1.
+    Rows are ratios, and columns are behavior probabilities. The advantage is 1 for ratios of at least 1 and
+    -1 for smaller ones, so that each token moves away from its anchor. The coefficient is 0 if ratio times
+    probability is at least 1.
     """
     rows = []
     probability_B = torch.tensor(probabilities, dtype=torch.float64)
@@ -86,7 +93,7 @@ def coefficient_map(
 def equivalence(
     objective: Objective, *, num_tokens: int = 4000, seed: int = 0, spread: float = 0.35
 ) -> Equivalence:
-    """Compare a method's gradient with that of the general clipped surrogate over its own trust region.
+    """Compare a method's gradient with the gradient of min(w A, clip_C(w) A) over its own trust region C.
 
     The `num_tokens` random tokens have normal advantages and log-ratios with standard deviation `spread`.
     """
@@ -126,7 +133,7 @@ def equivalence(
 
 
 def _feasibility(divergence: Divergence) -> Callable[[float], bool] | None:
-    """Return a function of w that checks D(w) <= delta; None if the divergence has no such form."""
+    """Return a function of w that checks D(w) <= delta, or None if the divergence has no such form."""
     if not isinstance(divergence, BudgetDivergence | AlphaDivergence):
         return None
     function, delta = divergence.of_ratio, divergence.delta
@@ -144,10 +151,10 @@ def _is_only_a_clip(objective: Objective) -> bool:
 def _loss_of_tokens(
     objective: Objective, ratio_B: Tensor, advantage_B: Tensor, probability_B: Tensor
 ) -> tuple[LossOutput, MinibatchConstants]:
-    """Return the objective's loss on completions of one token, and the minibatch constants used.
+    """Return the objective's loss on completions of one token, and the minibatch constants.
 
-    Each token is followed by a partner with ratio 1 and the opposite advantage. Both form a group, which
-    objectives with group means need.
+    Each token is followed by a partner with ratio 1 and the opposite advantage. The two form a group, since
+    some objectives need group means.
     """
     ratio_B = _with_partner(ratio_B, torch.ones_like(ratio_B))
     advantage_B = _with_partner(advantage_B, -advantage_B)
@@ -166,7 +173,7 @@ def _loss_of_tokens(
 
 
 def _divergence_BT(objective: Objective, ratio_B: Tensor, probability_B: Tensor) -> Tensor | None:
-    """Return the state divergence over the outcomes (this token, any other); None for other divergences."""
+    """Return the divergence over two outcomes (this token, any other), or None if the method needs none."""
     divergence = objective.method.divergence
     if not isinstance(divergence, StateDivergence | TopKDivergence):
         return None

@@ -1,12 +1,13 @@
-"""Theorems 1 to 3 of GVPO (arXiv 2504.19599), by minimization of expected losses over a tabular policy.
+"""Checks of Theorems 1 to 3 of GVPO (arXiv 2504.19599), with a policy small enough to enumerate.
 
-1: The loss has a single minimizer, pi* = pi' exp(R / beta) / Z. 2: The minimizer is the same for every
-sampler whose support covers that of pi'. 3: After n steps, each anchored at the previous policy, the policy
-maximizes E[R] - (beta / n) KL(pi || first policy).
+Expected losses are minimized numerically. Theorem 1: The loss has a single minimizer, pi* = pi' exp(R /
+beta) / Z, where pi' is the anchor policy and R the reward. Theorem 2: The minimizer is the same for every
+sampler whose support covers that of pi'. Theorem 3: After n steps, each anchored at the previous policy,
+the policy maximizes E[R] - (beta / n) KL(pi || first policy).
 
-GVPO is compared with an objective that maximizes the importance-weighted reward minus beta times the KL
-(corrected k3). This objective has the same optimum under the policy's own samples, but its optimum under
-another sampler depends on the sampler.
+GVPO is compared with an objective that maximizes the importance-weighted reward minus beta times the KL (k3
+times the importance weight). Under the policy's own samples, this objective has the same optimum. Under
+another sampler, its optimum depends on the sampler.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def tilted(anchor: Tabular, reward_B: Tensor, beta: float = BETA) -> Tensor:
 
 
 def samplers(anchor: Tabular, reward_B: Tensor) -> Mapping[str, Tensor]:
-    """Return the probabilities of all completions [B] under samplers with full support, by name."""
+    """Return several samplers with full support, by name, as probabilities [B] of all completions."""
     own_B = anchor.logprob_B().exp()
     uniform_B = torch.full_like(own_B, 1.0 / len(own_B))
     generator = torch.Generator().manual_seed(11)
@@ -141,7 +142,10 @@ def _weighted_optimum(anchor: Tabular, reward_B: Tensor, sampler_B: Tensor) -> T
 
 
 def _steps(anchor: Tabular, reward_B: Tensor, num_steps: int) -> RegressionSteps:
-    """Check Theorem 3 over optimal steps, each anchored at the previous policy and sampling from it."""
+    """Check Theorem 3 over `num_steps` optimal steps.
+
+    Each step is anchored at the policy of the previous step and samples from this policy.
+    """
     first_B = anchor.logprob_B()
     policy = anchor
     kls, gains, errors = [], [], []

@@ -1,8 +1,9 @@
-"""Optima of DPO (arXiv 2305.18290) and GVPO (arXiv 2504.19599) by the share of answers that the data cover.
+"""Optima of DPO (arXiv 2305.18290) and GVPO (arXiv 2504.19599) if data cover some or all answers.
 
 Both losses depend on differences of implicit rewards between the answers in the data. They determine these
-rewards up to one constant for each connected set of compared answers. If an answer is missing from the data,
-any probability for it is optimal under both losses; if every answer occurs, the optimum is unique.
+rewards up to one constant for each connected set of compared answers. If an answer is missing from the
+data, any probability of this answer is optimal under both losses. If every answer occurs, the optimum is
+unique.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ MASSES = (0.1, 0.5, 0.9)
 
 
 def preference_optima() -> PreferenceOptima:
-    """Minimize both losses on two and on three answers, each from several initial policies.
+    """Minimize both losses with data on two and on three answers, each from several initial policies.
 
-    The target is pi' exp(R / beta) / Z. DPO sees Bradley-Terry preferences for all pairs of the answers in
-    the data, GVPO samples that are uniform over them.
+    The errors are differences from pi' exp(R / beta) / Z. DPO gets Bradley-Terry preferences for all pairs
+    of the answers in the data. GVPO gets samples that are uniform over these answers.
     """
     anchor = Tabular.random(21, 1)
     reward_B = rewards(anchor.num_completions)
@@ -59,7 +60,10 @@ def preference_optima() -> PreferenceOptima:
 
 
 def _with_mass(logprob_B: Tensor, mass: float) -> Tabular:
-    """Return the policy with probability `mass` for the last answer and unchanged ratios of the others."""
+    """Return a policy with probability `mass` for the third answer.
+
+    The ratio between the first two answers is that of `logprob_B`.
+    """
     others_B = logprob_B[:2].softmax(dim=0) * (1.0 - mass)
     return Tabular((torch.cat([others_B, others_B.new_tensor([mass])]).log(),))
 

@@ -1,8 +1,8 @@
 """Gradients of RPG's loss forms with a KL penalty, and their variance, for completions of one token.
 
 The eight forms of arXiv 2505.17508, Tables 1, 2 and 4 (four divergences, pathwise or as a weight on log pi)
-are compared with the derivative of E[R] - beta KL by enumeration. By its Proposition 4.1, both forms of a
-divergence have the same gradient. `bias` covers longer completions.
+are compared with the derivative of E[R] - beta KL by enumeration. By Proposition 4.1 of that paper, both
+forms of a divergence have the same gradient. The module `bias` covers longer completions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ _FORWARD = ("fkl", "ufkl")
 
 
 def form_gradients(methods: Sequence[Method], *, num_seeds: int = 4) -> list[FormGradient]:
-    """Return each method's largest gradient error over seeds and mean variance, at KL coefficient `BETA`."""
+    """Return each method's gradient error (largest over seeds) and gradient variance (mean over seeds).
+
+    The coefficient of each method's KL penalty is replaced by `BETA`. Raises `ValueError` unless a method
+    has exactly one KL penalty.
+    """
     return [_form_gradient(method, num_seeds) for method in methods]
 
 
@@ -47,7 +51,7 @@ def _form_gradient(method: Method, num_seeds: int) -> FormGradient:
 
 
 def _at_seed(objective: Objective, seed: int, *, is_forward: bool) -> tuple[float, float]:
-    """Return one seed's relative error of the expected gradient, and variance of single-sample gradients."""
+    """Return one seed's relative error of the expected gradient, and the variance over single samples."""
     behavior = Tabular.random(800 + seed, 1, vocabulary=_VOCABULARY)
     policy = behavior.near(900 + seed, 0.6).trainable()
     generator = torch.Generator().manual_seed(seed)

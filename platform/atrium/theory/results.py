@@ -13,7 +13,7 @@ _PROBABILITIES = tuple(10.0 ** (-2.0 + 0.05 * step) for step in range(40))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodWindow:
-    """A method's window: `constant`, or `by_probability` at the behavior probabilities `probabilities`."""
+    """A method's window: one constant window, or one window for each of several behavior probabilities."""
 
     name: str
     constant: Window | None
@@ -64,9 +64,9 @@ class Equivalence:
     wrong_constant_frac
         Share of tokens whose gradient changes if that constant is 0.
     window_error
-        Largest difference from the gradient of the ratio clip at the same [l, u]; None without a window.
+        Largest difference from the gradient of the ratio clip at the same [l, u]. None without a window.
     num_disagreeing
-        Number of tokens at which D(w) <= delta and l <= w <= u disagree; None if D is not a function of the
+        Number of tokens at which D(w) <= delta and l <= w <= u disagree. None if D is not a function of the
         ratio.
     """
 
@@ -85,10 +85,10 @@ class UpdateCourse:
     """The state of the policy after each update on one batch (means over seeds).
 
     Entropy (nats) and reward are changes from the behavior policy. `kl` is KL(behavior || policy) of whole
-    completions in nats, `reverse_kl` the opposite direction. `mass_change` is the final change of probability
-    in each bin of behavior probabilities, `rewarded_mass_change` the part of it from completions with a
-    reward. `final_entropy_S` contains each seed's final entropy change, and `final_mass_S` each seed's final
-    change of probability in the bin of the most likely completions.
+    completions in nats, and `reverse_kl` the opposite direction. `mass_change` is the final change of
+    probability in each bin of behavior probability, and `rewarded_mass_change` the part of this change that
+    is due to rewarded completions. `final_entropy_S` has each seed's final entropy change, and
+    `final_mass_S` each seed's final change of probability in the bin of the most likely completions.
     """
 
     name: str
@@ -158,11 +158,11 @@ class RegressionSteps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreferenceOptima:
-    """Largest errors of a probability after minimization of DPO's or GVPO's loss, by initial policy.
+    """Largest error of an answer's probability after minimizing DPO's or GVPO's loss, by initial policy.
 
     `masses` are the probabilities of the third answer under the initial policies. The data contain two of
-    three answers, or all three; errors are differences from the target pi' exp(R / beta) / Z, where pi' is
-    the anchor policy and R the reward.
+    three answers (`on_two`) or all three (`on_three`). Errors are differences from the target pi' exp(R /
+    beta) / Z, where pi' is the anchor policy and R the reward.
     """
 
     masses: Numbers

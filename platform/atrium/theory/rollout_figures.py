@@ -43,12 +43,12 @@ _PROBABILITY = "probability q when sampled"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """Tokens of a run's stored rollouts that were used by an update.
+    """Tokens of a run's stored rollouts that an update used.
 
-    `probability_N` is the sampling probability q, `ratio_N` the ratio w in the trust region. `clipped_N` is 1
-    for a token clipped above the window, -1 below it, else 0. `position_N` counts from 1 within the
-    completion. `effective_by_step` is the effective sample size of the step's sequences as a share of their
-    number.
+    `probability_N` is the sampling probability q, and `ratio_N` the ratio w that the trust region reads.
+    `clipped_N` is 1 for a token clipped above the window, -1 below the window, and 0 otherwise.
+    `position_N` counts from 1 within the completion. `effective_by_step` is the effective sample size of a
+    step's sequences, divided by their number.
     """
 
     probability_N: Floats
@@ -60,12 +60,12 @@ class Tokens:
 
     @property
     def moved_N(self) -> Floats:
-        """Change |p - q| of each token's probability; meaningful only if ratios are per token."""
+        """Change |p - q| of each token's probability. It is meaningful only if ratios are per token."""
         return np.abs(np.minimum(self.ratio_N * self.probability_N, 1.0) - self.probability_N)
 
 
 def tokens_of(rows_by_step: Mapping[int, Sequence[Mapping[str, Any]]]) -> Tokens | None:
-    """Return the tokens of stored rollouts; None if no row has log-probabilities and recorded ratios."""
+    """Return the tokens of stored rollouts, or None if no row has log-probabilities and recorded ratios."""
     columns: list[Floats] = []
     effective = {}
     for step, rows in rows_by_step.items():
@@ -117,7 +117,10 @@ def rollout_picture(name: str, method: Method, tokens: Tokens, words: Mapping[in
 
 
 def rollouts_document(found: Mapping[str, Tokens], words: Mapping[str, Mapping[int, str]]) -> Document:
-    """Return the document with a row for each run; `words` maps its known token ids to text."""
+    """Return the document with a row for each run.
+
+    `words` maps the name of a run to the texts of its known token ids.
+    """
     rows = []
     for name, tokens in found.items():
         cells: tuple[Cell, ...] = (
@@ -234,9 +237,10 @@ def _most_clipped(tokens: Tokens, words: Mapping[int, str]) -> Bars:
 
 
 def _map(method: Method) -> Grid:
-    """Return a heat map of the relative gradient coefficient by ratio w and behavior probability.
+    """Return a heat map of a token's gradient coefficient by ratio w and behavior probability.
 
-    The token moves away from w = 1. Values are absolute, relative to w = 1, and at most 1.
+    The advantage moves the token away from w = 1. A value is the absolute coefficient relative to that at w
+    = 1, limited to 1.
     """
     found = coefficient_map(Objective(method), _MAP_RATIOS, _MAP_PROBABILITIES)
     return Grid(

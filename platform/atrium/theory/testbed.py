@@ -118,12 +118,12 @@ class Tabular:
 
 
 def kl(p_B: Tensor, q_B: Tensor) -> Tensor:
-    """Return KL(p || q) in nats from the log-probabilities of all completions."""
+    """Return KL(p || q) in nats from both log-probabilities of all completions."""
     return (p_B.exp() * (p_B - q_B)).sum()
 
 
 def total_variation(p_B: Tensor, q_B: Tensor) -> Tensor:
-    """Return the total variation distance of two policies from the log-probabilities of all completions."""
+    """Return the total variation distance of two policies from their log-probabilities of all completions."""
     return 0.5 * (p_B.exp() - q_B.exp()).abs().sum()
 
 
@@ -159,7 +159,7 @@ def batch_at(anchor_BT: Tensor, *, reward_B: Tensor, group_B: Tensor, reference_
 
 
 def prepared(objective: Objective, batch: Batch, tokens: PolicyTokens) -> MinibatchConstants:
-    """Return the constants of the objective's prepare phase at the first step."""
+    """Return the constants of the objective's prepare phase in the first step."""
     return objective.prepare(
         batch, tokens if objective.needs.prepare_pass else None, objective.initial_state()
     )
@@ -184,7 +184,7 @@ def tokens_of(policy: Tabular, rows: Tensor, objective: Objective, behavior: Tab
 
 @torch.no_grad()
 def _state_divergence_BT(divergence: object, behavior: Tabular, policy: Tabular) -> Tensor:
-    """Return `divergence` between behavior policy and policy at each position of each completion [B, T]."""
+    """Return the divergence [B, T] between behavior policy and policy at each position of each completion."""
     assert isinstance(divergence, StateDivergence | TopKDivergence), (
         "only a state divergence needs distributions"
     )

@@ -2,8 +2,8 @@
 
 Updates use the full objective: groups are sampled and scored, and each update prepares and differentiates the
 whole batch. Only the resulting policies are evaluated by enumeration. Updates are plain gradient ascent on
-the logits. The step size of a batch is such that the first update, at ratios of 1, has the same length for
-every method. Later differences are therefore due to the trust region.
+the logits. The step size is chosen so that the first update, at ratios of 1, has the same length for every
+method. Later differences are therefore due to the trust region.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ def update_course(
     num_groups: int = 8,
     vocabulary: int = 6,
 ) -> UpdateCourse:
-    """Return the effect of updates on one batch, averaged over seeds; all methods use the same batches.
+    """Return the effect of several updates on one batch, averaged over seeds.
 
-    `rewards` are a fixed property of each completion (`true`), or independent coin flips (`random`), whose
-    effects are due to the objective alone.
+    All methods use the same batches. With `rewards="true"`, rewards are a fixed property of each
+    completion. With `"random"`, they are independent coin flips, so that all effects are due to the
+    objective alone.
     """
     courses = [
         _one_course(objective, rewards, seed, num_updates, num_groups, vocabulary)
@@ -89,7 +90,7 @@ def _one_course(
 
 @torch.no_grad()
 def _point(behavior: Tabular, policy: Tabular, rewarded_B: Tensor) -> dict[str, Tensor]:
-    """Return the changes of entropy and reward, and the distances, from the behavior policy, by name."""
+    """Return, by name, the changes of entropy and reward from the behavior policy and the distances to it."""
     old_B, new_B = behavior.logprob_B(), policy.logprob_B()
     reward_B = rewarded_B.double()
     return {
