@@ -11,8 +11,9 @@ class Gpu:
     """Data-sheet values of a GPU.
 
     `bfloat16` and `float32` are peak rates of dense matrix products in 10^12 operations per second. Memory
-    bandwidth (`terabytes_s`) is in 10^12 bytes per second, memory size (`gigabytes`) in 10^9 bytes, and the
-    link to another GPU of the same machine in 10^9 bytes per second and direction.
+    bandwidth (`terabytes_s`) is in 10^12 bytes per second and memory size (`gigabytes`) in 10^9 bytes.
+    `link_gigabytes_s` is the bandwidth of the link to another GPU of the same machine, in 10^9 bytes per
+    second in each direction.
     """
 
     bfloat16: float
@@ -23,7 +24,7 @@ class Gpu:
 
 
 def find_gpu(device_name: str) -> Gpu | None:
-    """Return the GPU named in a device name such as `NVIDIA H100 80GB HBM3`; None if it is unknown.
+    """Return the GPU named in a device name such as `NVIDIA H100 80GB HBM3`, or None if it is unknown.
 
     The longest match wins, so that an `H100 PCIe` is not mistaken for the faster `H100`.
     """
@@ -32,7 +33,10 @@ def find_gpu(device_name: str) -> Gpu | None:
 
 
 def peak_flops(device_name: str, dtype: str) -> float | None:
-    """Return the peak rate of dense matrix products in FLOP/s (`float32` or `bfloat16`); None if unknown."""
+    """Return the peak rate of dense matrix products in FLOP/s, or None if the GPU is unknown.
+
+    `dtype` is `float32` or `bfloat16`.
+    """
     gpu = find_gpu(device_name)
     return None if gpu is None else (gpu.float32 if dtype == "float32" else gpu.bfloat16) * 1e12
 

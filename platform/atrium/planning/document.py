@@ -18,8 +18,8 @@ _PRIORITIES = {Phase.START: 2, Phase.SAVING: 1}
 class FittedPlan:
     """A run's memory plan, the available memory and the changes of settings that make the run fit.
 
-    `device_bytes` is None if unknown. `changes` is empty if the run fits as it is, and None if the memory is
-    unknown or no sufficient changes are known.
+    `device_bytes` is None if unknown. `changes` is empty if the run fits with its current settings, and None
+    if the memory is unknown or no sufficient changes are known.
     """
 
     items: tuple[MemoryItem, ...]
@@ -49,7 +49,7 @@ class FittedPlan:
 def memory_document(plan: FittedPlan, notes: Sequence[str], times: Sequence[str] = ()) -> Document:
     """Return the document with the bytes of each item by phase, the verdict and predicted `times`.
 
-    `notes` describe the planned run below the table.
+    `notes` are lines on the planned run, which are shown below the table.
     """
     rows = [
         Row((item.name, *_sizes(dict.fromkeys(item.phases, item.num_bytes)), item.lowered_by))

@@ -52,7 +52,7 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duration:
-    """Predicted seconds of a step by phase, and of all evaluations of the run (`evaluation_s`)."""
+    """Predicted seconds of each phase of a step, and of all evaluations of the run (`evaluation_s`)."""
 
     sampling_s: float
     passes_s: float
@@ -65,7 +65,7 @@ class Duration:
 
     @property
     def step_s(self) -> float:
-        """Seconds per step: sampling and training (the longer one if they overlap), plus transfers."""
+        """Seconds per step: sampling plus training (or the longer one if they overlap), plus transfers."""
         training_s = self.passes_s + self.update_s
         both = max if self.overlaps else sum
         return both((self.sampling_s, training_s)) + self.hand_over_s
@@ -90,9 +90,9 @@ def planned_run(
 ) -> Duration | None:
     """Return the predicted time of a run with one GPU of type `gpu_name` per process.
 
-    Prompts have `num_tokens` tokens. The lengths of completions are assumed to be uniform up to their limits.
-    `num_bytes` is the GPU's memory (default: from its data sheet). The result is None for a run on the CPU,
-    and for a GPU or an engine of unknown speed.
+    Prompts have `num_tokens` tokens. The lengths of completions are assumed to be uniform up to their
+    limits. `num_bytes` is the GPU's memory and defaults to the value in its data sheet. The result is None
+    for a run on the CPU, for an unknown GPU, and for an engine of unknown speed.
     """
     rollout, optimizer, evaluation = config.rollout, config.optimizer, config.evaluation
     if (gpu := find_gpu(gpu_name)) is None or config.compute.device != "cuda":
@@ -137,7 +137,7 @@ def _num_evaluated(config: RunConfig) -> int:
 
 
 def _num_problems(config: RunConfig) -> int:
-    """Return the number of test problems in the configuration; benchmarks of undeclared size count as 0."""
+    """Return the number of test problems in the configuration. Benchmarks of undeclared size count as 0."""
     benchmark = config.benchmark
     if isinstance(benchmark, SuiteBenchmarkConfig):
         return sum(_declared(member) for member in benchmark.members.values())
@@ -152,7 +152,7 @@ def _declared(benchmark: ProblemsBenchmarkConfig) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Planned:
-    """A run in bfloat16 with one `gpu` per process; `engine` describes each of its engines."""
+    """A run in bfloat16 with one `gpu` per process. `engine` describes each of the run's engines."""
 
     config: RunConfig
     shape: ModelShape
@@ -173,13 +173,13 @@ class _Planned:
 
     @property
     def offloaded_s(self) -> float:
-        """Seconds of an optimizer update in main memory; 0 if the optimizer's state is on the GPU."""
+        """Seconds of an optimizer update in main memory, or 0 if the optimizer's state is on the GPU."""
         compute = self.config.compute
         return _HOST_OPTIMIZER_S * self.shape.num_parameters / compute.world_size if compute.offload else 0.0
 
     @property
     def hand_over_s(self) -> float:
-        """Seconds per step in which weights are moved to the engine, or between GPU and main memory."""
+        """Seconds per step for moving weights to the engine, and between GPU memory and main memory."""
         parameters = self.shape.num_parameters
         moved_s = 2 * _BFLOAT16 * parameters / _HOST_BYTES_S if self.config.rollout.sleeps else 0.0
         if self.is_apart:
@@ -194,7 +194,7 @@ class _Planned:
         return self.gpu.link_gigabytes_s * 1e9 if is_one_node else _NODES_BYTES_S
 
     def pass_s(self, *, has_gradient: bool) -> float:
-        """Return the seconds of a forward pass over a batch, with a gradient also of its backward pass."""
+        """Return the seconds of a forward pass over a step's batch, and of its backward pass if needed."""
         shape, gpu, compute, rollout = self.shape, self.gpu, self.config.compute, self.config.rollout
         tokens = (self.num_sampled + rollout.num_prompts * self.prompt_tokens) / compute.world_size
         # A backward pass has two products per forward product: gradients of the states and of the weights.
@@ -220,7 +220,7 @@ class _Planned:
         return max(computing_s, num_passes * exchanged / self._link_bytes_s)
 
     def _loss_bytes(self, *, has_gradient: bool) -> float:
-        """Return the bytes that the loss stage reads and writes per token: logits, and head gradients."""
+        """Return the bytes per token that the loss reads and writes: logits and the head's gradient."""
         shape, compute = self.shape, self.config.compute
         logits = shape.vocabulary_size * LOGIT_BYTES[compute.head_kernel][has_gradient]
         if not has_gradient or self.config.model.lora is not None or compute.head_kernel == "triton":

@@ -1,9 +1,9 @@
 """Prediction of a run's device memory by item and phase, from shapes, before anything is loaded.
 
 Weights, gradients and AdamW's float32 state are exact. Activations are the tensors that a layer of Qwen3,
-Llama or Qwen2 keeps for its backward pass, counted one by one; other architectures need about as much, and
-compiled layers less. The peak also includes the memory of the loss or of a layer's backward pass, whichever
-is larger. Engines declare their own memory (`engines/settings.py`). Libraries, CUDA's context and
+Llama or Qwen2 keeps for its backward pass, counted one by one. Other architectures need about as much, and
+compiled layers need less. The peak also includes the memory of the loss or of a layer's backward pass,
+whichever is larger. Engines declare their own memory (`engines/settings.py`). Libraries, CUDA's context and
 fragmentation are not included: leave a tenth of the memory free, or a third on a CPU, whose heap keeps freed
 tensors.
 """
@@ -37,7 +37,7 @@ class TrainerDemand:
     device
         Device of these passes: `cuda` or `cpu`.
     micro_batch_tokens, batch_tokens
-        Tokens per forward pass, and per rollout batch.
+        Number of tokens per forward pass and per rollout batch.
     has_reference, keeps_states
         Whether a reference policy is kept, and whether a divergence over whole distributions keeps the
         policy's last hidden states from the start of the step.
@@ -47,7 +47,8 @@ class TrainerDemand:
         Number of processes that share rollouts, and of shards of weights, gradients and optimizer state (by
         default one per process); the plan is for one process.
     offload
-        Whether the shared tensors, or the optimizer's state of a single rank, are kept in main memory.
+        Whether tensors are offloaded to main memory: all shards with several ranks, or the optimizer's state
+        with a single rank.
     num_adapter_parameters, num_adapter_tensors, adapter_width
         Number of parameters and tensors of adapters, and the sum of their ranks; 0 without adapters. With
         adapters, the model's own weights are not trained.
@@ -56,9 +57,9 @@ class TrainerDemand:
     num_kept
         Number of additional copies of the trained parameters, from before updates.
     trains
-        Whether the run trains; an evaluation keeps the weights in `held_dtype`.
+        Whether the run trains. A run that only evaluates keeps the weights in `held_dtype`.
     keeps_gradients
-        Whether each rank keeps the whole gradients until all micro-batches of a minibatch are done.
+        Whether each rank keeps unsharded gradients until all micro-batches of a minibatch are done.
     hands_over
         Whether the engine's copy of the weights replaces the trainer's on the device.
     head_kernel
@@ -107,16 +108,17 @@ class TrainerDemand:
         return _BFLOAT16 if self.rounds else _FLOAT32
 
     def share(self, num_bytes: int) -> int:
-        """Return one rank's share of `num_bytes` on its device; 0 if several ranks offload it."""
+        """Return one rank's share of `num_bytes` on its device, or 0 if several ranks offload it."""
         return 0 if self.offload and self.num_ranks > 1 else num_bytes // (self.num_shards or self.num_ranks)
 
 
 def plan_memory(
     model: ModelShape, demand: TrainerDemand, engine: Sequence[MemoryItem] = ()
 ) -> tuple[MemoryItem, ...]:
-    """Return all items that use memory, in the order of their creation; items of 0 bytes are left out.
+    """Return all items that use memory, in the order of their creation.
 
-    `engine` contains the engine's items. Without training, only the weights and the engine use memory.
+    Items of 0 bytes are left out. `engine` lists the engine's items. Without training, only the weights and
+    the engine use memory.
     """
     trained = _passing_items(model, demand) if demand.trains else ()
     items = [item for item in (*_lasting_items(model, demand), *engine, *trained) if item.num_bytes]
@@ -128,7 +130,7 @@ def plan_memory(
 
 
 def peak_by_phase(items: Sequence[MemoryItem]) -> Mapping[Phase, int]:
-    """Return, for each phase, the total bytes of the items in memory."""
+    """Return, for each phase, the total bytes of the items that are in memory in this phase."""
     return {phase: sum(item.num_bytes for item in items if phase in item.phases) for phase in Phase}
 
 
@@ -191,13 +193,16 @@ def _passing_items(model: ModelShape, demand: TrainerDemand) -> tuple[MemoryItem
 
 
 def _at_work(model: ModelShape, demand: TrainerDemand) -> tuple[str, int]:
-    """Return name and bytes of the larger temporary item at the peak: logits or activation gradients."""
+    """Return the name and the bytes of the larger temporary item: logits or gradients of activations."""
     logits, gradients = logits_bytes(model, demand), backward_bytes(model, demand)
     return ("logits", logits) if logits >= gradients else ("gradients of activations", gradients)
 
 
 def _trained(model: ModelShape, demand: TrainerDemand) -> ModelShape:
-    """Return a shape with the number of trained parameters and tensors: those of the adapters, if any."""
+    """Return the model's shape with the number of trained parameters and tensors only.
+
+    With adapters, these are the parameters and tensors of the adapters.
+    """
     if demand.num_adapter_parameters == 0:
         return model
     return replace(
@@ -250,11 +255,12 @@ def activation_bytes(model: ModelShape, demand: TrainerDemand) -> int:
 def backward_bytes(model: ModelShape, demand: TrainerDemand) -> int:
     """Return the peak bytes of a layer's or the last norm's backward pass, whichever is larger.
 
-    The states after the layers are subtracted: `activation_bytes` includes them, and they are freed before a
-    layer's backward pass. This pass peaks at the gated product, when the gradients of the product, its
-    factors and the states are in memory. bfloat16 adapters add a float32 gradient, and a gradient of the
-    states per path. The last norm keeps its states and five float32 gradients. With recomputation, one
-    layer's activations are in memory together with its gradients.
+    The hidden states after the last layer are subtracted, since `activation_bytes` includes them and they
+    are freed before a layer's backward pass. A layer's backward pass peaks at the gated product of its
+    feed-forward network, when the gradients of the product, of its factors and of the hidden states are in
+    memory. bfloat16 adapters add a float32 gradient, and a gradient of the hidden states for each path. The
+    last norm keeps its hidden states and five float32 gradients. With recomputation, one layer's
+    activations are in memory together with its gradients.
     """
     hidden, feed_forward = model.hidden_size, model.feed_forward_size
     behind = _STATES_BEHIND * _FLOAT32 * hidden
@@ -270,11 +276,12 @@ def backward_bytes(model: ModelShape, demand: TrainerDemand) -> int:
 def _layer_bytes(model: ModelShape, demand: TrainerDemand) -> float:
     """Return the bytes that one layer keeps for its backward pass, per micro-batch.
 
-    Hidden size: two states and two normalized states in float32, and the inputs of linear maps (five bfloat16
-    copies, or one float32 tensor per norm). Feed-forward size: gate, its activation, up projection, their
-    product. Query size: input and output of attention, and the output at the tokens' positions. Key size:
-    keys and values. With per-head norms (Qwen3): the float32 input and the output of the norm. Normalized
-    states are kept only if the scale of the norm is trained.
+    The tensors kept for each token, by their width, are the following. Hidden size: two states and two
+    normalized states in float32, and the inputs of linear maps (five bfloat16 copies, or one float32 tensor
+    per norm). Feed-forward size: the gate, its activation, the up projection, and their product. Query
+    size: the input and output of attention, and the output at the tokens' positions. Key size: keys and
+    values. Per-head norms (Qwen3) add their float32 input and their output. Normalized states are kept only
+    if the scale of the norm is trained.
     """
     item, scales = demand.item_bytes, not demand.has_adapters
     normed = _FLOAT32 + item * scales if model.model_type == "qwen3" else 0
@@ -292,11 +299,12 @@ def _layer_bytes(model: ModelShape, demand: TrainerDemand) -> float:
 
 
 def logits_bytes(model: ModelShape, demand: TrainerDemand) -> int:
-    """Return the loss's peak bytes: a chunk of logits, and the larger temporary memory of its two passes.
+    """Return the peak bytes of the loss: a chunk of logits and the temporary memory of its larger pass.
 
-    The forward pass computes exponentials and products of a block of logits. The backward pass computes the
-    head's gradient, and a gradient that is added to it. Triton's kernels keep a slice of logits in
-    `compute_dtype`, the float32 gradient of the states, and the head's gradient, which is not added up.
+    The forward pass computes exponentials and products of a block of logits. The backward pass computes a
+    chunk's gradient of the head and adds it to the head's total gradient. Triton's kernels keep a slice of
+    logits in `compute_dtype`, the float32 gradient of the hidden states, and the head's gradient, which is
+    not summed from chunks.
     """
     is_half = demand.compute_dtype == "bfloat16"
     num_logits = demand.micro_batch_tokens * model.vocabulary_size

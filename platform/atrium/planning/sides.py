@@ -1,7 +1,8 @@
-"""Balance of sampling and training in a run: measured times, and bounds for overlap and more devices.
+"""Balance of sampling and training in a run, with bounds for complete overlap and for more devices.
 
-All figures are computed from medians over recorded steps. Each side's time is assumed to be inversely
-proportional to its devices; engines with few rows and small updates scale worse, so the figures are bounds.
+All figures are computed from medians over recorded steps. The time of sampling, and that of training, is
+assumed to be inversely proportional to the number of devices. Engines with few rows and small updates scale
+worse than that, so the figures are bounds.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _NOT_EVERY_STEP = (metrics.EVALUATE_S, metrics.CHECKPOINT_S)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """Times and devices of the two sides of a step: sampling, and training.
+    """Times and devices of the two sides of a step: sampling and training.
 
     Evaluations and checkpoints are not included.
 
@@ -33,9 +34,10 @@ class Sides:
     step_s
         Seconds of a whole step.
     num_engines, num_trainers
-        Number of devices that sample, and that train; the same devices for engines in the trainer's process.
+        Number of devices that sample and number of devices that train. Engines in the trainer's process use
+        the same devices for both.
     num_steps
-        Number of steps in the medians.
+        Number of steps over which medians are taken.
 
     Examples
     --------
@@ -72,18 +74,18 @@ class Sides:
         return (round(each), 1) if each >= 1 else (1, round(1 / each))
 
     def bound_with(self, num_engines: float) -> float:
-        """Return the minimum seconds of a step with `num_engines` engines and the present trainers."""
+        """Return the minimum seconds of a step with `num_engines` engines and the current trainers."""
         return max(self.sampling_s * self.num_engines / num_engines, self.training_s) + self.rest_s
 
 
 def sides_of(
     steps: Sequence[Mapping[str, float]], *, num_engines: int, num_trainers: int, overlaps: bool
 ) -> Sides | None:
-    """Return the times and devices of sampling and training from a run's recorded metrics by step.
+    """Return the times and devices of sampling and training, from a run's recorded metrics of each step.
 
-    The result is None if fewer than two steps are usable. The first step is left out, since it also samples
-    the batches ahead of training. With `overlaps`, only the trainer's wait for a batch counts as sampling
-    time within a step.
+    The first step is left out, since it also samples the batches ahead of training. So are steps without
+    sampling or training time. The result is None if fewer than two steps remain. With `overlaps`, only the
+    trainer's wait for a batch counts as sampling time within a step.
     """
 
     def seconds(step: Mapping[str, float], quantities: Sequence[metrics.Quantity]) -> float:
