@@ -22,9 +22,9 @@ _SUM = Totals(tokens=1, rows=1, groups=1)
 def loss(inputs: Any, *, method: str, settings: Sequence[str] = ()) -> Any:  # noqa: ANN401 - prime-rl's
     """Return the `LossOutputs` of a method for one sequence's `LossInputs`.
 
-    `method`, a name or the path of a method file, and `settings` are the `kwargs` of `[trainer.loss]`. Raises
-    `ConfigError` for a method that needs inputs that prime-rl does not provide, and for prime-rl's token
-    weights, which the method determines itself.
+    `method` is the name of a method or the path of a method file. `method` and `settings` are the `kwargs` of
+    `[trainer.loss]`. Raises `ConfigError` if the method needs inputs that prime-rl does not provide, or if
+    prime-rl passes token weights, which the method determines itself.
     """
     from prime_rl.trainer.rl.loss import LossOutputs
 

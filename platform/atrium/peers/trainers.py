@@ -32,7 +32,7 @@ WANTS: dict[str, str] = {
 
 
 def wants(method: Method) -> tuple[str, ...]:
-    """Return the keys of `WANTS` that a method needs, in order."""
+    """Return the keys of `WANTS` that a method needs, in the order of `WANTS`."""
     needs, regularizer, reference = method.needs, method.regularizer, method.algorithm.reference
     is_wanted = {
         "groups": needs.whole_groups,
@@ -55,9 +55,10 @@ def wants(method: Method) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Trainer:
-    """A trainer that accepts an external loss. `gives` are the keys of `WANTS` that it provides.
+    """A trainer that accepts an external loss.
 
-    `is_tested` is True if a test runs Atrium's loss with the trainer's code.
+    `gives` are the keys of `WANTS` that the trainer provides. `is_tested` is True if a test runs Atrium's
+    loss with the trainer's code.
     """
 
     name: str

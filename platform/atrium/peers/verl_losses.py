@@ -7,8 +7,9 @@ Atrium's settings, the variable `ATRIUM_VERL_SETTINGS` names a YAML file with a 
 method, such as `atr: [divergence.delta=0.02]`. If a key is the path of a method file instead of a name, the
 method in this file is registered.
 
-verl passes only three tensors of its batch to a registered loss. `ppo_loss`, which calls the loss, is wrapped
-to pass on the log-probabilities of the engine and of the reference policy, too.
+verl passes only three tensors of its batch to a registered loss. Importing this module therefore also wraps
+verl's `ppo_loss`, which calls the registered loss, so that the loss can read the log-probabilities of the
+engine and of the reference policy.
 
 verl itself adds an entropy bonus and a KL penalty against the reference policy, and filters groups.
 """
@@ -76,7 +77,7 @@ class RegisteredMethod:
     settings: tuple[str, ...] = ()
 
     def load(self, max_new_tokens: int) -> LoadedMethod:
-        """Load the method; raises `ConfigError` if it needs inputs that verl does not provide."""
+        """Load the method. Raise `ConfigError` if it needs inputs that verl does not provide."""
         return _load(self.source, self.settings, max_new_tokens)
 
     def loss(
@@ -90,10 +91,10 @@ class RegisteredMethod:
         config: Any,  # noqa: ANN401 - an ActorConfig
         rollout_is_weights: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, float]]:
-        """Return the micro-batch's share of the actor's loss, and metrics.
+        """Return the micro-batch's share of the actor's loss, and the metrics of clipping and KL.
 
-        The denominators come from `config.global_batch_info`. Raises `ConfigError` if `loss_agg_mode` is not
-        the method's reduction.
+        The denominators come from `config.global_batch_info`. Raises `ConfigError` if `loss_agg_mode` is
+        not the method's reduction.
         """
         batch = config.global_batch_info
         width = int(batch.get("loss_scale_factor") or response_mask.shape[1])
@@ -137,9 +138,9 @@ def _load(source: str, settings: tuple[str, ...], max_new_tokens: int) -> Loaded
 
 
 def _of_batch(method: LoadedMethod, log_prob: Tensor) -> Tensors:
-    """Return the log-probabilities of engine and reference policy that the method needs.
+    """Return the log-probabilities of the engine and of the reference policy, if the method needs them.
 
-    They are read from verl's current micro-batch. Raises `ConfigError` if it does not contain them.
+    They are read from verl's current micro-batch. Raises `ConfigError` if the micro-batch lacks them.
     """
     batch = _MICRO_BATCH.get()
     found: dict[str, Tensor] = {}
@@ -158,7 +159,7 @@ def _keep_micro_batch(ppo_loss: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap verl's `ppo_loss` so that registered losses can read all tensors of the micro-batch."""
 
     @functools.wraps(ppo_loss)
-    def kept(config: Any, model_output: Any, data: Any, dp_group: Any = None) -> Any:  # noqa: ANN401 - verl's own
+    def kept(config: Any, model_output: Any, data: Any, dp_group: Any = None) -> Any:  # noqa: ANN401
         token = _MICRO_BATCH.set(data)
         try:
             return ppo_loss(config, model_output, data, dp_group)
@@ -169,7 +170,11 @@ def _keep_micro_batch(ppo_loss: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wrap_ppo_loss() -> None:
-    """Replace verl's `ppo_loss` in its own module and in the modules that have imported it."""
+    """Replace verl's `ppo_loss` by a wrapped one, so that registered losses can read the whole micro-batch.
+
+    The function is replaced in the module that defines it and in the two modules that import it by name, if
+    they are already loaded.
+    """
     own = losses.ppo_loss
     wrapped = _keep_micro_batch(own)
     for name in ("workers.utils.losses", "workers.engine_workers", "trainer.distillation.losses"):
@@ -179,7 +184,7 @@ def _wrap_ppo_loss() -> None:
 
 
 def register() -> None:
-    """Register every shipped method, and the methods that the settings file adds.
+    """Register every shipped method, and every method file that the settings file names.
 
     Raises `ConfigError` for an unsupported version of verl or an error in the settings file.
     """
@@ -232,7 +237,7 @@ def _check_reduction(method: LoadedMethod, mode: str, width: int) -> None:
 
 
 def _totals(mask_BT: Tensor, batch: Mapping[str, Any]) -> Totals:
-    """Return verl's denominators of the update; if verl gives none, count those of the micro-batch."""
+    """Return verl's denominators of the update, or those of the micro-batch where verl gives none."""
     own = count_totals(mask_BT.sum(dim=1), torch.arange(len(mask_BT), device=mask_BT.device))
     tokens, rows = batch.get("batch_num_tokens"), batch.get("global_batch_size")
     return Totals(
@@ -243,7 +248,7 @@ def _totals(mask_BT: Tensor, batch: Mapping[str, Any]) -> Totals:
 
 
 def _measured(output: LossOutput) -> dict[str, float]:
-    """Return the shares of tokens whose gradient is clipped, and the KL, under verl's names."""
+    """Return the shares of tokens whose gradient is clipped, and the KL (k1), under verl's names."""
     means = output.means()
     return {
         "actor/pg_clipfrac": (means[metrics.CLIP_HIGH_FRAC] + means[metrics.CLIP_LOW_FRAC]).item(),
