@@ -63,7 +63,7 @@ class Correction(Part, axis=True):
 
     @property
     def normalizes(self) -> bool:
-        """Whether the factor is divided by its mean over a minibatch; False unless overridden."""
+        """Whether the factor is divided by its mean over a minibatch (by default, False)."""
         return False
 
     @abstractmethod

@@ -69,11 +69,11 @@ def measure(details: TokenDetails, mask_BT: Tensor) -> Sums:
 
 
 def measure_slopes(slope_BT: Tensor, details: TokenDetails, mask_BT: Tensor) -> Sums:
-    """Return the sum and the maximum of `slope_BT` squared, and the share of runaway tokens in sum |slope|.
+    """Return the sum and maximum of squared slopes, and the share of runaway tokens in the sum of |slope|.
 
     `slope_BT` is minus the derivative of the loss with respect to each log-probability. A runaway token has
-    A < 0 and a ratio above its window; `clip` keeps its gradient, which grows with the ratio, and `dual_clip`
-    removes it above the cap.
+    A < 0 and a ratio above the window. The `clip` surrogate keeps the gradient of such a token, which grows
+    with the ratio. `dual_clip` removes this gradient above the cap.
     """
     size_BT = neutral(slope_BT.abs(), mask_BT).double()
     runaway_BT = ~details.feasible_BT & (details.gate_BT > 1.0) & (details.advantage_BT < 0.0)
@@ -94,9 +94,9 @@ def measure_reference(log_ratio_BT: Tensor, mask_BT: Tensor) -> Sums:
 
 
 def kl_k3(log_ratio_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sum of w - 1 - log w over unmasked tokens, and their number.
+    """Return the sum of w - 1 - log w over unmasked tokens, and the number of these tokens.
 
-    Their mean estimates KL(p || q) if the tokens were sampled from p and w = q / p.
+    The mean of w - 1 - log w estimates KL(p || q) if the tokens were sampled from p and w = q / p.
     """
     log_ratio_BT = neutral(log_ratio_BT, mask_BT)
     value_BT = torch.expm1(log_ratio_BT) - log_ratio_BT

@@ -168,7 +168,7 @@ class BudgetDivergence(Divergence):
         return windows.divergence(self.kind)
 
     def window(self) -> Window:
-        """Return the window D(w) <= delta; for `ratio`, PPO's exact clip range (arXiv 1707.06347, eq. 7)."""
+        """Return the window D(w) <= delta. For `ratio`, it is PPO's clip range (arXiv 1707.06347, eq. 7)."""
         if self.kind == "ratio":
             return Window(max(0.0, 1.0 - self.delta), 1.0 + self.delta)
         return windows.window(self.kind, self.delta)
@@ -258,8 +258,8 @@ class SequenceMean(Divergence):
 class DistributionDivergence(Divergence):
     """A divergence of whole next-token distributions.
 
-    The forward pass computes its values, which the objective receives as `PolicyTokens.divergence_BT`; see
-    `method/state_divergences.py`.
+    The forward pass computes the divergence at each position (see `method/state_divergences.py`). The
+    objective receives it as `PolicyTokens.divergence_BT`.
     """
 
     has_window: ClassVar[bool] = False

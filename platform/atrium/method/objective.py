@@ -53,8 +53,8 @@ class ObjectiveState:
 class MinibatchConstants(RowTensors):
     """Detached constants shared by the micro-batches of a minibatch.
 
-    Per row: the reduction's factor; the entropy bonus's factor, if it has its own; the coefficient of the
-    likelihood of correct completions, divided by the reduction's factor; and the surrogate's constant.
+    Per row: the reduction's factor; the entropy bonus's factor, if the bonus has its own reduction; the
+    coefficient of the NLL term, divided by the reduction's factor; and the surrogate's constant.
     Per token: the token weight's selection; and the correction's factor, if it depends on sums over the
     minibatch. For the whole minibatch: the window's bounds [2], if they depend on the minibatch, and the
     entropy bonus's coefficient.
@@ -246,8 +246,8 @@ class Objective:
         """Return the micro-batch's loss, metrics and token details.
 
         The losses of all micro-batches add up to the minibatch's loss. The gradient flows into the
-        log-probabilities of `policy` and, with an entropy bonus, into its entropies. `prepared` has these
-        rows only.
+        log-probabilities of `policy` and, with an entropy bonus, into its entropies. `prepared` must
+        contain the constants of these rows only.
         """
         mask_BT = micro_batch.mask_BT
         logprob_BT = neutral(policy.logprob_BT, mask_BT)
@@ -277,7 +277,7 @@ class Objective:
 
     @torch.no_grad()
     def slopes(self, batch: Batch, policy: PolicyTokens, prepared: MinibatchConstants) -> Slopes:
-        """Return the coefficients of the tokens' log-probabilities that form the micro-batch's gradient."""
+        """Return the coefficient of each token's log-probability in the loss of these rows."""
         mask_BT = batch.mask_BT
         logprob_BT = neutral(policy.logprob_BT.detach(), mask_BT)
         region_inputs = self._region_inputs(logprob_BT, batch, policy.divergence_BT, prepared.bounds)

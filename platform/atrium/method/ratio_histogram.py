@@ -1,4 +1,4 @@
-"""The distribution of a step's ratios: counts in fixed bins, which add up exactly, and quantiles.
+"""Histograms of a step's ratios with fixed bins, so that counts add up exactly, and their quantiles.
 
 Bins have equal widths in asinh(log w / 1e-3): they are linear around w = 1, and 4 % of log w wide elsewhere.
 The middle bin contains log-ratios within 2e-5 of 0 and counts as a ratio of exactly 1; the outermost bins

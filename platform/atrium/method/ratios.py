@@ -4,8 +4,8 @@ A ratio has a level (one token, or the sequence as a product or geometric mean) 
 the denominator). The ratio that multiplies the advantage can also have a cap. Sequence ratios are spread
 over the tokens of their row, and each token's log-probability gets its own coefficient, as in GSPO-token
 (arXiv 2507.18071) and verl. Differentiating the sequence ratio, as TRL does, gives every token the mean of
-the row's coefficients instead. The two are equal if advantage, token weight, correction and reduction are
-constant in the row.
+the row's coefficients instead. Both gradients are equal if advantage, token weight, correction and reduction
+are constant in the row.
 """
 
 from __future__ import annotations
@@ -77,7 +77,11 @@ class Ratios(Section):
 
 
 def at_level(level: Level, token_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Return token values [B, T] at a level: unchanged, the row's mean, the row's sum, or 0."""
+    """Return token values [B, T] at a level.
+
+    The result is the values themselves at level `token`, the row's mean at `sequence_mean`, the row's sum
+    at `sequence`, and 0 at `none`.
+    """
     match level:
         case "token":
             return token_BT

@@ -2,8 +2,8 @@
 
 Each estimator is a pair of functions of the policy-to-anchor log-ratio x = log(pi / anchor), the importance
 weight w = pi / behavior and the density ratio v = anchor / behavior (1 where the anchor is the behavior
-policy): the penalty's value, and its coefficient, the derivative with respect to log pi that an unclipped
-loss would put on the token.
+policy). One function is the penalty's value. The other is its coefficient, the derivative with respect to
+log pi that an unclipped loss would put on the token.
 
 Sources: RPG, arXiv 2505.17508, ICLR version, Tables 1 and 2 (UFKL, URKL) and Table 4 (FKL, RKL); k1, k2, k3:
 Schulman 2020; their gradients: arXiv 2510.01555 and 2512.21852; k3 times an importance weight that has a
@@ -136,7 +136,7 @@ class KLPenalty(Section):
         return Penalty(penalty.value_BT / num_tokens(batch.mask_BT), penalty.coefficient_BT)
 
     def limited(self, x_BT: Tensor, w_BT: Tensor, v_BT: Tensor) -> Penalty:
-        """Return the estimate [B, T] within `value_limit` and with the chosen gradient."""
+        """Return the estimate [B, T], clamped to +-`value_limit`, with the gradient set by `gradient`."""
         estimate = KL_ESTIMATORS[self.estimator](x_BT, w_BT, v_BT)
         value_BT, slope_BT = estimate.value_BT, estimate.coefficient_BT
         if self.value_limit is not None:
@@ -265,7 +265,7 @@ class Regularizer(Section):
         return tuple(self.kl) if isinstance(self.kl, list) else (self.kl,)
 
     def without_aliases(self) -> Regularizer:
-        """Return the same regularizer with every penalty in its `without_alias` form."""
+        """Return a copy whose KL penalties use no aliases (see `KLPenalty.without_alias`)."""
         penalties = [kl.without_alias() for kl in self.penalties]
         return self.model_copy(update={"kl": _read_penalties(penalties)})
 

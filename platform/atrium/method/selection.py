@@ -104,7 +104,7 @@ def shift_right(word: Tensor, num_bits: int) -> Tensor:
 
 
 def signed(word: int) -> int:
-    """Return a word, modulo 2^64, as the int64 with the same bits."""
+    """Return `word` modulo 2^64 as the int64 with the same bits."""
     word %= 2**64
     return word - 2**64 if word >= 2**63 else word
 

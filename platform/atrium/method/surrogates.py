@@ -45,16 +45,17 @@ class Surrogate(Part, axis=True):
     reads
         The part of the trust region that the surrogate reads: nothing, the feasible tokens, or the bounds.
     exponentiates
-        Whether it reads exponentiated log-ratios, which are bounded; False if it reads log-ratios alone.
+        Whether the surrogate reads ratios, which are exponentials of bounded log-ratios. False if it reads
+        log-ratios only.
     reads_widths
-        Whether it divides by the widths of the trust region; see `Region.widths`.
+        Whether the surrogate divides by the widths of the trust region; see `Region.widths`.
     shapes_weight
-        Whether it is a function of the weight alone, and so has no effect on a weight of 1.
+        Whether the surrogate is a function of the weight alone, and so has no effect on a weight of 1.
     weight_level
-        The level of the weight that it requires, or None.
+        The level of the weight that the surrogate requires, or None.
     regresses
-        Whether it compares the policy with itself at the start of the step, and has a gradient even if
-        every advantage is 0.
+        Whether the surrogate regresses the change of the policy since the start of the step on rewards, and
+        so has a gradient even if every advantage is 0.
     """
 
     reads: ClassVar[Literal["nothing", "feasible", "bounds"]] = "feasible"
@@ -73,7 +74,7 @@ class Surrogate(Part, axis=True):
         raise NotImplementedError(f"{type(self).__name__} must define value or terms")
 
     def coefficient(self, x: SurrogateInputs) -> Tensor | None:
-        """Return the derivative [B, T] of `value` by log w in closed form, or None to use autograd."""
+        """Return d value / d log w [B, T] in closed form, or None to use autograd."""
         return None
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
@@ -152,7 +153,7 @@ class DualClip(Surrogate):
 class TwoSidedClip(Surrogate):
     """min(min(w, cap) A, clip(w, l, u) A): ratios are capped for both signs (INTELLECT-2, arXiv 2505.07291).
 
-    With cap >= u it is the dual clip with the same cap; below u it caps positive advantages too.
+    If cap >= u, this is the dual clip with the same cap. A cap below u also limits positive advantages.
     """
 
     kind: Literal["two_sided_clip"] = "two_sided_clip"

@@ -38,7 +38,7 @@ class SurrogateInputs:
         return self.region.moving_away(self.gate_BT, self.advantage_BT)
 
     def runaway_BT(self, cap: float) -> Tensor:
-        """Return a mask of tokens with A < 0 and a ratio of at least `cap`."""
+        """Return a mask of tokens with A < 0 and a gate ratio of at least `cap`."""
         return (self.advantage_BT < 0.0) & (self.gate_BT >= cap)
 
     def by_sign(self, positive: float, negative: float) -> Tensor:

@@ -194,7 +194,7 @@ class _Planned:
         return self.gpu.link_gigabytes_s * 1e9 if is_one_node else _NODES_BYTES_S
 
     def pass_s(self, *, has_gradient: bool) -> float:
-        """Return the seconds of a forward pass over a step's batch, and of its backward pass if needed."""
+        """Return the seconds of a forward pass over a batch, and of its backward pass if `has_gradient`."""
         shape, gpu, compute, rollout = self.shape, self.gpu, self.config.compute, self.config.rollout
         tokens = (self.num_sampled + rollout.num_prompts * self.prompt_tokens) / compute.world_size
         # A backward pass has two products per forward product: gradients of the states and of the weights.

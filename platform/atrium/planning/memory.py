@@ -44,8 +44,8 @@ class TrainerDemand:
     optimizer
         Variant of AdamW: `adamw`, `adamw_8bit` or `adamw_bf16`.
     num_ranks, num_shards
-        Number of processes that share rollouts, and of shards of weights, gradients and optimizer state (by
-        default one per process); the plan is for one process.
+        Number of processes that share rollouts, and number of shards of weights, gradients and optimizer
+        state (by default, one per process). The plan is for one process.
     offload
         Whether tensors are offloaded to main memory: all shards with several ranks, or the optimizer's state
         with a single rank.

@@ -38,7 +38,10 @@ _RANDOM_PROBABILITIES = (0.05, 0.3)
 
 
 def of_kept_tokens(objective: Objective) -> Objective:
-    """Return the objective, with equal token weights if its own select tokens within a minibatch."""
+    """Replace token weights that select tokens within a minibatch by equal weights.
+
+    Objectives with other token weights are returned unchanged.
+    """
     selects = objective.method.algorithm.token_weight.needs.prepare_pass
     return Objective(objective.method.with_parts(token_weight=AllTokens())) if selects else objective
 
