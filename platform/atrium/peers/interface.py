@@ -24,7 +24,7 @@ from atrium.peers.trainers import OWN_LOOP, UNKNOWN_USE
 
 
 class Tensors(TypedDict, total=False):
-    """Optional inputs of a method besides the policy's log-probabilities; `[B, T]` like the mask, or `[B]`.
+    """Optional inputs of a method besides the policy's log-probabilities, `[B, T]` like the mask or `[B]`.
 
     Values at masked positions are ignored and may be NaN.
     """
@@ -56,8 +56,8 @@ def load_method(source: str, *settings: str, max_new_tokens: int | None = None) 
     """Load a method, with `settings` applied.
 
     `source` is the name of a method, or the path of a YAML file with a method. `max_new_tokens` is the
-    maximum length of a completion, by which Dr. GRPO and similar methods divide. Raises `ConfigError` with
-    one line for any error in the settings.
+    maximum length of a completion, by which Dr. GRPO and similar methods divide. Raises `ConfigError` with a
+    one-line message for any error in the settings.
 
     Examples
     --------
@@ -74,7 +74,7 @@ def load_method(source: str, *settings: str, max_new_tokens: int | None = None) 
 
 @dataclass(frozen=True)
 class LoadedMethod:
-    """A method for computing losses. It has no state: equal tensors give equal losses."""
+    """A method that computes advantages and losses. It has no state: equal tensors give equal results."""
 
     method: Method
 
@@ -103,13 +103,14 @@ class LoadedMethod:
         sum_over_ranks: Sum = local_sum,
         **tensors: Unpack[Tensors],
     ) -> Tensor:
-        """Return advantages [B, T] of a whole batch of rollouts, from `reward_B` and `group_B`.
+        """Return the advantages [B, T] of a whole batch of rollouts, from `reward_B` and `group_B`.
 
-        `rewards`, given instead of `reward_B`, maps names to rewards [B]; NaN means that a row has no value.
-        `weights` are the rewards' weights, 1 by default. Rows without any value, and rows where `rewarded_B`
-        is False, have advantage 0 and are excluded from all statistics. `sum_over_ranks` adds a tensor over
-        the processes that share the batch. A group must not be split over processes, and every process must
-        call this method, even without a rewarded row.
+        `rewards`, given instead of `reward_B`, maps names to rewards [B]; NaN means that a row has no
+        value. `weights` maps the same names to weights, which are 1 by default. Rows without any value, and
+        rows where `rewarded_B` is False, have advantage 0 and are excluded from all statistics.
+
+        `sum_over_ranks` adds a tensor over the processes that share the batch. A group must not be split
+        over processes, and every process must call this method, even if it has no rewarded row.
         """
         zero_BT = torch.zeros(mask_BT.shape, device=mask_BT.device)
         reward_BK, weight_K = _of_weight(rewards, weights or {}, mask_BT)
@@ -135,11 +136,11 @@ class LoadedMethod:
         sum_over_ranks: Sum = local_sum,
         **tensors: Unpack[Tensors],
     ) -> MinibatchConstants:
-        """Return the values that all micro-batches of an update share, computed from all its rows.
+        """Return the values that all micro-batches of an update share, computed from all rows of the update.
 
-        Required if `needs.prepare_pass` or `needs.whole_groups` is set, and if Atrium should count the
-        denominators of an update that is divided into micro-batches. `totals` are the caller's own
-        denominators; if they are None, Atrium counts them.
+        Call this method if `needs.prepare_pass` or `needs.whole_groups` is set. Also call it if an update
+        is divided into micro-batches and Atrium should count its denominators. `totals` are the caller's
+        own denominators; if they are None, Atrium counts them.
         """
         self._check_given(tensors)
         if totals is not None and self.method.algorithm.reduction.counts == "kept":
@@ -167,12 +168,12 @@ class LoadedMethod:
         totals: Totals | None = None,
         **tensors: Unpack[Tensors],
     ) -> LossOutput:
-        """Return the rows' share of an update's loss, to be minimized; shares add up to the total loss.
+        """Return the rows' share of an update's loss, to be minimized. Shares add up to the total loss.
 
-        Denominators come from `prepared` (for these rows: `prepared.select(rows)`), or from the caller's own
-        `totals` of the update. Without both, they are counted here, and the rows must be the whole update.
-        The gradient reaches `logprob_BT` and, for an entropy bonus, `entropy_BT`. Raises `ValueError` for
-        missing tensors and wrong shapes.
+        Denominators come from `prepared` (for these rows: `prepared.select(rows)`), or from the caller's
+        own `totals` of the update. Without both, they are counted here, and the rows must be the whole
+        update. The gradient flows into `logprob_BT` and, with an entropy bonus, into `entropy_BT`. Raises
+        `ValueError` for missing tensors and wrong shapes.
         """
         if prepared is not None and totals is not None:
             raise ValueError(
@@ -192,7 +193,7 @@ class LoadedMethod:
         return Objective(self.method).loss(batch, policy, prepared)
 
     def _batch(self, logprob_BT: Tensor, mask_BT: Tensor, tensors: Tensors) -> Batch:
-        """Return the tensors as a `Batch`, the objective's input; raises `ValueError` for wrong shapes."""
+        """Return the tensors as a `Batch`, the objective's input. Raise `ValueError` for wrong shapes."""
         _check_shapes(logprob_BT, mask_BT, tensors)
         mask_BT = mask_BT.bool()
         device, zero_B = mask_BT.device, mask_BT.new_zeros(len(mask_BT), dtype=torch.int64)
@@ -215,7 +216,10 @@ class LoadedMethod:
         )
 
     def _scored(self, batch: Batch, tensors: Tensors, sum_over_ranks: Sum) -> Batch:
-        """Return the batch with advantages; they are computed from rewards and groups if not given."""
+        """Return the batch with advantages, computed from rewards and groups if they were not given.
+
+        Raises `ValueError` if the rewards or groups needed for this are missing.
+        """
         if batch.advantage_BT is not None:
             return batch
         for name in ("reward_B", "group_B"):

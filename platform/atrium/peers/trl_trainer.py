@@ -8,8 +8,9 @@ micro-batches, without gradients.
 Denominators are TRL's own: the tokens of the generation batch (`loss_type="dapo"`, the default) or of each
 micro-batch (`"bnpo"`), and the number of all rows, including rows without tokens.
 
-A completion without any reward (every reward function returned None) is excluded from advantages and loss. So
-are all completions of a group with fewer than two rewards. TRL's denominators still count these completions.
+A completion without any reward (every reward function returned None) is excluded from advantages and loss.
+All completions of a group with fewer than two rewarded completions are excluded, too. TRL's denominators
+still count these completions.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
     atrium_settings
         Settings of the method as on Atrium's command line, such as `"divergence.delta=0.02"`.
 
-    Raises `ConfigError` with one line, before a model is loaded, for another version of TRL, for a method
-    that TRL cannot run, and for settings of TRL that the method determines.
+    Raises `ConfigError` with a one-line message, before a model is loaded, for an unsupported version of TRL,
+    for a method that TRL cannot run, and for settings of TRL that the method determines.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         return output
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:  # noqa: ANN401 - TRL's
-        """Return the micro-batch's share of Atrium's loss; the shares of an update add up to its loss."""
+        """Return the micro-batch's share of Atrium's loss. The shares of an update add up to its loss."""
         mask_BT = _counted_mask(inputs)
         logprob_BT, entropy_BT, aux_loss = self._pass(model, inputs)
         tensors = self._tensors(inputs, logprob_BT, entropy_BT)
@@ -163,7 +164,7 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         return self.atrium.needs.prepare_pass or self.atrium.needs.whole_groups
 
     def _prepare(self, model: Any) -> MinibatchConstants:  # noqa: ANN401 - TRL's
-        """Return the values that the update's micro-batches share, from a pass without gradients."""
+        """Return the values that the update's micro-batches share, computed in a pass without gradients."""
         begin = self._step % self.args.steps_per_generation
         parts = self._buffered_inputs[begin : begin + self.current_gradient_accumulation_steps]
         with torch.no_grad():
@@ -184,7 +185,7 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         )
 
     def _pass(self, model: Any, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor | None]:  # noqa: ANN401
-        """Return the policy's log-probabilities and entropies [B, T], and its router loss or None."""
+        """Return the policy's log-probabilities and entropies [B, T], and the router's loss or None."""
         found: tuple[Tensor, Tensor, Tensor | None] = self._get_per_token_logps_and_entropies(
             model,
             torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1),
@@ -221,7 +222,10 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         return tensors
 
     def _totals(self, inputs: Mapping[str, Any]) -> Totals:
-        """Return TRL's denominators of an update per process, since TRL averages gradients over processes."""
+        """Return one process's share of TRL's denominators of an update.
+
+        The denominators are not summed over processes, since TRL averages gradients over processes.
+        """
         steps, mask_BT = self.current_gradient_accumulation_steps, _mask(inputs)
         rows = len(mask_BT) * steps
         if self.args.loss_type == "bnpo":
@@ -245,7 +249,7 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
 
 
 def check_fit(method: LoadedMethod, args: Any) -> None:  # noqa: ANN401 - a GRPOConfig
-    """Raise `ConfigError` if TRL cannot train the method with the `GRPOConfig`; log warnings for the user."""
+    """Raise `ConfigError` if TRL cannot train the method with the `GRPOConfig`, and log warnings."""
     TRL.check(method.method)
     defaults = {field.name: field.default for field in fields(args) if field.default is not MISSING}
     for name in DECIDED:
@@ -305,7 +309,7 @@ def _check_batches(method: LoadedMethod, args: Any) -> None:  # noqa: ANN401 - a
 
 
 def _counted_mask(inputs: Mapping[str, Any]) -> Tensor:
-    """Return `_mask` with 0 in rows that are excluded from the update."""
+    """Return the result of `_mask`, with 0 in rows that are excluded from the update."""
     counts_B: Tensor = inputs["atrium_counts"]
     return _mask(inputs) * counts_B[:, None]
 
