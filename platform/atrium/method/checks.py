@@ -34,7 +34,10 @@ def check_parts(algorithm: Algorithm, divergence: Divergence, regularizer: Regul
 
 
 def check_anchors(algorithm: Algorithm, use: Use) -> None:
-    """Raise `ConfigError` if the run cannot provide the policies that a ratio or correction compares."""
+    """Check the policies that ratios and corrections compare.
+
+    Raises `ConfigError` if the run cannot provide one of them, or if the comparison has no effect.
+    """
     surrogate, weight = algorithm.surrogate, algorithm.ratio.weight
     if surrogate.regresses and use.is_stale and weight.anchor != "proximal":
         raise ConfigError(
