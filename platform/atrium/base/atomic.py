@@ -1,7 +1,8 @@
-"""Atomic file writes: after a crash a file contains its old or its new content, never a mixture.
+"""Atomic file writes: after a crash, a file has either its old or its new content, never a mixture.
 
-A temporary file is written next to the target, flushed to disk, and renamed to the target; the folder's entry
-is flushed too. Files that grow line by line are written by `json_lines`.
+The new content is written to a temporary file next to the target and flushed to disk. The temporary file then
+replaces the target, and the folder is flushed to disk too. Files that grow line by line are written by
+`json_lines`.
 """
 
 from __future__ import annotations
@@ -49,9 +50,10 @@ def write_json(path: Path, value: Mapping[str, object]) -> None:
 
 
 def standard_json(value: object) -> object:
-    """Return the value in standard JSON types: NaN, infinities and paths become text.
+    """Convert a value to standard JSON types, recursively.
 
-    Scalars of numpy and torch become numbers, and tuples lists. Raises `TypeError` for any other type.
+    NaN, infinities and paths become text. Scalars of numpy and torch become numbers, tuples become lists, and
+    keys become text. Raises `TypeError` for any other type.
     """
     match value:
         case bool() | int() | str() | None:
@@ -73,7 +75,7 @@ _NAMES = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 
 def sync_folder(path: Path) -> None:
-    """Flush a folder's entries to disk, so that a rename survives a loss of power."""
+    """Flush a folder's entries to disk, so that a rename in the folder survives a power failure."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -10,14 +10,17 @@ _COMPILERS = {"cpu": ("c++", "g++", "clang++"), "cuda": ("gcc", "clang", "cc")}
 
 
 def compiler(device_type: str) -> str | None:
-    """Return the path of the C++ compiler (`cpu`) or C compiler (`cuda`) on the PATH, or None."""
+    """Return the path of a compiler for kernels of `device_type`, or None if none is on the PATH.
+
+    Kernels for `cpu` need a C++ compiler, and kernels for `cuda` need a C compiler.
+    """
     return next((path for name in _COMPILERS[device_type] if (path := shutil.which(name))), None)
 
 
 def missing_compilers(device_type: str) -> list[str]:
-    """Return the missing compiler and headers without which no kernel can be built for `cpu` or `cuda`.
+    """Describe what is missing to build kernels for `device_type`; return an empty list if nothing is.
 
-    The list is empty if nothing is missing; the headers of Python are needed for `cuda` only.
+    Kernels for `cpu` need a C++ compiler. Kernels for `cuda` need a C compiler and Python's headers.
     """
     language = {"cpu": "C++", "cuda": "C"}[device_type]
     missing = [] if compiler(device_type) else [f"a {language} compiler ({_COMPILERS[device_type][0]})"]

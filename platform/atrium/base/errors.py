@@ -24,7 +24,7 @@ class AtriumError(Exception):
 
     @property
     def line(self) -> str:
-        """The message on one line."""
+        """The message with line breaks and repeated spaces replaced by single spaces."""
         return " ".join(str(self).split())
 
 
@@ -57,7 +57,7 @@ class RunFolderError(AtriumError):
 
 
 class CheckpointError(AtriumError):
-    """A checkpoint is missing, damaged, or does not fit the settings."""
+    """A checkpoint is missing or damaged, or it does not match the settings."""
 
     exit_code = 2
     cause = "checkpoint"
@@ -71,19 +71,19 @@ class DataError(AtriumError):
 
 
 class EngineError(AtriumError):
-    """An engine failed, or sampled from other weights or another distribution than the policy's."""
+    """An engine failed, or sampled with weights or a distribution that differ from the policy's."""
 
     cause = "engine"
 
 
 class GraderError(AtriumError):
-    """The grader failed and cannot continue; answers without a verdict must not count as wrong."""
+    """The grader failed and cannot continue. The run stops, so ungraded answers do not count as wrong."""
 
     cause = "grader"
 
 
 class PolicyDivergedError(EngineError):
-    """The policy's logits are not finite, so nothing can be sampled from it."""
+    """The policy's logits are not finite, so no completion can be sampled."""
 
     cause = "diverged"
 
@@ -102,7 +102,7 @@ class TrainingDivergedError(AtriumError):
 
 
 class RankError(AtriumError):
-    """Another process of the run exited, hangs or failed; the message says which, and its last activity."""
+    """Another process of the run exited, failed or hangs. The message names it and its last activity."""
 
     cause = "lost_process"
 

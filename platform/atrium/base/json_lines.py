@@ -65,9 +65,9 @@ def read_json_lines(path: Path, offset: int = 0) -> JsonLines:
 
 
 def split_lines(path: Path, wanted: Callable[[Record], bool]) -> tuple[bytes, bytes]:
-    """Return the lines whose object `wanted` accepts, and all other lines, including broken ones.
+    """Split a file into the lines whose JSON object `wanted` accepts, and all other lines.
 
-    Both results are empty if the file is missing.
+    Damaged and incomplete lines are among the other lines. Both results are empty if the file is missing.
     """
     try:
         data = read_plain(path, MAX_LINES_BYTES)
@@ -82,9 +82,9 @@ def split_lines(path: Path, wanted: Callable[[Record], bool]) -> tuple[bytes, by
 
 
 def keep_lines(path: Path, wanted: Callable[[Record], bool]) -> None:
-    """Remove all lines from the file whose object `wanted` does not accept, and broken lines.
+    """Keep only the lines whose JSON object `wanted` accepts; remove all others, including damaged lines.
 
-    The remaining lines are unchanged, and the file is replaced atomically.
+    The kept lines are unchanged, and the file is replaced atomically.
     """
     kept, cut = split_lines(path, wanted)
     if cut:
@@ -93,7 +93,11 @@ def keep_lines(path: Path, wanted: Callable[[Record], bool]) -> None:
 
 
 class JsonLinesWriter:
-    """A writer that appends records to one file; an incomplete last line of an earlier writer is removed."""
+    """A writer that appends records to one JSON Lines file, which is created if it does not exist.
+
+    The constructor removes an incomplete last line left by an earlier writer. Lines that cannot be written
+    stay pending until the next call of `append`, `flush` or `sync`.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -110,7 +114,7 @@ class JsonLinesWriter:
         self.flush()
 
     def flush(self) -> None:
-        """Write pending lines; if the disk is full, remove the incomplete line and raise `OSError`."""
+        """Write pending lines. If a write fails, remove its incomplete line and raise `OSError`."""
         while self._pending:
             line = self._pending[0]
             try:
@@ -129,7 +133,7 @@ class JsonLinesWriter:
         os.fsync(self._descriptor)
 
     def is_in_place(self) -> bool:
-        """Return whether the path still refers to the open file, which was neither removed nor moved."""
+        """Return whether the path still refers to the open file, i.e. the file was not moved or deleted."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
         except (FileNotFoundError, NotADirectoryError):

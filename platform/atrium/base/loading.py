@@ -19,9 +19,10 @@ def installed_version(distribution: str) -> str | None:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Turn off the garbage collector for imports in the body, which makes them faster.
+    """Turn off the garbage collector in the body, which makes imports faster.
 
-    The imported objects live until exit, so later collections skip them (`gc.freeze`).
+    The imported objects exist until the process exits, so they are frozen (`gc.freeze`) and later collections
+    skip them.
     """
     num_modules = len(sys.modules)
     gc.disable()

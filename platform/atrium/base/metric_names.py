@@ -1,4 +1,4 @@
-"""TRL's and verl's names for training metrics of Atrium, for quantities with the same definition."""
+"""The names of Atrium's training metrics in TRL and verl, for quantities with the same definition."""
 
 from __future__ import annotations
 
@@ -51,9 +51,10 @@ _BESIDE = ("train/", "train_", "")
 
 
 def mapped(values: Mapping[str, object]) -> dict[str, float]:
-    """Return the finite numbers of one step under Atrium's names; unknown names are kept.
+    """Return the finite numbers among the metrics of one step, under Atrium's names.
 
-    `step` and `time` are left out.
+    Names of TRL and verl are translated, with or without the prefix `train/` or `train_`. Other names are
+    kept. `step` and `time` are left out.
     """
     found: dict[str, float] = {}
     for name, value in values.items():
@@ -68,10 +69,10 @@ def mapped(values: Mapping[str, object]) -> dict[str, float]:
 
 
 def renamed(values: Mapping[str, float], names: str) -> dict[str, float]:
-    """Return the numbers of one step under the names of a library: `names` is "atrium", "trl" or "verl".
+    """Rename the metrics of one step; `names` selects the naming scheme "atrium", "trl" or "verl".
 
-    Metrics without a counterpart keep their names. For TRL and verl, the share of clipped tokens is added,
-    since Atrium records only the shares of tokens clipped on each side.
+    Metrics without a counterpart keep their names. For TRL and verl, the share of clipped tokens is added. It
+    is the sum of `clip_high_frac` and `clip_low_frac`, which Atrium records separately.
     """
     if names not in CLIP_FRAC_NAMES:
         return dict(values)
@@ -84,6 +85,6 @@ def renamed(values: Mapping[str, float], names: str) -> dict[str, float]:
 
 
 def known_words(names: list[str]) -> str:
-    """Return a clause that says how many of the metric names of another library have a name in Atrium."""
+    """Describe how many of another library's metric names have a counterpart in Atrium."""
     num = sum(any(name == f"{p}{one}" for p in _BESIDE for one in _ALL) for name in names)
     return f"{num} of {len(names)} metrics map to Atrium's names"

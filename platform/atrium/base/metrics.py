@@ -33,7 +33,7 @@ class Quantity:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A value of a quantity: `total` is the sum over `count` items, or their extreme for MAX and MIN."""
+    """A recorded value: `total` is the sum, maximum or minimum of `count` items, according to `reduction`."""
 
     total: float
     count: float = 1.0
@@ -41,13 +41,13 @@ class Metric:
 
     @property
     def value(self) -> float | None:
-        """The mean, sum or extreme according to `reduction`; None if the count is 0."""
+        """The mean, sum, maximum or minimum, according to `reduction`, or None if the count is 0."""
         if self.count == 0:
             return None
         return self.total / self.count if self.reduction is Reduction.MEAN else self.total
 
     def merge(self, other: Metric) -> Metric:
-        """Return this value combined with another one of the same quantity; a count of 0 has no effect."""
+        """Combine this value with another value of the same quantity. A value with count 0 is ignored."""
         if self.count == 0 or other.count == 0:
             return other if self.count == 0 else self
         match self.reduction:
@@ -253,7 +253,7 @@ _PART_REWARD, _PART_SHARE = f"{REWARD.name}/", f"{REWARD.name}_variance_share/"
 
 
 def part_quantities(name: str) -> tuple[Quantity, Quantity]:
-    """Return the quantities of the named reward `name`: its mean, and its share of the reward's variance."""
+    """Return the declarations of a named reward's mean and of its share of the reward's variance."""
     return (
         Quantity(f"{_PART_REWARD}{name}", f"mean of the reward {name}, before weighting"),
         Quantity(
@@ -265,7 +265,7 @@ def part_quantities(name: str) -> tuple[Quantity, Quantity]:
 
 
 def quantity_of(name: str) -> Quantity | None:
-    """Return the declaration of the recorded quantity `name`; None if it is unknown."""
+    """Return the declaration of the quantity `name`, or None if the name is unknown."""
     for place, prefix in enumerate((_PART_REWARD, _PART_SHARE)):
         if name.startswith(prefix):
             return part_quantities(name.removeprefix(prefix))[place]
@@ -286,7 +286,7 @@ ENGINE_QUEUE = Quantity(
 
 
 def gpu_quantities(index: str) -> tuple[Quantity, Quantity, Quantity, Quantity]:
-    """Return the quantities of the GPU with this NVML index: use, memory, power and temperature."""
+    """Return the declarations of a GPU's utilization, memory, power and temperature; `index` is from NVML."""
     gpu = f"system/gpu{index}"
     return (
         Quantity(f"{gpu}_frac", f"share of the time in which GPU {index} ran a kernel"),
@@ -301,7 +301,7 @@ SYSTEM = (CPU_FRAC, CPU_CORES, MEMORY_FRAC, MEMORY_MB, DISK_FREE_MB, ENGINE_QUEU
 
 
 def part_means(names: Iterable[str]) -> dict[str, Quantity]:
-    """Return the quantities among `names` that are means of named rewards, by the name of the reward."""
+    """Return the quantities in `names` that are means of named rewards, keyed by the reward's name."""
     found = [name.removeprefix(_PART_REWARD) for name in names if name.startswith(_PART_REWARD)]
     return {name: part_quantities(name)[0] for name in found}
 
@@ -312,5 +312,5 @@ def is_repeatable(name: str) -> bool:
 
 
 def evaluation_name(benchmark: str, quantity: str) -> str:
-    """Return the name under which an evaluation's result is logged, e.g. `evaluation/aime24/mean_at_8`."""
+    """Return the metric name of an evaluation's result, e.g. `evaluation/aime24/mean_at_8`."""
     return f"evaluation/{benchmark}/{quantity}"

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def flattened(settings: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Return nested settings as one mapping by dotted key, in order; an empty section is kept as a value.
+    """Flatten nested settings into one mapping with dotted keys, in order. Empty sections are kept.
 
     >>> flattened({"a": {"b": 1, "c": {"d": None}}, "e": {}})
     {'a.b': 1, 'a.c.d': None, 'e': {}}
@@ -23,7 +23,7 @@ def flattened(settings: Mapping[str, object], prefix: str = "") -> dict[str, obj
 
 
 def flattened_text(settings: Mapping[str, object]) -> dict[str, str]:
-    """Return nested settings as one mapping by dotted key; values are JSON text, strings without quotes."""
+    """Flatten nested settings as `flattened` does, with values as JSON text and strings without quotes."""
     return {key: _text(value) for key, value in flattened(settings).items()}
 
 
@@ -44,13 +44,13 @@ def setting(config: Mapping[str, object], key: str) -> object:
 
 
 def mapping_at(config: Mapping[str, object], key: str) -> Mapping[str, Any]:
-    """Return the mapping at a dotted key; empty if the key is missing or its value is not a mapping."""
+    """Return the mapping at a dotted key, or an empty mapping if the key is missing or has another value."""
     value = setting(config, key)
     return value if isinstance(value, Mapping) else {}
 
 
 def put(config: dict[str, Any], key: str, value: object) -> None:
-    """Set the value at a dotted key, in place; missing or null sections are created."""
+    """Set the value at a dotted key in place; create sections that are missing or null."""
     *path, last = key.split(".")
     for part in path:
         config[part] = config.get(part) or {}

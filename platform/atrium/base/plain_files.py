@@ -26,7 +26,10 @@ def open_plain(path: Path | str) -> BufferedReader:
 
 
 def read_plain(path: Path | str, max_bytes: int = MAX_RECORD_BYTES, *, offset: int = 0) -> bytes:
-    """Return the bytes of a regular file from `offset` on; raise `OSError` for more than `max_bytes`."""
+    """Return the bytes of a regular file from `offset` on.
+
+    Raises `OSError` if these are more than `max_bytes`, or if `path` is not a readable regular file.
+    """
     with open_plain(path) as file:
         num_bytes = os.fstat(file.fileno()).st_size - offset
         if num_bytes > max_bytes:
@@ -49,9 +52,11 @@ def _opened(path: str, flags: int) -> int:
 
 
 def cached_while_unchanged(maxsize: int) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
-    """Cache the results of a function whose first argument is a file's path, until the file changes.
+    """Return a decorator that caches a function's results until the file that the function reads changes.
 
-    Nothing is cached for a missing file. The other arguments must be hashable.
+    The function's first argument is the path of the file. A file counts as changed if its inode, size or
+    modification time changes. At most `maxsize` results are cached, and none for a missing file. The other
+    arguments must be hashable.
     """
 
     def decorate(read: Callable[..., _R]) -> Callable[..., _R]:

@@ -64,7 +64,10 @@ def records() -> list[dict[str, str | None]]:
 
 
 def flags() -> list[str]:
-    """Return the command-line flags that load the same plugins; installed packages load automatically."""
+    """Return the command-line flags with which another process loads the same plugins.
+
+    Installed packages need no flags, because they are loaded automatically.
+    """
     return [word for plugin in loaded() if plugin.path for word in (FLAG, str(plugin.path))]
 
 
@@ -94,7 +97,10 @@ def load(files: Sequence[str] = ()) -> None:
 
 
 def note_changes(provenance_file: Path) -> list[str]:
-    """Print and return the lines of `changes` for the plugins in a run's provenance file."""
+    """Compare the loaded plugins with a run's provenance file; print and return the differences.
+
+    The lines and the errors are those of `changes`.
+    """
     recorded, _ = read_object(provenance_file)
     lines = changes(recorded.get("plugins"))
     for line in lines:
@@ -103,10 +109,10 @@ def note_changes(provenance_file: Path) -> list[str]:
 
 
 def changes(recorded: object) -> list[str]:
-    """Return a line for each loaded plugin that `recorded` lacks or lists with another digest.
+    """Return a line for each loaded plugin that is missing from `recorded` or has another digest there.
 
-    `recorded` is the result of `records` in a run's provenance. Raises `ConfigError` if a recorded plugin is
-    not loaded.
+    `recorded` is the list that `records` returned when the run was recorded. Raises `ConfigError` if a
+    recorded plugin is not loaded.
     """
     named = {str(one["name"]): one for one in _mappings(recorded)}
     for name, one in named.items():
@@ -147,7 +153,10 @@ def _checked(file: str) -> Path:
 
 
 def _run(plugin: Plugin, said: str) -> None:
-    """Execute the source from which the plugin's digest was computed, without reading the file again."""
+    """Execute `plugin.source`, whose digest is recorded, rather than reading the file again.
+
+    `said` is the command-line flag that error messages quote.
+    """
     assert plugin.path is not None
     _check_in_time(plugin.name)
     name = f"atrium_plugin_{plugin.path.stem}"
@@ -224,7 +233,10 @@ def _is_plugins(file: str) -> bool:
 
 
 def _failed(said: str, error: BaseException, path: str) -> ConfigError:
-    """Return the error for a plugin that could not be imported, with the cause and the line."""
+    """Return the error for a plugin that could not be imported, with the cause and the line.
+
+    `said` names the plugin, and `path` is its file, or empty for an installed package.
+    """
     line = error.lineno if isinstance(error, SyntaxError) and error.filename == path else None
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     if line is None and frames:

@@ -1,4 +1,4 @@
-"""Functions for processes: a check that one is running, handlers for stop signals, and a memory limit."""
+"""Process utilities: a check that a process is running, signal handlers, and a memory limit."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ CLOCK_TOLERANCE_S = 60.0
 
 
 def is_alive(pid: int, started: float | None = None) -> bool:
-    """Return whether process `pid` is running; if `started` is given, it must have started at that time.
+    """Return whether process `pid` is running.
 
-    `started` is in seconds since 1970.
+    If `started` is given (in seconds since 1970), the process must also have started at that time, within
+    `CLOCK_TOLERANCE_S`. This excludes a later process with the same number.
     """
     if not 0 < pid < 2**31:
         return False
@@ -61,9 +62,9 @@ def stopped_at_once(
 ) -> Iterator[Callable[[], None]]:
     """Raise `error(signal)` as soon as one of `signals` arrives in the body.
 
-    The exception may get lost, because Python ignores it in a finalizer and a library may catch or replace
-    it. Therefore, any exception that leaves the body after a signal is replaced by `error(signal)`. The
-    yielded function also raises it after a signal; the body should call it at suitable points.
+    This exception can be lost: Python ignores it in a finalizer, and a library may catch or replace it. Any
+    other exception that leaves the body after a signal is therefore replaced by `error(signal)`. The yielded
+    function raises `error(signal)` if a signal has arrived. The body should call it at suitable points.
     """
     arrived: list[int] = []
 
@@ -85,7 +86,7 @@ def stopped_at_once(
 
 @contextmanager
 def bounded_memory(more_bytes: int) -> Iterator[None]:
-    """Let allocations in the body fail if the memory of the process grows by more than `more_bytes`.
+    """Make allocations in the body fail once the process's memory has grown by more than `more_bytes`.
 
     The limit applies to the address space of the whole process. macOS does not enforce it.
     """

@@ -1,4 +1,4 @@
-"""Tolerant readers for recorded JSON: missing values and values of a wrong type become None or empty."""
+"""Tolerant readers for recorded JSON: missing values and values of the wrong type become None or empty."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def read_object(path: Path) -> tuple[Mapping[str, object], str | None]:
-    """Return the object in a JSON file and None, or an empty object and the reason why it cannot be read."""
+    """Read the object in a JSON file; return (object, None), or ({}, reason) if it cannot be read."""
     try:
         content = json.loads(read_plain(path))
     except FileNotFoundError:
@@ -43,19 +43,19 @@ def as_number(value: object) -> float | None:
 
 
 def number_or_nan(value: object) -> float:
-    """Return the value as a float as in `as_number`, but NaN instead of None."""
+    """Return the value as `as_number` does, but NaN instead of None."""
     found = as_number(value)
     return math.nan if found is None else found
 
 
 def as_finite(value: object) -> float | None:
-    """Return the value if it is a finite number, else None."""
+    """Return the value as a float if it is a finite number, else None."""
     found = as_number(value)
     return found if found is not None and math.isfinite(found) else None
 
 
 def as_interval(value: object) -> Interval | None:
-    """Return the two ends of an interval if both are finite, else None."""
+    """Return `value` as (low, high) if it is a list or tuple of two finite numbers, else None."""
     if not isinstance(value, list | tuple) or len(value) != 2:
         return None
     low, high = as_finite(value[0]), as_finite(value[1])

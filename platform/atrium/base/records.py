@@ -1,4 +1,4 @@
-"""Frozen records shared by all layers: problems, completions, verdicts and rollouts.
+"""Frozen records shared by all packages: problems, completions, verdicts and rollouts.
 
 This module imports no other module of Atrium. Token ids are int32 arrays, and log-probabilities are float32
 arrays in nats, because a batch of long completions contains tens of millions of them.
@@ -29,7 +29,7 @@ REASONING_MARKERS = ("<think>", "</think>")
 
 
 class VerdictKind(StrEnum):
-    """The kinds of a grader's verdict on a completion."""
+    """The possible verdicts of a grader on a completion."""
 
     CORRECT = "correct"
     INCORRECT = "incorrect"
@@ -53,10 +53,10 @@ CLUSTER = "cluster"
 class Problem:
     """A question with a verifiable answer.
 
-    `problem_id` is unique within its dataset and stable between loads. `answer` is the reference answer as
-    text, without a box. `metadata` contains the keys used in breakdowns, such as `level`, `subject` and
-    `cluster`. `turns` are the earlier turns of a conversation, each with a role (system, user, assistant)
-    and a text. `verifier` contains JSON values for the verifier.
+    `problem_id` is unique within its dataset and stable between loads. `answer` is the text of the reference
+    answer, without LaTeX's `boxed` command. `metadata` contains the keys used in breakdowns, such as `level`,
+    `subject` and `cluster`. `turns` are the earlier turns of a conversation, each with a role (system, user,
+    assistant) and a text. `verifier` contains JSON values that only the verifier uses, such as unit tests.
     """
 
     problem_id: str
@@ -73,16 +73,17 @@ class Problem:
 
     @property
     def judged_by(self) -> Mapping[str, Any]:
-        """The metadata and the values for the verifier, which a verifier may use to grade an answer."""
+        """All values that a verifier may use to grade an answer: `metadata` and `verifier` merged."""
         return {**self.metadata, **self.verifier}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The grader's verdict on one completion, the reason, and the extracted answer (None without one).
+    """The grader's verdict on one completion.
 
-    A verdict ignores truncation; the reward decides whether a truncated completion counts. `score` is a
-    partial score between 0 and 1, or None if the verifier gives no partial scores.
+    `reason` explains the verdict. `extracted` is the answer found in the completion, or None if none was
+    found. `score` is a partial score between 0 and 1, or None if the verifier gives no partial scores. A
+    verdict ignores truncation; the reward decides whether a truncated completion counts.
     """
 
     kind: VerdictKind
@@ -189,9 +190,10 @@ class RolloutGroup:
 class TokenTrace:
     """Quantities of the objective at each of the T tokens of one rollout.
 
-    `ratio` is the gate ratio in the step's last update that used the token. `clipped` is +1 if this update
-    clipped the token's gradient on the high side, -1 on the low side, and 0 otherwise. At tokens that the
-    policy did not sample, `clipped` is 0 and the other values are NaN.
+    `ratio` is the importance ratio that the trust region bounds, in the step's last update that used the
+    token. `clipped` is 0 if that update did not clip the token's gradient; otherwise, it is +1 for a ratio
+    above 1 and -1 for any other ratio. At tokens that the policy did not sample, `clipped` is 0 and the other
+    values are NaN.
 
     Examples
     --------
@@ -212,10 +214,11 @@ class TokenTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatioHistogram:
-    """A histogram of one step's gate ratios with N bins, separately by the sign of the token's advantage.
+    """Histograms of one step's importance ratios in N bins, one for each sign of the token's advantage.
 
-    `edges` are the N + 1 increasing bounds of the bins; smaller and larger ratios count in the first and last
-    bin. The other fields are numbers of tokens per bin.
+    The ratios are those that the trust region bounds. `edges` are the N + 1 bounds of the bins, in increasing
+    order. Ratios below or above all bounds count in the first or last bin. The other fields are numbers of
+    tokens per bin.
     """
 
     edges: tuple[float, ...]
@@ -277,7 +280,7 @@ class Concurrency:
 
 @dataclass(frozen=True, slots=True)
 class MemoryItem:
-    """A part of a device's memory: its size, the phases in which it exists, and the settings to reduce it."""
+    """One item of a device's memory use: its size, its phases, and the settings that reduce it."""
 
     name: str
     num_bytes: int

@@ -32,7 +32,7 @@ _POINTER = "version https://git-lfs.github.com"
 _MAX_CHARS = 1 << 26  # limit per line and per cell; no model could read a larger row
 
 
-def parse_json(text: str) -> Any:  # noqa: ANN401 - whatever the text holds
+def parse_json(text: str) -> Any:  # noqa: ANN401 - any JSON value
     """Parse JSON text; raise `ValueError` for invalid text and for unpaired surrogates in strings."""
     value = json.loads(text)
     if _ESCAPED_HALF.search(text):
@@ -41,9 +41,9 @@ def parse_json(text: str) -> Any:  # noqa: ANN401 - whatever the text holds
 
 
 def read_rows(path: Path, columns: Collection[str] = (), *, parse: Parse = parse_json) -> Iterator[Row]:
-    """Yield the rows of a file, whose suffix determines its format; `parse` parses JSON text.
+    """Yield the rows of a file. The file's suffix determines its format; `parse` parses JSON text.
 
-    From a Parquet file, only `columns` are read, or all columns if the file has none of these. Raises
+    Of a Parquet file, only `columns` are read. If none of these exists, all columns are read. Raises
     `DataError` for an unreadable or damaged file, and for an unknown suffix.
     """
     reader = READERS.get(path.suffix.lower())
@@ -145,9 +145,10 @@ def _csv(path: Path, columns: Collection[str], parse: Parse) -> Iterator[Row]:
 
 
 def _delimiter(path: Path, sample: Sequence[str]) -> str:
-    """Return the separator with which the largest share of the first records has as many cells as the header.
+    """Return the separator of a CSV file's cells, detected from the first lines (`sample`).
 
-    Among equal shares, the separator with the most cells is returned. The suffix `.tsv` means a tab.
+    The separator is the one for which the largest share of records have as many cells as the header. In a
+    tie, the separator with more cells is chosen. A file with the suffix `.tsv` is separated by tabs.
     """
     if path.suffix.lower() == ".tsv":
         return "\t"
@@ -155,9 +156,10 @@ def _delimiter(path: Path, sample: Sequence[str]) -> str:
 
 
 def _fit(sample: Sequence[str], mark: str) -> tuple[float, int]:
-    """Return the share of records with as many cells as the header, and the header's number of cells.
+    """Measure how well the separator `mark` fits the first lines of a CSV file (`sample`).
 
-    Both are 0 if the header has fewer than two cells with the separator `mark`.
+    Returns the share of records with as many cells as the header, and the header's number of cells. Both are
+    0 if the header has fewer than two cells.
     """
     widths: list[int] = []
     with contextlib.suppress(csv.Error):  # unclosed quotes, in the last record or due to a wrong separator

@@ -68,8 +68,8 @@ FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_l
 class Section(BaseModel):
     """A validated group of settings. Unknown keys, wrong types, NaN, inf and denormal numbers are errors.
 
-    Every numeric setting declares a range. A value outside the range is reported here in one line, instead of
-    causing an overflow, hang or crash later.
+    Every numeric setting declares a range. A value outside the range is rejected here with a one-line error,
+    instead of causing an overflow, a hang or a crash later.
     """
 
     model_config = ConfigDict(
@@ -91,11 +91,12 @@ class Section(BaseModel):
 
 
 class Choice(Section):
-    """A base class for axes, whose values are classes that are identified by their `kind`.
+    """Base class of axes. The value of an axis is one of several classes, identified by its `kind`.
 
     `class Reduction(Choice, axis=True)` creates the axis `Reduction`. A subclass of `Reduction` that declares
     the field `kind` as a literal is a value of the axis and is registered in `Reduction.kinds`. A field of
-    type `Reduction` accepts any value of the axis. `tag` is the name of the field if it is not `kind`.
+    type `Reduction` accepts any value of the axis. An axis may use another field than `kind`; `tag` is its
+    name.
     """
 
     kinds: ClassVar[dict[str, type[Choice]]] = {}
@@ -111,7 +112,7 @@ class Choice(Section):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: object) -> None:
-        """Register a class that declares a `kind` with its axis.
+        """Register the class with its axis if it declares a `kind`.
 
         Raises `TypeError` if the class lacks an abstract method, or if another class declares the same kind.
         """
@@ -142,13 +143,13 @@ class Choice(Section):
 
     @classmethod
     def own_kinds(cls) -> tuple[str, ...]:
-        """Return the kinds that the class declares; empty for an axis."""
+        """Return the kinds that the class declares, or an empty tuple for an axis."""
         field = cls.model_fields.get(cls.tag)
         return get_args(field.annotation) if field is not None else ()
 
     @classmethod
     def values(cls) -> tuple[type[Choice], ...]:
-        """Return the classes that are values of the axis, in the order of their declaration."""
+        """Return the classes that are values of the axis, in the order in which they were declared."""
         return tuple(dict.fromkeys(cls.kinds.values()))
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Random seeds for single random choices, instead of one shared random stream.
+"""Random seeds for individual random choices, instead of one shared random stream.
 
 The seed of a choice is derived from the run's seed, the purpose, and indices. The choice therefore does not
 depend on earlier ones, and a resumed run needs no stored generator state.
@@ -10,7 +10,7 @@ import hashlib
 
 
 def derive_seed(seed: int, purpose: str, *indices: int | str) -> int:
-    """Return a 63-bit random seed for one choice, the same in all processes and versions, on all platforms.
+    """Return a 63-bit random seed for one choice, identical across processes, versions and platforms.
 
     Parameters
     ----------

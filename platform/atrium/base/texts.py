@@ -1,4 +1,4 @@
-"""Normalization of text, to recognize the same problem in two files, and to encode it as UTF-8."""
+"""Text normalization: keys that identify the same problem in two files, and text that UTF-8 can encode."""
 
 from __future__ import annotations
 
