@@ -36,9 +36,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Training metrics of one run by step, renamed to Atrium's names where the quantities are the same.
+    """The training metrics of one run by step. Metrics that Atrium records too have Atrium's names.
 
-    `key` distinguishes runs of the same file; `settings` has the same form as in `Source`.
+    `key` distinguishes runs of the same file. `settings` has the same form as in `Source`.
     """
 
     method: str
@@ -52,9 +52,9 @@ class Curve:
 class Stated:
     """Command-line options that supply or override the content of a source.
 
-    `method`, `seed`, `benchmark` and `step` replace columns; `columns` maps roles to columns. Scores of at
-    least `correct_at` count as correct. `incomplete` truncates all problems to the smallest number of samples
-    and accepts truncated files.
+    `method`, `seed`, `benchmark` and `step` apply to all rows and replace columns. `columns` maps roles, such
+    as `score`, to columns (`--map`). Scores of at least `correct_at` count as correct. If `incomplete` is
+    set, problems are cut to the smallest number of samples, and truncated files are accepted.
     """
 
     method: str = ""
@@ -71,8 +71,8 @@ class Source:
     """The content of one file of a known format; `mapping` describes in words how it is read.
 
     `answers` reads the rows lazily. `settings` are the recorded settings by dotted key of Atrium's
-    configuration. `printed` is the mean score reported by the source, by benchmark, and `differences` lists
-    deviations of its definition from Mean@K.
+    configuration. `printed` is the mean score that the source reports, by benchmark. `differences` describes
+    how the source's numbers differ from Atrium's.
     """
 
     path: Path
@@ -90,10 +90,10 @@ _WORDS = {"true": 1.0, "false": 0.0}
 
 
 def correctness(value: object, stated: Stated, place: str) -> bool:
-    """Return whether a score counts as correct: true or 1, or at least `correct_at` if set.
+    """Return whether a score counts as correct: true or 1, or at least `stated.correct_at` if this is set.
 
-    Raises `DataError` for a missing or non-finite score, and, without `correct_at`, for other scores than
-    0 and 1.
+    Raises `DataError` for a missing or non-finite score. Without `correct_at`, any score other than 0 and 1
+    raises it too.
     """
     if type(value) is int and value in (0, 1) and stated.correct_at is None:
         return value == 1

@@ -1,4 +1,4 @@
-"""The document printed by `atrium import`: the runs that were written, or would be in a dry run."""
+"""The document printed by `atrium import`: the runs that were written, or that a dry run would write."""
 
 from __future__ import annotations
 

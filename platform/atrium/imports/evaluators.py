@@ -67,7 +67,11 @@ def read_lm_eval(path: Path, first: Row, stated: Stated) -> Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LmEval:
-    """Reader of a task's samples; the benchmark of the filter `plain` has the name of the task."""
+    """A reader of one task's samples.
+
+    The scores after the filter `plain` belong to the task's own benchmark, and those of every other filter to
+    a separate benchmark.
+    """
 
     task: str
     method: str
@@ -76,12 +80,12 @@ class _LmEval:
     stated: Stated
 
     def benchmark(self, name: str) -> str:
-        """Return the name of a filter's benchmark: the task, with `.<filter>` added unless it is `plain`."""
+        """Return a filter's benchmark: the task's name, with `.<filter>` added for filters except `plain`."""
         benchmark = self.stated.benchmark or self.task
         return benchmark if name == self.plain else f"{benchmark}.{name}"
 
     def answers(self, place: str, row: Row) -> Iterator[Answer]:
-        """Yield the answers to the problem of a row."""
+        """Yield the answers in a row, which contains all samples of one problem."""
         doc = mapping_at(row, "doc")
         given = _listed(row.get("filtered_resps"))
         kept = _listed(given[0]) if given and isinstance(given[0], list) else given[:1]
@@ -113,7 +117,7 @@ def is_lighteval(path: Path, row: Row) -> bool:
 
 
 def read_lighteval(path: Path, first: Row, stated: Stated) -> Source:
-    """Read the details of one task; mean and settings come from the evaluation's results file."""
+    """Read the details of one task. The reported mean and the settings come from the results file, if any."""
     column = "metric" if "metric" in first else "metrics"
     task = str(setting(first, "doc.task_name") or _task_and_date(path)[0])
     num_texts = len(_lighteval_texts(mapping_at(first, "model_response")))
@@ -161,7 +165,10 @@ def read_lighteval(path: Path, first: Row, stated: Stated) -> Source:
 def _lighteval_answers(
     row: Row, score: object, stated: Stated, *, num_samples: int, common: Answer
 ) -> Iterator[Answer]:
-    """Yield the answers to a row's problem; texts are empty if one score covers several answers."""
+    """Yield the answers in a row, which contains all samples of one problem.
+
+    If the row has one score for several texts, it yields one answer without text.
+    """
     doc, texts = mapping_at(row, "doc"), _lighteval_texts(mapping_at(row, "model_response"))
     return _of_problem(
         common.place,
@@ -179,10 +186,10 @@ def _lighteval_texts(response: Mapping[str, object]) -> list[str]:
 
 
 def _lighteval_metric(path: Path, names: Sequence[str], num_texts: int, stated: Stated) -> tuple[str, int]:
-    """Return the metric to read and the number of answers per problem over which it averages.
+    """Return the metric to read, and the number of answers to each problem over which the metric is a mean.
 
-    Metrics other than `avg@n` and `pass@k:k=1` give a single score for all answers, usually the best
-    answer's.
+    The number is 1 for metrics other than `avg@n` and `pass@k:k=1`. They give one score for all answers,
+    usually that of the best answer.
     """
     means = {
         name: int(found[1] or found[2] or num_texts) for name in names if (found := _MEANS.fullmatch(name))
@@ -194,7 +201,10 @@ def _lighteval_metric(path: Path, names: Sequence[str], num_texts: int, stated: 
 
 
 def _lighteval_results(path: Path) -> Path | None:
-    """Return `results/<model>/results_<date>.json` beside the folder `details`; None if missing."""
+    """Return the path of lighteval's results file, or None if the file is missing.
+
+    The file is `results/<model>/results_<date>.json`, next to the folder `details`.
+    """
     place, date = path.absolute(), _task_and_date(path)[1]
     for folder in place.parents:
         if folder.name == "details":
@@ -221,7 +231,10 @@ def _lighteval_settings(results: Mapping[str, object]) -> dict[str, object]:
 
 
 def _settings(source: object, temperature: object, top_p: object, length: object) -> dict[str, object]:
-    """Return the settings that are not None by Atrium's dotted keys; `length` is the token limit."""
+    """Return the given settings by their dotted keys in Atrium, without those that are None.
+
+    `source` is the name of the model, and `length` is the maximum number of new tokens.
+    """
     found = {
         "model.source": source,
         "evaluation.temperature": temperature,
@@ -244,7 +257,8 @@ def _of_problem(
     """Yield `num_samples` answers to a problem from their mean score.
 
     The mean determines how many answers are correct, but not which; the first answers are marked correct.
-    With `stated.correct_at`, either all or none are correct. Raises `DataError` for an impossible mean.
+    With `stated.correct_at`, either all or none are correct. Raises `DataError` if `score` cannot be the mean
+    of `num_samples` scores of 0 or 1.
     """
     correct = [False] * num_samples
     if num_samples > 1 and stated.correct_at is None:
@@ -267,7 +281,10 @@ def _of_problem(
 
 
 def _metric(path: Path, names: Sequence[str], stated: Stated) -> str:
-    """Return the metric to read: NAME in --map score=NAME, else the first known metric, else the only one."""
+    """Return the metric to read: that of `--map score=METRIC`, else the first known one, else the only one.
+
+    Raises `ConfigError` if the stated metric does not exist, or if the choice is ambiguous.
+    """
     if wanted := stated.columns.get("score"):
         if wanted in names:
             return wanted
@@ -286,7 +303,7 @@ def _task_and_date(path: Path) -> tuple[str, str]:
 
 
 def _lm_eval_arguments(results: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the model's arguments from lm-eval's results, which contain an object or text like `a=1,b=2`."""
+    """Return the model's arguments from lm-eval's results, where they are an object or text (`a=1,b=2`)."""
     found = setting(results, "config.model_args")
     if isinstance(found, Mapping):
         return found
@@ -300,7 +317,7 @@ def _lm_eval_model(results: Mapping[str, object], path: Path) -> str:
 
 
 def _parent_name(path: Path) -> str:
-    """Return the model's name, which lm-eval and lighteval give to the directory of their output."""
+    """Return the name of the output directory, which lm-eval and lighteval name after the model."""
     name = path.absolute().parent.name
     is_date = re.match(r"\d{4}-\d\d-\d\dT", name)
     return path.absolute().parent.parent.name if is_date else name

@@ -1,6 +1,7 @@
-"""Readers of row-based files (streamed), JSON files (whole) and directories.
+"""Functions that read the rows of a file, a JSON object, or the list of files in a directory.
 
-Errors raise a one-line `DataError` with the file name. Nothing is unpickled or executed.
+A damaged or unreadable file raises a one-line `DataError` that names the file. Rows are streamed. Nothing is
+unpickled or executed.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def digest(path: Path) -> str:
 
 
 def rows(path: Path) -> Iterator[tuple[str, Row]]:
-    """Yield (place, row) of a `.csv`, `.tsv`, `.jsonl` or `.parquet` file; `place` is used in messages."""
+    """Yield (place, row) for each row of a CSV, TSV, JSON Lines or Parquet file; `place` is for messages."""
     for number, row in enumerate(read_rows(path, parse=json.loads), start=1):
         yield f"{path}, row {number}", row
 
@@ -61,7 +62,7 @@ def json_object(path: Path) -> Mapping[str, object]:
 
 
 def files_of(source: Path) -> list[Path]:
-    """Return the file itself, or all visible files below a directory; linked directories are skipped."""
+    """Return `source` if it is a file, or all visible files below it, except in linked directories."""
     if not source.is_dir():
         return [source]
     found = [

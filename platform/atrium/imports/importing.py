@@ -1,4 +1,4 @@
-"""Import of files: plan runs from their content, then write all run directories or none."""
+"""Import of files: plans runs from their content, then writes all run directories or none."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._+=-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedPart:
-    """Results on one benchmark at one step: correct answers to each problem [P] among `num_samples` (K).
+    """The results of one run on one benchmark at one step.
 
+    `num_correct_P` [P] counts the correct answers among the `num_samples` (K) samples of each problem.
     `printed` is the mean reported by the source, if any.
     """
 
@@ -62,7 +63,7 @@ class PlannedPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRun:
-    """The content of a run directory to be written; `is_seed_stated` is false if Atrium chose the seed."""
+    """The content of a run directory to be written. `is_seed_stated` is False if Atrium chose the seed."""
 
     method: str
     seed: int
@@ -74,7 +75,7 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """Result of an import: the runs and their `folders`, which are empty if nothing was written."""
+    """The result of an import. `folders` is empty if nothing was written."""
 
     sources: tuple[Source, ...]
     runs: tuple[PlannedRun, ...]
@@ -126,7 +127,7 @@ def import_files(
 
 
 def _files(path: Path) -> list[Path]:
-    """Return the file itself, or the files below a directory that are sources."""
+    """Return `path` if it is a file, or all files of known formats below it."""
     found = [one for one in files_of(path) if one == path or is_source(one)]
     if not found:
         raise DataError(f"{path} contains no file of a known format; choose another path")
@@ -134,7 +135,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _record(run: PlannedRun, identity: str, digests: Mapping[str, str]) -> dict[str, object]:
-    """Return the entry `import` of a run's `provenance.json`: its files and how they were read."""
+    """Return the entry `import` of a run's `provenance.json`: the imported files and how they were read."""
     return {
         "atrium": __version__,
         "identity": identity,
@@ -162,7 +163,7 @@ def _identity(digests: Sequence[str], stated: Stated, settings: Mapping[str, str
 
 
 def _imports(runs_dir: Path, experiment: str) -> dict[str, Mapping[str, Any]]:
-    """Return the import records of an experiment's imported runs, by run name."""
+    """Return the entry `import` from the provenance of each imported run of an experiment, by run name."""
     found = {}
     for folder in list_runs(runs_dir) if runs_dir.is_dir() else []:
         if folder.name.partition("/")[0] == experiment:
@@ -175,7 +176,7 @@ def _imports(runs_dir: Path, experiment: str) -> dict[str, Mapping[str, Any]]:
 def _check_new(
     existing: Mapping[str, Mapping[str, Any]], digests: Mapping[str, str], experiment: str
 ) -> None:
-    """Raise `DataError` if all files of an existing run are among the new ones.
+    """Raise `DataError` if all files of an imported run are among the new files, compared by digest.
 
     Sharing some files is allowed: two methods give the same answers before the first update.
     """
@@ -192,7 +193,7 @@ def _check_new(
 def _check_different(
     paths: Sequence[Path], files: Sequence[tuple[Path, str]], digests: Mapping[str, str]
 ) -> None:
-    """Raise `DataError` if two sources have the same content."""
+    """Raise `DataError` if two of `paths` have the same content."""
     found: dict[tuple[str, ...], Path] = {}
     for path in paths:
         own = sorted(digests[str(file)] for file, _ in files if file == path or path in file.parents)
@@ -202,7 +203,10 @@ def _check_different(
 
 @contextmanager
 def _staging(runs_dir: Path) -> Iterator[Path]:
-    """Create a hidden directory in `runs_dir`; on exit remove it, and `runs_dir` if it is new and empty."""
+    """Yield a hidden directory in `runs_dir`, which is deleted on exit.
+
+    A missing `runs_dir` is created, and deleted on exit if it is empty.
+    """
     is_new = not runs_dir.exists()
     with explained("write into", runs_dir):
         runs_dir.mkdir(parents=True, exist_ok=True)
@@ -236,7 +240,10 @@ def _spooled(
 
 
 def _planned(spool: Spool, sources: Sequence[Source], parent: Path, *, incomplete: bool) -> list[PlannedRun]:
-    """Return the runs to write, and choose missing seeds; raise `DataError` if a run already exists."""
+    """Return the runs to write, and choose a seed for each run without one.
+
+    Raises `DataError` if the experiment at `parent` already has a run of the same method and seed.
+    """
     runs = spool.runs()
     taken = {(run.method, run.seed) for run in runs}
     for folder in sorted(parent.iterdir()) if parent.is_dir() else ():
@@ -294,7 +301,7 @@ def _planned_parts(
 
 
 def folder_name(text: str, otherwise: str) -> str:
-    """Return a directory name of at most 60 safe characters from `text`; `otherwise` if none are left."""
+    """Convert text to a directory name of at most 60 safe characters; return `otherwise` if none are left."""
     return _NOT_IN_NAMES.sub("_", text).strip("._+=-")[:60] or otherwise
 
 
@@ -342,7 +349,7 @@ def _write_content(spool: Spool, run: PlannedRun, folder: RunFolder, now: float)
 
 
 def results(part: PlannedPart) -> dict[str, object]:
-    """Return the record of an evaluation with the values that follow from counts of correct answers."""
+    """Return the `results` of an evaluation's record that can be computed from counts of correct answers."""
     num_correct_P, k = part.num_correct_P, part.num_samples
     mean_P, passed_P = mean_at_k(num_correct_P, k), pass_at_k(num_correct_P, k)[:, -1]
     over_passed = {"over_problems": _ends(interval_over_problems(passed_P)), "sampling": None}

@@ -96,7 +96,7 @@ def read_mlflow_run(path: Path, stated: Stated) -> Source:
 
 
 def _texts(folder: Path) -> dict[str, str]:
-    """Return the text of each file below a directory by relative name; symbolic links are skipped."""
+    """Return the text of each file below a directory, keyed by relative path. Symbolic links are skipped."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
     found = {}
     for path in files:

@@ -25,12 +25,12 @@ _TWICE = (("train", "all"), ("eval", "effective"))
 
 
 def is_repeated(path: Path) -> bool:
-    """Return whether the import of a directory skips this file, because another contains its episodes."""
+    """Return whether an import of a directory skips this file, because another file has the same episodes."""
     return path.name == _TRACES and path.parts[-3:-1] in _TWICE
 
 
 def is_episodes(path: Path, row: Row) -> bool:
-    """Return whether a file has the suffix and columns of episodes of prime-rl or verifiers."""
+    """Return whether a file has the suffix and columns of prime-rl or verifiers episodes."""
     return path.suffix == ".jsonl" and {"id", "env", "task", "traces"} <= row.keys()
 
 
@@ -89,9 +89,10 @@ def _answer(place: str, row: Row, method: str, reward: str, stated: Stated) -> A
 
 
 def _trainable(place: str, row: Row) -> Mapping[str, object]:
-    """Return the trace of the trained or evaluated agent; empty if the episode failed before its start.
+    """Return the trace of the agent that is trained or evaluated.
 
-    Raises `DataError` for several such agents.
+    The trace is empty if the episode failed before this agent started. Raises `DataError` if there are
+    several such agents.
     """
     traces = row.get("traces")
     found = [one for one in traces if isinstance(one, Mapping)] if isinstance(traces, list) else []
@@ -123,7 +124,10 @@ def is_metrics_log(path: Path, row: Row) -> bool:
 
 
 def read_metrics_log(path: Path, _first: Row, stated: Stated) -> Source:
-    """Read the curves of one run, whose method is `stated.method`. Raises `ConfigError` if that is empty."""
+    """Read the curves of one run, whose method is `stated.method`.
+
+    Raises `ConfigError` if no method is stated.
+    """
     steps: dict[int, dict[str, object]] = {}
     for place, row in rows(path):
         steps.setdefault(whole_number(row.get("step"), "step", place), {}).update(row)

@@ -65,7 +65,10 @@ _WHOLE: tuple[tuple[Callable[[Path], bool], Callable[[Path, Stated], Source]], .
 
 
 def is_source(path: Path) -> bool:
-    """Return whether an import of the file's directory reads the file; lm-eval results are not read."""
+    """Return whether an import of a directory reads this file, judged by the file's name.
+
+    Files that only accompany others, such as the results of lm-eval, are not sources.
+    """
     if path.suffix.lower() in TABLES:
         return not is_repeated(path)
     if is_mlflow_database(path):
@@ -74,7 +77,7 @@ def is_source(path: Path) -> bool:
 
 
 def read_source(path: Path, stated: Stated) -> Source:
-    """Read a file. Raises `DataError` if its format is unknown or it contains no rows."""
+    """Read a file of any known format; raise `DataError` if the format is unknown or the file has no rows."""
     for fits_name, read in _WHOLE:
         if fits_name(path):
             return read(path, stated)

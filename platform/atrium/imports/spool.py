@@ -1,8 +1,8 @@
-"""A temporary database that groups the rows of sources of any size and order into runs.
+"""A temporary database that groups the rows of source files into runs.
 
-Rows arrive in the source's order and are read by run, benchmark, step and problem. Duplicates and unequal
-numbers of samples are detected here. Files of one directory without stated seeds count as one seed, unless
-they answer the same benchmark at the same step.
+The files may have any size, and their rows may be in any order. Rows are read back by run, benchmark, step
+and problem. Duplicate rows and unequal numbers of samples are detected here. If no seeds are stated, the
+files of one directory count as one seed, unless they answer the same benchmark at the same step.
 
 Axes: P problems.
 """
@@ -42,7 +42,8 @@ _MAX_NAME = 100
 class RunKey:
     """The identity of a run: its method and seed.
 
-    Without a stated seed, `unit` is the directory or file of the run, and the number of the seed within it.
+    If no seed is stated, `unit` takes its place: the run's directory, with the key of its curve if there is
+    one, and the number of the run among those of the same method and directory.
     """
 
     method: str
@@ -52,7 +53,7 @@ class RunKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One run's answers to one benchmark at one step; `number` is the part's key in the database."""
+    """One run's answers to one benchmark at one step. `number` identifies the part in the database."""
 
     number: int
     run: RunKey
@@ -74,7 +75,7 @@ class _Problem:
 
 @dataclass(kw_only=True, eq=False)
 class Spool:
-    """The rows of an import, in the database file at `path`."""
+    """The rows and curves of an import. The rows are in an SQLite database at `path`."""
 
     path: Path
     parts: dict[tuple[RunKey, str, int], Part] = field(default_factory=dict)
@@ -93,7 +94,10 @@ class Spool:
         self._known: dict[tuple[int, str, int | None, str, int], Part] = {}
 
     def add(self, answer: Answer, *, file: int, unit: str) -> None:
-        """Add a row of file number `file`. Raises `DataError` for a duplicate or contradictory row."""
+        """Add an answer from file number `file` in the directory `unit`.
+
+        Raises `DataError` if the answer is a duplicate or contradicts an earlier one.
+        """
         part = self._part(answer, file, unit)
         name = answer.problem or f"{TEXT_ID}{text_key(answer.question)}"
         problem = self._problem(part, name, answer, file)
@@ -127,7 +131,8 @@ class Spool:
     def add_curve(self, curve: Curve, *, file: int, unit: str) -> None:
         """Add the curves of a run, or merge them with existing curves of the same run.
 
-        Curves that disagree become different seeds if no seed is stated; otherwise `DataError` is raised.
+        If curves of one method and directory disagree, they count as different seeds. If their seed is
+        stated, `DataError` is raised instead.
         """
         number, clash = 0, ""
         while True:
@@ -148,10 +153,10 @@ class Spool:
         self.curve_files.setdefault(run, set()).add(file)
 
     def num_correct(self, part: Part, *, incomplete: bool) -> tuple[NDArray[np.int64], int]:
-        """Return the number of correct answers to each problem [P], and the number of samples K of each.
+        """Return the number of correct answers to each problem [P], and the number of samples K per problem.
 
-        If the numbers of samples differ, `incomplete` keeps the first K of each problem, where K is the
-        smallest number; without it, `DataError` is raised.
+        If the numbers of samples differ, K is the smallest. If `incomplete` is set, the first K samples of
+        each problem are then kept and the others deleted; otherwise, `DataError` is raised.
         """
         self._save_latest()
         fewest, most = (
@@ -178,7 +183,7 @@ class Spool:
         return np.fromiter((count for (count,) in counts), dtype=np.int64), fewest[0]
 
     def rows(self, part: Part) -> Iterator[dict[str, object]]:
-        """Yield the rows of a part by problem, in the form of `sample_files.EVALUATION_SCHEMA`."""
+        """Yield the samples of a part, grouped by problem, as rows of `sample_files.EVALUATION_SCHEMA`."""
         problems = self._database.execute(
             "SELECT id, name, question, gold FROM problems WHERE part = ? ORDER BY id", (part.number,)
         )
@@ -263,7 +268,11 @@ class Spool:
         return part
 
     def _free(self, answer: Answer, file: int, unit: str) -> RunKey:
-        """Return the first run of `unit` for which no other file answers this benchmark at this step."""
+        """Return the run to which an answer without a seed belongs.
+
+        It is the first run of this method and directory (`unit`) in which no other file has answers to the
+        same benchmark at the same step.
+        """
         number = 0
         while True:
             run = RunKey(answer.method, None, (unit, number))
@@ -274,7 +283,10 @@ class Spool:
 
 
 def _disagreement(known: Mapping[int, Mapping[str, float]], new: Mapping[int, Mapping[str, float]]) -> str:
-    """Return a metric and step at which two curves differ by more than rounding; empty if none does."""
+    """Name a metric and step at which two curves differ by more than rounding.
+
+    Returns an empty string if the curves agree wherever both have values.
+    """
     for step in known.keys() & new.keys():
         for name in known[step].keys() & new[step].keys():
             if not math.isclose(known[step][name], new[step][name], rel_tol=1e-4, abs_tol=1e-6):

@@ -1,4 +1,7 @@
-"""Reader of tables with a row per answer; `--map` or the columns' names assign columns to roles."""
+"""Reader of tables with one row per answer.
+
+Each column that is read has a role, such as `score`. Roles are assigned by `--map` or by the columns' names.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ _LONGEST_ID = 200
 
 
 def read_table(path: Path, first: Row, stated: Stated) -> Source:
-    """Read a table with the first row `first`; raises `ConfigError` for an invalid mapping."""
+    """Read a table whose first row is `first`; raise `ConfigError` for an invalid mapping."""
     columns = mapped_columns(path, first, stated)
     words = [f"{role} is column {column}" for role, column in columns.items()]
     if "method" not in columns and not stated.method:
@@ -66,7 +69,7 @@ def read_table(path: Path, first: Row, stated: Stated) -> Source:
 
 
 def mapped_columns(path: Path, row: Row, stated: Stated) -> dict[str, str]:
-    """Return the column of each role; nested JSON keys are columns with dotted names.
+    """Return the column of each role. A key in a nested JSON object is a column with a dotted name.
 
     Raises `ConfigError` for an unknown role or column, and for a required role whose column is missing or
     ambiguous.
@@ -88,9 +91,10 @@ def chosen_columns(
     roles: Mapping[str, Ranks],
     constants: Collection[str] = (),
 ) -> dict[str, str]:
-    """Return the column of each role, as stated or by its name; roles in `constants` need no column.
+    """Return the column of each role: the stated one, else one with a known name.
 
-    Raises `ConfigError` for a missing or ambiguous column.
+    Roles in `constants` have a fixed value and need no column. Raises `ConfigError` for an unknown role, a
+    stated column that does not exist, and a role that several columns could have.
     """
     names = _names(row)
     for role, column in stated.items():
@@ -135,7 +139,10 @@ def _constants(stated: Stated) -> dict[str, object]:
 
 
 def _fitting(ranks: Ranks, names: Sequence[str]) -> list[str]:
-    """Return the columns whose names are in the first rank that matches any."""
+    """Return the columns whose names are in the first of `ranks` that matches any column.
+
+    A rank is a set of equally suitable names for one role. The list is empty if no rank matches.
+    """
     plain = {name: name.lower().strip().replace(" ", "_").replace("-", "_") for name in names}
     for rank in ranks:
         if found := [name for name in names if plain[name] in rank]:

@@ -1,4 +1,4 @@
-"""Tables of rollouts with a log-probability per token, for computations without a model."""
+"""Reader of tables of rollouts with per-token log-probabilities, for computations without a model."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ _REQUIRED = ("problem", "score", "logprobs")
 
 
 def rows_by_step(path: Path, columns: Mapping[str, str]) -> list[list[dict[str, Any]]]:
-    """Return the rows of each step with `problem_id`, `reward`, `logprobs` (nats) and, if known, `ratio`.
+    """Return the rollouts in a table, in one list per step.
 
-    `columns` maps roles to columns; the columns of other roles are recognized by their names. Raises
-    `ConfigError` for a role without a column, and `DataError` for values that are not numbers.
+    Each rollout has `problem_id`, `reward`, `logprobs` (in nats, one per token) and `ratio` (one per token,
+    or None). `columns` maps roles to columns; the columns of other roles are recognized by their names.
+    Raises `ConfigError` for a required role without a column, and `DataError` for invalid values.
     """
     steps: dict[object, list[dict[str, Any]]] = {}
     found: dict[str, str] | None = None
@@ -71,7 +72,10 @@ def _rollout(row: Row, columns: Mapping[str, str], place: str) -> dict[str, Any]
 
 
 def _numbers(row: Row, column: str, place: str) -> list[float]:
-    """Return the finite numbers in a list, or in a JSON text with a list; empty for a missing value."""
+    """Return the numbers in a list or in JSON text with a list, or an empty list for a missing value.
+
+    Raises `DataError` unless all of them are finite.
+    """
     value = _value(row, column)
     try:
         found = [float(one) for one in (json.loads(value or "[]") if isinstance(value, str) else value or [])]

@@ -45,7 +45,10 @@ class TrackedRun:
 
 
 def add_history(steps: dict[int, dict[str, object]], values: Mapping[str, object]) -> None:
-    """Add one W&B log record to its step in `steps`; W&B's internal names (`_...`) are left out."""
+    """Add one W&B log record to its step in `steps`.
+
+    Records without a training step and W&B's internal names (`_...`) are left out.
+    """
     step = next((values[name] for name in STEPS if isinstance(values.get(name), int | float)), None)
     if isinstance(step, int | float) and step >= 0 and float(step).is_integer():
         own = {name: value for name, value in values.items() if not name.startswith("_")}
@@ -55,9 +58,11 @@ def add_history(steps: dict[int, dict[str, object]], values: Mapping[str, object
 def tracked_source(
     path: Path, name: str, runs: Sequence[TrackedRun], stated: Stated, differences: tuple[str, ...] = ()
 ) -> Source:
-    """Return the source with the runs' curves; methods and seeds come from `stated`, settings or run names.
+    """Return a source with the curves of `runs`; `name` describes the format.
 
-    Raises `ConfigError` if a run lacks a setting of `--map`, `DataError` if no run has metrics.
+    A run's method and seed are stated or read from its settings (`--map`). If the method is neither, it is
+    the run's name. Raises `ConfigError` if `--map` has another role or a run lacks the setting, and
+    `DataError` if no run has metrics.
     """
     if wrong := [f"{role}={key}" for role, key in stated.columns.items() if role not in ("method", "seed")]:
         raise ConfigError(
@@ -77,7 +82,7 @@ def tracked_source(
 def curve_source(
     path: Path, name: str, runs: Sequence[TrackedRun], stated: Stated, differences: tuple[str, ...] = ()
 ) -> Source:
-    """Return the source with the runs' curves, as `tracked_source`, but accept any role in `--map`.
+    """Return a source with the curves of `runs`, as `tracked_source` does, but without checking `--map`.
 
     Raises `DataError` if no run has metrics.
     """
@@ -121,7 +126,7 @@ def is_wandb_csv(path: Path, row: Row) -> bool:
 
 
 def read_wandb_csv(path: Path, first: Row, stated: Stated) -> Source:
-    """Read the curves of each run of an exported chart, whose columns are the keys of `first`."""
+    """Read the curves of all runs in an exported W&B chart; `first` is its first row."""
     axis, *names = first
     wanted = {name: name.rpartition(" - ") for name in names if " - " in name and not name.endswith(_SIDES)}
     steps: dict[str, dict[int, dict[str, object]]] = {}

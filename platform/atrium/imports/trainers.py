@@ -24,7 +24,7 @@ _TURNS = re.compile(r"(?:system\n.*?\n)?user\n(.*?)\n?assistant\s*(?:<think>\s*)
 
 
 def is_trl_completions(path: Path, row: Row) -> bool:
-    """Return whether a file has the suffix and columns of TRL's `log_completions`."""
+    """Return whether a file has the suffix and columns of completions logged by TRL (`log_completions`)."""
     return path.suffix == ".parquet" and row.keys() >= set(_TRL_COLUMNS)
 
 
@@ -69,7 +69,10 @@ def read_trl_completions(path: Path, first: Row, stated: Stated) -> Source:
 
 
 def _logged_reward(path: Path, row: Row, benchmark: str) -> dict[str, float]:
-    """Return the step's mean reward in the `trainer_state.json` next to the completions; empty if missing."""
+    """Return the mean reward that `trainer_state.json` has for the row's step, keyed by `benchmark`.
+
+    The result is empty if there is none.
+    """
     state = path.parent.parent / TRAINER_STATE
     history = json_object(state).get("log_history") if state.is_file() else None
     for entry in history if isinstance(history, list) else ():
@@ -99,7 +102,7 @@ def is_verl_dump(path: Path, row: Row) -> bool:
 
 
 def read_verl_dump(path: Path, first: Row, stated: Stated) -> Source:
-    """Read the generations of one validation; the score is `acc` if verl's reward records it."""
+    """Read the generations of one validation. The score is `acc` if verl recorded it, else `score`."""
     score = stated.columns.get("score") or ("acc" if "acc" in first else "score")
     if score not in first:
         raise ConfigError(f"{path}: --map score={score}: unknown column; use one of {', '.join(first)}")
@@ -128,13 +131,13 @@ def read_verl_dump(path: Path, first: Row, stated: Stated) -> Source:
 
 
 def _asked(prompt: str) -> str:
-    """Return the user's turn of a rendered chat prompt (roles on separate lines), else the whole prompt."""
+    """Return the user's turn in a rendered chat prompt, or the whole prompt if it has another form."""
     found = _TURNS.fullmatch(prompt)
     return found[1] if found else prompt
 
 
 def printed_in_curve(curve: Curve, benchmark: str, step: int, num_samples: int) -> float | None:
-    """Return the Mean@K of an evaluation recorded in metrics of verl or prime-rl; None if not recorded."""
+    """Return an evaluation's Mean@K from the metrics of verl or prime-rl, or None if it is not recorded."""
     names = re.compile(
         rf"val-core/.*/mean@{num_samples}|eval/{re.escape(benchmark)}/all/[^/]+/avg@{num_samples}"
     )

@@ -43,10 +43,10 @@ def is_wandb_file(path: Path) -> bool:
 
 
 def read_wandb_file(path: Path, stated: Stated) -> Source:
-    """Read curves and configuration of an offline run.
+    """Read the curves and the configuration of an offline run.
 
-    Raises `DataError` for an unknown version, a damaged file, and, without `stated.incomplete`, a
-    truncated file.
+    Raises `DataError` for an unknown version and a damaged file, and for a truncated file unless
+    `stated.incomplete` is set.
     """
     run = _Run()
     with read_errors(path):
@@ -59,7 +59,7 @@ def read_wandb_file(path: Path, stated: Stated) -> Source:
 
 @dataclass(kw_only=True)
 class _Run:
-    """Content of the records read so far; later values of a metric or setting replace earlier ones."""
+    """A run as read so far. Later values of a metric or setting replace earlier ones."""
 
     name: str = ""
     config: dict[str, object] = field(default_factory=dict)
@@ -96,7 +96,11 @@ def _items(message: bytes, number: int) -> dict[str, object]:
 
 
 def _records(path: Path, stated: Stated) -> Iterator[bytes]:
-    """Yield the records of the file; raises `ValueError` if a record is damaged."""
+    """Yield the records of the file.
+
+    Raises `ValueError` if a record is damaged, and `DataError` for an unknown version. A truncated last
+    record raises `DataError` too, unless `stated.incomplete` is set.
+    """
     with open_plain(path) as file:
         header = file.read(len(_MAGIC) + 1)
         if header[:-1] != _MAGIC:
@@ -129,7 +133,8 @@ def _records(path: Path, stated: Stated) -> Iterator[bytes]:
 def _chunks(file: BufferedReader, offset: int) -> Iterator[tuple[int, bytes]]:
     """Yield (kind, content) of each chunk; a truncated chunk at the end yields (`_CUT`, b"").
 
-    Raises `ValueError` for a wrong checksum.
+    `offset` is the size of the header, which belongs to the first block. Raises `ValueError` for a wrong
+    checksum.
     """
     while block := bytes(offset) + file.read(_BLOCK_BYTES - offset):
         place, offset = offset, 0
@@ -168,7 +173,10 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _varint(message: bytes, place: int) -> tuple[int, int]:
-    """Return the varint at `place` (7 bits per byte) and its end; raise `ValueError` if truncated."""
+    """Decode the varint at `place` (7 bits per byte); return its value and the position after it.
+
+    Raises `ValueError` if the varint is truncated.
+    """
     value = shift = 0
     while place < len(message) and shift < 70:
         value |= (message[place] & 127) << shift

@@ -1,7 +1,7 @@
 """Download of runs from a W&B server into a file, and the reader of that file.
 
 The file stores the server's response, so a repeated import reads the same data. The code is tested with a
-stand-in for W&B's client, not with a server.
+mock of W&B's client, not with a server.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _SUFFIX = ".wandb.json"
 
 
 def fetched(source: str, folder: Path) -> Path:
-    """Download a run (`wandb:ENTITY/PROJECT/RUN`) or all runs of a project; return the file in `folder`.
+    """Download a run, or all runs of a project, from W&B; return the path of the new file in `folder`.
 
-    Raises `ConfigError` for a malformed name or a missing API key, `DataError` if the download fails.
+    `source` is `wandb:ENTITY/PROJECT/RUN` or `wandb:ENTITY/PROJECT`. Raises `ConfigError` for a malformed
+    name or a missing API key, and `DataError` if the download fails.
     """
     name = source.removeprefix(SCHEME)
     parts = name.split("/")
@@ -61,7 +62,7 @@ def is_fetched(path: Path) -> bool:
 
 
 def read_fetched(path: Path, stated: Stated) -> Source:
-    """Read curves and configuration of downloaded runs."""
+    """Read the curves and configurations of downloaded runs."""
     runs = []
     for key, run in mapping_at(json_object(path), "runs").items():
         steps: dict[int, dict[str, object]] = {}
