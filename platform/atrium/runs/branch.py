@@ -1,4 +1,4 @@
-"""The branch of a run: a new run directory that starts with another run's records up to a step."""
+"""Branches of runs: new run directories that start with another run's records up to a step."""
 
 from __future__ import annotations
 

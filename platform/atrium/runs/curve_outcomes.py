@@ -31,7 +31,7 @@ class CurveOutcome(Choice, axis=True):
     def of_curve(self, step_N: Floats, value_N: Floats) -> float | None:
         """Return the outcome of a curve, or None if it cannot be computed from the recorded steps.
 
-        `value_N` contains the metric at the steps `step_N`; NaN means that it was not recorded.
+        `value_N` contains the metric at the steps `step_N`, with NaN where it was not recorded.
         """
         raise NotImplementedError
 
@@ -65,7 +65,7 @@ class Area(CurveOutcome):
         return self
 
     def of_curve(self, step_N: Floats, value_N: Floats) -> float | None:
-        """Return the mean; None if the metric is missing at one of the steps."""
+        """Return the mean, or None if the metric is missing at one of the steps."""
         span_N = (step_N >= self.start) & (step_N <= self.until) & np.isfinite(value_N)
         is_whole = int(span_N.sum()) == self.until - self.start + 1
         return float(value_N[span_N].mean()) if is_whole else None
@@ -106,7 +106,7 @@ class StepsTo(CurveOutcome):
         return self
 
     def of_curve(self, step_N: Floats, value_N: Floats) -> float | None:
-        """Return the step; None if the curve ends before step `until` without reaching the value."""
+        """Return the step, or None if the curve ends before step `until` without reaching the value."""
         known_N = np.isfinite(value_N) & (step_N <= self.until)
         step_N, value_N = step_N[known_N], value_N[known_N]
         reached = np.flatnonzero(value_N >= self.value)
@@ -155,7 +155,7 @@ class Fall(CurveOutcome):
         return self
 
     def of_curve(self, step_N: Floats, value_N: Floats) -> float | None:
-        """Return the drop; None if the metric is missing at one of the steps."""
+        """Return the drop, or None if the metric is missing at one of the steps."""
         value_N = value_N[(step_N <= self.until) & np.isfinite(value_N)]
         if len(value_N) != self.until:
             return None

@@ -1,7 +1,7 @@
-"""The search for deletable files in the runs directory, for `atrium clean`, and their deletion.
+"""Search and deletion of the files that `atrium clean` may delete from the runs directory.
 
-Runs in progress, runs locked by another process, and files outside the runs directory are never deleted:
-links are removed, not followed. A killed run that can be resumed is kept unless killed runs are selected.
+Runs in progress, runs locked by another process, and files outside the runs directory are never deleted.
+Links are removed, not followed. A killed run that can be resumed is kept unless killed runs are selected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CACHE = ".cache"
 class Deletable:
     """A file or folder that may be deleted.
 
-    `what` describes it to the user. `run` is the run whose lock is held during the deletion, None for caches.
+    `what` describes it to the user. `run` is the run to lock during the deletion, or None for a cache.
     """
 
     path: Path
@@ -82,12 +82,15 @@ def _killed(run: RunOverview, *, with_resumable: bool) -> Iterator[Deletable]:
 
 
 def kept_because(item: Deletable, runs_dir: Path, *, delete: bool) -> str | None:
-    """Delete the item if `delete` is set and it is in `runs_dir`; return why it is kept, or None."""
+    """Return why the item is kept, or None. If `delete` is set, delete the item if possible.
+
+    An item is kept if it is outside `runs_dir` or if its deletion fails.
+    """
     return _elsewhere(item.path, runs_dir) or (_delete(item) if delete else None)
 
 
 def _elsewhere(path: Path, runs_dir: Path) -> str | None:
-    """Return the reason to keep a path whose resolved folder is outside `runs_dir`, else None."""
+    """Return the reason to keep `path` if its resolved folder is outside `runs_dir`, else None."""
     folder = path.parent.resolve()
     if folder.is_relative_to(runs_dir.resolve()):
         return None
@@ -95,7 +98,7 @@ def _elsewhere(path: Path, runs_dir: Path) -> str | None:
 
 
 def _delete(item: Deletable) -> str | None:
-    """Delete the item under its run's lock; return the reason if the deletion failed, else None."""
+    """Delete the item while its run is locked; return the reason if the deletion failed, else None."""
     try:
         if item.run is None:
             remove(item.path)

@@ -1,6 +1,6 @@
-"""Rules that detect problems in training: pure functions of recorded steps, in order.
+"""Rules that detect problems in training, as pure functions of the recorded steps in order.
 
-Notes during training, summaries, `atrium show`, the dashboard, mirrors and the pruning of sweeps report its
+Summaries, notes during training, `atrium show`, the dashboard, mirrors and the pruning of sweeps use the
 findings. `docs/collapse.md` lists each rule with its threshold and error rates.
 """
 
@@ -65,8 +65,8 @@ _DEFAULT = RunFacts()
 class Finding:
     """A problem that a rule found in the steps `first_step` to `last_step`; `text` describes it to the user.
 
-    `evidence` contains the means of the rule's metrics over its last steps, by name. `start` contains their
-    means over the run's first steps if the rule compares with the start; otherwise it is empty.
+    `evidence` contains the means of the rule's metrics over the last steps, by name. `start` contains their
+    means over the run's first steps if the rule compares the last steps with these; otherwise, it is empty.
     """
 
     rule: str
@@ -81,8 +81,8 @@ class Finding:
 class _Rule:
     """A rule that detects one kind of problem in the last `num_steps` steps of a run.
 
-    `judge` receives the last and the first steps and returns a description of the problem, or None. A rule
-    with `compares` set waits until the two do not overlap. `evidence` lists the quantities of a finding.
+    `judge` receives the last and the first steps, and returns a description of the problem, or None. If
+    `compares` is set, the rule waits until the two do not overlap. `evidence` lists a finding's metrics.
     """
 
     name: str
@@ -105,17 +105,17 @@ class _Span:
         return [metrics[quantity.name] for _, metrics in self._steps if quantity.name in metrics]
 
     def __getitem__(self, quantity: Quantity) -> float:
-        """Return the mean of a quantity over the steps that recorded it; NaN if none did."""
+        """Return the mean of a quantity over the steps that recorded it, or NaN if none did."""
         values = self.values(quantity)
         return sum(values) / len(values) if values else math.nan
 
     def means(self, quantities: Sequence[Quantity]) -> dict[str, float]:
-        """Return means by name, without quantities that no step recorded."""
+        """Return the means of `quantities` by name, without quantities that no step recorded."""
         return {one.name: self[one] for one in quantities if self.values(one)}
 
 
 class Course:
-    """The steps of a run in progress that the rules read: only the first and the newest, to bound memory."""
+    """The steps of a run in progress that rules read: only the first and the newest, to limit memory use."""
 
     def __init__(self, steps: Sequence[Step] = (), *, num_newest: int = NUM_STEPS) -> None:
         self._first: list[Step] = []
@@ -137,7 +137,7 @@ class Course:
 
 
 class Notes(Listener):
-    """A listener that logs the first finding of each rule; in a resumed run, `steps` precede the resume."""
+    """A listener that logs each rule's first finding; `steps` are those before training was resumed."""
 
     name = "the diagnosis of steps"
 
@@ -161,10 +161,10 @@ class Notes(Listener):
 def diagnose(
     steps: Sequence[Step], *, is_over: bool = True, facts: RunFacts = _DEFAULT
 ) -> tuple[Finding, ...]:
-    """Return the problems at the end of these steps, with the step at which each began.
+    """Return the problems that rules find in the last of `steps`, each with the step at which it began.
 
-    Until the run is over, a rule waits for the number of steps that it needs. A rule that compares with the
-    start always waits.
+    While the run is in progress, a rule waits until it has its full number of steps. If `is_over` is set,
+    fewer steps suffice, except for rules that compare with the start of the run.
     """
     found = (_found(rule, steps, facts, is_over=is_over) for rule in _RULES)
     return tuple(finding for finding in found if finding is not None)
@@ -173,7 +173,7 @@ def diagnose(
 def find_collapse(
     steps: Sequence[Step], num_steps: int = NUM_STEPS, *, facts: RunFacts = _DEFAULT
 ) -> Finding | None:
-    """Return the first finding that counts as a collapse, or None; rules see at most `num_steps` steps."""
+    """Return the first finding that counts as a collapse, or None. Rules read at most `num_steps` steps."""
     for rule in _RULES:
         if rule.is_collapse:
             judged = replace(rule, num_steps=min(rule.num_steps, num_steps))
@@ -212,7 +212,7 @@ def _follows(steps: Sequence[Step], place: int) -> bool:
 
 
 def _change(now: _Span, start: _Span, quantity: Quantity) -> float:
-    """Return the change of a quantity's mean from `start` to `now`, in standard errors over the steps.
+    """Return the change of a quantity's mean from `start` to `now`, in standard errors of the difference.
 
     Returns 0 if a span has no values, or if both together have fewer than three.
     """
@@ -231,7 +231,7 @@ def _change(now: _Span, start: _Span, quantity: Quantity) -> float:
 
 
 def _correct(now: _Span, words: str) -> str:
-    """Return `words` formatted with the share of correct answers; empty if the share is not recorded."""
+    """Return `words` formatted with the share of correct answers, or "" if the share is not recorded."""
     return "" if math.isnan(now[CORRECT_FRAC]) else words.format(share(now[CORRECT_FRAC]))
 
 
@@ -312,7 +312,7 @@ def _of_ratios(now: _Span, _start: _Span) -> str | None:
     if not now[KL_AFTER_UPDATE] > MAX_KL:
         return None
     largest = max(now.values(RATIO_MAX), default=math.nan)
-    # A gate ratio that is constantly 1 does not show how far the policy moved.
+    # A ratio that is always 1 by definition does not show how far the policy moved.
     ratios = f", with ratios up to {number(largest)}" if largest > 1.0 else ""
     return (
         f"each step's updates moved the policy {number(now[KL_AFTER_UPDATE])} nats per token away from the "

@@ -1,4 +1,4 @@
-"""The documents of a run: the summary at its end, and the page of `atrium show`."""
+"""The documents of a run: the summary at the end of training, and the page that `atrium show` displays."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _UNLISTED = ("runs_dir", "experiment_name", "resume", "branch", "compute", "kind
 
 
 def summary_document(folder: RunFolder) -> Document:
-    """Return a run's results from its run directory: scores, curves, files, and suggested commands.
+    """Return a document with a run's results: scores, curves, files, and suggested commands.
 
     Raises `OSError` if a file exists but cannot be read.
     """
@@ -84,16 +84,17 @@ def summary_document(folder: RunFolder) -> Document:
                 passages=(Passage("\n".join([*_places(run), "", *_next_commands(run)])),),
             ),
         ),
-        # The last lines are read first.
+        # Notes are at the end, where users look first.
         notes=tuple(Sentence(found.text, "warning") for found in read_findings(folder)),
     )
 
 
 def run_document(folder: RunFolder, defaults: Mapping[str, object] | str, num_samples: int) -> Document:
-    """Return the full page of a run: settings, curves, scores, and samples of `num_samples` problems.
+    """Return the document of a run for `atrium show`: settings, curves, scores and samples.
 
-    The document lists the settings that differ from `defaults`. If the defaults are unknown, `defaults` is
-    the reason as text, and the document lists the overrides from the command line instead.
+    It has samples of `num_samples` problems, and lists the settings that differ from `defaults`. If the
+    defaults are unknown, `defaults` is the reason as text, and the overrides from the command line are listed
+    instead.
     """
     run, metrics = read_overview(folder), read_metrics(folder)
     findings = read_findings(folder, is_over=not run.state.is_live)
@@ -220,9 +221,10 @@ def _sides_sections(run: RunOverview) -> list[Section]:
 
 
 def _sides_lines(sides: Sides, missing: list[str]) -> list[str]:
-    """Return lines on a step's actual and minimum time, and on the ratio of devices that balances both sides.
+    """Return lines about the duration of a step and the effect of overlapping sampling and training.
 
-    `missing` lists the settings needed to overlap sampling and training; it is empty if they overlap.
+    They state the actual and the minimum duration, and the ratio of devices at which sampling and training
+    take equally long. `missing` lists the settings needed to overlap them, none if they overlap.
     """
     engines, trainers = counted(sides.num_engines, "engine"), counted(sides.num_trainers, "trainer")
     least, times = _s(sides.bound_s), number(sides.step_s / sides.bound_s)

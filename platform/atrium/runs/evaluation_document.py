@@ -33,7 +33,7 @@ _NOTES = (
 
 
 def evaluation_document(folder: RunFolder) -> Document:
-    """Return the results of a run of `atrium evaluate`: scores by benchmark, their average, and files."""
+    """Return a document with the results of an `atrium evaluate` run: scores, their average, and files."""
     points = _last_points(folder)
     samples = ", ".join(str(folder.evaluation_path(name, point.step)) for name, point in points.items())
     drawn = sorted(folder.figures_dir.glob("pass_at_k-*.png")) if folder.figures_dir.is_dir() else []
@@ -55,7 +55,7 @@ def evaluation_document(folder: RunFolder) -> Document:
 
 
 def evaluation_sections(folder: RunFolder) -> list[Section]:
-    """Return a section with the scores of each benchmark, and one with their average."""
+    """Return one section per benchmark with its scores, and one section with the average over benchmarks."""
     benchmarks = [_benchmark_section(point) for point in _last_points(folder).values()]
     return [*benchmarks, Section(title="All benchmarks", tables=tuple(_macro_tables(folder)))]
 
@@ -65,7 +65,10 @@ def _last_points(folder: RunFolder) -> dict[str, EvaluationPoint]:
 
 
 def first_and_last_tables(folder: RunFolder) -> list[Table]:
-    """Return a table with the first and last evaluation of each benchmark; empty without evaluations."""
+    """Return a list with one table of the first and last evaluation of each benchmark.
+
+    The list is empty if the run has no evaluations.
+    """
     rows = []
     for benchmark, points in _test_problems_first(folder).items():
         k, num = _k(points[-1]), _num_problems(points[-1])
@@ -80,12 +83,18 @@ def first_and_last_tables(folder: RunFolder) -> list[Table]:
 
 
 def evaluation_tables(folder: RunFolder) -> list[Table]:
-    """Return a table for each benchmark with all of its evaluations during a run, test problems first."""
+    """Return one table per benchmark with all evaluations in the run.
+
+    Benchmarks of test problems come before those of validation problems.
+    """
     return [_course_table(points) for points in _test_problems_first(folder).values()]
 
 
 def _course_table(points: Sequence[EvaluationPoint]) -> Table:
-    """Return a table of one benchmark's evaluations; its note lists Mean@k of the groups of problems."""
+    """Return a table with one row for each evaluation of a benchmark.
+
+    The note below the table lists the first and last Mean@k of each group of problems.
+    """
     first, last = points[0], points[-1]
     titles = ("step", f"Mean@{_k(last)}, %", "sampling noise", f"Pass@{_k(last)}, %")
     rows = [(str(one.step), _mean(one), _interval(one.interval_sampling), _passed(one)) for one in points]
@@ -99,7 +108,7 @@ def _course_table(points: Sequence[EvaluationPoint]) -> Table:
 
 
 def contest_note(results: Mapping[str, object]) -> str:
-    """Return a note on whether the problems are newer than the model; empty for problems without a date."""
+    """Return a note on whether the problems were published after the model, or "" if they have no date."""
     settings = mapping_at(results, "settings")
     published, released = settings.get("published"), settings.get("released")
     if not published:
@@ -137,7 +146,7 @@ def _passed(point: EvaluationPoint | None) -> Cell:
 
 
 def _breakdown_lines(first: EvaluationPoint, last: EvaluationPoint) -> list[str]:
-    """Return a line per breakdown (such as `level`) with the first and last Mean@k of each of its values."""
+    """Return one line per breakdown, such as `level`, with the first and last Mean@k of each value."""
     lines = []
     breakdown = mapping_at(last.results, "breakdown")
     points = (last,) if first.step == last.step else (first, last)
@@ -151,7 +160,7 @@ def _breakdown_lines(first: EvaluationPoint, last: EvaluationPoint) -> list[str]
 
 
 def _mean_of(point: EvaluationPoint, key: str, value: str) -> float:
-    """Return the recorded Mean@k of the problems whose field `key` equals `value`; NaN if it is missing."""
+    """Return the recorded Mean@k of the problems whose field `key` equals `value`, or NaN if missing."""
     group = mapping_at(point.results, f"breakdown.{key}").get(value)
     return number_or_nan(group.get("mean_at_k") if isinstance(group, Mapping) else None)
 
@@ -171,7 +180,7 @@ def _benchmark_section(point: EvaluationPoint) -> Section:
 
 
 def _described(results: Mapping[str, object]) -> str:
-    """Describe how the answers were sampled, in one line."""
+    """Describe in one line how the answers were sampled; return "" if this is not recorded."""
     settings = mapping_at(results, "settings")
     if not settings:
         return ""
@@ -186,7 +195,7 @@ def _described(results: Mapping[str, object]) -> str:
 
 
 def _about_answers(results: Mapping[str, object]) -> list[str]:
-    """Return lines about the answers' length, truncation and verdicts, and unfinished reasoning."""
+    """Return lines about the length, truncation and verdicts of answers, and about unfinished reasoning."""
     length, cut = as_finite(results.get("completion_length")), as_finite(results.get("truncated_frac"))
     verdicts = (
         f"{name.replace('_', ' ')} {share(as_finite(value))}"
@@ -204,7 +213,10 @@ def _about_answers(results: Mapping[str, object]) -> list[str]:
 
 
 def _score_rows(point: EvaluationPoint) -> list[Row]:
-    """Return rows for Mean@k, Maj@k, Pass@k and Pass^k; at k=1 the last three equal Mean@1 and are absent."""
+    """Return rows with Mean@k, Maj@k, Pass@k and Pass^k.
+
+    For k=1, only Mean@k has a row, because the others equal it.
+    """
     results = point.results
     rows = [Row((f"Mean@{point.k}", _mean(point), _sampling(point.interval_sampling)))]
     for at, value in mapping_at(results, "maj_at").items():
@@ -255,7 +267,7 @@ def _group_table(point: EvaluationPoint, key: str, groups: Mapping[str, object])
 
 
 def _macro_tables(folder: RunFolder) -> list[Table]:
-    """Return a table with the macro average over benchmarks; an empty list if none is recorded."""
+    """Return a table with the macro average over benchmarks, or no table if it is not recorded."""
     macro = mapping_at(read_object(folder.summary_file)[0], "macro_average")
     if not macro:
         return []

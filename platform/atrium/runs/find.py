@@ -39,9 +39,10 @@ class LatestQuery:
 
 
 def list_runs(runs_dir: Path | str) -> list[RunFolder]:
-    """Return all runs below `runs_dir` except hidden folders, oldest first; empty if there is no such folder.
+    """Return all runs below `runs_dir`, oldest first.
 
-    Raises `RunFolderError` if `runs_dir` cannot be read.
+    Hidden folders are skipped. The list is empty if `runs_dir` does not exist. Raises `RunFolderError` if
+    `runs_dir` cannot be read.
     """
     found: list[RunFolder] = []
     for path in _folders(Path(runs_dir)):
@@ -61,9 +62,10 @@ def list_runs(runs_dir: Path | str) -> list[RunFolder]:
 def find_run(runs_dir: Path | str, wanted: str, *, last: LatestQuery | None = None) -> RunFolder:
     """Return the run named by `wanted`: `last`, a path, `<experiment>/<run>`, or part of a run's name.
 
-    The name `last` stands for the latest run that the argument `last` accepts, apart from failed starts.
+    The name `last` stands for the latest run that the query `last` accepts. Failed starts are never accepted.
 
-    Raises `RunFolderError` for several matching runs, or for none; the message then suggests a similar name.
+    Raises `RunFolderError` for several matching runs, and for none. In the latter case, the message suggests
+    a similar name.
     """
     if (path := _as_path(wanted)) is not None:
         return RunFolder.open(path)
@@ -104,7 +106,7 @@ def find_runs(runs_dir: Path | str, wanted: Sequence[str]) -> list[RunFolder]:
 
 
 def short_name(runs_dir: Path, folder: RunFolder) -> str:
-    """Return the end of the run's name after its last hyphen if no other run has it, else the full name."""
+    """Return the part of the run's name after the last hyphen if it is unique, else the full name."""
     name = folder.path.name
     digits = name.rpartition("-")[2]
     num_alike = sum(other.path.name.endswith(digits) for other in list_runs(runs_dir))
@@ -120,7 +122,7 @@ def name_to_type(folder: RunFolder) -> str:
 
 
 def started(folder: RunFolder) -> float:
-    """Return the run's start in seconds since 1970: from its status, else from its name, else 0."""
+    """Return the run's start time in seconds since 1970, from its status or else its name; 0 if unknown."""
     if (recorded := known_status(folder.status_file).started) > 0.0:
         return recorded
     if match := _START.match(folder.path.name):
@@ -144,7 +146,7 @@ TRAINED = LatestQuery(lambda run: _kind(run) not in ("evaluation", IMPORTED), "{
 
 
 def _last_evaluated(folder: RunFolder) -> float:
-    """Return the time of the newest evaluation samples, in seconds since 1970; 0 without samples."""
+    """Return when the newest evaluation samples were written, in seconds since 1970, or 0 without samples."""
     times = (path.stat().st_mtime for path in folder.evaluations_dir.glob("*/*.parquet"))
     return max(times, default=0.0)
 
@@ -178,7 +180,7 @@ def _as_path(wanted: str) -> Path | None:
 
 
 def _matching(runs: Sequence[RunFolder], wanted: str) -> list[RunFolder]:
-    """Return the runs whose name equals `wanted`, or else ends with it, or else contains it.
+    """Return the runs whose names match `wanted` best: equal to it, else ending with it, else containing it.
 
     The comparison ignores case. The list is empty if `wanted` is blank.
     """

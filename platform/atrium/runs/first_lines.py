@@ -14,7 +14,8 @@ from atrium.runs.listener import Listener
 class FirstLines(Listener):
     """A listener that logs a line after the evaluation before training, and another after the first step.
 
-    `answer_tokens` and `rollout_tokens` are the length limits of answers and of completions.
+    `answer_tokens` and `rollout_tokens` are the maximum lengths of evaluated answers and of training
+    completions, in tokens.
     """
 
     name = "the first lines"

@@ -76,19 +76,25 @@ class Limit:
 
 
 def health_tables(run: RunLayout, columns: Columns) -> tuple[Table, ...]:
-    """Return tables of a run's metrics (`columns` [N] by name) and its machine, without empty tables."""
+    """Return tables of a run's health and of its machine, without tables that have no rows.
+
+    `columns` contains the run's metrics [N] by name.
+    """
     limits = limits_of(columns)
     health = course_table(columns, _HEALTH, limits, title="Health", num_points=_NUM_POINTS)
     return with_rows(health, machine_table(run))
 
 
 def with_rows(*tables: Table) -> tuple[Table, ...]:
-    """Return the given tables without those that have no rows."""
+    """Return those of `tables` that have rows."""
     return tuple(table for table in tables if table.rows)
 
 
 def machine_table(run: RunLayout) -> Table:
-    """Return a table of the machine's state during all sessions of a run; no rows if it was not recorded."""
+    """Return a table of the machine's state during all sessions of a run.
+
+    The table has no rows if this state was not recorded.
+    """
     try:
         records = read_json_lines(run.system_file).records
     except OSError:
@@ -112,9 +118,10 @@ def course_table(
 ) -> Table:
     """Return a table with the first value, the curve and the last value of each recorded quantity.
 
-    A curve consists of at most `num_points` means over equal parts of the steps. If there are several
-    rewards, the mean and the share of variance of each follow the total reward. With `limits`, another column
-    contains the values at which a rule of `diagnosis` applies. The table has no rows if there are no steps.
+    A curve consists of at most `num_points` means over equal parts of the steps. If there are several named
+    rewards, rows with the mean and the share of variance of each follow the row of the total reward. With
+    `limits`, another column contains the values at which a rule of `diagnosis` applies. The table has no rows
+    if there are no steps.
     """
     rows = []
     of_parts = {REWARD: [one for name in part_means(columns) for one in part_quantities(name)]}
@@ -165,9 +172,9 @@ def _label(quantity: Quantity, unit: Unit) -> str:
 
 
 def _means(values: NDArray[np.float64], num_points: int | None) -> tuple[float, ...]:
-    """Return the values, or the means of `num_points` equal parts if there are more values.
+    """Shorten a curve to at most `num_points` values, which are means over parts of nearly equal length.
 
-    The mean of a part with a NaN is NaN.
+    A part that contains NaN has the mean NaN.
     """
     if num_points is None or len(values) <= num_points:
         return tuple(values.tolist())

@@ -28,12 +28,12 @@ _STEP_NAME = re.compile(r"step-(\d{1,12})(?:\.parquet)?")
 
 
 def step_name(step: int) -> str:
-    """Return a step's name in files and folders, such as `step-000040`."""
+    """Return the name used for files and folders of a step, such as `step-000040`."""
     return f"step-{step:06d}"
 
 
 def step_of(name: str) -> int | None:
-    """Return the step in a name such as `step-000040` or `step-000040.parquet`, or None."""
+    """Return the step in a name such as `step-000040` or `step-000040.parquet`, or None for other names."""
     match = _STEP_NAME.fullmatch(name)
     return int(match[1]) if match else None
 
@@ -58,9 +58,9 @@ def check_experiment(name: str) -> None:
 
 
 def steps_in(folder: Path) -> list[tuple[int, Path]]:
-    """Return the step and path of each entry of a folder that is named by a step, in the order of steps.
+    """Return (step, path) for each file and folder in `folder` that is named after a step, ordered by step.
 
-    The list is empty for a missing folder.
+    The list is empty if `folder` does not exist.
     """
     try:
         found = [(step_of(path.name), path) for path in folder.iterdir()]
@@ -70,7 +70,7 @@ def steps_in(folder: Path) -> list[tuple[int, Path]]:
 
 
 def until(step: int) -> Callable[[Record], bool]:
-    """Return a function that returns whether a record belongs to `step` or an earlier step."""
+    """Return a predicate that accepts the records of `step` and of earlier steps."""
 
     def is_until(record: Record) -> bool:
         recorded = record.get("step")
@@ -155,7 +155,7 @@ class RunLayout:
         return self.metrics_file, self.ratios_file, self.evaluations_file
 
     def sample_folders(self) -> list[Path]:
-        """Return the folders with a file per step: that of rollouts, and one for each evaluated benchmark."""
+        """Return the folders with one file per step: that of rollouts, and one per evaluated benchmark."""
         return [self.rollouts_dir, *(path for path in self.evaluations_dir.glob("*") if path.is_dir())]
 
     def rollouts_path(self, step: int) -> Path:
@@ -168,7 +168,7 @@ class RunLayout:
         return self.evaluations_dir / benchmark / f"{step_name(step)}.parquet"
 
     def checkpoint_path(self, step: int) -> Path:
-        """Return the path of the checkpoint at a step, a folder."""
+        """Return the path of a step's checkpoint, which is a folder."""
         return self.checkpoints_dir / step_name(step)
 
     def checkpoint_steps(self) -> tuple[int, ...]:
@@ -176,7 +176,7 @@ class RunLayout:
         return tuple(step for step, path in steps_in(self.checkpoints_dir) if path.is_dir())
 
     def best_checkpoint_step(self) -> int | None:
-        """Return the step of the best checkpoint from `checkpoints/best.json`; None if it is not recorded."""
+        """Return the step of the best checkpoint from `checkpoints/best.json`, or None if not recorded."""
         content, _ = read_object(self.best_file)
         return as_integer(content.get("step"))
 

@@ -1,6 +1,6 @@
 """The interface of listeners to a run's events.
 
-Listeners write the run directory, show progress, deliver to trackers, and prune runs of a sweep. A run sends
+Listeners write the run directory, show progress, send data to trackers, and prune sweep runs. A run sends
 each event to all of its listeners, in order. The writer of the run directory comes first, so everything that
 is shown or delivered has been recorded.
 """
@@ -74,10 +74,11 @@ class Listener:
 
 
 class Listeners(Listener):
-    """A listener that forwards events to several listeners in order; `clock` returns seconds.
+    """A listener that forwards each event to several listeners in order.
 
-    If a listener without `may_stop` fails, the others receive one message, and the failed listener
-    receives no more events except `end`. All receive one message if a listener takes more than 10 seconds.
+    If a listener without `may_stop` fails, the others receive one message, and the failed listener receives
+    no more events except `end`. If a listener takes more than 10 seconds, all receive one message. `clock`
+    returns the time in seconds.
     """
 
     def __init__(self, listeners: Sequence[Listener], clock: Callable[[], float] = time.perf_counter) -> None:

@@ -58,7 +58,7 @@ def listing_document(
 
 
 def described(run: RunOverview) -> dict[str, object]:
-    """Return a run as a record for `--json`."""
+    """Return the record of a run that `atrium runs --json` prints."""
     status = run.status
     return {
         "name": run.folder.name,
@@ -116,9 +116,10 @@ def _row(run: RunOverview) -> Row:
 
 
 def _judged_on(scores: Mapping[str, Scores]) -> tuple[str, Scores | None]:
-    """Return the name and scores of the benchmark to list; ("", None) if there are no scores.
+    """Return the name and scores of the benchmark to show in the list, or ("", None) without scores.
 
-    A benchmark with evaluations at two steps is preferred, then one without validation problems.
+    Benchmarks that were evaluated at more than one step come first, and then those without validation
+    problems.
     """
     names = sorted(
         scores, key=lambda name: (scores[name].first.step == scores[name].last.step, "validation" in name)

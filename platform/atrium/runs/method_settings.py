@@ -1,4 +1,4 @@
-"""The settings that define a run's method, as opposed to its location, length and seed.
+"""The settings that define a run's method, as opposed to the run's location, length and seed.
 
 Sweeps use this distinction to merge equal methods, comparisons to group runs into arms, and trackers to group
 runs that differ only in their seeds.

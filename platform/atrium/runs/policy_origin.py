@@ -24,10 +24,11 @@ ASKED_BY = (
 
 
 def write_origin(policy: Path, config: Mapping[str, object], *, run: str, step: int | None = None) -> None:
-    """Write the `ASKED_BY` settings of a recorded configuration to `atrium.json` in a policy's folder.
+    """Write the prompt and sampling settings of a run to `atrium.json` in a policy's folder.
 
-    `run` is the name of the run. `step` is the training step of an exported policy; it is None inside a
-    checkpoint, whose name contains the step.
+    `config` is the run's recorded configuration, of which the settings in `ASKED_BY` are written. `run` is
+    the name of the run. `step` is the training step of an exported policy; it is None inside a checkpoint,
+    whose name contains the step.
     """
     asked = {key: setting(config, key) for key in ASKED_BY if setting(config, key) is not None}
     text = json.dumps({"run": run, "step": step, "asked": asked}, indent=2)
@@ -35,9 +36,9 @@ def write_origin(policy: Path, config: Mapping[str, object], *, run: str, step: 
 
 
 def read_origin(policy: Path) -> dict[str, object]:
-    """Return the settings in a policy's `atrium.json` by dotted key, unvalidated; empty without the file.
+    """Return the settings in a policy's `atrium.json` by dotted key, without validating them.
 
-    Raises `RunFolderError` if the file is damaged.
+    The result is empty if there is no such file. Raises `RunFolderError` if the file is damaged.
     """
     path = policy / _FILE
     if not path.is_file():

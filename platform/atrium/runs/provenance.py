@@ -39,9 +39,9 @@ _RECORDED_VARIABLES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataProvenance:
-    """Facts about the data, the grader, the prompts and the model's source, from the caller.
+    """Facts about the data, the grader, the prompts and the model's source, which the caller provides.
 
-    A field is None if it does not apply. `prompt_hashes` are hashes of the rendered prompts, by problem set;
+    A field is None if it does not apply. `prompt_hashes` are hashes of the rendered prompts, by problem set.
     `model_source` contains hashes of the parts of the loaded model, or the commit on the Hub.
     """
 
@@ -98,8 +98,9 @@ def code_version(
 ) -> dict[str, object]:
     """Return a checkout's commit, its diff against the commit, `is_dirty`, and its untracked files.
 
-    The diff is redacted and truncated to `MAX_DIFF_BYTES`. Changes below the paths in `but` are left out, for
-    example files that the command itself writes. Values are None without a checkout or without git.
+    The diff is redacted and truncated to `MAX_DIFF_BYTES`. Changes below the paths in `but`, such as files
+    that the command itself writes, are left out. Without a checkout or git, the values are None and
+    `untracked` is empty.
     """
     unknown: dict[str, object] = {"commit": None, "diff": None, "is_dirty": None, "untracked": []}
     if project_dir is None:
@@ -119,7 +120,7 @@ def code_version(
 
 
 def commit_of(path: Path) -> str | None:
-    """Return the last commit that changed a file; None for uncommitted changes, or without git."""
+    """Return the last commit that changed a file, or None for uncommitted changes or without git."""
     if _git(path.parent, "status", "--porcelain", "--", path.name) != "":
         return None
     return (_git(path.parent, "log", "-1", "--format=%H", "--", path.name) or "").strip() or None
@@ -138,7 +139,7 @@ def package_versions() -> dict[str, str]:
 
 
 def hardware() -> dict[str, object]:
-    """Return CPU model, cores, memory in MB (of the machine, and the container's limit), and GPUs."""
+    """Return the CPU model, the cores, the memory of machine and container in MiB, and the GPUs."""
     return {
         "cpu": cpu_model(),
         "num_physical_cores": psutil.cpu_count(logical=False),
@@ -169,7 +170,7 @@ def num_usable_cores() -> int:
 
 
 def memory_limit_mb() -> int | None:
-    """Return the memory limit of the container, or None if there is none."""
+    """Return the memory limit of the container in MiB, or None if there is none."""
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
             limit = int(Path(path).read_text(encoding="utf-8"))
@@ -180,7 +181,7 @@ def memory_limit_mb() -> int | None:
 
 
 def gpus() -> list[dict[str, str]]:
-    """Return name, memory and driver of each GPU from `nvidia-smi`; empty if it is missing or fails."""
+    """Return the name, memory and driver of each GPU from `nvidia-smi`, or no GPUs if this fails."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
@@ -191,7 +192,7 @@ def gpus() -> list[dict[str, str]]:
 
 
 def driver_cuda() -> tuple[int, int] | None:
-    """Return the newest CUDA version (major, minor) that the GPU driver supports; None if it is unknown."""
+    """Return the newest CUDA version (major, minor) that the GPU driver supports, or None if unknown."""
     program = shutil.which("nvidia-smi")
     output = None if program is None else _output([program], timeout_s=10.0)
     found = re.search(r"CUDA Version:\s*(\d+)\.(\d+)", output or "")
@@ -206,7 +207,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def _output(command: list[str], *, timeout_s: float) -> str | None:
-    """Return the standard output of a command; None if it fails, times out, or does not exist."""
+    """Return the standard output of a command, or None if it fails, times out, or does not exist."""
     try:
         done = subprocess.run(
             command, capture_output=True, timeout=timeout_s, check=True, stdin=subprocess.DEVNULL

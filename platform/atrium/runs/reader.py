@@ -140,7 +140,7 @@ def read_overview(folder: RunFolder) -> RunOverview:
 
 
 def read_metrics(folder: RunFolder) -> MetricTable:
-    """Read the metrics of all steps in order; if a step was recorded twice, the later record counts.
+    """Read the metrics of all steps in order. If a step was recorded twice, the later record counts.
 
     Raises `OSError` if `metrics.jsonl` exists but cannot be read.
     """
@@ -170,14 +170,14 @@ def read_findings(folder: RunFolder, *, is_over: bool = True) -> tuple[Finding, 
 
 
 def read_facts(folder: RunFolder) -> RunFacts:
-    """Return the facts for a run's diagnosis; the defaults if its configuration cannot be read."""
+    """Return the facts for a run's diagnosis, or the defaults if its configuration cannot be read."""
     return RunFacts.of(read_object(folder.config_file)[0])
 
 
 def read_steps(folder: RunFolder) -> list[Step]:
-    """Read the steps of `metrics.jsonl` in order, each with its metrics by name (NaN: not a number).
+    """Read the steps of `metrics.jsonl` in order, each with its metrics by name.
 
-    Raises `OSError` if the file exists but cannot be read.
+    A value that is not a number becomes NaN. Raises `OSError` if the file exists but cannot be read.
     """
     by_step = _by_step(read_json_lines(folder.metrics_file).records)
     return [
@@ -187,7 +187,7 @@ def read_steps(folder: RunFolder) -> list[Step]:
 
 
 def _by_step(records: Iterable[Record]) -> dict[int, Record]:
-    """Return the records by step, in order; if a step was recorded twice, the later record counts."""
+    """Return the records by step, in order. If a step was recorded twice, the later record counts."""
     found = {step: record for record in records if (step := as_integer(record.get("step"))) is not None}
     return dict(sorted(found.items()))
 
@@ -216,9 +216,9 @@ def scores_of(points: Iterable[EvaluationPoint]) -> Scores:
 
 
 def _read_scores(folder: RunFolder, problems: list[str]) -> dict[str, Scores]:
-    """Read scores from `summary.json` if the run has ended, else from `evaluations.jsonl`.
+    """Read scores from `summary.json` if it contains them, else from `evaluations.jsonl`.
 
-    If that file cannot be read, appends a message to `problems` and returns no scores.
+    If `evaluations.jsonl` cannot be read, append a message to `problems` and return no scores.
     """
     summary, _ = read_object(folder.summary_file)
     if recorded := mapping_at(summary, "evaluations"):
@@ -269,7 +269,10 @@ def _point(benchmark: str, step: int, results: Mapping[str, object]) -> Evaluati
 
 
 def _last_recorded_step(path: Path) -> int:
-    """Return the step of the last complete line, or 0 without one; it may be newer than the status."""
+    """Return the step of the last complete line of a JSON Lines file, or 0 if there is none.
+
+    The file may have a later step than the run's status.
+    """
     try:
         start = max(path.stat().st_size - _TAIL_BYTES, 0)
         records = read_json_lines(path, start).records

@@ -84,9 +84,10 @@ def redact(text: str, environment: Mapping[str, str]) -> str:
 
 
 def find_secret(value: object, environment: Mapping[str, str], key: str = "") -> tuple[str, str] | None:
-    """Return the first secret of the environment in nested settings, as (dotted key, variable), or None.
+    """Find the value of a secret environment variable in nested settings.
 
-    `key` is the dotted key of `value` itself, empty for the root.
+    Returns (dotted key, name of the variable), or None if there is none. `key` is the dotted key of `value`
+    itself, empty for the root.
     """
     match value:
         case str():

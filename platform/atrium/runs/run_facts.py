@@ -29,7 +29,7 @@ class RunFacts:
 
     @classmethod
     def of(cls, config: Mapping[str, object]) -> RunFacts:
-        """Return the facts in a resolved configuration; defaults for missing values."""
+        """Return the facts in a resolved configuration. Missing values get their defaults."""
         grader, reward = mapping_at(config, "grader"), mapping_at(config, "reward")
         kind = str(reward.get("kind", "correctness"))
         return cls(

@@ -223,7 +223,7 @@ class RunFolderWriter(Listener):
 
 
 def step_to_drop(steps: tuple[int, ...]) -> int:
-    """Return the step whose removal leaves the smallest gap; the last if there are at most two.
+    """Return the step whose removal leaves the smallest gap, or the last step if there are at most two.
 
     `steps` are in increasing order. The first and the last of more than two steps are never returned.
     """

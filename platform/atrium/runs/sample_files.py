@@ -80,7 +80,7 @@ def write_rollouts(
     groups: Sequence[RolloutGroup],
     traces: Mapping[tuple[str, int], TokenTrace],
 ) -> None:
-    """Write a step's rollouts to one Parquet file; `traces` are by (problem_id, sample_index).
+    """Write a step's rollouts to one Parquet file; `traces` are keyed by (problem_id, sample_index).
 
     Raises `OSError` if the disk is full.
     """
@@ -136,13 +136,13 @@ def write_evaluation_rows(path: Path, rows: Iterable[Row]) -> None:
 
 
 def answer_columns(sample: EvaluatedSample) -> Row:
-    """Return a sample as a row without the columns of its problem; the inverse of `sample_of`."""
+    """Convert a sample to a row without the columns of its problem. The inverse is `sample_of`."""
     values = {field.name: getattr(sample, field.name) for field in fields(sample) if field.name != "problem"}
     return {name: encodable(value) if isinstance(value, str) else value for name, value in values.items()}
 
 
 def sample_of(row: Row, problem: Problem) -> EvaluatedSample:
-    """Return the sample of `problem` in a row with at least the columns of `answer_columns`."""
+    """Convert a row with the columns of `answer_columns` to a sample of `problem`."""
     values = {field.name: row[field.name] for field in fields(EvaluatedSample) if field.name != "problem"}
     kinds = {"verdict": VerdictKind(row["verdict"]), "finish_reason": FinishReason(row["finish_reason"])}
     return EvaluatedSample(problem=problem, **{**values, **kinds})
@@ -169,7 +169,7 @@ def read_samples(path: Path, columns: Sequence[str] | None = None) -> list[Row]:
 def read_evaluated(
     folder: RunLayout, *, benchmark: str | None = None, step: int | None = None
 ) -> dict[str, list[Row]]:
-    """Read the rows of each benchmark's latest evaluation, by benchmark.
+    """Read the samples of each benchmark's latest evaluation; return their rows by benchmark.
 
     `benchmark` and `step` restrict the search; None means any. Raises `RunFolderError` if there are no
     matching samples, or if a file is damaged.

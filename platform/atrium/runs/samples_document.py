@@ -32,9 +32,10 @@ _MAX_CELL = 60
 
 
 def samples_document(evaluations: Mapping[str, Sequence[Sample]], problem_id: str | None = None) -> Document:
-    """Return the document of several evaluations: a row per problem, or all answers to one problem.
+    """Return a document with one row per problem of each evaluation.
 
-    Raises `RunFolderError` if a benchmark has no such problem.
+    If `problem_id` is given, the document has all answers to this problem instead. Raises `RunFolderError` if
+    a benchmark has no such problem.
     """
     sections = [
         _problems(name, rows) if problem_id is None else _answers(name, rows, problem_id)
@@ -44,13 +45,17 @@ def samples_document(evaluations: Mapping[str, Sequence[Sample]], problem_id: st
 
 
 def _mean(values: Sequence[float | None], unit: Unit) -> Value:
-    """Return the mean of the values; an unknown value if any is None, as in some imported rows."""
+    """Return the mean of the values. It is unknown if a value is None, as in some imported rows."""
     known = [value for value in values if value is not None]
     return Value(sum(known) / len(known) if len(known) == len(values) else None, unit)
 
 
 def _problems(name: str, samples: Sequence[Sample]) -> Section:
-    """Return a table of problems: correct answers, reference, most frequent answer, length, truncation."""
+    """Return a section with one row per problem.
+
+    Its columns are the correct answers, the reference answer, the most frequent answer, the mean length in
+    tokens and the share of truncated answers.
+    """
     by_problem: dict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
         by_problem[sample["problem_id"]].append(sample)
@@ -83,7 +88,7 @@ def _problems(name: str, samples: Sequence[Sample]) -> Section:
 
 
 def _answers(name: str, samples: Sequence[Sample], problem_id: str) -> Section:
-    """Return one problem with all of its answers, and the reason for each answer's verdict.
+    """Return a section with one problem, all of its answers, and the reason for each answer's verdict.
 
     Raises `RunFolderError` if `samples` contains no such problem.
     """
@@ -137,10 +142,11 @@ def before_and_after(folder: RunFolder, num_problems: int) -> list[Passage]:
 
 
 def _first_and_last_files(folder: RunFolder) -> tuple[str, list[tuple[int, Path]]]:
-    """Return a description, and the steps and files of a benchmark's first and last evaluation.
+    """Return a description of the samples to compare, and the steps and files of these samples.
 
-    Test problems take precedence over validation problems. If no benchmark was evaluated twice, the files are
-    those of the first and last recorded rollouts.
+    The files are those of a benchmark's first and last evaluation. Test problems take precedence over
+    validation problems. If no benchmark was evaluated twice, the files are those of the first and last
+    recorded rollouts.
     """
     names = [path.name for path in folder.evaluations_dir.glob("*")]
     for benchmark in sorted(names, key=lambda name: ("validation" in name, name)):

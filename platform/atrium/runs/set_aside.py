@@ -14,9 +14,10 @@ from atrium.runs.layout import RunLayout, step_name
 
 
 class SetAside:
-    """A new folder in `set-aside/` for the records of `run` after `step`; relative paths are preserved.
+    """A new folder in `set-aside/` for the records of `run` after `step`.
 
-    `folder` is its path. It is created for the first moved record, and None until then.
+    The records keep their paths relative to the run directory. `folder` is the path of the new folder, or
+    None until the first record is moved.
     """
 
     def __init__(self, run: RunLayout, step: int) -> None:

@@ -1,8 +1,8 @@
-"""The state of a run: `status.json`, and whether the process that wrote it is alive.
+"""The state of a run: `status.json`, and a check that the process that wrote it is still running.
 
-A run is `starting` until its first step or evaluation. If it fails before that, it becomes a
-`failed_start`, which does not count as a run of its method. Readers infer the states `killed` and `lost`,
-which are never written, from a status `running`: `killed` if the process no longer exists on this host,
+A run is `starting` until its first step or evaluation. If it fails before that, it becomes a `failed_start`,
+which does not count as a run of its method. Readers infer the states `killed` and `lost`, which are never
+written, from a status `running`. The state is `killed` if the process no longer exists on this host, and
 `lost` if a process on another host has not updated the status for minutes. A run whose process disappears
 while the run is `starting` is a failed start too.
 """
@@ -49,7 +49,11 @@ The clocks of hosts must differ by less.
 
 
 class RunState(StrEnum):
-    """The state of a run, as shown; `killed`, `lost` and `unknown` are inferred by readers."""
+    """The state of a run.
+
+    `killed`, `lost` and `unknown` are never recorded in `status.json`; readers infer them. A run is `unknown`
+    if its status cannot be read.
+    """
 
     STARTING = "starting"
     FAILED_START = "failed_start"
@@ -93,9 +97,10 @@ class RunStatus:
     """The content of `status.json`. Times are in seconds since 1970; `wall_s` is the total of all sessions.
 
     `num_steps` is 0 until training is set up. `pid_started` is the start time of process `pid`, which
-    distinguishes it from a later process with the same number. `beat_s` is the interval of status writes
-    while the process is alive, 0 if there are none. `cause` is one word for why a run failed (`diverged`,
-    `out_of_memory`, `error`, ...; see `errors`), None for other final states and in folders of format 1.
+    distinguishes it from a later process with the same number. `beat_s` is the interval at which the running
+    process rewrites the status, or 0 if it does not. `cause` is one word for why a run failed, such as
+    `diverged` or `out_of_memory` (see `atrium.base.errors`). It is None for other final states and in folders
+    of format 1.
     """
 
     format_version: int = FORMAT_VERSION
@@ -114,7 +119,7 @@ class RunStatus:
 
 
 class StatusUnreadableError(Exception):
-    """Raised if `status.json` is missing or damaged; the message says which."""
+    """Error raised if `status.json` is missing or damaged. The message says which."""
 
 
 @cached_while_unchanged(4096)
@@ -158,7 +163,8 @@ def _has_type(value: object, annotation: str) -> bool:
 def concluded_state(status: RunStatus, *, clock: Callable[[], float] = time.time) -> RunState:
     """Return the recorded state, or `killed`, `lost` or `failed_start` if the process no longer exists.
 
-    Format 1 recorded a failed start as a failure with `num_steps=0`.
+    An unknown recorded state becomes `unknown`. Format 1 recorded a failed start as a failure with
+    `num_steps=0`; it becomes `failed_start`.
     """
     try:
         state = RunState(status.state)
@@ -217,7 +223,7 @@ class StatusWriter:
 
     @property
     def status(self) -> RunStatus:
-        """The latest status, written or not."""
+        """The latest status, which may not have been written yet."""
         return self._status
 
     def keep_beating(self, interval_s: float = BEAT_S) -> None:
@@ -229,7 +235,7 @@ class StatusWriter:
         threading.Thread(target=_beat, args=(weakref.ref(self), self._ended, interval_s), daemon=True).start()
 
     def beat(self) -> None:
-        """Record that this process is alive. Write errors are ignored, since other writes report them."""
+        """Record that this process is still running. Ignore write errors, since other writes report them."""
         with contextlib.suppress(OSError):
             self._write(is_beat=True)
 

@@ -1,8 +1,8 @@
-"""The machine during a run: CPU, memory, disk, GPUs and the engine's queue, in `system.jsonl`.
+"""Recording of the machine's state during a run: CPU, memory, disk, GPUs and the engine's queue.
 
-A listener samples these values every ten seconds in a separate thread, so steps do not wait. GPU values come
-from NVML (the package `nvidia-ml-py`); without NVML or a GPU they are missing. Only the first process of a
-run records values, and only of its own machine.
+A listener samples these values every ten seconds in a separate thread, so steps do not wait, and appends them
+to `system.jsonl`. GPU values come from NVML (the package `nvidia-ml-py`); without NVML or a GPU they are
+missing. Only the first process of a run records values, and only of its own machine.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class SystemMetrics(Listener):
     """A listener that appends the machine's state to `system.jsonl` every `every_s` seconds.
 
     `gauges` contains functions by name that return further values, such as the length of the engine's queue.
-    The sampling thread calls them; entries may be added during the run. If a value cannot be read or the disk
-    is full, the record has a gap.
+    The sampling thread calls them; entries may be added during the run. A value that cannot be read is left
+    out. If the disk is full, the values of that time are lost.
     """
 
     name = "the system metrics"
@@ -127,7 +127,10 @@ class Machine:
         return {name: round(value, 3) for name, value in found.items()}
 
     def _processes(self) -> tuple[dict[int, float], int]:
-        """Return the CPU seconds of each process so far, and the total resident bytes of all processes."""
+        """Return the CPU seconds by process id, and the total resident memory in bytes.
+
+        The processes are this process and its descendants.
+        """
         spent_s, resident = {}, 0
         for process in (self._process, *self._process.children(recursive=True)):
             with suppress(psutil.Error):
@@ -152,7 +155,10 @@ class Machine:
 
 
 def _open_gpus() -> tuple[Any, Sequence[tuple[int, object]]]:
-    """Return NVML and the GPUs that this process may use, by index; none without NVML or its driver."""
+    """Return NVML, and the index and handle of each GPU that this process may use.
+
+    Returns (None, ()) if NVML or its driver is missing.
+    """
     try:
         import pynvml
 

@@ -2,8 +2,8 @@
 
 Rows are read from the run directory, not passed by training, so nothing is lost and memory is bounded. After
 each delivery, `<run>/.mirrors/<tracker>.json` records what was delivered. If the process is killed after a
-tracker's acknowledgment but before this record is written, the same rows are delivered again; destinations
-count them once.
+tracker's acknowledgment but before this record is written, the same rows are delivered again. Trackers count
+them only once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FIRST_RETRY_S, _LONGEST_RETRY_S = 5.0, 60.0
 
 
 class MirrorError(AtriumError):
-    """Raised if a tracker cannot be reached or refuses the data."""
+    """Error raised if a tracker cannot be reached or refuses the data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,10 @@ class Delivered:
 
 
 class Destination(Protocol):
-    """The connection of one run to a tracker. Every method may raise; data sent twice must count once."""
+    """The connection of one run to a tracker.
+
+    Any method may raise an error. Data that is sent twice must count only once.
+    """
 
     target: str
     """The tracker's address, such as its URI, without secrets; a new address receives the whole run."""
@@ -103,8 +106,8 @@ class Delivery:
     def deliver(self, *, may_finish: bool = True) -> bool:
         """Deliver all available rows; return whether the run is over and completely delivered.
 
-        Without `may_finish`, the end of the run is not reported yet. Raises any error of the destination;
-        the record keeps rows that were delivered before the error.
+        If `may_finish` is not set, the end of the run is not reported yet. Errors of the destination are
+        raised; rows delivered before the error remain recorded.
         """
         try:
             return self._deliver(may_finish)
@@ -158,7 +161,7 @@ class Delivery:
             self._lock = None
 
     def _open(self) -> None:
-        """Lock the delivery and connect; continue after the rows that the tracker reports to have.
+        """Lock the delivery and connect. Delivery continues after the rows that the tracker already has.
 
         Raises `RunFolderError` while another process delivers the run to the tracker.
         """
@@ -204,10 +207,11 @@ class Delivery:
 
 
 class Mirrors(Listener):
-    """A listener that delivers one run to trackers, each in a daemon thread; only `close` waits for them.
+    """A listener that delivers one run to several trackers, each in its own daemon thread.
 
-    `deliveries` contains, by kind of tracker, a function that creates the delivery; it is called in the
-    tracker's thread. `log` receives one message for each new problem.
+    Only `close` waits for the threads. `deliveries` maps each kind of tracker to a function that creates the
+    delivery. This function is called in the tracker's thread. `log` receives one message for each new
+    problem.
     """
 
     name = "delivery to trackers"
@@ -221,7 +225,7 @@ class Mirrors(Listener):
         self._troubled: set[str] = set()
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Start the threads after the first step; later, log their errors. Takes microseconds."""
+        """Start the threads at the first step; log their new errors at later steps. Takes microseconds."""
         for thread in self._threads:
             problem = thread.problem
             if thread.ident is None:
@@ -238,7 +242,7 @@ class Mirrors(Listener):
             thread.wake.set()
 
     def close(self) -> None:
-        """Wait until the whole run is delivered, at most two seconds; log the trackers that lack data."""
+        """Wait at most two seconds until the run is delivered; log each tracker that still lacks data."""
         started = [thread for thread in self._threads if thread.ident is not None]
         for thread in started:
             thread.is_closing.set()
@@ -253,10 +257,10 @@ class Mirrors(Listener):
 
 
 class MirrorThread(threading.Thread):
-    """A thread that delivers one run to one tracker until the run is over, and up to `LINGER_S` longer.
+    """A thread that delivers one run to one tracker. It gives up `LINGER_S` after the end of the run.
 
-    `make` creates the delivery. `problem` is the latest error, or None. Setting `wake` ends a pause early;
-    setting `is_closing` indicates that the run directory is complete.
+    `make` creates the delivery. `problem` is the latest error, or None. Setting the event `wake` ends a pause
+    early. Setting `is_closing` tells the thread that the run directory is complete.
     """
 
     def __init__(self, kind: str, make: Callable[[], Delivery]) -> None:
@@ -267,7 +271,7 @@ class MirrorThread(threading.Thread):
         self._make = make
 
     def run(self) -> None:
-        """Deliver until everything is delivered; errors are kept in `problem`."""
+        """Deliver until everything is delivered. Errors are stored in `problem`."""
         try:
             self._follow(self._make())
         except Exception as error:
@@ -307,12 +311,12 @@ def mirrors_dir(folder: RunFolder) -> Path:
 
 
 def delivered_file(folder: RunFolder, kind: str) -> Path:
-    """Return the path of the file that records what a kind of tracker has received of a run."""
+    """Return the path of the file that records what the tracker `kind` has received of a run."""
     return mirrors_dir(folder) / f"{kind}.json"
 
 
 def read_delivered(folder: RunFolder, kind: str) -> Delivered:
-    """Read the record of what a kind of tracker has received; an empty record if it is missing or damaged."""
+    """Read the record of what a tracker has received. A missing or damaged record counts as empty."""
     content, _ = read_object(delivered_file(folder, kind))
     try:
         known = Delivered(**{**content, "evaluations": tuple(content.get("evaluations", ()))})  # type: ignore[arg-type]

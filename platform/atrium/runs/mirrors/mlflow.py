@@ -220,7 +220,7 @@ class MLflowDestination:
                 self._client.set_tag(child.info.run_id, "mlflow.parentRunId", parent_id)
 
     def _hand_over_files(self) -> None:
-        """Link the run's files if MLflow's artifacts are on this disk, else send the small files."""
+        """Hard-link the run's files if MLflow's artifacts are on this disk, else send the small files."""
         files = small_files(self._run.folder)
         if not self._artifacts.startswith("file:"):
             for path, folder in files:

@@ -61,8 +61,8 @@ class RowReader:
     """A reader that creates rows from the records in a run directory.
 
     The tracker already has the steps up to `delivered_step`, and the evaluations in `delivered_evaluations`
-    (`benchmark@step`). These are not returned again, even if the files change, so steps that a resumed run
-    repeats stay as first delivered. `names` selects the naming scheme of metrics.
+    (`benchmark@step`). These are not returned again, even if the files change. Steps that a resumed run
+    repeats thus keep the values that were delivered first. `names` selects the naming scheme of metrics.
     """
 
     folder: RunFolder

@@ -1,4 +1,4 @@
-"""The creation of deliveries of a run to trackers, from the run's settings."""
+"""Functions that create a run's deliveries to trackers from the run's settings."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ DEFAULT_PROJECT = "atrium"
 def delivery_of(
     folder: RunFolder, kind: str, *, uri: str | None = None, offline: bool | None = None
 ) -> Delivery:
-    """Return the delivery of a run to the tracker `kind`, one of `KINDS`; raises `ConfigError` for others.
+    """Return the delivery of a run to the tracker `kind`, one of `KINDS`; raise `ConfigError` for others.
 
-    `uri` (MLflow) and `offline` (W&B) take precedence over the run's settings; None means these settings.
+    `uri` (MLflow) and `offline` (W&B) take precedence over the run's settings unless they are None.
     """
     config, _ = read_object(folder.config_file)
     runs_dir = folder.path.absolute().parent.parent
