@@ -1,4 +1,7 @@
-"""Computations that check claims about formulas; each returns its largest error and a figure."""
+"""Computations that check claims about formulas, for example theorems.
+
+The papers are ATR (arXiv 2602.05494), GVPO (arXiv 2504.19599) and RPG (arXiv 2505.17508).
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,11 @@ _FORMS = [f"rpg_{way}{kl}" for kl in ("fkl", "rkl", "ufkl", "urkl") for way in (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computed:
-    """Result of a computation; `error` is the largest error, None without an expected bound."""
+    """The result of a computation.
+
+    `error` is the largest error, or None if the claim has no expected bound. `words` describes the data
+    and the results. `figure` is None if the computation has no figure.
+    """
 
     error: float | None
     words: str
@@ -47,7 +54,11 @@ class Computed:
 
 
 def gradient_of_the_clip() -> Computed:
-    """Check Theorem 4.1 of ATR: compare token gradients with the general surrogate and with PPO's clip."""
+    """Check Theorem 4.1 of ATR on random tokens.
+
+    `error` is the largest difference of a method's token gradients from those of the general clipped
+    surrogate and of PPO's ratio clip.
+    """
     found = _theory("gradients")
     errors = [max(one.general_error, one.window_error or 0.0) for one in found.equivalences]
     num_tokens = found.equivalences[0].num_tokens
@@ -59,7 +70,10 @@ def gradient_of_the_clip() -> Computed:
 
 
 def window_of_kl3() -> Computed:
-    """Check Theorem 4.2 of ATR: errors of l and u by Lambert's W, infinite unless u - 1 > 1 - l."""
+    """Check Theorem 4.2 of ATR: compare the numerical bounds l and u with those from Lambert's W.
+
+    `error` is the largest difference over all budgets. It is infinite unless u - 1 > 1 - l for every budget.
+    """
     deltas = np.geomspace(1e-4, 1.0, 200)
     errors = []
     for delta in deltas:
@@ -76,7 +90,10 @@ def window_of_kl3() -> Computed:
 
 
 def constraint_of_kl3() -> Computed:
-    """Compute the share of ratios at which KL3 <= delta and l <= w <= u disagree (Figure 1 of ATR)."""
+    """Check that KL3 <= delta and l <= w <= u allow the same ratios w (Figure 1 of ATR).
+
+    `error` is the share of grid points (a ratio and a budget) at which only one of the conditions is true.
+    """
     ratios = np.linspace(0.3, 2.5, 22_001)
     wrong = [
         (_KL3.value(float(ratio)) <= delta) != (window.lower <= ratio <= window.upper)
@@ -92,7 +109,10 @@ def constraint_of_kl3() -> Computed:
 
 
 def mass_moved_by_updates() -> Computed:
-    """Compute the probability that each method moves to likely completions (cf. Theorem 5.1 of ATR)."""
+    """Compute how much probability each method moves to likely completions (cf. Theorem 5.1 of ATR).
+
+    Likely completions are those in the highest bin of behavior probabilities.
+    """
     found = _theory("updates")
     moved = [f"{one.name} {_mean(one.final_mass_S, 100.0, 2)}" for one in found.courses[_TRUE]]
     words = f"points of probability moved to completions above {found.bin_edges[-2]:.0%}: {', '.join(moved)}"
@@ -101,7 +121,10 @@ def mass_moved_by_updates() -> Computed:
 
 
 def entropy_moved_by_updates() -> Computed:
-    """Compute each method's change of entropy in several updates on one batch (cf. Theorem 5.2 of ATR)."""
+    """Compute how several updates on one batch change the policy's entropy (cf. Theorem 5.2 of ATR).
+
+    The changes are in nats per completion, one for each method.
+    """
     found = _theory("updates")
     moved = [f"{one.name} {_mean(one.final_entropy_S, 1.0, 4)}" for one in found.courses[_TRUE]]
     words = f"change of entropy, nats per completion: {', '.join(moved)}"
@@ -109,7 +132,11 @@ def entropy_moved_by_updates() -> Computed:
 
 
 def optimum_from_any_start() -> Computed:
-    """Check Theorem 1 of GVPO: distance of the minimizer from pi' exp(R / beta) / Z, for several starts."""
+    """Check Theorem 1 of GVPO: minimize the loss from several starts.
+
+    `error` is the largest difference of a completion's probability from the optimum
+    pi' exp(R / beta) / Z, where pi' is the anchor policy and R the reward.
+    """
     found = regression_findings()
     return Computed(
         error=max(found.start_errors),
@@ -119,9 +146,11 @@ def optimum_from_any_start() -> Computed:
 
 
 def optimum_under_any_sampler() -> Computed:
-    """Check Theorem 2 of GVPO: distance of the minimizer from pi' exp(R / beta) / Z, for several samplers.
+    """Check Theorem 2 of GVPO: minimize the loss under several samplers.
 
-    pi' is the loss's anchor. The distance for importance-weighted reward with a KL penalty is also reported.
+    `error` is the largest difference of a completion's probability from the optimum
+    pi' exp(R / beta) / Z, where pi' is the anchor policy and R the reward. `words` also gives this
+    difference for the importance-weighted reward with a KL penalty.
     """
     found = regression_findings()
     ours = [one.max_difference for one in found.optima if one.objective == "GVPO"]
@@ -134,10 +163,10 @@ def optimum_under_any_sampler() -> Computed:
 
 
 def optima_of_preferences() -> Computed:
-    """Compare the optima of DPO and GVPO on data that cover two of three answers, or all.
+    """Compare the optima of DPO and GVPO on data that contain two or all of three answers.
 
-    The error is the largest distance from the optimum with full coverage, or the largest difference between
-    the methods without it.
+    `error` is the largest of these numbers: each method's distance from the optimum if the data contain
+    all three answers, and the difference between the distances of the two methods if the data contain two.
     """
     found = preference_optima()
     apart = [abs(dpo - gvpo) for dpo, gvpo in zip(found.dpo_on_two, found.gvpo_on_two, strict=True)]
@@ -152,7 +181,11 @@ def optima_of_preferences() -> Computed:
 
 
 def optimum_after_steps() -> Computed:
-    """Check Theorem 3 of GVPO: largest distance from pi' exp(n R / beta) / Z after n steps, over n."""
+    """Check Theorem 3 of GVPO: take several optimal steps, each anchored at the previous policy.
+
+    `error` is the largest difference of a completion's probability after n steps from
+    pi' exp(n R / beta) / Z, over all n. Here pi' is the first policy and R the reward.
+    """
     found = regression_findings()
     distances = ", ".join(f"{kl:.3f}" for kl in found.steps.kl)
     return Computed(
@@ -163,7 +196,10 @@ def optimum_after_steps() -> Computed:
 
 
 def gradient_of_forms() -> Computed:
-    """Compare the gradients of RPG's forms with that of E[R] - beta KL, for completions of one token."""
+    """Compare the gradients of RPG's loss forms with that of E[R] - beta KL, for completions of one token.
+
+    `error` is the largest relative error over all forms and random seeds.
+    """
     methods = [read_preset(f"{form}_unclipped").method for form in _FORMS]
     found = form_gradients(methods)
     variances = ", ".join(f"{one.name.removesuffix('_unclipped')} {one.variance:.4f}" for one in found)
@@ -175,9 +211,9 @@ def gradient_of_forms() -> Computed:
 
 
 def correction_of_the_kl() -> Computed:
-    """Check RPG's KL correction: relative error of the gradient of importance-weighted k3, over sequences.
+    """Check RPG's correction of the KL penalty, which multiplies k3 by the importance weight.
 
-    Source: arXiv 2505.17508.
+    `error` is the largest relative error of the penalty's expected gradient at sequence level.
     """
     found = _theory("bias", ("grpo_kl", "grpo_kl_corrected"))
     exact = [one.sequence_error for one in found.biases if one.name == "w k3"]
@@ -217,4 +253,4 @@ COMPUTATIONS: Mapping[str, Callable[[], Computed]] = {
         correction_of_the_kl,
     )
 }
-"""Computations by the name that claims use."""
+"""The computations, by their names in claim files."""

@@ -1,7 +1,8 @@
 """Claims: the typed content of files in `conf/claim/<paper>/`.
 
-A claim about runs consists of two arms, an outcome, the expected sign or size with its source, and for each
-scale a design: the sweep that tests the claim, and its power. A claim about formulas names a computation.
+A claim about runs has two arms, an outcome, an expected sign or size with its source, and a design for
+each scale. A design names the sweep that tests the claim, and the difference that the sweep should
+detect. A claim about formulas names a computation instead.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ MeasureName = Literal["mean", "pass"]
 
 
 class Outcome(Choice, axis=True):
-    """The quantity that a claim states: a score, an outcome of a training curve, or a computed error."""
+    """The quantity that a claim is about: a score, an outcome of a training curve, or a computed error."""
 
     @property
     def words(self) -> str:
-        """The outcome's name in documents."""
+        """The outcome's name as shown in documents."""
         raise NotImplementedError
 
 
@@ -36,7 +37,7 @@ class ScoreOutcome(Outcome):
     measure: MeasureName
     """`mean` for Mean@K over all K samples of the design, `pass` for Pass@k."""
     k: Count
-    """The k of Pass@k, or the paper's K of Mean@K, which affects noise but not the expectation."""
+    """The k of Pass@k, or the paper's K of Mean@K, which affects the noise of Mean@K but not its mean."""
 
     @property
     def words(self) -> str:
@@ -45,7 +46,7 @@ class ScoreOutcome(Outcome):
 
 
 class CurveScore(Outcome):
-    """An outcome of a training curve, which needs runs rather than a table of answers."""
+    """An outcome of a training curve, which can be computed from runs but not from a table of answers."""
 
     kind: Literal["curve"]
     curve: CurveOutcome
@@ -64,12 +65,15 @@ class Computation(Outcome):
 
     @property
     def words(self) -> str:
-        """The computation's name, with spaces."""
+        """The computation's name, with spaces instead of underscores."""
         return self.name.replace("_", " ")
 
 
 class Expectation(Section):
-    """The paper's statement: sign and size of candidate minus baseline, or a bound on an error."""
+    """The result that the paper states: sign and size of a difference, or an upper bound on an error.
+
+    The difference is the candidate's outcome minus the baseline's.
+    """
 
     sign: Literal["positive", "negative"] | None = None
     size: float | None = None
@@ -92,47 +96,50 @@ class Expectation(Section):
 
 
 class DesignConfig(Section):
-    """The runs that test a claim: a sweep's arms and seeds, and the planned effect."""
+    """The runs that test a claim: a sweep, and the difference that it should detect."""
 
     sweep: Text
-    """A file of `sweeps/`, which defines arms, seeds and common settings."""
+    """Name of a file in `sweeps/`, which defines the arms, the seeds and the common settings."""
     effect: Positive
     """Smallest difference that the design should detect, in the outcome's unit."""
     deviation: Positive | None
-    """Standard deviation of paired differences between seeds; null if unknown, as is the power then."""
+    """Standard deviation of the paired differences over seeds. If it is null, the power is unknown."""
     source: Text
     """Source of `effect` and `deviation`."""
 
     def power(self, num_seeds: int) -> float | None:
-        """Return the power of a t test (5 %) with `num_seeds` seeds for the effect; None if unknown."""
+        """Return the power of a paired t test at the 5 % level to detect `effect` with `num_seeds` seeds.
+
+        Returns None if `deviation` is unknown or there are fewer than two seeds.
+        """
         if self.deviation is None or num_seeds < 2:
             return None
         return power(self.effect, self.deviation / num_seeds**0.5, num_seeds - 1.0)
 
     def is_powered(self, num_seeds: int) -> bool:
-        """Return whether the power is known and at least 0.8."""
+        """Return whether the power with `num_seeds` seeds is known and at least 0.8."""
         found = self.power(num_seeds)
         return found is not None and found >= POWER
 
 
 class Claim(Section):
-    """One claim of a paper."""
+    """A claim of a paper, with the designs or the computation that test it."""
 
     paper: Text
-    """Folder below `conf/claim`."""
+    """Name of the paper's folder in `conf/claim`."""
     name: Text
-    """Name of the file without its suffix."""
+    """Name of the claim's file without its suffix."""
     arxiv: Annotated[str, Field(pattern=r"^\d{4}\.\d{5}$")]
     place: Text
-    """Figure, table, theorem or section."""
+    """Place of the claim in the paper: a figure, table, theorem or section."""
     statement: Text
     candidate: Text | None = None
     """Arm of the designs' sweeps whose outcome is tested."""
     baseline: Text | None = None
-    """Arm whose outcome is subtracted."""
+    """Arm whose outcome is subtracted from the candidate's."""
     outcome: Outcome
     expected: Expectation | None
-    """Null if the statement was not available; its designs are then our own experiments."""
+    """The stated result; null if the statement was not available, so that designs are our own experiments."""
     designs: Mapping[Scale, DesignConfig] = Field(default_factory=dict)
     ours: tuple[Text, ...] = ()
     """Our choices where the paper gives none."""

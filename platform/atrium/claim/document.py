@@ -33,7 +33,7 @@ def claim_document(claim: Claim) -> Document:
 
 
 def power_words(claim: Claim, scale: Scale) -> str:
-    """Describe a design by its sweep, number of seeds and power."""
+    """Describe a claim's design at a scale: its sweep, number of seeds, and power."""
     design, sweep = design_of(claim, scale), sweep_of(claim, scale)
     power = design.power(len(sweep.seeds))
     known = "unknown, so the design does not test the claim" if power is None else f"{power:.2f}"
@@ -44,7 +44,10 @@ def power_words(claim: Claim, scale: Scale) -> str:
 
 
 def paper_document(claims: Sequence[Claim], stored: Mapping[str, Mapping[str, Any]]) -> Document:
-    """Return a paper's document: verdicts and experiments stored by scale, and a section per claim."""
+    """Return the document of a paper: tables of verdicts and experiments, and a section per claim.
+
+    `stored` contains the stored results by scale.
+    """
     results: dict[str, Results] = {scale: one.get("claims") or {} for scale, one in stored.items()}
     made = {scale: one["about"].items() for scale, one in stored.items() if "about" in one}
     about = [f"{scale}: {', '.join(f'{key} {value}' for key, value in one)}" for scale, one in made.items()]
@@ -76,7 +79,10 @@ def _words(claims: Sequence[Claim], results: Mapping[str, Results]) -> Table:
 
 
 def _word(claim: Claim, scale: str, results: Results) -> str:
-    """Return the verdict at a scale; empty if the claim has no design for it."""
+    """Return the claim's verdict at a scale, or `not run` if no result is stored.
+
+    Returns an empty string if the claim cannot be tested at this scale.
+    """
     if claim.name in results:
         return str(results[claim.name]["word"])
     is_planned = isinstance(claim.outcome, Computation) if scale == COMPUTED else scale in claim.designs
@@ -86,7 +92,7 @@ def _word(claim: Claim, scale: str, results: Results) -> str:
 def _experiments(claims: Sequence[Claim], results: Mapping[str, Results]) -> Table:
     """Return a table with one row per completed experiment.
 
-    Claims that differ only in their place in the paper share an experiment and its result.
+    Claims that differ only in their place in the paper share an experiment, and therefore a row.
     """
     rows: dict[tuple[Cell, ...], list[str]] = {}
     for claim in claims:
@@ -113,9 +119,10 @@ def _experiments(claims: Sequence[Claim], results: Mapping[str, Results]) -> Tab
 
 
 def _by_chance(claims: Sequence[Claim], scale: str, results: Results) -> list[Sentence]:
-    """Return a warning with the number of verdicts expected by chance; empty for fewer than two claims.
+    """Return a warning that states how many verdicts are expected by chance.
 
-    Claims are tested separately, without a correction for their number.
+    Claims are tested separately, without a correction for their number. The result is empty if fewer than
+    two claims about runs have an expected sign and a result at this scale.
     """
     num = sum(claim.name in results and claim.expected is not None for claim in claims if claim.designs)
     if num < 2:
@@ -128,7 +135,7 @@ def _by_chance(claims: Sequence[Claim], scale: str, results: Results) -> list[Se
 
 
 def _section(claim: Claim, results: Mapping[str, Results]) -> Section:
-    """Return a claim's section: statement, outcome, expectation, our choices, and results by scale."""
+    """Return a claim's section: statement, outcome, expectation, our own choices, and results by scale."""
     arms = "" if claim.candidate is None else f"difference: {claim.candidate} minus {claim.baseline}; "
     expected = "not read"
     if claim.expected is not None:

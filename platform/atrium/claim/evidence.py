@@ -1,4 +1,4 @@
-"""Evidence for a claim: the difference of two arms, from runs or a table of answers of its design.
+"""Evidence for a claim: the difference between two arms, from runs or from tables of answers.
 
 Axes: S seeds, P problems.
 """
@@ -29,13 +29,16 @@ from atrium.sweep.plan import Stage, plan_stage, trial_config
 Runs = Mapping[str, Mapping[int, RunFolder]]
 """Finished runs by arm and seed."""
 ArmAnswers = Mapping[str, Mapping[int, Sequence[Answers]]]
-"""Answers by arm and seed, one per benchmark."""
+"""Answers by arm and seed; each sequence has one element per benchmark."""
 _VALIDATION = "-validation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """The design that data must follow: a claim's sweep at a scale, and its samples per problem."""
+    """A claim's design at one scale: the sweep, and the number of samples per problem.
+
+    The data of a claim must match its design.
+    """
 
     claim: Claim
     scale: Scale
@@ -43,7 +46,7 @@ class Design:
     num_samples: int
 
     def judge(self, evidence: Evidence) -> Judgement:
-        """Return the verdict for the evidence, given the power of this design."""
+        """Return the verdict on the claim, given the evidence and the power of this design."""
         is_powered = design_of(self.claim, self.scale).is_powered(len(self.sweep.seeds))
         return judge(self.claim.expected, evidence, scale=self.scale, is_powered=is_powered)
 
@@ -56,7 +59,10 @@ def design(claim: Claim, scale: Scale) -> Design:
 
 
 def evidence_of(wanted: Design, data: Sequence[Path]) -> Evidence:
-    """Return the difference that runs or tables show; raise `ConfigError` for data outside the design."""
+    """Return the difference between the arms, computed from run directories or from table files.
+
+    Raises `ConfigError` if `data` contains both runs and tables, or anything that does not match the design.
+    """
     tables = [path for path in data if path.is_file()]
     if tables and len(tables) < len(data):
         raise ConfigError(
@@ -95,7 +101,10 @@ def evidence_of_runs(wanted: Design, runs: Runs) -> Evidence:
 
 
 def arm_runs(sweep: SweepDefinition, folders: Sequence[RunFolder]) -> Runs:
-    """Return finished runs by arm and seed; raise `ConfigError` for a run with another arm or seed."""
+    """Return the finished runs among `folders`, by arm and seed.
+
+    Raises `ConfigError` if a run's settings match no arm of the sweep, or if its seed is not in the sweep.
+    """
     labels = {trial.key: trial.labels for trial in plan_stage(sweep, Stage.SEARCH)}
     found: dict[str, dict[int, RunFolder]] = {arm: {} for arm in sweep.arms}
     for folder in folders:
@@ -131,7 +140,11 @@ def last_answers(run: RunFolder) -> list[Answers]:
 
 
 def _score(wanted: Design, answers: ArmAnswers) -> Evidence:
-    """Return the difference in score, with an interval for new problems of the same kind and new seeds."""
+    """Return the difference in score between the arms.
+
+    Its interval generalizes to other seeds and to other problems of the same kind. Raises `ConfigError`
+    if a claim about Pass@k needs more samples per problem than the design has.
+    """
     outcome, seeds = wanted.claim.outcome, wanted.sweep.seeds
     assert isinstance(outcome, ScoreOutcome)
     if outcome.measure == "pass" and outcome.k > wanted.num_samples:
@@ -159,14 +172,17 @@ def _known(run: RunFolder, outcome: CurveScore) -> float:
 
 
 def _arms(wanted: Design) -> tuple[str, str]:
-    """Return the names of candidate and baseline."""
+    """Return the names of the candidate and the baseline."""
     assert wanted.claim.candidate is not None
     assert wanted.claim.baseline is not None
     return wanted.claim.candidate, wanted.claim.baseline
 
 
 def _folders(data: Sequence[Path]) -> list[RunFolder]:
-    """Return the runs at these paths, each a run or a folder of runs; raise `ConfigError` for others."""
+    """Return the runs at the paths in `data`, each of which is a run directory or a folder of runs.
+
+    Raises `ConfigError` if a path does not exist or contains no runs.
+    """
     found = []
     for path in data:
         if not path.is_dir():

@@ -1,4 +1,4 @@
-"""Figures of a claim's runs, arranged as in its paper: curves by step, or scores by arm and by k."""
+"""Figures of a claim's runs, as in the paper: training curves, or scores by arm and number of samples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WIDTH = 100
 
 
 def runs_picture(claim: Claim, runs: Runs) -> Picture:
-    """Return the picture of a claim about runs, with all arms of its sweep."""
+    """Return the figures of a claim about runs as one picture, with all arms of its sweep."""
     outcome = claim.outcome
     place = places({arm: arm for arm in runs})
     figures: tuple[Figure, ...]
@@ -36,7 +36,10 @@ def runs_picture(claim: Claim, runs: Runs) -> Picture:
 
 
 def _curves(outcome: CurveScore, runs: Runs, place: Mapping[str, int]) -> Lines:
-    """Return a line per arm: the metric's moving mean, averaged over seeds."""
+    """Return a plot of a metric by training step, with one line per arm.
+
+    A line is the metric's moving mean, averaged over seeds.
+    """
     metric = outcome.curve.metric
     return Lines(
         key="curves",
@@ -59,7 +62,10 @@ def _smoothed(arm: str, by_seed: Mapping[int, RunFolder], metric: str, place: in
 def _scores(
     outcome: ScoreOutcome, tables: Mapping[str, list[OutcomeTable]], place: Mapping[str, int]
 ) -> Intervals:
-    """Return each arm's scores by seed, and their mean."""
+    """Return a plot of each arm's score with each seed, and of the mean over seeds.
+
+    Scores are averaged over benchmarks.
+    """
     rows = []
     for arm, found in tables.items():
         values = [values_of(one, outcome.measure, outcome.k).mean(axis=1) for one in found]
@@ -75,7 +81,11 @@ def _scores(
 
 
 def _by_k(tables: Mapping[str, list[OutcomeTable]], measure: str, place: Mapping[str, int]) -> Lines:
-    """Return each arm's Pass@k for k up to all samples, or Mean@K, which does not depend on K."""
+    """Return a plot of each arm's Pass@K or Mean@K against K, averaged over seeds and benchmarks.
+
+    `measure` is `PASS` or `MEAN`. K ranges from 1 to the number of samples per problem. The line of
+    Mean@K is flat, since the expected value of Mean@K does not depend on K.
+    """
     series = []
     for arm, found in tables.items():
         k = min(min(table.num_samples_S) for table in found)

@@ -1,4 +1,7 @@
-"""Files of claims, sweeps and stored results; errors are one-line `ConfigError`s."""
+"""Files of claims, of their sweeps, and of stored results.
+
+An invalid claim or sweep raises `ConfigError` with a one-line message.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ from atrium.sweep.files import find_definition, read_definition
 CLAIMS = "claim"
 COMPUTED = "computed"
 FOLDER = "reproductions"
-"""Name of the folder with results and figures, next to the page."""
+"""Name of the folder with results and figures, next to the results page."""
 
 
 def papers() -> list[str]:
-    """Return the names of papers with shipped claims."""
+    """Return the names of the papers whose claims ship with Atrium."""
     return sorted(folder.name for folder in (conf_folder() / CLAIMS).iterdir() if folder.is_dir())
 
 
@@ -37,17 +40,23 @@ def claims_of(paper: str) -> list[Claim]:
 
 
 def stored_results(paper: str, out: Path) -> dict[str, Mapping[str, Any]]:
-    """Return the stored results of a paper below `out` by scale, computations first; empty if missing."""
+    """Return a paper's stored results in the folder `out` by scale, with computations first.
+
+    The results of a scale are empty if their file is missing or cannot be read.
+    """
     return {scale: read_object(results_file(paper, scale, out))[0] for scale in (COMPUTED, *SCALES)}
 
 
 def results_file(paper: str, scale: str, out: Path) -> Path:
-    """Return the path of a paper's results at a scale."""
+    """Return the path of the file in the folder `out` with a paper's results at a scale."""
     return out / FOLDER / f"{paper}-{scale}.json"
 
 
 def find_claim(wanted: str) -> Claim:
-    """Return a shipped claim (PAPER/CLAIM) or the claim in a .yaml file; raise `ConfigError` for neither."""
+    """Return the shipped claim PAPER/CLAIM, or the claim in a YAML file.
+
+    Raises `ConfigError` if `wanted` is neither a shipped claim nor the path of a valid file.
+    """
     path = Path(wanted).expanduser()
     if path.suffix not in (".yaml", ".yml"):
         known = [f"{paper}/{one.stem}" for paper in papers() for one in _files(paper)]
@@ -63,7 +72,11 @@ def find_claim(wanted: str) -> Claim:
 
 
 def read_claim(path: Path) -> Claim:
-    """Read the claim in a YAML file, named by its folder and file; raise `ConfigError` if it is invalid."""
+    """Read a claim from a YAML file.
+
+    The paper is named after the file's folder, and the claim after the file. Raises `ConfigError` if the
+    claim or a sweep of its designs is invalid.
+    """
     content = read_yaml(path, str(path))
     if not isinstance(content, dict):
         raise ConfigError(f"{path} must contain arxiv, place, statement, outcome and expected")
@@ -75,7 +88,11 @@ def read_claim(path: Path) -> Claim:
 
 
 def sweep_of(claim: Claim, scale: Scale) -> SweepDefinition:
-    """Return the sweep of a design; raise `ConfigError` if it is missing or lacks an arm of the claim."""
+    """Return the sweep of a claim's design at a scale.
+
+    Raises `ConfigError` if the claim has no such design, or if the sweep is missing or lacks an arm of
+    the claim.
+    """
     sweep = read_definition(find_definition(design_of(claim, scale).sweep))
     for arm in (claim.candidate, claim.baseline):
         if arm not in sweep.arms:

@@ -1,7 +1,8 @@
-"""Verdicts on claims, from data at the paper's scale or from an analog: another model, size or task.
+"""Verdicts on claims, from data at the paper's scale or from an analog with another model, size or task.
 
-Data from an analog never show or contradict a paper's claim. A design whose power for the planned effect is
-below 0.8 or unknown does not test the claim, regardless of its data.
+An analog can only agree or disagree with a claim; showing or contradicting it requires the paper's scale.
+If the power of a design for the planned effect is below 0.8 or unknown, the design does not test the
+claim, regardless of its data.
 
 Axes: S seeds.
 """
@@ -46,7 +47,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """The verdict on a claim (`word`) and its reason (`why`)."""
+    """The verdict on a claim as a category (`finding`) and in words (`word`), and its reason (`why`)."""
 
     finding: Finding
     word: str
@@ -56,16 +57,21 @@ class Judgement:
 def judge(
     expected: Expectation | None, evidence: Evidence | None, *, scale: Scale, is_powered: bool
 ) -> Judgement:
-    """Return the verdict on a claim about runs; `evidence` is None if there are no runs.
+    """Return the verdict on a claim about runs.
 
-    An interval that excludes the claimed size, or has the opposite sign, counts against the claim.
+    `expected` is None if the paper's statement was not available. `evidence` is None if there are no
+    runs. An interval that excludes the claimed size, or has the opposite sign, counts against the claim.
     """
     finding, why = _found(expected, evidence, is_powered)
     return Judgement(finding=finding, word=(_PAPER if scale == "paper" else _ANALOGUE)[finding], why=why)
 
 
 def judge_error(expected: Expectation | None, error: float) -> Judgement:
-    """Return the verdict on a computation; it can only agree or disagree, since numbers prove no theorem."""
+    """Return the verdict on a computation: `agrees` if the error is within the bound, else `disagrees`.
+
+    The verdict is never `shown`, since a numerical check does not prove a theorem. Without an expected
+    bound, it is `not read`.
+    """
     if expected is None or expected.at_most is None:
         return Judgement(finding="not_read", word=_ANALOGUE["not_read"], why=_NOT_READ)
     finding: Finding = "for" if error <= expected.at_most else "against"

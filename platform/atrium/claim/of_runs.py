@@ -1,4 +1,4 @@
-"""Verdicts of an experiment's runs on the claims that its sweep tests."""
+"""Verdicts on the claims that an experiment's sweep tests, based on the experiment's runs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from atrium.runs.run_folder import RunFolder
 
 
 def claims_said(folders: Sequence[RunFolder]) -> list[str]:
-    """Return a sentence for each shipped claim whose sweep has the name of these runs' experiment.
+    """Return sentences with the verdicts on the shipped claims that these runs test.
 
-    If runs are missing, the sentence says which ones.
+    Runs test a claim if their experiment has the name of the sweep of one of the claim's designs. If a
+    run is missing or does not match the sweep, the sentence says so instead.
     """
     experiments = {folder.name.partition("/")[0] for folder in folders}
     return [

@@ -1,7 +1,8 @@
 """Reader of published score tables in CSV.
 
-Columns: method, benchmark, problems, samples, score, and optionally seeds, evaluations, seed_sd and source.
-Scores are all in percent or all fractions; `0.8%` is a percentage in either case.
+The columns are method, benchmark, problems, samples and score, and optionally seeds, evaluations, seed_sd
+and source. Scores must be all percentages or all fractions. A score with a percent sign, such as `0.8%`,
+is always a percentage.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ COLUMNS = (*NEEDED, "seeds", "evaluations", "seed_sd", "source")
 _MOST = {"problems": 1_000_000, "samples": 100_000, "seeds": 10_000, "evaluations": 1_000_000}
 _MAX_BYTES = 1 << 20
 _MAX_SD = 0.71
-"""Largest possible standard deviation of shares, rounded: two seeds with the shares 0 and 1."""
+"""Largest possible standard deviation of fractions, rounded up: two seeds with the scores 0 and 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A method's score on a benchmark; `step` is one unit of the score's last digit, as a share."""
+    """A method's published score on a benchmark.
+
+    `step` is one unit in the last digit of the score, as a fraction: 0.001 for `81.2%`.
+    """
 
     method: str
     benchmark: str
@@ -41,9 +45,10 @@ class Published:
 def read_published(
     path: Path, *, num_evaluations: int | None = None, seed_sd: float | None = None
 ) -> list[Published]:
-    """Read the rows of a table; the two values replace missing entries (`seed_sd` as a share).
+    """Read the scores of a published table.
 
-    Raises a one-line `ConfigError` with the line number for an invalid table.
+    `num_evaluations` and `seed_sd` (a fraction) replace missing entries of these columns. Raises
+    `ConfigError` with a one-line message for an invalid table.
     """
     rows = _rows(path)
     unit = _unit(path, [row["score"] for _, row in rows])
@@ -67,7 +72,10 @@ def read_published(
 
 
 def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
-    """Return (line number, stripped cells by column) of each row."""
+    """Return the line number and the stripped cells (by column) of each row.
+
+    Raises `ConfigError` if the file cannot be read, or if its columns or rows are invalid.
+    """
     try:
         reader = csv.reader(io.StringIO(read_plain(path, _MAX_BYTES).decode("utf-8-sig")), strict=True)
         table = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(cells)]
@@ -92,7 +100,11 @@ def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
 
 
 def _unit(path: Path, scores: Sequence[str]) -> float:
-    """Return the factor of scores without a percent sign: 0.01, or 1 if all are fractions."""
+    """Return the factor that converts scores without a percent sign to fractions.
+
+    The factor is 1 if one of these scores is strictly between 0 and 1, else 0.01. Raises `ConfigError` if
+    another one is greater than 1.
+    """
     plain = {float(score): score for score in scores if _is_number(score)}
     small = [score for value, score in plain.items() if 0.0 < value < 1.0]
     if small and max(plain) > 1.0:
@@ -141,7 +153,10 @@ def _whole(row: Mapping[str, str], name: str) -> int:
 
 
 def _share(name: str, text: str, unit: float) -> tuple[float, float]:
-    """Return a score or deviation as a share, and one unit of its last digit."""
+    """Return a score or standard deviation as a fraction, and one unit in its last digit as a fraction.
+
+    `unit` is the factor for numbers without a percent sign. Raises `ValueError` if the text is not a number.
+    """
     number = text.removesuffix("%").strip()
     if not _is_number(number):
         raise ValueError(f"{name} must be a number, got {shown(text)}")

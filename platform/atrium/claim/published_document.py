@@ -1,4 +1,7 @@
-"""The document of `atrium audit`: what a published table establishes, and what a decision would need."""
+"""The document of `atrium audit`: the conclusions that a published table of scores supports.
+
+It also gives the numbers of problems and seeds that are needed to establish each difference.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,11 @@ _NO_SEEDS_NOTE = "The number of seeds is unknown, as is their standard deviation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditedPair:
-    """A comparison of a method with the baseline on a benchmark or the macro average."""
+    """A comparison of a method with the baseline, on one benchmark or on the macro average.
+
+    `candidate` and `against` are the scores of the method and the baseline, one per benchmark. `plan` is
+    None if the difference to plan for is 0.
+    """
 
     method: str
     baseline: str
@@ -82,10 +89,11 @@ class AuditedPair:
 
 
 def audited_pairs(rows: Sequence[Published], baseline: str, effect: float | None) -> list[AuditedPair]:
-    """Return comparisons of all other methods with the baseline, on common benchmarks and their average.
+    """Compare every other method with the baseline, on each shared benchmark and on their average.
 
-    `effect` is the difference to plan for, as a share (default: each stated difference). The intervals of
-    benchmarks are simultaneous over methods and benchmarks, the intervals of averages over methods.
+    `effect` is the difference to plan for, as a fraction; None means the stated difference of each pair.
+    The intervals on benchmarks are simultaneous over methods and benchmarks. The intervals on averages
+    are simultaneous over methods.
     """
     scores: dict[str, dict[str, StatedScore]] = {}
     for row in rows:
@@ -117,9 +125,10 @@ def audited_pairs(rows: Sequence[Published], baseline: str, effect: float | None
 def audit_document(
     rows: Sequence[Published], pairs: Sequence[AuditedPair], title: str, *, assumed: Sequence[str] = ()
 ) -> Document:
-    """Return the audit: conclusions on each pair, weaknesses of the table, and three tables.
+    """Return the audit: a conclusion for each pair, the weaknesses of the table, and up to three new tables.
 
-    `assumed` describes values that the user supplied for missing entries.
+    The new tables contain the scores, the differences, and the required problems and seeds. `assumed`
+    describes values that the user supplied for missing entries.
     """
     sections = [Section(title="Scores", tables=(_scores_table(rows),))]
     if pairs:
@@ -147,7 +156,7 @@ def audit_document(
 
 
 def _answer(pair: AuditedPair) -> str:
-    """Return the conclusion on a pair, with all reasons if nothing is established."""
+    """Return the conclusion for a pair: the better method, or all reasons why none is established."""
     difference = pair.difference
     high, low = (pair.method, pair.baseline) if difference.value >= 0.0 else (pair.baseline, pair.method)
     stated = f"{pair.method} against {pair.baseline} on {pair.benchmark}: {signed(difference.value)} points"
@@ -170,13 +179,16 @@ def _answer(pair: AuditedPair) -> str:
 
 
 def _span(difference: StatedDifference, question: Question) -> str:
-    """Return an interval in words, such as `-1.2 to 3.4 on other problems`; empty if it is unknown."""
+    """Return the interval for a question in words, such as `+1.2 to +3.4 on other problems`.
+
+    Returns an empty string if the interval is unknown.
+    """
     known = difference.intervals[question]
     return "" if known is None else f"{signed(known.low)} to {signed(known.high)} {_QUESTIONS[question][1]}"
 
 
 def _alerts(rows: Sequence[Published], pairs: Sequence[AuditedPair]) -> Iterator[str]:
-    """Yield the weaknesses of the table: impossible scores, choices and missing entries."""
+    """Yield warnings about the table: impossible scores, best-of-several scores, and missing entries."""
     if not pairs:
         yield "no two methods share a benchmark: nothing is compared"
     for row in rows:
@@ -205,7 +217,10 @@ def _alerts(rows: Sequence[Published], pairs: Sequence[AuditedPair]) -> Iterator
 
 
 def _methods(rows: Sequence[Published], has: Callable[[StatedScore], bool]) -> str:
-    """Return the names of methods with a score for which `has` is true, or `all methods`; may be empty."""
+    """Return the names of the methods with a score for which `has` is true, separated by commas.
+
+    Returns `all methods` if there are no others, and an empty string if there is no such method.
+    """
     named = list(dict.fromkeys(row.method for row in rows if has(row.stated)))
     return "all methods" if len(named) == len({row.method for row in rows}) else ", ".join(named)
 
@@ -314,7 +329,10 @@ def _count(num: int | None, otherwise: str) -> Cell:
 
 
 def _columns(titles: Sequence[str]) -> tuple[Column, ...]:
-    """Return a column per title, with text for the benchmark; narrow terminals hide the stated counts."""
+    """Return one column per title.
+
+    A narrow terminal hides the columns of stated counts, such as `problems` and `samples`.
+    """
     given = ("problems", "samples", "seeds", "evaluations")
     return tuple(
         Column(title, is_text=title == "benchmark", priority=int(title in given)) for title in titles

@@ -1,8 +1,8 @@
-"""Tables of answers from any trainer, checked against a design.
+"""Tables of graded answers from any training program, checked against the design of a claim.
 
-A row contains (run, method, seed, problem, sample, correct). `method` is the name of an arm and `seed` a seed
-of the design. Every run answers every problem, with the design's number of samples. The file format (CSV,
-JSONL or Parquet) follows from the suffix.
+A table has one row per answer, with the columns run, method, seed, problem, sample and correct. `method`
+is the name of an arm, and `seed` is a seed of the design. Every run must answer every problem, with the
+design's number of samples. The suffix of the file determines its format: CSV, JSONL or Parquet.
 """
 
 from __future__ import annotations
@@ -33,7 +33,12 @@ _NAME = "table"
 def read_table(
     paths: Sequence[Path], *, arms: Sequence[str], seeds: Sequence[int], num_samples: int
 ) -> Mapping[str, Mapping[int, Sequence[Answers]]]:
-    """Read answers by arm and seed. Raises `ConfigError`, in one line, for data outside the design."""
+    """Read the answers in one or more tables, and return them by arm and seed.
+
+    All tables together form one benchmark, so each sequence has one element. Raises `ConfigError` with a
+    one-line message if a table cannot be read, or if the answers do not match the arms, seeds and samples
+    of the design.
+    """
     correct: dict[tuple[str, int], dict[tuple[str, int], bool]] = {}
     run_of: dict[tuple[str, int], str] = {}
     for path in paths:
@@ -78,7 +83,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 def _mistake(
     row: Mapping[str, Any], arms: Sequence[str], seeds: Sequence[int], num_samples: int
 ) -> str | None:
-    """Describe the first value of a row that contradicts the design, or return None."""
+    """Return a message about the first value of a row that does not match the design, or None."""
     method, seed, sample = row["method"], row["seed"], row["sample"]
     if method not in arms:
         return f"unknown method {method}; the claim's arms are {' and '.join(arms)}"
@@ -94,7 +99,11 @@ def _mistake(
 def _answers_of(
     correct: Mapping[tuple[str, int], Mapping[tuple[str, int], bool]], arm: str, seed: int, num_samples: int
 ) -> Answers:
-    """Return an arm's answers with a seed; raise `ConfigError` unless all samples are present."""
+    """Return the number of correct answers to each problem, for one arm and seed.
+
+    `correct` contains the grades by (arm, seed) and by (problem, sample). Raises `ConfigError` unless all
+    samples of all problems in the tables are present.
+    """
     cells = correct.get((arm, seed))
     if cells is None:
         raise ConfigError(
