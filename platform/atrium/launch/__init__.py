@@ -1,1 +1,1 @@
-"""Starting and watching the processes of a run: torchrun's agent on each node, SLURM jobs with submitit."""
+"""Launching of a run's processes: torchrun's agent on each node, and SLURM jobs through submitit."""

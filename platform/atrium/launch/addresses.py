@@ -1,7 +1,7 @@
-"""Rendezvous addresses of a run's processes, and checks that they are not public.
+"""Rendezvous addresses of a run's processes, and the check that they are not public.
 
-Anyone who can reach torchrun's store can run code in the run: torchrun unpickles its content and requires no
-password.
+Anyone who can reach torchrun's store can execute code in the run, because torchrun unpickles the store's
+content and requires no password.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 def check_rendezvous(rendezvous: str, *, allow_public: bool) -> None:
-    """Raise `ConfigError` if `rendezvous`, host:port, has no valid port or a public address."""
+    """Raise `ConfigError` if `rendezvous` (host:port) has an invalid port or a public address.
+
+    With `allow_public`, public addresses are accepted.
+    """
     host, _, port = rendezvous.rpartition(":")
     if not 0 < int(port) < 65_536:
         raise ConfigError(
@@ -33,16 +36,16 @@ def check_rendezvous(rendezvous: str, *, allow_public: bool) -> None:
 
 
 def public_address(host: str) -> str | None:
-    """Return the first public address that a host name or address resolves to; None if there is none."""
+    """Return the first public address that a host name or address resolves to, or None if there is none."""
     found = [address for _, address in _addresses(host) if ipaddress.ip_address(address).is_global]
     return found[0] if found else None
 
 
 def listen(host: str, port: int) -> socket.socket | None:
-    """Return a socket that listens only at `host` and `port`.
+    """Return a socket that listens on the given host and port only.
 
-    Returns None if the port is in use, if the address belongs to another machine, or if a host name resolves
-    only to the loopback address, which other machines cannot reach.
+    Returns None if the port is in use, if the address belongs to another machine, or if a host name
+    resolves only to the loopback address, which other machines cannot reach.
     """
     is_loopback_meant = host == "localhost" or is_loopback(host)
     for family, address in _addresses(host):
@@ -57,7 +60,10 @@ def listen(host: str, port: int) -> socket.socket | None:
 
 
 def _addresses(host: str) -> list[tuple[socket.AddressFamily, str]]:
-    """Return the addresses that a host name resolves to on this machine; empty if it does not resolve."""
+    """Return the addresses that a host name resolves to on this machine.
+
+    The list is empty if the name cannot be resolved.
+    """
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

@@ -1,9 +1,9 @@
 """An extension of torchrun's agent, which runs the ranks of one node.
 
-The agent starts one process per rank, connects to the agents of other nodes, and restarts all ranks if one
-has died, up to a limit. `NodeAgent` also determines which rank failed first and in which phase, and lets the
-caller decide about restarts. Ranks record their phases in torchrun's store (see
-`train.ranks.connected_ranks`).
+The agent starts one process per rank, connects to the agents of other nodes, and restarts all ranks when
+one has failed, up to a maximum number of restarts. `NodeAgent` also determines which rank failed first
+and in which phase, and lets the caller decide whether to restart. Ranks record their phases in torchrun's
+store (see `train.ranks.connected_ranks`).
 """
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ _LAST_CALL_S = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFailure:
-    """A rank that failed before the agent ended the remaining ranks.
+    """A rank that failed by itself, before the agent ended the remaining ranks.
 
-    `exit_code` is negative if a signal ended the rank. `phase` and `message` may be empty.
+    `exit_code` is negative if a signal ended the rank. `phase` is the rank's last phase and `message` the
+    last message in its log; both may be empty.
     """
 
     rank: int
@@ -70,8 +71,8 @@ class RankFailure:
 class Meeting:
     """The rendezvous of a run's nodes.
 
-    Raises `ConfigError` if the rendezvous address cannot be reached within a minute, and `RankError` if a run
-    on a single node finds no free port.
+    The constructor raises `ConfigError` if the rendezvous address cannot be reached within a minute, and
+    `RankError` if a run on a single node finds no free port.
     """
 
     def __init__(self, settings: NodeSettings) -> None:
@@ -80,7 +81,10 @@ class Meeting:
         self.store.set_timeout(timedelta(seconds=settings.timeout_s))
 
     def is_first(self) -> bool:
-        """Return whether this node is the first one to call this method; it creates the run directory."""
+        """Return whether this node is the first one to call this method.
+
+        The first node creates the run directory.
+        """
         return bool(self.store.add("atrium/num_nodes", 1) == 1)
 
     def spec(self, command: list[str]) -> WorkerSpec:
@@ -170,9 +174,9 @@ class NodeAgent(LocalElasticAgent):
                 (os.killpg if to_group else os.kill)(pid, number)
 
     def phases(self) -> Mapping[int, str]:
-        """Return the last phase of each rank of the run as `<number> <phase>`; an empty text if unknown.
+        """Return the last phase of each rank as `<number> <phase>`, or as an empty string if it is unknown.
 
-        The number counts the phases that the rank has entered. The mapping is empty while the nodes are not
+        The number counts the phases that the rank has entered. The mapping is empty before the nodes are
         connected, and after the node that serves the store has exited.
         """
         group = self.get_worker_group()
@@ -245,10 +249,10 @@ class NodeAgent(LocalElasticAgent):
 
 
 def _exit_code(pid: int) -> int | None:
-    """Return the exit code of a child process, negative for a signal; None while it runs.
+    """Return the exit code of a child process, or None while the process runs.
 
-    The child is left for the agent to reap. A child that the agent has already reaped counts as successful,
-    since the agent reports failures itself.
+    The exit code is negative if a signal ended the process. The agent reaps the child, not this function. A
+    child that the agent has already reaped counts as successful, since the agent reports failures itself.
     """
     if not hasattr(os, "waitid"):
         return None  # macOS before Python 3.13: only the agent reports failures

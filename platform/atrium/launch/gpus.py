@@ -1,4 +1,4 @@
-"""The GPU models of a machine, as its driver reports them, without importing torch."""
+"""GPU models of this machine as reported by the NVIDIA driver, without importing torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ _MODEL, _NUMBER = "Model:", "Device Minor:"
 
 
 def gpu_models(visible: Sequence[str]) -> list[str]:
-    """Return the models of the GPUs with the numbers `visible`; GPUs unknown to the driver are left out."""
+    """Return the models of the GPUs with the device numbers `visible`, in this order.
+
+    GPUs that the driver does not report are left out.
+    """
     models: dict[str, str] = {}
     for path in sorted(_DRIVER.glob("*/information")):
         try:

@@ -1,6 +1,6 @@
 """The logs of a run's processes: `ranks/rank-N.log` in the run directory, one for each rank.
 
-Rank 0 keeps its standard output, which shows progress; all other output of a rank is in its log.
+Rank 0 keeps its standard output, which shows progress. All other output of the ranks goes to their logs.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def rank_log(run: Path, rank: int) -> Path:
 
 
 def print_into(log: Path, *, keep_stdout: bool) -> None:
-    """Redirect the output of this process and its children to a log, except for stdout if `keep_stdout`.
+    """Redirect the output of this process and of its children to a log.
 
-    Raises `OSError` if the log cannot be opened.
+    With `keep_stdout`, only standard error is redirected. Raises `OSError` if the log cannot be opened.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
@@ -43,7 +43,7 @@ def print_into(log: Path, *, keep_stdout: bool) -> None:
 
 
 def size_of(log: Path) -> int:
-    """Return the size of a log in bytes; 0 if it does not exist yet."""
+    """Return the size of a log in bytes, or 0 if the log does not exist yet."""
     try:
         return log.stat().st_size
     except OSError:
@@ -51,10 +51,10 @@ def size_of(log: Path) -> int:
 
 
 def last_words(log: Path, since: int = 0) -> str:
-    """Return the last message of a rank after byte `since` of its log; empty if there is none.
+    """Return the last message in a log after the first `since` bytes, or an empty string if there is none.
 
-    The message is the last line that begins with `error:`, else the last line of a traceback, else the last
-    line.
+    The message is the text after `error:` in the last line that begins with it. Without such a line, it
+    is the last line of a traceback, else the last line of the log.
     """
     try:
         with open_plain(log) as file:

@@ -1,4 +1,4 @@
-"""Settings for starting a run's processes: a part of the section `compute`, and `compute.slurm`."""
+"""Settings of a run's processes (a part of the section `compute`) and of SLURM jobs (`compute.slurm`)."""
 
 from __future__ import annotations
 

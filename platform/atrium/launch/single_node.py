@@ -12,7 +12,10 @@ from atrium.launch.addresses import LOOPBACK, listen
 
 
 def store_at(host: str, port: int, timeout: timedelta) -> TCPStore | None:
-    """Return a torch store that this process serves at one address only; None if it cannot listen there."""
+    """Return a torch store that this process serves at the given host and port only.
+
+    Returns None if the process cannot listen there.
+    """
     listener = listen(host, port)
     if listener is None:
         return None
@@ -22,9 +25,9 @@ def store_at(host: str, port: int, timeout: timedelta) -> TCPStore | None:
 
 
 class SingleNode(StaticTCPRendezvous):
-    """A rendezvous of torchrun's agent on a single node, which uses `store` instead of opening its own.
+    """The rendezvous of torchrun's agent on a single node.
 
-    Nothing in the store is unpickled.
+    The agent uses the given store instead of creating one. Nothing in the store is unpickled.
     """
 
     def __init__(self, store: TCPStore) -> None:
@@ -33,7 +36,7 @@ class SingleNode(StaticTCPRendezvous):
         self._num_rounds = 0
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Return a section of the store that is new at each start of the ranks, and the store's address."""
+        """Return the store's address, and the store with a new key prefix for each start of the ranks."""
         self._num_rounds += 1
         part = PrefixStore(f"round/{self._num_rounds}", self._own_store)
         return RendezvousInfo(part, 0, 1, RendezvousStoreInfo(LOOPBACK, self._own_store.port))

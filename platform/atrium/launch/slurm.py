@@ -33,7 +33,10 @@ class JobSettings:
     num_gpus_per_node: int
 
     def sbatch(self) -> dict[str, Any]:
-        """Return the parameters under submitit's names; one task per node starts the node's processes."""
+        """Return the parameters of the job under submitit's names.
+
+        The job has one task per node, which starts the node's processes.
+        """
         slurm = self.slurm
         chosen = {
             "job_name": "atrium",
@@ -55,7 +58,10 @@ class JobSettings:
 
 
 def job_script(settings: JobSettings, folder: Path) -> str:
-    """Return the script for sbatch, without writing a file."""
+    """Return the text of the job's sbatch script, without writing a file.
+
+    `folder` is the folder in which submitit stores the job's files.
+    """
     _submitit()
     from submitit.slurm.slurm import _make_sbatch_string
 
@@ -65,9 +71,9 @@ def job_script(settings: JobSettings, folder: Path) -> str:
 
 
 class Submission:
-    """Jobs submitted together, each running `atrium train` with its own arguments.
+    """Jobs submitted together, each of which runs `atrium train` with its own arguments.
 
-    Raises `ConfigError` if SLURM is not installed on this machine or refuses the job.
+    The constructor raises `ConfigError` if SLURM is not installed on this machine or rejects the jobs.
     """
 
     def __init__(
@@ -102,7 +108,7 @@ class Submission:
             ) from error
 
     def follow(self) -> int:
-        """Report the states of the jobs until all have ended; return the highest exit code of `atrium train`.
+        """Log the states of the jobs until all have ended; return the highest exit code of `atrium train`.
 
         Raises `Interrupted` on Ctrl-C, after which the jobs continue.
         """
@@ -179,7 +185,7 @@ class Submission:
 
 
 def check_settings(settings: JobSettings) -> None:
-    """Raise `ConfigError` for a local job on several nodes, or a signal lead above the time limit."""
+    """Raise `ConfigError` for a local job on several nodes, or if `signal_lead_s` exceeds the time limit."""
     if settings.slurm.executor == "local" and settings.num_nodes > 1:
         raise ConfigError(
             "compute.num_nodes must be 1 with compute.slurm.executor=local, which runs on a single "
@@ -194,7 +200,10 @@ def check_settings(settings: JobSettings) -> None:
 
 
 def raise_for(code: int) -> None:
-    """Raise an error that ends this command with the exit code `code` of a job; do nothing for 0."""
+    """Raise an `AtriumError` with the exit code of a failed job; do nothing if `code` is 0.
+
+    The command then exits with the same code.
+    """
     if code:
         error = AtriumError("a job failed; its last message is shown above, the rest is in its log")
         error.exit_code = code

@@ -1,7 +1,7 @@
-"""The task of a SLURM job on each node: it runs `atrium train`, and handles preemption.
+"""The task of a SLURM job on each of its nodes, which runs `atrium train` and handles preemption.
 
-submitit passes a job's function to the job as a pickle. The function is an instance of `RunJob`: the pickle
-contains the name of the class, a command line and two paths, but no code and no settings objects.
+submitit passes a job's function to the job as a pickle. The function is an instance of `RunJob`, so the
+pickle contains the name of the class, a command line and two paths, but no code and no settings objects.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _FIRST_PORT, _NUM_PORTS = 20000, 10000
 
 @dataclass
 class RunJob:
-    """A job that runs `atrium train` with `arguments`, or resumes its run after it was requeued.
+    """A job that runs `atrium train` with `arguments`, or resumes its run after the job was requeued.
 
-    `flags` name plugins, and are passed in both cases. `run_file` contains the path of the run directory once
-    the run has begun. `exit_file` receives the exit code.
+    `flags` are the command-line flags that name plugins. `run_file` is the path of a file to which the
+    run writes the path of its run directory. `exit_file` is the path of the file for the exit code.
     """
 
     arguments: tuple[str, ...]
@@ -60,7 +60,10 @@ class RunJob:
         return code
 
     def checkpoint(self, *_: Any) -> Any:  # noqa: ANN401 - submitit's protocol
-        """Save and stop the run, and return the job to requeue; submitit calls this before the job ends."""
+        """Stop the run after it has saved a checkpoint, and return the job to requeue.
+
+        submitit calls this method before a job is preempted or reaches its time limit.
+        """
         from submitit.helpers import DelayedSubmission
 
         self._process.send_signal(signal.SIGTERM)

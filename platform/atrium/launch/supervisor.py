@@ -1,7 +1,7 @@
-"""One node's part of a launched run, from start to end: signals, hangs, restarts, and the status.
+"""Supervision of a run's ranks on one node: stop signals, hangs, restarts, and the run's final status.
 
-The agent runs in a thread, so that this process can react to signals and detect hangs. When all ranks have
-exited, the run's status records how the run ended, regardless of which rank died.
+torchrun's agent runs in a thread, so that the main thread can react to signals and detect hangs. When all
+ranks have exited after a failure, the main thread records the cause in the run's status.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ counts as at least `_LEAST_TIMEOUT_S` seconds here."""
 
 @dataclass(slots=True, eq=False)
 class NodeRun:
-    """A run's ranks on one node; `log` prints a line for the user."""
+    """The ranks of a run on this node.
+
+    `meeting` is the rendezvous with the other nodes, and `log` prints a line for the user.
+    """
 
     folder: RunFolder
     settings: NodeSettings
@@ -55,8 +58,8 @@ class NodeRun:
     def run(self, command: Sequence[str]) -> None:
         """Start every rank with `command`, and wait until the run has ended.
 
-        Raises `ConfigError` for a user's mistake, `Interrupted` after a stop signal, and `RankError` for any
-        other failure.
+        Raises `ConfigError` if a setting is wrong or a node does not connect, `Interrupted` after a stop
+        signal, and `RankError` for any other failure.
         """
         for name in ("torch.distributed.elastic", "torch.distributed.run"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # suppresses torchrun's error tables
@@ -90,7 +93,7 @@ class NodeRun:
                     agent.send(signal.SIGKILL, to_group=True)
 
     def _on_failure(self, failures: list[RankFailure], num_restarts_left: int) -> bool:
-        """Record why ranks ended, and return whether to restart them."""
+        """Record why ranks have failed, and return whether to restart all ranks."""
         if self._asked and any(failure.is_kill for failure in failures):
             self._cause = Interrupted("stopped at once")
             return False
@@ -111,7 +114,7 @@ class NodeRun:
         return True
 
     def _concluded(self, result: RunResult | Exception) -> AtriumError:
-        """Return the error that ended the run, and correct the run's status if necessary."""
+        """Return the error that ended the run, and record it in the run's status if necessary."""
         cause = self._cause
         if isinstance(result, RendezvousTimeoutError):
             cause = ConfigError(
@@ -134,7 +137,10 @@ class NodeRun:
 
 
 class HangClock:
-    """A detector of hung runs, in which no rank has reported a new phase for longer than the limit."""
+    """A detector of a hung run, in which no rank enters a new phase for too long.
+
+    The limit is six times `timeout_s`, but at least 360 seconds.
+    """
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -142,9 +148,9 @@ class HangClock:
         self._since: float | None = None
 
     def look(self, phases: Mapping[int, str], now: float) -> str | None:
-        """Return a message that names the hung ranks; None if there are none.
+        """Return a message that names the hung ranks, or None if the run has not hung.
 
-        `phases` are the ranks' phases at the time `now`, in seconds.
+        `phases` are the results of `NodeAgent.phases` at the time `now`, in seconds.
         """
         if self._since is None or phases != self._last:
             self._last, self._since = dict(phases), now
@@ -165,7 +171,11 @@ class HangClock:
 
 
 def cause_of(failures: Sequence[RankFailure]) -> AtriumError:
-    """Return the error that ended a run: the first failure that no other rank's failure has caused."""
+    """Return the error that ended a run, given the failures of its ranks.
+
+    A wrong setting takes precedence, then an interruption, then a rank that was killed by a signal.
+    Otherwise, the error is the first failure that was not a consequence of another rank's failure.
+    """
     for failure in failures:
         if failure.exit_code == _USER_MISTAKE:
             return ConfigError(failure.message or f"rank {failure.rank} was started with a wrong setting")
@@ -187,7 +197,12 @@ def cause_of(failures: Sequence[RankFailure]) -> AtriumError:
 
 
 def mend_status(folder: RunFolder, cause: AtriumError) -> None:
-    """Correct the run's status if rank 0 could not record the cause, or recorded only a consequence."""
+    """Record the cause of a failure in the run's status.
+
+    Rank 0 may have recorded nothing, or only a consequence of another rank's failure. If it recorded that
+    the run diverged or ran out of memory, this cause is kept. The status of a finished, pruned or
+    interrupted run is not changed.
+    """
     recorded = known_status(folder.status_file)
     if recorded.state in (RunState.FINISHED, RunState.PRUNED, RunState.INTERRUPTED):
         return
@@ -209,10 +224,10 @@ def _run_agent(agent: NodeAgent, results: list[RunResult | Exception]) -> None:
 
 
 def agreed_folder(meeting: Meeting, make: Callable[[], Path], fingerprint: str) -> Path:
-    """Return the run directory for all nodes, which the first node creates with `make`.
+    """Return the run directory, which all nodes share and the first node creates with `make`.
 
-    `fingerprint` identifies a node's settings and GPUs. Raises `ConfigError` if it differs between nodes, if
-    the first node fails, or if the folder is not on a shared file system.
+    `fingerprint` identifies a node's settings and GPUs. Raises `ConfigError` if it differs between nodes,
+    if the first node fails, or if the directory is not on a shared file system.
     """
     store = meeting.store
     if meeting.is_first():
