@@ -1,7 +1,7 @@
-"""Collection of an evaluation's samples: submission for grading, and transfer to the caller.
+"""The samples of a running evaluation: submits them for grading and passes them to the caller.
 
-Samples are kept in memory only; the caller of `evaluate` may store the samples that it receives. `evaluator`
-samples, and `results` computes the estimates.
+Samples are kept in memory only; the caller of `evaluate` may store the samples that it receives.
+`evaluator` draws the samples, and `results` computes the scores.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from atrium.grading.grader import Grader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """Callbacks during an evaluation, and samples from an interrupted evaluation.
+    """Callbacks during an evaluation, and the samples of an interrupted evaluation.
 
-    `on_progress(num_tokens, mean)` is called after each sample. `num_tokens` counts the tokens sampled so far
-    by this call of `evaluate`. `mean` is the share of correct samples among all graded samples, including
-    those in `finished`; None if no sample has been graded.
+    `on_progress(num_tokens, mean)` is called after each sample. `num_tokens` counts the tokens sampled so
+    far by this call of `evaluate`. `mean` is the share of correct samples among all graded samples,
+    including those in `finished`, or None if no sample has been graded.
 
-    `on_finished` receives the samples of a wave, that is, of
-    problems that are sampled together, as soon as all are graded: K samples per problem. A later call may
-    receive these samples as `finished`, by problem id, and then samples only the remaining problems.
+    `on_finished` receives the samples of a wave (problems that are sampled together) as soon as all are
+    graded: K samples per problem. A later call of `evaluate` may receive these samples as `finished`, by
+    problem id. It then samples only the remaining problems.
     """
 
     on_progress: Callable[[int, float | None], None] | None = None
@@ -42,15 +42,15 @@ class _Outcome(NamedTuple):
     verdict: Future[Verdict]
 
     def is_correct(self, *, require_stop: bool) -> bool:
-        """Return whether the completion counts as correct; waits for the verdict.
+        """Wait for the verdict, and return whether the completion counts as correct.
 
-        With `require_stop`, a completion that the length limit ended counts as wrong.
+        With `require_stop`, a truncated completion counts as wrong.
         """
         stopped = self.completion.finish_reason is FinishReason.STOP
         return self.verdict.result().is_correct and (stopped or not require_stop)
 
     def sample(self, problem: Problem, sample_index: int, *, require_stop: bool) -> EvaluatedSample:
-        """Return the graded completion as a sample of `problem`; waits for the verdict."""
+        """Wait for the verdict, and return the graded completion as a sample of `problem`."""
         completion, verdict = self.completion, self.verdict.result()
         return EvaluatedSample(
             problem=problem,
@@ -68,10 +68,10 @@ class _Outcome(NamedTuple):
 
 @dataclass(kw_only=True, eq=False)
 class Collection:
-    """The samples of one evaluation: `num_samples` for each of `problems`.
+    """The samples of one evaluation: `num_samples` for each problem in `problems`.
 
-    Each sample is submitted to `grader` when it is added. With `require_stop`, truncated completions count as
-    wrong. `watch` receives the progress and the graded samples.
+    Each sample is submitted to `grader` when it is added. With `require_stop`, truncated completions
+    count as wrong. `watch` receives the progress and the graded samples.
     """
 
     problems: Sequence[Problem]

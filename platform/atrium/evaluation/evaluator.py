@@ -1,15 +1,15 @@
 """Evaluation of a policy on a benchmark: sampling, grading and estimation.
 
-Training and the command line use the same code. An engine samples, and a grader grades while the engine
-continues. Nothing is written: the caller records the results at the end, or wave by wave, so that an
-interruption loses little. A sample's seed depends only on the evaluation seed, the run's seed, the benchmark,
-the problem and the sample's index. Evaluating more often, or more problems, therefore changes no other random
-choice.
+Training and `atrium evaluate` use the same code. The grader grades answers while the engine continues to
+sample. Nothing is written to disk: the caller records the results at the end or after each wave, so that
+an interruption loses little. A sample's seed depends only on the evaluation seed, the run's seed, the
+benchmark, the problem and the sample's index. Evaluating more often, or on more problems, therefore
+changes no other random choice.
 
-The composition of a batch can change the last bits of a log-probability. A fixed rule divides the work into
-waves; a batch never contains samples of two waves, and a wave is finished as a whole. An evaluation that was
-interrupted and resumed therefore uses the same batches and gives the same results. The engine receives all
-waves at once, so that all of its processes have work until the end.
+The composition of a batch can change the last bits of a log-probability. A fixed rule therefore divides
+the problems into waves. A batch never contains samples of two waves, and a wave is recorded only as a
+whole. A resumed evaluation thus uses the same batches as an uninterrupted one, and gives the same
+results. The engine receives all waves at once, so that all of its processes are busy until the end.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _UNWATCHED = Watch()
 class Benchmark:
     """A set of problems, with the settings for sampling and scoring answers.
 
-    `require_stop` counts a truncated completion as wrong regardless of its answer. `pass_at` lists the k of
-    Pass@k, each at most `num_samples`; None means `num_samples` and the powers of two below it.
-    `breakdown_by` names the metadata keys by which results are broken down.
+    `require_stop` counts a truncated completion as wrong regardless of its answer. `pass_at` lists the
+    values of k for Pass@k, each at most `num_samples`; None means `num_samples` and the powers of two
+    below it. `breakdown_by` names the metadata keys by which results are broken down.
 
-    The values are not checked here: the configuration ensures that no k is above `num_samples`, and `Dataset`
-    ensures that problem ids are unique.
+    The values are not checked here: the configuration ensures that no k is above `num_samples`, and
+    `Dataset` ensures that problem ids are unique.
     """
 
     name: str
@@ -70,13 +70,13 @@ class Draws:
     engine, encode
         The engine that samples, and a function from a problem to its prompt's token ids.
     seed
-        The evaluation seed: with equal seeds, equal weights give equal samples.
+        The evaluation seed. With equal seeds, equal weights give equal samples.
     run_seed
-        The seed of the run that trained the weights, so that runs with different seeds have independent
-        sampling noise; None for weights that no run has trained.
+        The seed of the run that trained the weights, or None for weights that no run has trained. It makes
+        the sampling noise of runs with different seeds independent.
     wave_size
-        Limits on the work that is sampled together. None for an engine that batches by itself; each problem
-        is then a wave.
+        Limits on the size of a wave (problems that are sampled together). None means one problem per wave,
+        for an engine that forms batches itself.
     """
 
     engine: Engine
@@ -137,9 +137,9 @@ def _majority(
 
 
 def sample_only(benchmark: Benchmark, draws: Draws) -> None:
-    """Sample as `evaluate` does, but without grading.
+    """Send the same requests to the engine as `evaluate`, but do not grade the answers.
 
-    Processes that share an engine must all sample, while only one of them grades.
+    All processes that share an engine must send the requests, but only one of them grades the answers.
     """
     prompts = {index: draws.encode(problem) for index, problem in enumerate(benchmark.problems)}
     for _ in _sampled(benchmark, list(_waves(benchmark, draws)), prompts, draws):

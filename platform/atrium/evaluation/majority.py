@@ -1,10 +1,10 @@
 """Maj@k: the probability that the most frequent of k sampled answers to a problem is correct.
 
-Answers count as one if the grader finds them equal, regardless of their notation. Correct answers all equal
-the reference answer, so only wrong answers are compared with each other, and only if the comparison can
-change the winner for one of the requested k. Ties are broken at random, so a problem's value may be a
-fraction. For k < K, the value is the exact mean over all subsets of k samples. With more than 1,000 samples,
-this mean exceeds the range of double precision, and only k = K is computed.
+Two answers count as the same if the grader finds them equal, regardless of their notation. All correct
+answers equal the reference answer, so only wrong answers are compared with each other, and only if the
+comparison can change the winner for one of the requested k. Ties are broken at random, so the value of a
+problem may be a fraction. For k < K, the value is the exact mean over all subsets of k samples. With more
+than 1,000 samples, computing this mean would exceed the range of double precision, so only k = K is computed.
 
 Source: self-consistency, arXiv 2203.11171. Axes: P problems, K samples per problem.
 """
@@ -37,10 +37,11 @@ def majority_at(
     require_stop: bool,
     compare: Compare,
 ) -> dict[int, Floats]:
-    """Return Maj@k of each problem [P], in [0, 1], by k; 0 for a problem without any answer.
+    """Return Maj@k of each problem as an array [P] with values in [0, 1], by k.
 
-    Samples without an answer have no vote; with `require_stop`, truncated samples have none either. An answer
-    that could not be graded counts as wrong. With more than 1,000 samples, each k below K is left out.
+    A problem without any answer has the value 0. Samples without an answer do not vote. With
+    `require_stop`, truncated samples do not vote either. An answer that could not be graded counts as
+    wrong. With more than 1,000 samples per problem, each k below K is left out.
     """
     num_samples = max(map(len, samples_PK))
     ks = [k for k in ks if k == num_samples or num_samples <= _MAX_SUBSETS_OF]
@@ -58,7 +59,7 @@ _MAX_SUBSETS_OF = 1_000
 
 
 class _Votes(NamedTuple):
-    """The number of votes for the correct answer, and for each text of a wrong answer."""
+    """The number of votes for the correct answer, and for each wrong answer by its text."""
 
     num_correct: int
     wrong: Counter[str]

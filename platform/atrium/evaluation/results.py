@@ -1,8 +1,8 @@
 """The summary of an evaluation as plain numbers for JSON, computed only from its samples.
 
-Scores have two confidence intervals: over problems, and over samples (see `estimates`). The summary also
-contains the share of truncated samples, the mean length and the share of each verdict, because a score alone
-can mislead.
+Scores have two confidence intervals: one over problems, and one over samples (see `stats.estimates`). The
+summary also contains the share of truncated samples, the mean length and the share of each verdict,
+because a score alone can be misleading.
 
 Axes: P problems, K samples per problem.
 """
@@ -41,9 +41,10 @@ def summarize(
     majority_P: Mapping[int, Floats] | None = None,
     breakdown_by: Sequence[str] = (),
 ) -> Results:
-    """Summarize samples in the order of (problem, sample index), `num_samples` per problem.
+    """Summarize the samples of an evaluation, which are sorted by problem and sample index.
 
-    Intervals are [low, high], or null if they cannot be estimated. The keys are:
+    Each problem has `num_samples` samples. Intervals are [low, high], or null if they cannot be estimated.
+    The keys of the summary are:
 
     - `k`: number of samples per problem, K; `num_problems`, `num_samples`, `num_tokens`: totals
     - `mean_at_k`, `pass_at_k`: scores at k = K
@@ -80,9 +81,9 @@ def summarize(
 def summarize_all(evaluations: Sequence[Sequence[EvaluatedSample]]) -> Results:
     """Return the macro average over benchmarks, which gives each benchmark the same weight.
 
-    `evaluations` contains the samples of each benchmark in the order of (problem, sample index). The result
-    contains `mean_at_k` and `pass_at_k`, with each benchmark at its own K, and their intervals over problems,
-    [low, high] or null.
+    `evaluations` contains the samples of each benchmark, sorted by problem and sample index. The result
+    contains `mean_at_k` and `pass_at_k`, with each benchmark at its own K, and their intervals over
+    problems ([low, high] or null).
     """
     mean_BP, pass_BP = [], []
     for samples in evaluations:
