@@ -1,1 +1,1 @@
-"""Construction of runs: the only package that builds implementations from the configuration."""
+"""Assembly of runs: the only package that builds engines, models and graders from the configuration."""

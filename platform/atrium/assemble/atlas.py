@@ -24,7 +24,7 @@ _COLUMNS = ("problem_id", "reward", "logprobs", "ratio", "own")
 
 @dataclass(frozen=True, kw_only=True)
 class Atlas:
-    """A comparison of the methods' gradients: a document, its figures as files, and the numbers for JSON."""
+    """A comparison of the methods' gradients: a document, its figures, and the numbers for JSON."""
 
     document: Document
     pictures: list[Picture]
@@ -39,10 +39,10 @@ def make_atlas(
     spreads: Sequence[float] = SPREADS,
     num_batches: int = NUM_BATCHES,
 ) -> Atlas:
-    """Group the methods by equal gradients on the rollouts in `steps`; without steps, on random rollouts.
+    """Group the methods by equal gradients on the rollouts in `steps`.
 
-    `name` is the source of the rollouts, as shown in the document. Raises `ConfigError` if no step has
-    log-probabilities, or if fewer than two methods can be computed.
+    Without `steps`, random rollouts are used. `name` is the source of the rollouts, as shown in the document.
+    Raises `ConfigError` if no step has log-probabilities, or if fewer than two methods can be compared.
     """
     # These modules import torch.
     from atrium.theory import atlas
@@ -80,7 +80,7 @@ def make_atlas(
 
 
 def steps_of_run(folder: RunFolder, num_steps: int = NUM_BATCHES) -> Steps:
-    """Return the rollouts of at most `num_steps` evenly spaced stored steps of a run, as rows by step.
+    """Return the stored rollouts of at most `num_steps` evenly spaced steps of a run, in one list per step.
 
     Raises `ConfigError` if the run has no stored rollouts.
     """
@@ -96,9 +96,9 @@ def steps_of_run(folder: RunFolder, num_steps: int = NUM_BATCHES) -> Steps:
 
 
 def steps_of_table(path: Path, columns: Mapping[str, str], num_steps: int = NUM_BATCHES) -> Steps:
-    """Return the rollouts of at most `num_steps` evenly spaced steps of a table, as rows by step.
+    """Return the rollouts of at most `num_steps` evenly spaced steps of a table, in one list per step.
 
-    Raises the errors of `rows_by_step`.
+    `columns` and the errors are those of `rows_by_step`.
     """
     return _spread(rows_by_step(path, columns), num_steps)
 

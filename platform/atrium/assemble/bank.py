@@ -1,4 +1,4 @@
-"""Stored rollouts of a configuration: their location, their problems, and their rewards."""
+"""Training on stored rollouts: finds and checks the rollouts, and gives them to the rollout collector."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from atrium.train.collect import RolloutCollector
 
 @dataclass(frozen=True)
 class StoredReward:
-    """A reward function that returns stored rewards, and for other completions the reward from `sampled`."""
+    """A reward function that returns the stored reward of a completion, or else the reward of `sampled`."""
 
     sampled: RewardFunction
 
@@ -40,10 +40,10 @@ class StoredReward:
 def read_bank(
     config: RunConfig, problems: Sequence[Problem], log: Callable[[str], None]
 ) -> list[StoredCompletion] | None:
-    """Return the stored completions that a run trains on; None if it samples with another engine.
+    """Return the stored completions that a run trains on, or None if the run samples with another engine.
 
     The model need not be loaded yet. Raises `DataError` or `RunFolderError` if the source is missing or
-    damaged, or if its completions are for other problems.
+    damaged, if its completions are for other problems, or if required rewards are missing.
     """
     rollout = config.rollout
     if not isinstance(rollout, BankSettings):
@@ -117,7 +117,10 @@ def _bank_engine(
 
 
 def _source(source: str, runs_dir: str) -> Path:
-    """Return `source` as a path to Parquet data, or else the rollouts folder of the run with that name."""
+    """Return the path of the stored rollouts.
+
+    `source` is the path of Parquet data, or else the name of a run that recorded its rollouts.
+    """
     path = Path(source)
     if path.is_file() or (path.is_dir() and any(path.glob("*.parquet"))):
         return path

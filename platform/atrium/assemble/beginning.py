@@ -1,4 +1,4 @@
-"""The start of a run or evaluation from the command line, in this process or as a SLURM job.
+"""Runs and evaluations from the command line: checks them and starts them here or as SLURM jobs.
 
 A run is new, resumed, branched from a step of another run, or repeated from a stored configuration. All
 settings are checked before torch is loaded.
@@ -41,8 +41,8 @@ from atrium.runs.run_folder import RunFolder
 class Origin:
     """The run or stored configuration that a run starts from; all fields are None for a new run.
 
-    `run` is resumed, rewound to `from_step`, or branched at `branch_step`. `file` is the configuration to
-    repeat.
+    `run` names the run to resume. If `from_step` is given, that run is rewound to this step first; if
+    `branch_step` is given, a new run branches from that step. `file` is the configuration file to repeat.
     """
 
     run: str | None = None
@@ -103,7 +103,10 @@ def begin(origin: Origin, overrides: Sequence[str], *, prints_job: bool = False)
 
 
 def _train(config: RunConfig, overrides: Sequence[str], arguments: Sequence[str]) -> None:
-    """Print the plan of a run and start it; `arguments` are those of `atrium train` for a SLURM job."""
+    """Print the plan of a run and start it.
+
+    `arguments` are the arguments of `atrium train` in a SLURM job.
+    """
     _print_plan(config)
     if is_started_here(config):
         train_here(config, overrides)
@@ -190,7 +193,7 @@ def _notes(origin: Origin, stored: RunConfig | None, config: RunConfig, step: in
 
 
 def _branch(config: RunConfig, step: int, overrides: Sequence[str]) -> tuple[RunConfig, list[str]]:
-    """Create the new run of `--resume RUN@STEP`; return its configuration, and arguments that resume it."""
+    """Create the new run of `--resume RUN@STEP`; return its configuration and arguments to resume it."""
     assert config.resume is not None
     begun = begin_branch(config, RunFolder.open(config.resume), step, overrides)
     assert begun.resume is not None
@@ -218,9 +221,9 @@ def _read_stored(file: Path, wanted: str) -> RunConfig:
 
 
 def _named(jobs: Sequence[tuple[Sequence[str], RunConfig]]) -> dict[str, dict[str, object]]:
-    """Return the configurations of the jobs with the first job's seed, by name.
+    """Return the configurations of the jobs that have the first job's seed, by job name.
 
-    A job's name consists of its overrides other than the seed that not all jobs share.
+    A job's name consists of the overrides that not all jobs share, without the seed.
     """
     shared = set.intersection(*(set(lines) for lines, _ in jobs))
     first = [(lines, config) for lines, config in jobs if config.seed == jobs[0][1].seed]
@@ -233,7 +236,7 @@ def _named(jobs: Sequence[tuple[Sequence[str], RunConfig]]) -> dict[str, dict[st
 
 
 def begin_many(overrides: Sequence[str]) -> int:
-    """Train the jobs of a multirun one after the other; return the highest exit code, 0 if none failed.
+    """Train the jobs of a multirun one after the other, and return the highest exit code (0 if none failed).
 
     With SLURM, all jobs are submitted together. An unexpected exception is raised after the last job.
     """
@@ -278,9 +281,9 @@ def _with_date(lines: Sequence[str], config: RunConfig) -> list[str]:
 
 
 def check_run(config: RunConfig, from_step: int | None = None) -> int:
-    """Check the machine and the checkpoint of a run; return the step from which it resumes, 0 if it is new.
+    """Check the machine and the checkpoint of a run, and return the step from which the run continues.
 
-    The step is `from_step` if given, otherwise that of the newest checkpoint.
+    The step is `from_step` if given, otherwise that of the newest checkpoint. It is 0 for a new run.
     """
     # Imported late: it needs numpy, and most mistakes have been found without it.
     from atrium.assemble.checks import check_checkpoint_model, check_machine, step_to_go_on_from

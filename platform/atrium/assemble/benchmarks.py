@@ -1,4 +1,4 @@
-"""Loading of the benchmarks in the configuration, for training and `atrium evaluate`, without torch."""
+"""Benchmarks of a configuration: loads them for training and `atrium evaluate`, without importing torch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LoadedBenchmark:
     """The test problems of a benchmark, their origin, and how answers are graded.
 
     If `verifier` is None, the run's own grader is used. `require_stop` counts a truncated answer as wrong.
-    `published` is the first day on which the problems were public (YYYY-MM-DD), None if unknown.
+    `published` is the first day on which the problems were public (YYYY-MM-DD), or None if it is unknown.
     """
 
     dataset: Dataset
@@ -57,8 +57,9 @@ def load_benchmarks(
 ) -> tuple[LoadedBenchmark, ...]:
     """Load the configured benchmark, or all members of a suite in order.
 
-    `dataset` is loaded only if the benchmark is its held-out part. Raises `DataError` if data are missing or
-    do not match their declaration, and `ConfigError` if the dataset holds out no test problems.
+    `dataset` is loaded only if the benchmark consists of its held-out problems. Raises `DataError` if
+    data are missing or do not match their declaration, and `ConfigError` if the dataset holds out no test
+    problems.
     """
     if isinstance(benchmark, ArithmeticBenchmarkConfig | HeldOutBenchmarkConfig):
         return (_held_out(benchmark, dataset, verifier=verifier, loading=loading),)

@@ -1,7 +1,8 @@
-"""Values for the memory settings of updates that are `auto`: micro-batch size and activation recomputation.
+"""The choice of the micro-batch size and of activation recomputation if these settings are `auto`.
 
-Both values are stored in the run's config.json, which a resumed run reuses. The tokens per micro-batch are
-also cached in the runs directory for other runs of the same shape on the same kind of device.
+Both values are stored in the run's config.json, which a resumed run reuses. The micro-batch size (in
+tokens) is also cached in the runs directory, for other runs with the same model and settings on the same
+kind of device.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ _CACHE = "micro_batch_tokens.json"
 
 
 def tune_micro_batches(run: Run, updater: PolicyUpdater, *, longest: int) -> PolicyUpdater:
-    """Return the updater with values for its `auto` settings, and record the values.
+    """Choose values for the updater's `auto` settings, record them, and return the updater with these values.
 
-    Activations are recomputed if a memory prediction requires it; the number of tokens per micro-batch is
+    Activations are recomputed if a memory prediction requires it. The number of tokens per micro-batch is
     found by trial. `longest` is the number of tokens of the longest possible row (prompt and completion).
     Raises `MemoryExhaustedError` if one such row does not fit.
     """
@@ -51,7 +52,7 @@ def tune_micro_batches(run: Run, updater: PolicyUpdater, *, longest: int) -> Pol
 
 
 def _fitting_blocks(run: Run, updater: PolicyUpdater, longest: int) -> PolicyUpdater:
-    """Return an updater that recomputes activations if an update is predicted not to fit without that."""
+    """Return an updater that recomputes activations if updates are otherwise predicted not to fit."""
     config, is_needed = run.config, None
     if run.ranks.is_first and _may_recompute(config, updater):
         is_needed = needs_recomputation(
@@ -80,8 +81,8 @@ def _may_recompute(config: RunConfig, updater: PolicyUpdater) -> bool:
 def _fitting_micro_batches(run: Run, updater: PolicyUpdater, longest: int) -> PolicyUpdater:
     """Return the updater with the largest micro-batches that fit into memory.
 
-    Activations are recomputed, if the settings allow it, only when a single row does not fit otherwise.
-    Raises `MemoryExhaustedError` if it does not fit then either.
+    If a single row does not fit, activations are recomputed, provided that the settings allow it. Raises
+    `MemoryExhaustedError` if the row still does not fit.
     """
     found = _kept_or_found(run, updater, longest)
     if found is None and _may_recompute(run.config, updater):
@@ -101,7 +102,10 @@ def _fitting_micro_batches(run: Run, updater: PolicyUpdater, longest: int) -> Po
 
 
 def _kept_or_found(run: Run, updater: PolicyUpdater, longest: int) -> int | None:
-    """Return the cached tokens per micro-batch, or find them by trial; None if one row does not fit."""
+    """Return the number of tokens per micro-batch, which is cached or else found by trial.
+
+    Returns None if a single row does not fit.
+    """
     path = run.folder.cache_dir / _CACHE
     key, cache = _key(run.config, updater, longest), _read_cache(path)
     if (found := cache.get(key)) is not None:

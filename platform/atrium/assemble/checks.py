@@ -137,7 +137,11 @@ def _check_prompt(template: PromptTemplate, *, thinking: bool) -> None:
 
 
 def _check_problem_sources(config: RunConfig) -> None:
-    """Raise `ConfigError` if a problem source that looks like a path does not exist; others are Hub ids."""
+    """Raise `ConfigError` if a local problem source does not exist.
+
+    A source that does not look like a path is a Hub id, which is not checked. Also raises `DataError` if
+    a local dataset has too few rows.
+    """
     sections: dict[str, object] = {"dataset": config.dataset, "benchmark": config.benchmark}
     if isinstance(config.benchmark, SuiteBenchmarkConfig):
         sections |= {f"benchmark.members.{name}": member for name, member in config.benchmark.members.items()}
@@ -154,7 +158,7 @@ def _check_problem_sources(config: RunConfig) -> None:
 
 
 def _check_num_rows(wanted: ProblemsDatasetConfig) -> None:
-    """Raise `DataError` if a local dataset has fewer rows than the run needs problems."""
+    """Raise `DataError` if a local dataset has fewer rows than the number of problems that the run needs."""
     sizes = wanted.num_train, wanted.num_validation, wanted.num_test
     located = locate_files(wanted.source, wanted.files, revision=None, cache_dir=Path(), log=lambda _: None)
     rows = (row for path in located.paths for row in read_rows(path))
@@ -162,7 +166,10 @@ def _check_num_rows(wanted: ProblemsDatasetConfig) -> None:
 
 
 def _check_model_source(source: str) -> None:
-    """Raise `ConfigError` if a source that looks like a path is not a model folder; others are Hub ids."""
+    """Raise `ConfigError` if a local model source is not a model folder.
+
+    A source that does not look like a path is a Hub id, which is not checked.
+    """
     path = Path(source).expanduser()
     looks_like_path = source.startswith((".", "/", "~")) or path.exists() or source.count("/") > 1
     if looks_like_path and not (path / "config.json").is_file():
@@ -173,9 +180,9 @@ def _check_model_source(source: str) -> None:
 
 
 def device_bytes(config: RunConfig) -> int | None:
-    """Return the memory in bytes for one process: that of a GPU, or on a CPU an equal share of main memory.
+    """Return the memory for one process in bytes, or None if it is unknown, as for a SLURM job.
 
-    If the GPUs differ, the result is the smallest memory. None if it is unknown, as for a SLURM job.
+    On GPUs, this is the memory of the smallest GPU. On a CPU, it is an equal share of main memory.
     """
     compute = config.compute
     if compute.slurm is not None:
@@ -189,17 +196,20 @@ def device_bytes(config: RunConfig) -> int | None:
 
 
 def gpu_of(config: RunConfig) -> str:
-    """Return the name of this machine's first GPU; empty if the run uses the CPU or is a SLURM job."""
+    """Return the name of this machine's first GPU.
+
+    Returns an empty string if there is no GPU, if the run uses the CPU, or if it is a SLURM job.
+    """
     if config.compute.device == "cpu" or config.compute.slurm is not None:
         return ""
     return next((gpu["name"] for gpu in provenance.gpus()), "")
 
 
 def check_fit(config: RunConfig, num_bytes: int | None) -> None:
-    """Raise `ConfigError` if a minimal training step does not fit into `num_bytes`, a process's memory.
+    """Raise `ConfigError` if a minimal training step does not fit into a process's memory of `num_bytes`.
 
-    Raises `RunFolderError` if the disk is too small for the checkpoints. A model of unknown shape is checked
-    when it is loaded.
+    Raises `RunFolderError` if the disk is too small for the checkpoints. A model of unknown shape is
+    checked when it is loaded.
     """
     if (shape := known_shape(config)) is not None:
         check_memory(config, shape, num_bytes)
@@ -207,10 +217,10 @@ def check_fit(config: RunConfig, num_bytes: int | None) -> None:
 
 
 def check_checkpoint_model(config: RunConfig, from_step: int | None = None) -> None:
-    """Raise `CheckpointError` if the model in the checkpoint to resume from has another shape.
+    """Raise `CheckpointError` if the checkpoint to resume from has a model of another shape.
 
-    The checkpoint is the newest one, or the one of `from_step`. Nothing is compared if either shape is
-    unknown; loading compares every tensor later.
+    The checkpoint is that of `from_step` if given, otherwise the newest one. If one of the shapes is
+    unknown, nothing is compared here; every tensor is compared when the checkpoint is loaded.
     """
     if config.resume is None:
         return
@@ -230,10 +240,10 @@ def check_checkpoint_model(config: RunConfig, from_step: int | None = None) -> N
 
 
 def step_to_go_on_from(config: RunConfig, from_step: int | None = None) -> int:
-    """Return the step that a resumed run continues from; 0 for a new run or one without a checkpoint.
+    """Return the step from which a run continues.
 
-    The step is `from_step` if given, otherwise that of the newest checkpoint. Raises `ConfigError` if
-    `num_steps` is smaller than the step.
+    The step is `from_step` if given, otherwise that of the newest checkpoint. It is 0 for a new run and
+    for a run without a checkpoint. Raises `ConfigError` if `num_steps` is smaller than the step.
     """
     if config.resume is None:
         return 0
@@ -251,11 +261,11 @@ def step_to_go_on_from(config: RunConfig, from_step: int | None = None) -> int:
 
 
 def go_back(run: str, step: int) -> Path | None:
-    """Rewind a run to the checkpoint of `step`; return the folder with the later records.
+    """Rewind a run to the checkpoint of `step`, and return the folder to which later records were moved.
 
-    Step 0 is the run's start and needs no checkpoint. The result is None if there were no later records.
-    Raises `ConfigError` if the step has no checkpoint and `CheckpointError` if the checkpoint is damaged,
-    before anything is changed.
+    Step 0 is the run's start and needs no checkpoint. Returns None if there were no later records. Raises
+    `ConfigError` if the step has no checkpoint and `CheckpointError` if the checkpoint is damaged, before
+    anything is changed.
     """
     folder = RunFolder.open(run)
     with folder.lock():

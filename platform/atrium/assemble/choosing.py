@@ -27,9 +27,10 @@ _WORTH_IT = 0.98
 
 
 def with_split(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
-    """Return the configuration with the fastest predicted split of this GPU's memory under `rollout=auto`.
+    """Return the configuration with the memory split that is predicted to be fastest on this GPU.
 
-    It is returned unchanged if `rollout.engine` is not `auto`, on a CPU, and for a model of unknown shape.
+    The configuration is returned unchanged if `rollout.engine` is not `auto`, on a CPU, and for a model
+    of unknown shape.
     """
     from atrium.assemble.checks import device_bytes, gpu_of
 
@@ -42,7 +43,7 @@ def with_split(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
 def with_split_of(
     config: RunConfig, overrides: Sequence[str], shape: ModelShape, gpu_name: str, num_bytes: int | None
 ) -> RunConfig:
-    """Return the configuration that `with_split` returns on a machine with this GPU of `num_bytes`."""
+    """Return the result of `with_split` for a machine whose GPU has this name and `num_bytes` of memory."""
     if num_bytes is None or not leaves_engine_open(overrides):
         return config
     return fastest_split(config, shape, gpu_name, num_bytes)
@@ -51,9 +52,10 @@ def with_split_of(
 def fastest_split(config: RunConfig, shape: ModelShape, gpu_name: str, num_bytes: int) -> RunConfig:
     """Return the configuration with the GPU share and sleep level of vLLM that are predicted to be fastest.
 
-    It is returned unchanged for other engines, several processes or servers, and if no split fits. A GPU of
-    unknown speed is treated as an H100. `max_num_seqs` is not changed, since a full cache limits the number
-    of active rows anyway; the precision of the cache is not changed, since it affects the samples.
+    The configuration is returned unchanged for other engines, for several processes, for servers, and if
+    no split fits. A GPU of unknown speed is treated as an H100. `max_num_seqs` is not changed, since a
+    full KV cache limits the number of active rows anyway. The precision of the cache is not changed,
+    since it affects the samples.
     """
     rollout, compute = config.rollout, config.compute
     is_inside = compute.device == "cuda" and compute.world_size == 1 and rollout.placement == "inside"
@@ -74,7 +76,7 @@ def fastest_split(config: RunConfig, shape: ModelShape, gpu_name: str, num_bytes
 def _largest_share(config: RunConfig, shape: ModelShape, num_bytes: int, *, recomputes: bool) -> float:
     """Return vLLM's largest share of GPU memory (a multiple of 0.01) with which all phases fit.
 
-    `recomputes` says whether updates recompute activations. The result is 0.01 if no larger share fits.
+    `recomputes` determines whether updates recompute activations. The result is 0.01 if no larger share fits.
     """
     run = changed(config, compute={"recompute_activations": recomputes})
 
@@ -88,7 +90,7 @@ def _largest_share(config: RunConfig, shape: ModelShape, num_bytes: int, *, reco
 
 
 def _step_s(config: RunConfig, shape: ModelShape, gpu_name: str, num_bytes: int) -> float:
-    """Return the predicted seconds of a step; infinite if the configuration does not fit."""
+    """Return the predicted seconds of a step, or infinity if the configuration does not fit."""
     try:
         run = settled(config, shape, PROMPT_TOKENS, num_bytes)
     except ConfigError:  # the model and one completion do not fit into the engine's share

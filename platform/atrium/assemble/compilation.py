@@ -12,7 +12,7 @@ from atrium.models.blocks import decoder_blocks
 
 
 def settle_compilation(run: Run, model: PreTrainedModel) -> Run:
-    """Return the run with true or false instead of `compute.compile=auto`.
+    """Replace `compute.compile=auto` by true or false, and return the changed run.
 
     The choice is recorded in config.json. It depends on `compute.packing`, which must already be decided.
     """

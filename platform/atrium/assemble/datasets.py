@@ -1,4 +1,4 @@
-"""Loading of the configured dataset as disjoint training, validation and test problems, without torch."""
+"""Datasets: loads disjoint training, validation and test problems, without importing torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check of the disk space for a run's checkpoints, before the model is loaded; without torch."""
+"""The check of the disk space for a run's checkpoints, without importing torch."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _GB = 1e9
 def check_disk(config: RunConfig, shape: ModelShape) -> None:
     """Raise `RunFolderError` if the disk of `runs_dir` is too small for the run's checkpoints.
 
-    A new run needs space for the newest checkpoints, the best one, and the one being written. A resumed run,
-    which already has the others, needs space only for the one being written.
+    A new run needs space for the newest checkpoints, the best one, and the one being written. A resumed
+    run already has its earlier checkpoints, so it needs space only for the one being written.
     """
     one = _checkpoint_bytes(config, shape)
     num = 1 if config.resume is not None else _most_at_once(config)

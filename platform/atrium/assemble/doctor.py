@@ -69,9 +69,10 @@ def examine(runs_dir: Path) -> Iterator[Finding]:
 
 
 def requirements() -> dict[str, list[str]]:
-    """Return the requirements, such as `torch>=2.6`, of each extra, and of the base installation under "".
+    """Return the requirements (such as `torch>=2.6`) of each extra, by the name of the extra.
 
-    They are read from pyproject.toml in a checkout, else from the metadata of the installed package.
+    The name "" stands for the base installation. The requirements are read from pyproject.toml in a
+    checkout, else from the metadata of the installed package.
     """
     checkout = Path(atrium.__file__).resolve().parents[2] / "pyproject.toml"
     if checkout.is_file():
@@ -86,7 +87,7 @@ def requirements() -> dict[str, list[str]]:
 
 
 def requirement_name(requirement: str) -> str:
-    """Return the package name of a requirement."""
+    """Return the package name in a requirement, such as `torch` in `torch>=2.6`."""
     return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
 
 
@@ -186,9 +187,9 @@ def _cuda() -> Iterator[Finding]:
 
 
 def torch_cuda() -> tuple[int, int] | None:
-    """Return the CUDA version of the installed torch, without importing torch.
+    """Return the CUDA version of the installed torch as (major, minor), without importing torch.
 
-    None if torch is not installed or was built without CUDA.
+    Returns None if torch is not installed or was built without CUDA.
     """
     spec = find_spec("torch")
     if spec is None or spec.origin is None:

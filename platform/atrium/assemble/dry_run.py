@@ -44,9 +44,9 @@ def try_reward(config: RunConfig, problem: Problem) -> None:
 
 
 def try_grader(config: RunConfig, problem: Problem) -> None:
-    """Raise `ConfigError` if the grader finds no answer in a solution in the format of the built-in model.
+    """Raise `ConfigError` if the grader finds no answer in the text that the built-in model writes.
 
-    `problem` is from the built-in task. Other models are not checked.
+    `problem` is a problem of the built-in task. Other models are not checked.
     """
     model = config.model
     if not isinstance(model, TinyModelSettings) or model.warmup.num_steps == 0:

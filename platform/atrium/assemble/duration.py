@@ -1,4 +1,4 @@
-"""The predicted time of a run in words and as a record, and the measured time of a resumed run."""
+"""Times of a run: predictions as text and for JSON, and the measured times of a resumed run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from atrium.runs.run_folder import RunFolder
 def time_lines(
     config: RunConfig, shape: ModelShape | None, gpu_name: str, num_tokens: int = PROMPT_TOKENS
 ) -> list[str]:
-    """Return lines with the predicted times of a step's phases and of the run, or why they are unknown."""
+    """Return lines with the predicted times of a step, its phases and the run, or why there is no prediction.
+
+    `num_tokens` is the assumed length of a prompt in tokens.
+    """
     if config.compute.device == "cpu":
         return ["time is not predicted on a CPU; measured times follow after the first steps"]
     planned = None if shape is None else planned_run(config, shape, gpu_name, num_tokens)
@@ -46,7 +49,10 @@ def time_lines(
 
 
 def seconds_record(planned: Duration | None) -> dict[str, float] | None:
-    """Return the predicted seconds of a step, its phases, the evaluations and the run, for `--json`."""
+    """Return the predicted seconds of a step, its phases, the evaluations and the run, for `--json`.
+
+    Returns None without a prediction.
+    """
     if planned is None:
         return None
     return {
@@ -63,7 +69,7 @@ def seconds_record(planned: Duration | None) -> dict[str, float] | None:
 def measured_line(folder: RunFolder, num_steps: int) -> str | None:
     """Return a line with the measured time per step and the remaining time of a run.
 
-    The first step is left out. The result is None if no later step has finite times.
+    The first step is not counted. Returns None if no later step has recorded times.
     """
     steps = read_steps(folder)
     seconds = {

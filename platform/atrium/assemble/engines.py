@@ -1,4 +1,4 @@
-"""Construction of engines from settings, and the check that model and engine fit into memory."""
+"""Engines: builds them from their settings, and checks that engine and model fit into memory."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def vllm_place(config: RunConfig, context_length: int) -> Place:
 
 
 def mismatch_bound(config: RunConfig) -> float | None:
-    """Return the limit on the mean difference of the engine's and trainer's log-probabilities, in nats.
+    """Return the limit on the mean difference between engine and trainer log-probabilities, in nats.
 
     A larger difference ends the run. None means no limit.
     """
@@ -95,10 +95,10 @@ def mismatch_bound(config: RunConfig) -> float | None:
 
 
 def check_model(config: RunConfig, *, trains: bool = True) -> None:
-    """Raise `ConfigError` if the engine, or this machine's memory, cannot hold the model of `config`.
+    """Raise `ConfigError` if the engine cannot compute the model, or if the model does not fit into memory.
 
-    With `trains`, raises `RunFolderError` if the disk is too small for the run's checkpoints. Of the model,
-    only config.json is read. The tiny model is not checked.
+    With `trains`, raises `RunFolderError` if the disk is too small for the run's checkpoints. Only the
+    model's config.json is read. The tiny model is not checked.
     """
     if isinstance(config.model, HubModelSettings):
         shape = exact_shape(config)

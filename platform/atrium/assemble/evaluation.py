@@ -269,7 +269,7 @@ def _record_provenance(
 
 
 def load_evaluated_policy(config: RunConfig, cache_dir: Path, listener: Listener) -> Policy:
-    """Load the policy into main memory if the engine has its own copy of the weights, else to the device."""
+    """Load the policy onto the device, or into main memory if the engine has its own copy of the weights."""
     device = "cpu" if config.rollout.is_apart else config.compute.device
     policy = build_policy(config, cache_dir, listener, trains=False, device=device)
     copy_out_of_mmap(policy.model)
@@ -279,10 +279,11 @@ def load_evaluated_policy(config: RunConfig, cache_dir: Path, listener: Listener
 def fitted_benchmark(
     benchmark: Benchmark, context: Context, encode: PromptEncoder, log: Callable[[str], None]
 ) -> Benchmark:
-    """Return the benchmark with answers that fit the model's context; log the new limit if it is lowered.
+    """Return the benchmark, with a lower limit on answer tokens if the model's context requires it.
 
-    Raises `ConfigError` if a prompt leaves no space for an answer. If the rotary embedding limits the context
-    (`context.reason`), a lowered limit is an error too.
+    A lower limit is logged. If the rotary embedding limits the context (`context.reason`), a limit that
+    is too high raises `ConfigError` instead. A prompt that leaves no space for an answer also raises
+    `ConfigError`.
     """
     wanted, length = benchmark.sampling.max_new_tokens, context.length
     last = max(benchmark.problems, key=lambda problem: len(encode(problem)))

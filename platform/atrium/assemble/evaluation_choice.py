@@ -1,4 +1,4 @@
-"""The choice of the policy for `atrium evaluate` (a run's checkpoint, or a model) and of the settings."""
+"""Settings of `atrium evaluate`: selects the policy (a run's checkpoint or a model) and its settings."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def new_evaluation(
 
 
 def _as_trained(settings: EvaluationSettings, policy: Path, typed: Set[str]) -> EvaluationSettings:
-    """Return the settings with values recorded in the exported `policy`, except those in `typed`.
+    """Return the settings with the values that are recorded in the exported `policy`.
 
-    `typed` contains the keys given on the command line. If such a setting differs from its value in training,
-    a note is printed.
+    `typed` contains the keys given on the command line, whose values are kept. If such a value differs
+    from the one in training, a note is printed.
     """
     data = settings.config.model_dump(mode="json")
     for key, value in read_origin(policy).items():
@@ -97,7 +97,10 @@ def _of_run(
 
 
 def interrupted_evaluation(wanted: str, runs_dir: str) -> tuple[EvaluationSettings, Path]:
-    """Return settings and run directory of the evaluation to resume; `wanted` is its name or path."""
+    """Return the settings and the run directory of the evaluation to resume.
+
+    `wanted` is its name or path. Raises `RunFolderError` if its settings are not recorded.
+    """
     folder = find_run(runs_dir, wanted, last=EVALUATED)
     if not folder.config_file.is_file():
         raise RunFolderError(
@@ -108,9 +111,9 @@ def interrupted_evaluation(wanted: str, runs_dir: str) -> tuple[EvaluationSettin
 
 
 def _place_in_run(path: Path) -> tuple[RunFolder, int | None] | None:
-    """Return the run and the step of a path to a checkpoint; the step is None for a path to a run.
+    """Return the run and the step that the path of a checkpoint belongs to.
 
-    The result is None for all other paths.
+    For the path of a run with checkpoints, the step is None. For any other path, the result is None.
     """
     if not path.is_dir():
         return None

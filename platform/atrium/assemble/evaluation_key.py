@@ -1,7 +1,7 @@
 """Cache keys of the evaluation before training: hashes of everything that affects its samples.
 
-Every setting is part of the key unless it is listed here as one that cannot change an answer or a grade. A
-new setting is therefore part of the key by default.
+Every setting is part of the key unless this module lists it as a setting that cannot change an answer or
+a grade. A new setting is therefore part of the key by default.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _versions(engine: EngineSettings) -> list[str]:
 
 @cache
 def _code_digest() -> str:
-    """Return a hash of Atrium's code for sampling, decoding and grading, since a checkout may be edited."""
+    """Return a hash of Atrium's code for sampling, decoding and grading, which a checkout may change."""
     root = Path(atrium.__file__).parent
     digest = hashlib.sha256()
     for file in sorted(file for package in _CODE for file in (root / package).rglob("*.py")):

@@ -43,11 +43,11 @@ class JudgedBenchmark(NamedTuple):
 class EvaluationPlan:
     """The evaluations of a run: on validation problems at intervals, and on test problems at the end.
 
-    With `evaluation.tests_before`, test problems are also evaluated before training. The best checkpoint is
-    chosen on validation problems, so test results are not biased by that choice. Problems are distributed
-    over the run's ranks, and every rank receives the score. Before training, the samples are the same for all
-    seeds and are cached by the benchmark and by `key`, the `policy_key`. Later samples also depend on the
-    run's seed, so their noise is independent between seeds.
+    With `evaluation.tests_before`, test problems are also evaluated before training. The best checkpoint
+    is chosen on validation problems, so test results are not biased by that choice. Problems are
+    distributed over the run's ranks, and every rank receives the score. Before training, the samples are
+    the same for all seeds and are cached by benchmark and `key` (see `policy_key`). Later samples also
+    depend on the run's seed, so their noise is independent between seeds.
     """
 
     run: Run
@@ -79,9 +79,9 @@ class EvaluationPlan:
         return float(run.ranks.from_first(None if outcome is None else outcome.results["mean_at_k"]))
 
     def _before_training(self, judged: JudgedBenchmark) -> BenchmarkResult | None:
-        """Return the evaluation before training on rank 0 and None on other ranks.
+        """Return the evaluation before training on rank 0, and None on other ranks.
 
-        It is read from the cache, or computed and cached.
+        The evaluation is read from the cache, or computed and cached.
         """
         benchmark, grader, verifier = judged
         draws, ranks = replace(self.draws, run_seed=None), self.run.ranks
@@ -98,7 +98,10 @@ class EvaluationPlan:
 
 
 def _recalled(path: Path, benchmark: Benchmark) -> Finished:
-    """Return the cached samples; empty if the file is missing or damaged. A damaged file is deleted."""
+    """Return the cached samples by problem id.
+
+    The result is empty if the file is missing or damaged. A damaged file is deleted.
+    """
     if not path.is_file():
         return {}
     try:
@@ -111,9 +114,10 @@ def _recalled(path: Path, benchmark: Benchmark) -> Finished:
 def evaluated_together(
     benchmark: Benchmark, draws: Draws, grader: Grader, ranks: Ranks, *, step: int = 0
 ) -> BenchmarkResult | None:
-    """Evaluate a benchmark, divided over all ranks; return the result on rank 0 and None on other ranks.
+    """Evaluate a benchmark on all ranks; return the result on rank 0, and None on other ranks.
 
-    Ranks that share an engine send the same requests to it, and one of these ranks grades the answers.
+    The problems are divided over the ranks. Ranks that share an engine send the same requests to it, and
+    one of these ranks grades the answers.
     """
     if ranks.is_alone:
         return evaluate(benchmark, draws, grader, step=step)

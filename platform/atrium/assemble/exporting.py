@@ -21,9 +21,9 @@ _WEIGHTS = ("*.safetensors", "*.bin")
 def export_policy(folder: RunFolder, step: int, target: Path, *, adapter: bool, force: bool) -> list[str]:
     """Write a checkpoint's policy, or with `adapter` only its adapters, and a model card to `target`.
 
-    Returns lines of Python that sample from the exported policy as in training. `force` replaces an earlier
-    export in `target`. Raises `CheckpointError` for an incomplete checkpoint or missing adapters, and
-    `RunFolderError` for an unsuitable `target`.
+    Returns lines of Python that sample from the exported policy as in training. `force` replaces an
+    earlier export in `target`. Raises `CheckpointError` for an incomplete checkpoint or missing adapters,
+    and `RunFolderError` if `target` is inside the checkpoint, or exists and cannot be replaced.
     """
     source = folder.checkpoint_path(step) / POLICY_FOLDER
     check_policy(source)
@@ -41,7 +41,7 @@ def export_policy(folder: RunFolder, step: int, target: Path, *, adapter: bool, 
 
 
 def chosen_step(folder: RunFolder, *, best: bool, step: int | None) -> int:
-    """Return the step of the chosen checkpoint, by default the latest.
+    """Return the step of the chosen checkpoint: the best one, the one at `step`, or by default the latest.
 
     Raises `CheckpointError` if the run has no such checkpoint.
     """

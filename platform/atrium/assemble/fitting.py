@@ -14,15 +14,18 @@ from atrium.models.settings import HubModelSettings, LoraSettings
 from atrium.planning.memory import peak_by_phase
 
 Plan = Callable[[RunConfig], tuple[MemoryItem, ...]]
-"""A function that plans the memory of a configuration; raises `ConfigError` if the run could not start."""
+"""A function that plans a configuration's memory. It raises `ConfigError` if the run could not start."""
 _Option = tuple[str, RunConfig]
 """A setting as typed on the command line, and the configuration with this setting."""
 _Change = Callable[[RunConfig], Iterator[_Option]]
-"""A function that yields alternative values of one setting, the cheapest first."""
+"""A function that yields alternative values of one setting in order of increasing cost."""
 
 
 def changed(config: RunConfig, **sections: Mapping[str, object]) -> RunConfig:
-    """Return a copy of the configuration with the given values in the given sections, not validated."""
+    """Return a copy of the configuration with other values in the given sections.
+
+    The values are not validated.
+    """
     return config.model_copy(
         update={name: getattr(config, name).model_copy(update=values) for name, values in sections.items()}
     )
@@ -34,9 +37,10 @@ def _with(config: RunConfig, section: str, name: str, value: object) -> _Option:
 
 
 def fitting_changes(config: RunConfig, plan: Plan, num_bytes: float) -> tuple[str, ...] | None:
-    """Return a few settings, the cheapest first, with which every phase fits into `num_bytes`.
+    """Return a few settings with which every phase fits into `num_bytes`, in order of increasing cost.
 
-    The result is empty if the configuration already fits, and None if no known change makes it fit.
+    The settings are overrides as typed on the command line. The result is empty if the configuration
+    already fits, and None if no known change makes it fit.
     """
     taken, excess = _apply(config, _CHANGES, plan, num_bytes)
     if excess > 0:
@@ -58,7 +62,7 @@ def _apply(
     """
 
     def excess(run: RunConfig) -> float:
-        """Return the bytes above the limit, summed over all phases; infinite if the run could not start."""
+        """Return the bytes above the limit, summed over phases, or infinity if the run could not start."""
         try:
             peaks = peak_by_phase(plan(run)).values()
         except ConfigError:  # for example, an engine's share of memory is too small for one completion

@@ -14,7 +14,10 @@ from atrium.models.settings import ModelSettings
 
 
 def build_grader(verifier: Verifier, model: ModelSettings) -> GraderPool:
-    """Build the pool of grading workers; the first worker starts at once, the others when needed."""
+    """Build the pool of grading workers.
+
+    The first worker starts at once, the others when they are needed.
+    """
     pool = GraderPool(verifier, thinking=model.thinking)
     pool.prepare()
     return pool

@@ -1,7 +1,7 @@
-"""The start of a run's processes: checks, run directory, and launcher.
+"""Processes of a run: checks the node, creates the run directory, and starts the processes.
 
-A run with one process needs no launcher. With several processes per node, this process runs torchrun's agent,
-which starts and monitors them. A SLURM job runs the same command on each of its nodes.
+A run with one process needs no launcher. With several processes per node, this process runs torchrun's
+agent, which starts and monitors them. A SLURM job runs the same command on each of its nodes.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def is_started_here(config: RunConfig) -> bool:
 
 
 def start(config: RunConfig, overrides: Sequence[str], arguments: Sequence[str]) -> None:
-    """Start the processes of a run on this node, or submit a SLURM job with `arguments`; wait for the end.
+    """Start the processes of a run on this node, or submit it as a SLURM job, and wait until it has ended.
 
-    If the run fails, its error is raised.
+    `arguments` are the arguments of `atrium train` in the SLURM job. If the run fails, its error is raised.
     """
     if config.compute.slurm is not None and RUN_FILE_VARIABLE not in os.environ:
         submit([(config, arguments)])
@@ -50,9 +50,10 @@ def start(config: RunConfig, overrides: Sequence[str], arguments: Sequence[str])
 
 
 def submit(jobs: Sequence[tuple[RunConfig, Sequence[str]]]) -> None:
-    """Submit SLURM jobs and wait for their end; a job is a configuration and arguments of `atrium train`.
+    """Submit SLURM jobs and wait until they have ended.
 
-    Raises `ConfigError` if the jobs need different resources, and the error of a failed job.
+    Each job is given by its configuration and its arguments of `atrium train`. Raises `ConfigError` if
+    the jobs need different resources, and the error of a failed job.
     """
     config = jobs[0][0]
     settings = _job_settings(config)
@@ -146,7 +147,7 @@ def launch(config: RunConfig, overrides: Sequence[str]) -> None:
 
 
 def begun_run(config: RunConfig, overrides: Sequence[str]) -> RunFolder:
-    """Create a run directory or open that of the resumed run, and write config.json for the ranks."""
+    """Create a run directory, or open that of the resumed run, and write config.json for the ranks."""
     from atrium.assemble.prepared import check_start
     from atrium.assemble.run import begin_folder, start_of, training_request
 

@@ -1,4 +1,4 @@
-"""The memory plan of a configuration, and checks of the plan; without torch."""
+"""The memory plan of a configuration, and checks of the plan, without importing torch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ _STATE_DIVERGENCES = ("state_kl", "state_total_variation", "top_k_kl", "top_k_to
 
 
 def known_shape(config: RunConfig) -> ModelShape | None:
-    """Return the model's shape from its settings or a local folder; None if only loading reveals it."""
+    """Return the model's shape from its settings or a local folder.
+
+    Returns None if the shape is known only after the model is loaded.
+    """
     model = config.model
     if isinstance(model, TinyModelSettings):
         return read_shape(model.architecture)
@@ -86,8 +89,8 @@ def reads_rounded_weights(config: RunConfig) -> bool:
 def _num_on_device(config: RunConfig, trains: bool) -> int:
     """Return the number of server processes that share the device of a trainer process.
 
-    On a CPU, this is an equal share of all server processes. On GPUs, it is the largest number on one of the
-    trainer's GPUs, or in an evaluation on any GPU. Servers that the run does not start count as 0.
+    On a CPU, this is an equal share of all server processes. On GPUs, it is the largest number on any of
+    the trainer's GPUs, or in an evaluation on any GPU. Servers that the run does not start are not counted.
     """
     rollout, compute = config.rollout, config.compute
     if rollout.servers:
@@ -152,9 +155,10 @@ def needs_recomputation(
     num_prompt_tokens: int = PROMPT_TOKENS,
     device_bytes: int | None = None,
 ) -> bool:
-    """Return whether updates recompute activations; with `auto`, only if an update does not fit otherwise.
+    """Return whether updates recompute activations.
 
-    An update is planned with the configured micro-batch size, or with one row if the size is found by trial
+    With `compute.recompute_activations=auto`, they do so only if an update does not fit otherwise. The
+    update is planned with the configured micro-batch size, or with one row if that size is found by trial
     or may shrink. If `device_bytes` and the memory limit are unknown, updates count as fitting.
     """
     compute = config.compute
@@ -175,9 +179,9 @@ def needs_recomputation(
 def settled(config: RunConfig, shape: ModelShape, num_tokens: int, num_bytes: int | None) -> RunConfig:
     """Return the configuration with predicted values instead of `auto` for recomputation and micro-batches.
 
-    Prompts have `num_tokens` tokens and the device has `num_bytes` of memory, None if unknown. A run with one
-    process finds its micro-batch size by trial; several processes use the predicted size. Raises
-    `ConfigError` if the engine cannot hold the model.
+    Prompts have `num_tokens` tokens. `num_bytes` is the memory of the device, or None if it is unknown. A
+    run with one process later finds its micro-batch size by trial; several processes use the predicted
+    size. Raises `ConfigError` if the engine cannot compute the model or has too little memory for it.
     """
     compute, of_gpu = config.compute, num_bytes if config.compute.device == "cuda" else None
     config.rollout.check_model(shape, compute.device)
@@ -218,7 +222,7 @@ def judge(
 
 
 def plan_record(run: RunConfig, plan: FittedPlan) -> dict[str, object]:
-    """Return a plan for the output of `--json`, in bytes; `run` is the configuration from `judge`."""
+    """Return a memory plan in bytes for the output of `--json`; `run` is the configuration from `judge`."""
     return {
         "items": [
             {
@@ -259,9 +263,9 @@ def _split_notes(rollout: EngineSettings) -> list[str]:
 
 
 def _room_bytes(config: RunConfig, device_bytes: int | None) -> float | None:
-    """Return the bytes that a plan may use: a fraction of the device's memory or of the configured limit.
+    """Return the number of bytes that a plan may use, or None if it is unknown.
 
-    None if both are unknown.
+    It is 90 % of the device's memory or of `compute.memory_limit_mb`, whichever is smaller.
     """
     limit_mb = config.compute.memory_limit_mb
     sizes = [] if device_bytes is None else [device_bytes]
@@ -276,10 +280,10 @@ def _is_passing(item: MemoryItem) -> bool:
 def check_memory(
     config: RunConfig, shape: ModelShape, device_bytes: int | None, *, trains: bool = True
 ) -> None:
-    """Raise `ConfigError` if the engine cannot hold the model, or a minimal step exceeds `device_bytes`.
+    """Raise `ConfigError` if the engine cannot compute the model, or a minimal step exceeds `device_bytes`.
 
-    A minimal step has the trained state, the engine, and an update on one short row with recomputed
-    activations. A run that passes may still not fit; a run that fails cannot fit.
+    A minimal step consists of the trained state, the engine, and an update on one short row with
+    recomputed activations. A run that passes may still not fit; a run that fails cannot fit.
     """
     rollout, compute = config.rollout, config.compute
     rollout.check_model(shape, compute.device)
@@ -306,7 +310,7 @@ def check_memory(
 def _check_peaks(config: RunConfig, least: Plan, usable: Plan, device_bytes: int) -> None:
     """Raise `ConfigError` with remedies if a phase of the plan `least` needs more than `device_bytes`.
 
-    Remedies are settings with which the plan `usable` fits.
+    The remedies are settings with which the plan `usable` fits.
     """
     items = least(config)
     peaks = peak_by_phase(items)

@@ -37,7 +37,7 @@ _FIX_DATE = (  # transformers has no parameter that replaces strftime_now in cha
 
 
 def example_of(folder: RunFolder) -> Problem | None:
-    """Return the first problem with a readable recorded sample; None if the run has no such sample.
+    """Return the first problem with a readable recorded sample, or None if the run has no such sample.
 
     The problem contains earlier turns of the conversation, but no reference answer.
     """
@@ -51,7 +51,7 @@ def example_of(folder: RunFolder) -> Problem | None:
 
 
 def write_card(target: Path, folder: RunFolder, config: Mapping[str, object], step: int) -> None:
-    """Write the model card of the policy in `target`; also write a plain-text prompt template to a file."""
+    """Write the model card of the policy in `target`, and its prompt template if that is plain text."""
     template = _template(config)
     if template is not None and not template.use_chat_template:
         (target / PROMPT_FILE).write_text(plain_prompt(_QUESTION, template), encoding="utf-8")
@@ -127,7 +127,7 @@ def _prompt(config: Mapping[str, object], template: PromptTemplate, policy: Path
 
 
 def _day(config: Mapping[str, object], policy: Path, reads: str) -> date | None:
-    """Return the date used in training's prompts; None unless the chat template contains `reads`."""
+    """Return the date in training's prompts, or None if the chat template does not contain `reads`."""
     day = setting(config, "model.date")
     files = [policy / name for name in ("chat_template.jinja", "tokenizer_config.json")]
     text = "".join(read_plain(path).decode("utf-8", "replace") for path in files if path.is_file())

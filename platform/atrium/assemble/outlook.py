@@ -1,4 +1,4 @@
-"""The predicted cost of a language model's sweep: number of runs, hours, and memory."""
+"""The predicted cost of a sweep that trains a language model: number of runs, hours, and memory."""
 
 from __future__ import annotations
 

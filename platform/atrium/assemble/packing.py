@@ -26,7 +26,7 @@ _CACHE = "packing.json"
 
 
 def settle_packing(run: Run, forward: PolicyForward, *, longest_prompt: int, longest: int) -> Run:
-    """Return the run with `compute.packing` decided and recorded, after a check of the model's outputs.
+    """Check the model's outputs, choose and record `compute.packing`, and return the changed run.
 
     `longest_prompt` and `longest` are the lengths of the longest prompt and row in tokens. Raises
     `ConfigError` for a model that cannot be trained, and for one that cannot be trained on packed rows if

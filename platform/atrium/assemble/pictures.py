@@ -9,13 +9,16 @@ from atrium.views.figures.sheet import save
 
 
 def draw_run(folder: RunFolder) -> None:
-    """Draw a run's training curves. Raises `RunFolderError` if a file cannot be read or written."""
+    """Draw a run's training curves.
+
+    Raises `RunFolderError` if a file cannot be read or written.
+    """
     with explained("draw the figures of", folder.path):
         save(run_pictures(folder), folder.figures_dir, folder.cache_dir, ("png",))
 
 
 def draw_evaluation(folder: RunFolder) -> None:
-    """Draw the latest scores of each benchmark against k.
+    """Draw the latest scores of each benchmark, such as Pass@k, against k.
 
     Raises `RunFolderError` if a file cannot be read or written.
     """

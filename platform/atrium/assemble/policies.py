@@ -1,4 +1,4 @@
-"""Construction of the policy, the reference model, and the updater from the configuration."""
+"""Policy, reference model and updater: builds them from the configuration."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def build_policy(
     trains: bool = True,
     device: str | None = None,
 ) -> Policy:
-    """Build the initial policy: the warmed-up tiny model, a random model, or a loaded model.
+    """Build the initial policy: the tiny model after its warm-up, a random model, or a loaded model.
 
-    If `trains` is false, the policy is only sampled from and is loaded in the number format of the
+    If `trains` is false, the policy is only used for sampling, and is loaded in the number format of the
     computation. `device` defaults to `compute.device`.
     """
     device = device or config.compute.device
@@ -104,10 +104,10 @@ def _build_policy(
 
 
 def restore_weights(policy: Policy, folder: Path) -> None:
-    """Load the weights of a checkpoint, stored in transformers format in `folder`, into the policy.
+    """Load the weights of a checkpoint into the policy.
 
-    If the policy has adapters, only the adapters are loaded. Raises `CheckpointError` if they were trained
-    with another base model.
+    `folder` contains them in transformers format. If the policy has adapters, only the adapters are
+    loaded. Raises `CheckpointError` if they were trained with another base model.
     """
     saved = load_policy(folder, dtype=torch.float32, device=policy.model.device)
     if not has_lora(policy.model):
@@ -118,9 +118,9 @@ def restore_weights(policy: Policy, folder: Path) -> None:
 
 
 def check_base(model: PreTrainedModel, stored: Mapping[str, Tensor], folder: Path) -> None:
-    """Raise `CheckpointError` if the model's merged weights differ from the merged weights in `stored`.
+    """Raise `CheckpointError` if the model's weights, with merged adapters, differ from those in `stored`.
 
-    `folder` is the checkpoint's folder, for the error.
+    `folder` is the checkpoint's folder, which the error names.
     """
     for name, weight in plain_parameters(model).items():
         pair = local_tensor(weight), local_tensor(stored[name])
@@ -143,10 +143,10 @@ def copy_out_of_mmap(model: nn.Module) -> None:
 
 
 def build_reference(config: RunConfig, policy: Policy) -> MovingReference | None:
-    """Copy the current policy as the reference; return None if no copy is needed.
+    """Copy the current policy as the reference, or return None if no copy is needed.
 
-    No copy is needed without a reference, and for a frozen reference of a policy with adapters, which is the
-    policy without its adapters.
+    No copy is needed if the method has no reference, or if the reference is frozen and the policy has
+    adapters: the reference is then the policy without its adapters.
     """
     reference = config.algorithm.reference
     if reference.kind == "none" or _is_base_reference(config, policy):

@@ -42,8 +42,8 @@ from atrium.views.live.terminal_display import displays
 class RunData:
     """The checked data of a run.
 
-    `stored` holds the completions of a run on stored rollouts, None for other runs. `lines` are messages for
-    the run's log.
+    `stored` are the completions of a run on stored rollouts, or None for other runs. `lines` are messages
+    for the run's log.
     """
 
     task: Task
@@ -74,7 +74,7 @@ def prepare(config: RunConfig, ranks: Ranks = SINGLE) -> RunData:
 def loading_for(
     config: RunConfig, resume: Path | str | None, log: Log, *, is_shown: bool = True
 ) -> Iterator[Loading]:
-    """Yield the context for loading problems, with a progress bar if `is_shown`.
+    """Yield the `Loading` for a run's problems, with a progress bar if `is_shown`.
 
     A resumed run does not check reference answers again, but reuses the recorded result.
     """

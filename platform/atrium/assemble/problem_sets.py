@@ -1,4 +1,4 @@
-"""Loading of problem sets, with a check that the grader can read each reference answer.
+"""Problem sets: loads them and checks that the grader can read each reference answer.
 
 This module does not import torch, so that problems are checked before torch and the model are loaded.
 """
@@ -40,10 +40,9 @@ def load_problem_set(
 ) -> ProblemSet:
     """Load a problem set and check that the grader can read its reference answers.
 
-    `settings.unreadable` determines whether problems with unreadable answers are dropped or kept, or whether
-    they raise `DataError`. Warnings are recorded in the set's origin and logged. `record_name` is the set's
-    name in the run's provenance. Also raises `DataError` if the data are missing or do not match their
-    declaration.
+    `settings.unreadable` determines whether problems with unreadable answers are dropped, are kept, or raise
+    `DataError`. Warnings are recorded in the set's origin and logged. `record_name` is the set's name in the
+    run's provenance. `DataError` is also raised if the data are missing or do not match their declaration.
     """
     loading.listener.phase(f"reading {settings.name}")
     loaded = read_problem_set(
@@ -74,7 +73,7 @@ def _checked(
 ) -> ProblemSet:
     """Return the problem set without dropped problems, and with the result of the check in its origin.
 
-    `recorded` holds the ids of problems that an earlier check found unreadable; None means a new check.
+    `recorded` are the ids of problems that an earlier check found unreadable; None means a new check.
     """
     unreadable, what, num_unchecked = _found(loaded, settings.name, verifier, loading, recorded)
     if unreadable and settings.unreadable == "error":

@@ -106,7 +106,7 @@ def procedural_splits(dataset: ReasoningGymDatasetConfig, loading: Loading) -> S
 def _draw(
     dataset: ReasoningGymDatasetConfig, part: str, place: int, num: int, taken: set[str], ask: _Ask
 ) -> Iterator[Problem]:
-    """Yield `num` problems of a part whose questions are not in `taken`, and add their questions to it.
+    """Yield `num` problems of a part whose questions are not in `taken`, and add their questions to `taken`.
 
     `place` is the index of the part, which determines its range of random seeds.
     """

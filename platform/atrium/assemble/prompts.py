@@ -1,4 +1,4 @@
-"""Encoding of a run's prompts with the run's date, checks of its chat template, and hashes of prompts."""
+"""Prompts of a run: checks the chat template, encodes prompts with the run's date, and hashes them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _within(policy: Policy, encode: PromptEncoder) -> PromptEncoder:
 
 
 def prompt_hashes(sets: Mapping[str, Sequence[Problem]], encode: PromptEncoder) -> dict[str, str]:
-    """Return the SHA-256 (hex) of the tokens of each set's first prompts, by the name of the set."""
+    """Return the SHA-256 (hex) of the tokens of each set's first 256 prompts, by the name of the set."""
     found = {}
     for name, problems in sets.items():
         digest = hashlib.sha256()

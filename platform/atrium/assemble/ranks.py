@@ -1,4 +1,4 @@
-"""The ranks (processes) of a run: how they connect, and how they share settings, folder and checkpoint.
+"""The ranks (processes) of a run: connects them, and makes them agree on settings and run directory.
 
 A run with one process does not import torch.distributed.
 """
@@ -83,7 +83,7 @@ def _check_engines(config: RunConfig, num_started: int) -> None:
 
 
 def fixed_for_ranks(config: RunConfig, ranks: Ranks) -> RunConfig:
-    """Return the configuration; with several ranks, a predicted micro-batch size replaces `auto`.
+    """Replace `compute.micro_batch_tokens=auto` by a predicted size if there are several ranks.
 
     Only a run with one rank can find the size by trial.
     """
@@ -113,9 +113,9 @@ def agreed_folder(folder: RunFolder | None, ranks: Ranks) -> RunFolder:
 def restore_and_truncate(
     config: RunConfig, folder: RunFolder, ranks: Ranks, log: Callable[[str], None]
 ) -> Checkpoint | None:
-    """Return a resumed run's newest checkpoint, and move records of later steps to another folder.
+    """Return a resumed run's newest checkpoint, and move the records of later steps to another folder.
 
-    The result is None for a new run and for a run without a checkpoint. Raises `CheckpointError` before
+    Returns None for a new run and for a run without a checkpoint. Raises `CheckpointError` before
     anything is changed if the newest checkpoint is damaged or missing.
     """
     if config.resume is None:

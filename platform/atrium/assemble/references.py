@@ -34,9 +34,9 @@ _Checked = tuple[bool, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Loading:
-    """The cache folder for loading problems, and the receivers of log lines and progress.
+    """The context for loading problems: the cache folder, and the receivers of log lines and progress.
 
-    `unreadable` holds the recorded results of the check of references in a resumed run: for each checked
+    `unreadable` contains the recorded results of the reference check in a resumed run: for each checked
     problem set, the ids of the problems with unreadable references. These sets are not checked again.
     """
 
@@ -50,8 +50,8 @@ class Loading:
 class ReferenceCheck:
     """The result of a check of references.
 
-    `unreadable` holds the problems with unreadable references, each with the reason. `unknown` holds the
-    problems whose check timed out.
+    `unreadable` contains the problems with unreadable references, each with the reason. `unknown`
+    contains the problems whose check timed out.
     """
 
     unreadable: tuple[tuple[Problem, str], ...]
@@ -124,7 +124,10 @@ def _results(
 
 
 class _Cache:
-    """The cached results of checks by one grader; a plugin's grader has no version and is not cached."""
+    """The cached results of reference checks by one grader.
+
+    A grader from a plugin has no version, so its results are not cached.
+    """
 
     def __init__(self, verifier: Verifier, cache_dir: Path) -> None:
         self.known: dict[str, _Checked] = {}

@@ -101,10 +101,10 @@ class RegradedSet:
 
 
 def regrade_stored(wanted: str, runs_dir: str, overrides: Sequence[str]) -> list[RegradedSet]:
-    """Grade the stored answers of an evaluation, a run, or a file again.
+    """Regrade the stored answers of the evaluation, run or file `wanted`.
 
-    The grader is the recorded one, unless `overrides` choose another one (`grader=math_tolerance`). Raises
-    `ConfigError` for overrides other than settings of `grader` and `model.thinking`.
+    The grader is the recorded one, unless `overrides` choose another one (`grader=math_tolerance`).
+    Raises `ConfigError` for overrides other than settings of `grader` and `model.thinking`.
     """
     typed = [override.key_or_group for override in check_overrides(overrides)]
     for key, line in zip(typed, overrides, strict=False):
@@ -145,7 +145,7 @@ def regrade_stored(wanted: str, runs_dir: str, overrides: Sequence[str]) -> list
 
 
 def _verifier_of(config: Mapping[str, object], name: str) -> Verifier | None:
-    """Return the verifier for the benchmark `name` in a recorded configuration; None if none is recorded."""
+    """Return the verifier for the benchmark `name` in a recorded configuration, or None if there is none."""
     benchmark = mapping_at(config, "benchmark")
     members = setting(config, "benchmark.members")
     for member in members.values() if isinstance(members, Mapping) else ():
@@ -175,7 +175,7 @@ def regraded_document(found: Sequence[RegradedSet]) -> Document:
 
 
 def regraded_rows(found: Sequence[RegradedSet]) -> tuple[list[dict[str, object]], Sequence[str]]:
-    """Return one row per answer, with the stored and the current verdict, and the column names."""
+    """Return one row per answer, with the stored and current verdicts, and the names of the columns."""
     rows: list[dict[str, object]] = [
         {
             "benchmark": one.name,

@@ -63,10 +63,11 @@ def plan_lines(claims: Sequence[Claim], scale: Scale, num_workers: int) -> list[
 def reproduce(
     claims: Sequence[Claim], scale: Scale, out: Path, *, num_workers: int, trains: bool = True
 ) -> int:
-    """Judge the claims of a paper at one scale, and write the results page to the folder `out`; return 0.
+    """Judge the claims of a paper at one scale, and write the results page to the folder `out`.
 
-    Claims without runs are computed, and the sweeps of the others are run. Without `trains`, no sweeps are
-    run. Raises `ConfigError` before anything is computed if the sweeps need a GPU and none is visible.
+    Claims about formulas are computed. For claims about runs, their sweeps are run first; without
+    `trains`, these claims are skipped. Returns 0, the exit code of the command. Raises `ConfigError`
+    before anything is computed if the sweeps need a GPU and none is visible.
     """
     if trains and scale != "laptop" and not visible_gpus():
         raise ConfigError(
@@ -152,7 +153,10 @@ def _judged(claim: Claim, scale: Scale, runs: Runs, out: Path) -> dict[str, Any]
 
 
 def _store(out: Path, paper: str, scale: str, results: Mapping[str, Mapping[str, Any]]) -> None:
-    """Merge `results` (by claim) into the results file of a paper and scale, with software and hardware."""
+    """Merge `results` (by claim) into the results file of a paper and scale.
+
+    The file also records the commit, the software versions and the processor.
+    """
     if not results:
         return
     path = results_file(paper, scale, out)

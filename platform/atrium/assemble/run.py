@@ -1,4 +1,4 @@
-"""The start and end of a run: creation or reopening of its run directory, lock, and recorded outcome.
+"""Start and end of a run: opens and locks its run directory, and records its outcome.
 
 All runs use this module: training, evaluations, the runs of a sweep, and each rank of a launched run.
 """
@@ -44,8 +44,8 @@ from atrium.views.terminal import print_document, standard_output
 class RunRequest:
     """A request to open a run.
 
-    A new run directory is named after `label` and `seed`. `resume` is the run to resume, None for a new run.
-    `record` is the content of config.json. `mirrors` names mirrors such as `mlflow`. `draw` creates
+    A new run directory is named after `label` and `seed`. `resume` is the run to resume, or None for a
+    new run. `record` is the content of config.json. `mirrors` are names such as `mlflow`. `draw` creates
     the figures of a finished run, and `conclude` reports the results of a run, also after an error.
     """
 
@@ -63,9 +63,9 @@ class RunRequest:
 class Run:
     """An open run.
 
-    `checkpoint` is the checkpoint to resume from, None for a new run. `closing` is closed last, after the
-    outcome is recorded. Entries of `summary` are added to summary.json. `gauges` are functions, by metric
-    name, whose values are recorded with the system metrics.
+    `checkpoint` is the checkpoint to resume from, or None for a new run. `closing` is closed last, after
+    the outcome is recorded. Entries of `summary` are added to summary.json. `gauges` are functions, by
+    metric name, whose values are recorded with the system metrics.
     """
 
     config: RunConfig
@@ -107,7 +107,7 @@ class Run:
 
 
 def start_of(resume: Path | str | None) -> float:
-    """Return the start time of the run to resume, or for None the current time, in seconds since 1970."""
+    """Return the start time of the run to resume, or the current time for None, in seconds since 1970."""
     status = RunStatus() if resume is None else read_overview(RunFolder(Path(resume))).status
     return status.started or time.time()
 
@@ -204,9 +204,9 @@ def opened(
 
 @contextmanager
 def _end_recorded(folder: RunFolder | None) -> Iterator[None]:
-    """Record an error of the body in the status of a new folder, since no listener records it yet.
+    """Record an error of the `with` block in the status of a new run, since no listener records it yet.
 
-    `folder` is None for a resumed run and on ranks other than 0; nothing is recorded then.
+    `folder` is None for a resumed run and on ranks other than 0, for which nothing is recorded.
     """
     try:
         yield

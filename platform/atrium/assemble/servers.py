@@ -1,4 +1,4 @@
-"""Construction of the engine that `rollout.placement` selects: in this process, or as vLLM servers."""
+"""Placement of the engine: builds it in this process or as vLLM servers, as `rollout.placement` selects."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ _PREFIX, _OWNER = "atrium-", "owner"
 
 
 def build_placed_engine(run: Run, policy: Policy) -> Engine:
-    """Build this rank's engine with the policy's weights, in the process or as servers.
+    """Build this rank's engine with the policy's weights, inside this process or as servers.
 
-    In a run with one process, an engine inside the process samples from the policy's own module if possible.
-    Servers that this process starts write their output to files in the run directory.
+    In a run with one process, an engine inside the process samples from the policy's own module if
+    possible. Servers that this process starts write their output to files in the run directory.
     """
     if run.config.rollout.placement == "inside":
         return build_engine(run.config.rollout, run.config, policy, shares_model=run.ranks.is_alone)
@@ -124,7 +124,10 @@ def _sender(config: RunConfig, policy: Policy, rounded: torch.dtype | None) -> N
 
 
 def _joined(rollout: VllmSettings, ranks: Ranks) -> list[Server]:
-    """Return this rank's share of the servers in `rollout.servers`; empty if no addresses are given."""
+    """Return this rank's share of the servers in `rollout.servers`.
+
+    The list is empty if no addresses are given.
+    """
     token = os.environ.get(TOKEN, "")
     if rollout.servers and not token:
         raise ConfigError(
@@ -176,10 +179,10 @@ def _started(
 
 
 def engine_command(config: RunConfig, host: str, port: int) -> tuple[str, Path | None]:
-    """Return the shell command that starts a server for a run at `host` and `port`.
+    """Return the shell command that starts a server at `host` and `port`, and the folder that it reads.
 
-    The second result is the folder with the model's configuration that the server needs; None for a
-    pretrained model, which the server loads from its source.
+    The folder contains the model's configuration. It is None for a pretrained model, which the server
+    loads from its source.
     """
     rollout, model = config.rollout, config.model
     assert isinstance(rollout, VllmSettings)
@@ -205,7 +208,10 @@ def engine_command(config: RunConfig, host: str, port: int) -> tuple[str, Path |
 
 
 def _private_folder(parent: Path) -> Path:
-    """Create a folder in `parent` that other users cannot read, and delete folders of killed trainers."""
+    """Create a folder in `parent` that other users cannot read.
+
+    Folders that killed trainers on this machine have left in `parent` are deleted.
+    """
     with suppress(OSError):  # such as a folder that another run is deleting
         for owner in parent.glob(f"{_PREFIX}*/{_OWNER}"):
             host, _, process = owner.read_text(encoding="utf-8").partition(" ")

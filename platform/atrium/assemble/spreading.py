@@ -1,4 +1,4 @@
-"""Sharding of models and checkpoints over the ranks of a run, and the report on the ranks.
+"""Sharding of models and checkpoints over the ranks of a run, and the report on the ranks' speed.
 
 In a run with one process, models are not sharded and torch.distributed is not imported.
 """
@@ -27,16 +27,19 @@ from atrium.train.update.reference import MovingReference
 
 
 def rank_report(run: Run) -> RankReport:
-    """Return the reporter of speed differences between ranks; with several ranks, it writes a file."""
+    """Return the reporter of speed differences between ranks.
+
+    If there are several ranks, it writes to a file in the run directory.
+    """
     file = ranks_dir(run.folder.path) / f"rank-{run.ranks.rank}.jsonl"
     return RankReport(run.ranks, file=None if run.ranks.is_alone else file, log=run.log)
 
 
 def taken_weights(policy: Policy, ranks: Ranks) -> dict[str, Tensor]:
-    """Remove the parameters from the policy's model; return them on rank 0, and an empty dict on other ranks.
+    """Remove the parameters from the policy's model, and return them on rank 0.
 
-    The buffers of rank 0 are copied to all ranks. `shard_models` later distributes the parameters. With one
-    process, nothing is removed and the result is empty.
+    On other ranks, the result is empty. The buffers of rank 0 are copied to all ranks. `shard_models`
+    later distributes the parameters. With one process, nothing is removed and the result is empty.
     """
     if ranks.is_alone:
         return {}

@@ -35,8 +35,8 @@ _read_box = partial(extract_answer, thinking=False)
 class StoredAnswer:
     """A stored completion with its reference answer and the stored verdict.
 
-    `was_correct` is None if no verdict is stored. `other_golds` are further references; an answer that
-    matches any reference is correct.
+    `was_correct` is None if no verdict is stored. `other_golds` are further reference answers; an answer
+    that matches any of them is correct too.
     """
 
     name: str
@@ -115,7 +115,7 @@ def _of_lm_eval(place: str, number: int, row: Mapping[str, Any]) -> Iterator[Sto
 
 
 def _of_lighteval(place: str, number: int, row: Mapping[str, Any]) -> Iterator[StoredAnswer]:
-    """Yield the answers of a row of lighteval, in `model_response`."""
+    """Yield the answers in a row of lighteval, which are in its field `model_response`."""
     doc, texts, metric = mapping_at(row, "doc"), row["model_response"].get("text"), row.get("metric")
     given, choices = doc.get("gold_index"), doc.get("choices")
     places = given if isinstance(given, list) else [given]

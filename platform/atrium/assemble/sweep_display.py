@@ -60,9 +60,9 @@ class Progress:
     def words(self, state: Mapping[str, Any]) -> str:
         """Return text such as `7 of 20 runs, 1:12, about 2:14 left`.
 
-        The estimate counts finished steps of current runs, and is left out until this process has seen the
-        work of three runs. Trials that are not planned yet are not counted; the text says so with `at least`
-        and `for these`.
+        The estimate counts finished steps of current runs. It is left out until work equal to three runs
+        has been completed since this display started. Trials that are not planned yet are not counted;
+        the text then says `at least` and `for these`.
         """
         trials = state["trials"]
         done, known = sum(map(_num_done, trials)), sum(trial["num_seeds"] for trial in trials)
@@ -80,7 +80,7 @@ class Progress:
 
 
 def _num_done(trial: Mapping[str, Any]) -> int:
-    """Return the number of a trial's runs that are done; all runs count if the trial has ended."""
+    """Return the number of a trial's runs that are done. If the trial has ended, all of its runs count."""
     if trial["state"] not in ("waiting", "running"):
         return int(trial["num_seeds"])
     return sum(seed["state"] in ("finished", "diverged") for seed in trial["seeds"])
@@ -99,7 +99,7 @@ class _LiveTable:
 
 
 class Lines:
-    """A display that prints a line per finished trial, and a progress line after 30 seconds of silence."""
+    """A display that prints a line per finished trial, and a progress line after 30 s without output."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

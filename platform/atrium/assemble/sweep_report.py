@@ -20,7 +20,8 @@ from atrium.views.terminal import print_document, standard_output, tell
 def report(runs_dir: str, name: str, url: str | None = None) -> None:
     """Write the report of a sweep to its folder, and print it.
 
-    `url` is the address of the sweep's storage; None means the one in the environment or the sweep's folder.
+    `url` is the address of the sweep's storage. None means the address in the environment or in the
+    sweep's folder.
     """
     storage = SweepStorage(known_storage(runs_dir, name, url))
     definition, created = join(storage, name, runs_dir)

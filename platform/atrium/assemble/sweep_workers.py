@@ -1,7 +1,7 @@
-"""Execution of a sweep on this machine, with worker processes and a progress display.
+"""Sweeps on this machine: runs them in worker processes and shows their progress.
 
-A worker imports torch once and trains one run after the other. A killed worker is replaced, and its trial is
-resumed. The first Ctrl-C stops all workers after their current step; the second one kills them.
+A worker imports torch once and trains one run after the other. A killed worker is replaced, and its trial
+is resumed. The first Ctrl-C stops all workers after their current step; the second one kills them.
 """
 
 from __future__ import annotations
@@ -68,7 +68,10 @@ def sweep_definition(wanted: str, options: Mapping[str, str], overrides: Sequenc
 
 
 def predictions_commit(wanted: str, definition: SweepDefinition) -> str | None:
-    """Return the commit with the predictions of the sweep `wanted`; None without predictions or a commit."""
+    """Return the commit that contains the predictions of the sweep `wanted`.
+
+    Returns None if the sweep has no predictions or they are not committed.
+    """
     if definition.predictions is None:
         return None
     return commit_of(find_definition(wanted).parent / definition.predictions)

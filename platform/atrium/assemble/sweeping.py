@@ -1,7 +1,7 @@
-"""Execution of a sweep's runs in this process, and reading of their results from the run directories.
+"""Runs of a sweep: trains them in this process, and reads their results from the run directories.
 
-A worker imports torch once and trains one run after the other. A run depends only on its configuration, so it
-is bitwise identical to the same run in a process of its own.
+A worker imports torch once and trains one run after the other. A run depends only on its configuration,
+so it is bitwise identical to the same run in a process of its own.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _test_result(folder: RunFolder, point: EvaluationPoint) -> dict[str, Any]:
 
 
 def _fall(folder: RunFolder, tests: Mapping[str, Sequence[EvaluationPoint]]) -> str | None:
-    """Return a sentence if a run's test scores fell below their initial values (a collapse), else None."""
+    """Return a sentence if a run's test scores fell below their initial values (a collapse), or None."""
     pairs = [(points[0], points[-1]) for points in tests.values() if points[0].step == 0 < points[-1].step]
     before, after = ([problem_means(folder, pair[side]) for pair in pairs] for side in (0, 1))
     if not fell_below_start(before, after):
@@ -126,7 +126,7 @@ def problem_means(folder: RunFolder, point: EvaluationPoint) -> tuple[float, ...
 
 
 def _begun(run: TrialRun) -> RunFolder | None:
-    """Return the run directory that an earlier worker created for this run; None if there is none."""
+    """Return the run directory that an earlier worker created for this run, or None if there is none."""
     runs_dir = Path(run.config.runs_dir)
     if run.run is not None:
         folder = RunFolder(runs_dir / run.run)

@@ -56,8 +56,8 @@ class Task:
     ) -> tuple[Problem, ...]:
         """Return the training problems whose prompts leave space for a completion within the context.
 
-        The number of omitted problems is logged. Raises `DataError` if no problem is left. If the rotary
-        embedding limits the context, a single problem without space is an error too.
+        The number of omitted problems is logged. Raises `DataError` if no problem is left, or if any
+        problem is omitted because the rotary embedding limits the context.
         """
         problems = self.train.problems
         fits = _fits(problems, encode, context.length - self.max_new_tokens)

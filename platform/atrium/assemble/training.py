@@ -1,4 +1,4 @@
-"""Construction of a training run's parts from its configuration, and the start of the training loop."""
+"""Training runs: builds their parts from the configuration and starts the training loop."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ def run_training(
 ) -> Path:
     """Train as configured, or resume the run in `config.resume`; return the run directory.
 
-    The folder records how the run ended. Ctrl-C and SIGTERM write a checkpoint and raise `Interrupted`.
-    `grader` is the run's grader, which the caller closes. `overrides` are recorded as typed. `watcher`
-    receives the run's events after all other listeners, and may end the run by raising `Pruned` or
-    `Interrupted`.
+    The status in the run directory records how the run ended. Ctrl-C and SIGTERM write a checkpoint and
+    raise `Interrupted`. `grader` is the run's grader, which the caller closes. `overrides` are recorded
+    as typed. `watcher` receives the run's events after all other listeners, and may end the run by
+    raising `Pruned` or `Interrupted`.
     """
     torch.set_num_threads(config.compute.num_threads)
     if config.compute.device == "cpu":
@@ -157,7 +157,7 @@ class RunContext:
 def _ready(
     run: Run, grader: Grader, prepared: RunData, should_stop: Callable[[], bool]
 ) -> tuple[Training, TrainingState]:
-    """Return the parts of the training loop, and its initial state or that of the checkpoint.
+    """Build the parts of the training loop; return them with the initial state or that of the checkpoint.
 
     The policy's weights are sent to the engine, and the listeners are notified of the start.
     """
@@ -272,7 +272,7 @@ def _training(
 ) -> Training:
     """Build the parts of the training loop.
 
-    `stored` holds the stored completions to train on; with None, the run samples its completions.
+    `stored` are the stored completions to train on, or None if the run samples its completions.
     """
     run, config, policy = context.run, context.config, context.policy
     problems = context.task.fitting_problems(context.encode, policy.context, run.log)
