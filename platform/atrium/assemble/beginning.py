@@ -124,7 +124,7 @@ def _go_back(config: RunConfig, step: int) -> None:
             f"{config.branch.run}, got {step}; choose a later step"
         )
     if os.environ.get("RANK", "0") != "0":
-        return  # the first of the processes that torchrun started rewinds for all
+        return  # rank 0 rewinds the run for all processes that torchrun started
     if (aside := go_back(config.resume, step)) is not None:
         sys.stdout.write(f"rewound to step {step}: later records are kept in {aside}\n")
 

@@ -150,7 +150,7 @@ def _key(config: RunConfig, updater: PolicyUpdater, longest: int) -> str:
         "parts": [config.divergence.kind, config.algorithm.reference.kind],
         "longest": longest,
         "torch": torch.__version__,
-        "tried": "with gradients",  # invalidates too large values of versions that tried without gradients
+        "tried": "with gradients",  # invalidates values from versions that tried without gradients
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 

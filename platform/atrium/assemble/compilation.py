@@ -18,7 +18,7 @@ def settle_compilation(run: Run, model: PreTrainedModel) -> Run:
     """
     if run.config.compute.compile != "auto":
         return run
-    # Every rank takes the choice of the first.
+    # All ranks use the choice of rank 0.
     obstacle: str | None = run.ranks.from_first(_obstacle(run.config, model))
     if obstacle is None:
         run.log("updates compile the decoder blocks (compute.compile=auto), which takes a minute once")

@@ -179,7 +179,7 @@ def _cuda() -> Iterator[Finding]:
     if driver is None or built is None:
         return
     text = f"the driver supports CUDA {_dotted(driver)}, torch was built with {_dotted(built)}"
-    if driver[0] >= built[0]:  # within a major version older drivers work
+    if driver[0] >= built[0]:  # within a major version, older drivers work too
         yield Finding(level="ok", subject="cuda", text=text)
         return
     text += "; install a newer driver, or a torch built with the driver's version (TORCH_INDEX=<index>)"

@@ -24,7 +24,7 @@ _MAX_ROWS = 30
 _QUIET_S = 30.0
 """Seconds without output after which `Lines` prints a progress line."""
 _MIN_RUNS = 3
-"""Amount of new work, in runs, from which the time left is estimated."""
+"""Amount of completed work, in runs, that an estimate of the time left requires."""
 
 
 class SweepDisplay(Protocol):

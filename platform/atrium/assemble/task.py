@@ -33,7 +33,7 @@ _RECORDED = {
     "prompts": ("the prompts of ", "chat template, tokenizer and transformers"),
     "model": ("the files of model.source: ", "its files or the commit in model.revision"),
 }
-"""Recorded hashes by kind: how an error begins, and what to restore if they differ."""
+"""For each kind of recorded hash: how the error begins if the hash differs, and what to restore."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,7 @@ def _fits(problems: Sequence[Problem], encode: PromptEncoder, room: int) -> Call
     Short prompts are recognized by their number of bytes, without being encoded.
     """
     shortest = min(problems, key=lambda problem: len(problem.asked))
-    # A token is at least a byte, so no prompt is longer than this one and its own text together.
+    # A token has at least one byte, so no prompt has more tokens than the shortest one plus its own bytes.
     num_safe_bytes = room - len(encode(shortest))
     return lambda problem: len(problem.asked.encode()) <= num_safe_bytes or len(encode(problem)) <= room
 
@@ -172,7 +172,7 @@ def require_same_data(recorded: Path, data: DataProvenance) -> list[str]:
     missing = []
     for kind, (old, new) in hashes.items():
         what, cause = _RECORDED[kind]
-        # No common name: for example, a commit was recorded, and now the source is a folder's files.
+        # No common name, for example if a commit was recorded and the source is now a local folder.
         is_other = bool(old and new) and not old.keys() & new.keys()
         if changed := [name for name, one in new.items() if is_other or old.get(name) not in (None, one)]:
             raise DataError(

@@ -139,7 +139,7 @@ class Claim(Section):
     """Arm whose outcome is subtracted from the candidate's."""
     outcome: Outcome
     expected: Expectation | None
-    """The stated result; null if the statement was not available, so that designs are our own experiments."""
+    """The stated result, or null if it was not available. The designs are then our own experiments."""
     designs: Mapping[Scale, DesignConfig] = Field(default_factory=dict)
     ours: tuple[Text, ...] = ()
     """Our choices where the paper gives none."""

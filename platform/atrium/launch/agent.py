@@ -51,7 +51,7 @@ _LAST_CALL_S = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFailure:
-    """A rank that failed by itself, before the agent ended the remaining ranks.
+    """A rank that failed before the agent ended the remaining ranks.
 
     `exit_code` is negative if a signal ended the rank. `phase` is the rank's last phase and `message` the
     last message in its log; both may be empty.

@@ -145,7 +145,7 @@ class Submission:
         state = f"{job.state.lower()}{f', its run is {run}' if run else ''}"
         code = _text(Path(task.exit_file))
         if not code and job.done(force_check=False):
-            time.sleep(min(_SETTLE_S, _POLL_S))  # a network file system shows files late
+            time.sleep(min(_SETTLE_S, _POLL_S))  # a network file system may show new files late
             code = _text(Path(task.exit_file)) or "1"
         if code:
             codes[number] = int(code)

@@ -52,7 +52,7 @@ class RunJob:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "atrium", "train", *self._arguments()], env=environment
         )
-        # Popen.wait holds a lock, for which the handler of a concurrent signal would wait forever.
+        # Popen.wait holds a lock, so a signal handler that runs meanwhile would wait for the lock forever.
         while (code := self._process.poll()) is None:
             time.sleep(_POLL_S)
         if job.global_rank == 0:
