@@ -1,1 +1,1 @@
-"""Conversion of documents to terminal output, Markdown, LaTeX, HTML and figures, without statistics."""
+"""Views of documents: terminal output, Markdown, LaTeX, HTML and figures. Views compute no statistics."""

@@ -1,4 +1,4 @@
-"""Conversion of a document's cells to text, for all views."""
+"""Formatting of table cells as text, shared by all views."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TREND_WIDTH = 32
 
 
 def cell_text(cell: Cell) -> str:
-    """Return the text of a cell, formatted by its unit; a dash if the value is unknown."""
+    """Return the text of a cell, formatted by its unit. An unknown value becomes a dash."""
     match cell:
         case str():
             return cell
@@ -31,7 +31,7 @@ def cell_text(cell: Cell) -> str:
 
 
 def estimate_parts(cell: Estimate) -> list[str]:
-    """Return the texts of an estimate's value and interval; an unknown one is left out."""
+    """Return the texts of an estimate's value and interval, without those that are unknown."""
     value = [] if cell.value is None else [value_text(cell.value, cell.unit, is_signed=cell.is_signed)]
     if cell.interval is None:
         return value
@@ -44,14 +44,17 @@ def texts(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def number_columns(table: Table) -> list[bool]:
-    """Return whether each column is right-aligned; the first column and columns of words are not."""
+    """Return, for each column, whether it is right-aligned.
+
+    All columns are right-aligned except the first one and columns of words.
+    """
     return [
         bool(place) and not (column.is_text or column.is_prose) for place, column in enumerate(table.columns)
     ]
 
 
 def without_prose(table: Table) -> tuple[tuple[Column, ...], list[list[str]]]:
-    """Return the columns except columns of prose, and the texts of their cells, row by row."""
+    """Return the table's columns without columns of prose, and the texts of their cells, row by row."""
     kept = [place for place, column in enumerate(table.columns) if not column.is_prose]
     rows = [[row[place] for place in kept] for row in texts(table.rows)]
     return tuple(table.columns[place] for place in kept), rows

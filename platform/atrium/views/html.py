@@ -1,4 +1,4 @@
-"""Conversion of a document to a self-contained HTML page, without scripts or network access."""
+"""HTML view of a document: one self-contained page, without scripts or network access."""
 
 from __future__ import annotations
 
@@ -39,7 +39,11 @@ def html(document: Document, draw: Callable[[Figure], str]) -> str:
 
 
 def _answer(answer: Sequence[Sentence]) -> list[str]:
-    """Return a document's answer as HTML parts; more than six verdicts below a headline are collapsed."""
+    """Return a document's answer as HTML parts.
+
+    If the answer has a headline, more than two verdicts are put into a foldable block below it. The block
+    is closed if there are more than six verdicts.
+    """
     verdicts = [one for one in answer if one.key.startswith("verdict/")]
     if len(verdicts) <= _FEW_VERDICTS or not any(one.key == "headline" for one in answer):
         return [*map(_box, answer)]
@@ -72,7 +76,10 @@ def _figure(figure: Figure, draw: Callable[[Figure], str]) -> list[str]:
 
 
 def _table(table: Table) -> str:
-    """Return the table as HTML; a table with a caption (for a paper) becomes collapsed LaTeX source."""
+    """Return the table as HTML.
+
+    A table with a caption is meant for a paper and becomes folded LaTeX source.
+    """
     if table.caption:
         text = escape(latex_table(table))
         return f"<details><summary>The table in LaTeX</summary><pre>{text}</pre></details>"

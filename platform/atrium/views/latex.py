@@ -1,4 +1,4 @@
-r"""Conversion of a document to LaTeX for a paper."""
+"""LaTeX view of a document, for use in a paper."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _ESCAPES = str.maketrans(
 
 
 def latex(document: Document) -> str:
-    r"""Return a LaTeX file with the tables that have a caption; sentences and notes become comments.
+    r"""Return a LaTeX file with the tables that have a caption. Sentences and notes become comments.
 
-    The other tables follow after \endinput, where \input does not read them, for copying.
+    Tables without a caption follow after \endinput, where \input ignores them, so that they can be copied.
     """
     said = [sentence for section in document.sections for sentence in section.sentences]
     notes = [note for note in document.notes if note.tone != "muted"]
@@ -48,7 +48,10 @@ def latex(document: Document) -> str:
 
 
 def latex_table(table: Table) -> str:
-    """Return a table in LaTeX for the package booktabs; a table with a caption floats and gets a label."""
+    """Return a table in LaTeX, which requires the package booktabs.
+
+    A table with a caption becomes a float with a label.
+    """
     align = "".join("r" if is_number else "l" for is_number in number_columns(table))
     lines = [
         rf"\begin{{tabular}}{{{align}}}",
@@ -81,5 +84,8 @@ def _cell(cell: Cell) -> str:
 
 
 def _text(text: str) -> str:
-    """Return escaped text; characters outside Latin-1 that have no escape become question marks."""
+    """Return the text escaped for LaTeX.
+
+    Characters outside Latin-1 that have no escape become question marks.
+    """
     return re.sub(r"[^\x20-\xff]", "?", text.translate(_ESCAPES))

@@ -1,4 +1,4 @@
-"""Conversion of a document to GitHub-flavored Markdown."""
+"""GitHub-flavored Markdown view of a document."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _ESCAPES = str.maketrans({"\\": "\\\\", "|": "\\|", "*": "\\*", "<": "&lt;", "\n
 
 
 def markdown(document: Document) -> str:
-    """Return a document as Markdown: alerts, answer, sections with tables, and notes, but no figures."""
+    """Return a document as Markdown: alerts, answer, sections with tables and images, and notes.
+
+    Figures are left out.
+    """
     parts = [f"## {_text(document.title)}\n"]
     parts += [_list(sentences) for sentences in (document.alerts, document.answer) if sentences]
     parts += [text for section in document.sections if (text := _section(section))]
@@ -33,7 +36,10 @@ def markdown_table(table: Table) -> str:
 
 
 def _section(section: Section) -> str:
-    """Return a section's text, tables and images under its title; empty for a section with figures only."""
+    """Return a section's title, text, tables and images.
+
+    Returns empty text if the section has only figures.
+    """
     parts = [f"> {_text(sentence.text)}\n" for sentence in section.sentences]
     parts += [markdown_table(table) for table in section.tables if not table.caption]
     parts += [f"{_text(one.title)}\n\n{_fenced(one.text)}" for one in section.passages]
@@ -42,7 +48,7 @@ def _section(section: Section) -> str:
 
 
 def _fenced(text: str) -> str:
-    """Return the text as a code block, whose fence is longer than any fence in the text."""
+    """Return the text as a code block. Its fence is longer than any fence in the text."""
     fence = "```"
     while fence in text:
         fence += "`"

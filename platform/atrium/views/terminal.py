@@ -1,6 +1,6 @@
 r"""Output of commands on stdout: documents, sentences, tables, and JSON.
 
-Control characters in recorded text are printed as codes, such as `\x1b`.
+Control characters in recorded text are printed as escape codes, such as `\x1b`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _STYLES: Mapping[Tone, str] = {
 
 
 def standard_output() -> Console:
-    """Return the console on stdout; in a pipe, it is 160 characters wide."""
+    """Return a console that writes to stdout. If stdout is not a terminal, it is 160 characters wide."""
     is_terminal = sys.stdout.isatty()
     return Console(highlight=False, markup=False, emoji=False, width=None if is_terminal else _PIPE_WIDTH)
 
@@ -52,7 +52,7 @@ def say(console: Console, text: str, style: str = "") -> None:
 
 
 def tell(console: Console, text: str, style: str = "", *, indent: int = 0) -> None:
-    """Print a sentence: wrapped between words in a terminal, on a single line in a pipe."""
+    """Print a sentence. In a terminal, it is wrapped between words; in a pipe, it stays on one line."""
     if console.is_terminal:
         console.print(Padding(Text(printable(text), style), (0, 0, 0, indent), expand=False))
     else:
@@ -61,7 +61,7 @@ def tell(console: Console, text: str, style: str = "", *, indent: int = 0) -> No
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Show the text `what` and the elapsed time in a terminal while the block runs; nothing in a pipe."""
+    """Show the text `what` and the elapsed time while the block runs. In a pipe, nothing is shown."""
     console = standard_output()
     if not console.is_terminal:
         yield
@@ -82,8 +82,8 @@ def print_json(value: object) -> None:
 def print_document(console: Console, document: Document) -> None:
     """Print a document: alerts, the answer, tables, passages, and notes about the numbers.
 
-    The details of alerts are printed as notes. Figures, tables with a caption, columns of prose and muted
-    notes are printed only in other formats.
+    The details of alerts are printed as notes. Figures, tables with a caption, columns of prose, and muted
+    notes are left out.
     """
     blocks = [block for section in document.sections for block in _blocks(console, section)]
     if document.answer:
@@ -102,7 +102,10 @@ def print_document(console: Console, document: Document) -> None:
 
 
 def _blocks(console: Console, section: Section) -> Iterator[partial[None]]:
-    """Yield a function to print each part of a section; the caller prints empty lines between parts."""
+    """Yield one function for each part of a section, which prints the part.
+
+    The caller prints the empty lines between the parts.
+    """
     if section.sentences:
         yield partial(_print_sentences, console, section.title, section.sentences)
     for table in section.tables:
@@ -115,7 +118,7 @@ def _blocks(console: Console, section: Section) -> Iterator[partial[None]]:
 def _print_sentences(
     console: Console, title: str, sentences: Iterable[Sentence], style: str | None = None
 ) -> None:
-    """Print sentences under a title, each in the style of its tone, or all in `style`."""
+    """Print sentences under a title, each in the style of its tone, or all in `style` if given."""
     if title:
         tell(console, title, _TITLE)
     for sentence in sentences:
@@ -131,9 +134,9 @@ def _print_passage(console: Console, passage: Passage) -> None:
 def print_table(console: Console, table: Table) -> None:
     """Print a table whose first column names the rows, without splitting a name or number.
 
-    In a pipe, each row is one line. In a narrow terminal, columns with a nonzero `priority` are left out, the
-    highest first. If the table is still too wide, text is wrapped; then cells are printed below the names of
-    their rows, in several blocks of columns if necessary.
+    In a pipe, each row is one line. In a narrow terminal, columns with a nonzero `priority` are left out,
+    starting with the highest priority. If the table is still too wide, text is wrapped. If that is not
+    enough, the cells of a row are printed below its name, if necessary in several blocks of columns.
     """
     if table.title:
         tell(console, table.title, _TITLE)
@@ -161,7 +164,7 @@ def print_table(console: Console, table: Table) -> None:
 
 
 class _Column:
-    """A column of a printed table: title and cells, each as a list of lines."""
+    """A column of a printed table. The title and each cell are lists of lines."""
 
     def __init__(self, column: Column, cells: Iterable[str], room: int) -> None:
         self.title = [printable(column.title)]
@@ -178,19 +181,19 @@ class _Column:
 
     @property
     def min_width(self) -> int:
-        """The width of the longest word in a column of text; for other columns, the full width."""
+        """The smallest width of the column: its longest word if it is text, otherwise its full width."""
         if not self.is_text:
             return self.width
         return max(cell_len(word) for text in (*self.title, *self.texts) for word in text.split() or [""])
 
     def wrap(self, width: int) -> None:
-        """Break the cells between words into lines of at most `width`; longer words are split."""
+        """Break the cells between words into lines of at most `width` characters. Longer words are split."""
         self.cells = [
             [text] if cell_len(text) <= width else textwrap.wrap(text, width) for text in self.texts
         ]
 
     def wrap_title(self) -> None:
-        """Break the title between words into lines that are as narrow as the cells."""
+        """Break the title between words, into lines no wider than the cells or its longest word."""
         (title,) = self.title
         widths = [cell_len(line) for lines in (title.split(), *self.cells) for line in lines]
         self.title = textwrap.wrap(title, max(widths)) or self.title
@@ -202,7 +205,10 @@ def _width(columns: Sequence[_Column]) -> int:
 
 
 def _narrow(columns: Sequence[_Column], room: int) -> None:
-    """Wrap text until all columns fit in `room` characters; do nothing if that would split words."""
+    """Wrap text until the columns fit in `room` characters.
+
+    Does nothing if that would require splitting words or columns narrower than `_MIN_TEXT_WIDTH`.
+    """
     spare = [max(column.width - max(column.min_width, _MIN_TEXT_WIDTH), 0) for column in columns]
     missing = _width(columns) - room
     if missing > sum(spare):

@@ -1,1 +1,1 @@
-"""The dashboard: a local web application that shows `runs/`, live during training."""
+"""The dashboard: a local web application that shows the runs in `runs/`, with live updates."""

@@ -1,4 +1,4 @@
-"""Notes, tags and archive flags of runs: the only data that the dashboard writes.
+"""Notes, tags and archive flags of runs, the only data that the dashboard writes.
 
 Each run directory has its own `annotations.json`.
 """
@@ -34,7 +34,11 @@ class Annotations:
 
 
 def read_annotations(folder: Path) -> tuple[Annotations, str | None]:
-    """Return a run's annotations and None, or empty annotations and the reason for a failed read."""
+    """Return a run's annotations, and an error message if the file cannot be read.
+
+    The message is None if the file was read or does not exist. Without a readable file, the annotations
+    are empty.
+    """
     path = folder / FILE_NAME
     content, problem = read_object(path)
     if problem is not None:
@@ -46,9 +50,10 @@ def read_annotations(folder: Path) -> tuple[Annotations, str | None]:
 
 
 def changed(before: Annotations, changes: object) -> Annotations:
-    """Return the annotations with `note`, `tags` or `is_archived` replaced by the values in `changes`.
+    """Return a copy of `before` with the fields in `changes` replaced.
 
-    Raises `RunFolderError` for unknown keys, wrong types and values that are too long.
+    The fields are `note`, `tags` and `is_archived`. Raises `RunFolderError` for unknown keys, wrong types,
+    and values that are too long.
     """
     if not isinstance(changes, Mapping) or changes.keys() - {"note", "tags", "is_archived"}:
         raise RunFolderError("an annotation must be an object with keys note, tags and is_archived")
@@ -69,10 +74,10 @@ def changed(before: Annotations, changes: object) -> Annotations:
 
 
 def annotate(folder: Path, changes: object) -> Annotations:
-    """Change a run's annotations and return the new ones; concurrent changes are serialized.
+    """Change a run's annotations and return the new ones. Concurrent changes are applied one by one.
 
-    Raises `RunFolderError` for invalid changes (see `changed`) and for a file that cannot be read or written:
-    a damaged file is never replaced.
+    Raises `RunFolderError` for invalid changes (see `changed`), and if the file cannot be read or written.
+    A damaged file is never overwritten.
     """
     with explained("annotate", folder), _alone(folder):
         before, problem = read_annotations(folder)
@@ -93,7 +98,7 @@ def write_annotations(folder: Path, annotations: Annotations) -> None:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Lock a run's annotations against other threads, and other processes if the folder can be locked."""
+    """Lock a run's annotations against other threads, and, if the file system allows it, other processes."""
     with _WRITING:
         descriptor = os.open(folder, os.O_RDONLY)
         try:

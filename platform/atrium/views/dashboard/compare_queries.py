@@ -24,10 +24,11 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRequest:
-    """A requested comparison: names of runs, grouped by the settings `by`, or by method if `by` is empty.
+    """A request to compare runs.
 
-    `baseline` names an arm (None: the default one), `at` is an `At`, and `effect` is the smallest difference
-    of interest, from 0 to 1.
+    The runs are grouped by the settings in `by`, or by method if `by` is empty. `baseline` is the name of
+    the baseline arm (None means the default arm). `at` is the value of an `At`, the point of training at
+    which runs are compared. `effect` is the smallest difference of interest, as a share from 0 to 1.
     """
 
     runs: tuple[str, ...]
@@ -43,10 +44,10 @@ class ComparisonRequest:
 def compare_answer(
     watcher: Watcher, request: ComparisonRequest, measure: str = MEAN, candidate: str | None = None
 ) -> Answer:
-    """Return the document of a comparison as JSON data, with the measures and arms for the page's controls.
+    """Return a comparison of runs as JSON data: the document, and the measures and arms to choose from.
 
-    For `candidate` (default: the first one), the problems that differ most from the baseline are listed.
-    Raises `AtriumError` if the runs cannot be compared.
+    The answer also lists the problems on which `candidate` (default: the first candidate arm) differs most
+    from the baseline. Raises `AtriumError` if the runs cannot be compared.
     """
     comparison = compared_runs(watcher, request)
     about = f"Verdicts are by {comparison.title(measure)} on {comparison.headline}."
@@ -68,7 +69,11 @@ def compare_answer(
 
 
 def _problems(comparison: RunsComparison, candidate: str | None) -> list[Answer]:
-    """Return the problems with the largest differences, per benchmark, and where their answers are stored."""
+    """Return, for each benchmark, the problems on which a candidate differs most from the baseline.
+
+    Each problem comes with the two runs whose answers to it differ most. An unknown or missing `candidate`
+    means the first candidate arm.
+    """
     names = [one.arm.name for one in comparison.arms[1:]]
     name = candidate if candidate in names else names[0]
     return [
@@ -83,13 +88,13 @@ def _problems(comparison: RunsComparison, candidate: str | None) -> list[Answer]
 
 
 def comparison_figure(watcher: Watcher, request: ComparisonRequest, key: str, measure: str) -> Figure:
-    """Return the figure with this key in a comparison's document; raise `ConfigError` for an unknown key."""
+    """Return the figure `key` from the document of a comparison; raise `ConfigError` for an unknown key."""
     training = training_of(watcher, request)
     return figure_of(comparison_document(compared_runs(watcher, request), training, measure=measure), key)
 
 
 def figure_of(document: Document, key: str) -> Figure:
-    """Return the figure with this key in a document; raise `ConfigError` for an unknown key."""
+    """Return the figure `key` from a document; raise `ConfigError` for an unknown key."""
     figures = {figure.key: figure for section in document.sections for figure in section.figures}
     if key not in figures:
         raise ConfigError(f"unknown figure {key[:40]!r}; use one of {', '.join(figures)}")
@@ -97,15 +102,19 @@ def figure_of(document: Document, key: str) -> Figure:
 
 
 def compared_runs(watcher: Watcher, request: ComparisonRequest) -> RunsComparison:
-    """Return the comparison of the runs with readable settings; cached until one of the runs changes.
+    """Return the comparison of the requested runs.
 
-    Raises `AtriumError` if the runs cannot be compared.
+    Runs with unreadable settings are left out. The result is cached until one of the runs changes. Raises
+    `AtriumError` if the runs cannot be compared.
     """
     return _compared(watcher, request, _state(watcher, request))
 
 
 def training_of(watcher: Watcher, request: ComparisonRequest) -> Training:
-    """Return the training curves and tables of the compared runs; cached like the comparison."""
+    """Return the training curves and tables of the compared runs.
+
+    The result is cached until one of the runs changes.
+    """
     return _training(watcher, request, _state(watcher, request))
 
 

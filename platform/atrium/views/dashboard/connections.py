@@ -1,4 +1,4 @@
-"""A variant of the uvicorn server with a timeout for requests, and without tracebacks when it stops."""
+"""A uvicorn server with a timeout for requests, and without tracebacks on shutdown."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
 class QuietServer(Server):
-    """uvicorn's server, without error messages for requests that are canceled when it stops."""
+    """A uvicorn server that logs no errors for requests canceled by a shutdown."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop the server; errors of canceled requests are not logged."""
+        """Silence uvicorn's error log, then stop the server."""
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         super().handle_exit(sig, frame)
 
 
 class PunctualProtocol(H11Protocol):
-    """uvicorn's HTTP protocol, with a timeout of `REQUEST_S` seconds to receive a complete request.
+    """uvicorn's HTTP protocol, with a timeout of `REQUEST_S` seconds for receiving a complete request.
 
-    Idle connections count towards uvicorn's connection limit, so a few of them could block all others.
-    Responses have no timeout; the event stream, for example, stays open.
+    Without this timeout, idle connections could exhaust uvicorn's connection limit and block all other
+    clients. Responses have no timeout, so the event stream, for example, stays open.
     """
 
     REQUEST_S = 30.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the timeout of the first request."""
+        """Start the timeout for the first request."""
         super().connection_made(transport)
         self._waits_since = self.loop.time()
         self._look = self.loop.call_later(self.REQUEST_S, self._end_if_late)
@@ -41,7 +41,7 @@ class PunctualProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
-        """Start the timeout of the next request."""
+        """Start the timeout for the next request."""
         self._waits_since = self.loop.time()
         super().on_response_complete()
 

@@ -1,4 +1,4 @@
-"""Conversion of curves from dashboard queries to a figure."""
+"""Figures of the curves that the dashboard's queries return."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ def curves_figure(
     labels: Mapping[str, str] | None = None,
     key: str = "curves",
 ) -> Lines:
-    """Return a figure of all curves in `panels`, the panels of `curve_queries.curves_answer`.
+    """Return one figure with all curves in `panels`.
 
-    `axis` and `band` are those of the request. `labels` are the displayed names of quantities if there are
-    several (default: their keys). Raises `ConfigError` if there is no curve.
+    `panels` are the panels in an answer of `curve_queries.curves_answer`, and `axis` and `band` are the
+    fields of its request. If there are several panels, `labels` maps the key of each quantity to its
+    displayed name (default: the key). Raises `ConfigError` if there is no curve.
     """
     shown = [(panel, one) for panel in panels for one in panel["series"]]
     if not shown:
@@ -63,7 +64,10 @@ def curves_figure(
 
 
 def _series(one: Mapping[str, Any], name: str, place: int, *, has_band: bool) -> list[Series]:
-    """Return a curve with its band; parts where some runs of the group have already ended are dotted."""
+    """Return the series that draw one curve with its band. `place` determines the color.
+
+    The curve is dotted where some runs of its group have already ended.
+    """
     x, y = tuple(one["x"]), tuple(one["y"])
     num = one.get("num", 1)
     nums = num if isinstance(num, list) else [num] * len(x)
@@ -79,7 +83,7 @@ def _series(one: Mapping[str, Any], name: str, place: int, *, has_band: bool) ->
 
 
 def _label(one: Mapping[str, Any], quantity: str, panels: Sequence[Mapping[str, Any]]) -> str:
-    """Return a curve's label: the group and its number of runs, and the quantity if there are several."""
+    """Return a curve's label: its group with the number of runs, its quantity, or both."""
     num = one["num"] if isinstance(one["num"], int) else max(one["num"])
     label = f"{one['label']} (n = {num})" if num > 1 else str(one["label"])
     if not quantity:

@@ -59,9 +59,9 @@ _TITLES = {_MEAN: "Mean@k", _PASS: "Pass@k", _LENGTH: "answer length", _TRUNCATE
 class CurveRequest:
     """A request for the curves of `metrics`, one panel per metric and one curve per group of runs.
 
-    `group_by` is `EACH`, `METHODS` or settings joined by commas. `axis` is an `XAxis`, or a quantity for a
-    scatter plot. The curves of a panel share their x-values: at most about `num_points` (0: all) in the range
-    `zoom` (low, high) or in the whole panel.
+    `group_by` is `EACH`, `METHODS`, or settings joined by commas. `axis` is an `XAxis`, or a quantity for
+    a scatter plot. The curves of a panel have common x-values. `zoom` is a range (low, high) of x-values,
+    None for the whole panel; at most about `num_points` x-values in it are returned (0 means all).
     """
 
     runs: tuple[str, ...]
@@ -78,7 +78,10 @@ class CurveRequest:
 
 
 def quantities_answer(watcher: Watcher, names: Iterable[str]) -> Answer:
-    """Return the quantities that any of the runs recorded, with title, unit and meaning, in fixed order."""
+    """Return the quantities that at least one of the runs recorded, with title, unit and meaning.
+
+    Their order is fixed. The answer also names the runs whose curves are not indexed yet.
+    """
     recorded: dict[str, None] = {}
     pending = []
     for entry in _entries(watcher, names):
@@ -103,7 +106,11 @@ def curves_answer(watcher: Watcher, request: CurveRequest) -> Answer:
 
 @lru_cache(maxsize=64)
 def _drawn(watcher: Watcher, request: CurveRequest, _state: tuple[object, ...]) -> Answer:
-    """Return the answer to a request; cached until a run, or the index of its curves, changes."""
+    """Compute the answer of `curves_answer`.
+
+    The answer is cached until a run, or the index of its curves, changes. `_state` is only part of the
+    cache key.
+    """
     entries = list(_entries(watcher, request.runs))
     pending = [entry.name for entry in entries if watcher.is_pending(entry.name)]
     watcher.want(pending)
@@ -144,7 +151,10 @@ def _about_groups(
     place: Mapping[str, int],
     others: Collection[str],
 ) -> list[Answer]:
-    """Return data on the groups, from the best last score; the groups named in `others` come last."""
+    """Return the data that the page shows about each group, sorted by last score.
+
+    The best score comes first. The groups named in `others` come last.
+    """
     members = {entry.name: entry for entry in entries}
     own = {label: [members[name] for name in names] for label, names in groups.items()}
     return [
@@ -161,7 +171,7 @@ def _about_groups(
 
 
 def _last_score(entries: Iterable[RunEntry]) -> float:
-    """Return the mean of the runs' last Mean@K over benchmarks, from 0 to 1; -1 if there is none."""
+    """Return the mean of the last Mean@K over runs and benchmarks (0 to 1), or -1 if none is known."""
     scores = [one.last.mean_at_k for entry in entries for one in entry.overview.scores.values() if one.last]
     known = [score for score in scores if score is not None]
     return sum(known) / len(known) if known else -1.0
@@ -169,7 +179,7 @@ def _last_score(entries: Iterable[RunEntry]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Recorded:
-    """Recorded data of one run: metrics by name [N], values on the x-axis [N], evaluations by benchmark."""
+    """Data of a run with N recorded steps: metrics by name [N], x-axis values [N], and evaluations."""
 
     columns: Mapping[str, Floats]
     x: Floats | None
@@ -184,7 +194,7 @@ def _recorded(watcher: Watcher, entry: RunEntry, request: CurveRequest) -> _Reco
 
 
 def _curve(recorded: _Recorded, metric: str, request: CurveRequest) -> Curve | None:
-    """Return a run's curve of one quantity; None if the run has not recorded it."""
+    """Return a run's curve of one quantity, or None if the run has not recorded the quantity."""
     if request.axis not in _AXES:
         return _points(recorded, metric, request.num_points)
     if metric.startswith(_EVALUATION):
@@ -197,7 +207,10 @@ def _curve(recorded: _Recorded, metric: str, request: CurveRequest) -> Curve | N
 
 
 def _points(recorded: _Recorded, metric: str, num_points: int) -> Curve | None:
-    """Return the points of a scatter plot at evenly spaced steps, with unsorted x; None without points."""
+    """Return a run's points of a scatter plot, or None if there are no points.
+
+    The points belong to evenly spaced steps and are not sorted by x.
+    """
     steps, x, y = recorded.columns.get("step"), recorded.x, recorded.columns.get(metric)
     if steps is None or x is None:
         return None
@@ -212,7 +225,10 @@ def _points(recorded: _Recorded, metric: str, num_points: int) -> Curve | None:
 
 
 def _group(request: CurveRequest, metric: str, members: Sequence[_Recorded]) -> GroupCurve | None:
-    """Return a group's mean curve with its band, or all points of a scatter plot; None without data."""
+    """Return a group's mean curve with its band, or the points of a scatter plot.
+
+    Returns None if the group has no data.
+    """
     found = [made for one in members if (made := _curve(one, metric, request))]
     if not found:
         return None
@@ -227,7 +243,7 @@ def _group(request: CurveRequest, metric: str, members: Sequence[_Recorded]) -> 
 
 
 def _grid(found: Collection[GroupCurve], request: CurveRequest) -> Floats | None:
-    """Return the common x-values of a panel to thin out its curves; None if thinning is not needed."""
+    """Return the x-values at which a panel's curves are sampled, or None to keep all of their points."""
     if request.axis not in _AXES or not found:
         return None
     x, num = np.unique(np.concatenate([made.x for made in found])), request.num_points
@@ -241,9 +257,11 @@ def _grid(found: Collection[GroupCurve], request: CurveRequest) -> Floats | None
 
 
 def _extremes(x: Floats, found: Collection[GroupCurve], num: int) -> Floats:
-    """Return at most `num` of the x-values: where the curves are largest and smallest in num / 2 equal parts.
+    """Return at most `num` of the x-values, such that the extremes of the curves are kept.
 
-    With too many curves for this search, the x-values are evenly spaced.
+    The x-values are split into num / 2 equal parts. In each part, the positions of the largest and the
+    smallest value of any curve are kept. If there are more than `_MOST_SEARCHED` curves, the x-values are
+    evenly spaced instead.
     """
     if len(x) <= num or len(found) > _MOST_SEARCHED:
         return x[_even(len(x), num)]
@@ -255,12 +273,15 @@ def _extremes(x: Floats, found: Collection[GroupCurve], num: int) -> Floats:
 
 
 def _even(num: int, most: int) -> NDArray[np.int64]:
-    """Return at most `most` evenly spaced indices below `num`, including both ends."""
+    """Return at most `most` (at least 2) evenly spaced indices below `num`, including both ends."""
     return np.unique(np.linspace(0, max(num - 1, 0), min(num, max(most, 2))).round().astype(np.int64))[:num]
 
 
 def _sampled(made: GroupCurve, grid: Floats | None) -> Answer:
-    """Return a curve as JSON data, at its own x-values or interpolated at those of `grid` in its range."""
+    """Return a curve as JSON data.
+
+    If `grid` is given, the curve is interpolated at the x-values of `grid` that are within its range.
+    """
     columns = {"x": made.x, "y": made.mean, "low": made.low, "high": made.high}
     num_runs = made.num_runs
     if grid is not None:
@@ -291,7 +312,11 @@ def _evaluation_curve(
 
 
 def _value(point: EvaluationPoint, kind: str) -> tuple[float | None, float, float]:
-    """Return a point's value and the ends of its 95 % interval over problems (the value if unknown)."""
+    """Return the value `kind` of an evaluation, and the ends of its 95 % interval over problems.
+
+    If the interval is unknown, both ends are equal to the value. If the value is unknown, it is None and
+    the ends are NaN.
+    """
     span: tuple[float, float] | None = None
     match kind:
         case "mean_at_k":
@@ -307,7 +332,11 @@ def _value(point: EvaluationPoint, kind: str) -> tuple[float | None, float, floa
 
 
 def method_arms(entries: Sequence[RunEntry], *, is_chosen: bool = False) -> tuple[NamedArm, ...]:
-    """Return the arms of the runs with readable settings, by name, with "other runs" (`arm_names`) last."""
+    """Return the arms of the runs with readable settings, sorted by name.
+
+    "Other runs" (see `arm_names`) come last. If `is_chosen` is true, the user chose each run, and no run
+    is an other run.
+    """
     settings = {entry.name: entry.trained_settings for entry in entries if entry.settings}
     arms = name_arms(settings, chosen=settings if is_chosen else ())
     return tuple(sorted(arms, key=lambda arm: (arm.is_other, arm.name)))
@@ -316,7 +345,11 @@ def method_arms(entries: Sequence[RunEntry], *, is_chosen: bool = False) -> tupl
 def groups_of(
     entries: Sequence[RunEntry], group_by: str, arms: Sequence[NamedArm] = ()
 ) -> dict[str, list[str]]:
-    """Return the names of runs by group; `arms` are the groups for `METHODS` (see `CurveRequest`)."""
+    """Return the names of the runs in each group, by the label of the group.
+
+    `group_by` is as in `CurveRequest`. If it is `METHODS`, the groups are `arms`. Runs without settings
+    are a group of their own.
+    """
     if group_by == EACH:
         return {entry.name: [entry.name] for entry in entries}
     if group_by != METHODS:
@@ -327,7 +360,11 @@ def groups_of(
 
 
 def places_of(entries: Sequence[RunEntry], groups: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """Return each group's color index: its algorithm's, unless an earlier group already has this color."""
+    """Return the color index of each group.
+
+    A group has the usual color of its algorithm, or the next free color if an earlier group already has
+    it.
+    """
     began = {entry.name: entry.started for entry in entries}
     named = {entry.name: entry.settings.get("algorithm.name", "") for entry in entries}
     methods = {}

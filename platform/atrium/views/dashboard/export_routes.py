@@ -33,7 +33,11 @@ def asked_runs(
     run: Names = [],  # noqa: B006 - FastAPI copies it
     exp: str | None = None,
 ) -> list[str]:
-    """Return the names in `run`, or all training runs of the experiment `exp` (`*`: of all experiments)."""
+    """Return the names of the runs that a request asks for.
+
+    These are the names in `run`, or if there are none, the training runs of the experiment `exp` that are
+    not archived (`*` means all experiments).
+    """
     if run or exp is None:
         return run
     entries = sorted(
@@ -97,7 +101,7 @@ def _asked_curves(
 
 
 def _range(text: str | None) -> tuple[float, float] | None:
-    """Return the ends of a range such as `10_200`; None for invalid text."""
+    """Return the ends of a range such as `10_200`, or None if the text is not a range."""
     try:
         low, high = map(float, (text or "").split("_"))
     except ValueError:
@@ -113,7 +117,10 @@ SweepScore = Literal["mean_at_k", "pass_at_k"]
 
 
 def add_exports(app: FastAPI, watcher: Watcher, said_of: Callable[[Sequence[RunFolder]], list[str]]) -> None:
-    """Add the download routes; `said_of` returns additional report lines for runs."""
+    """Add the routes for downloads to `app`.
+
+    `said_of` maps runs to additional lines of their report, such as verdicts on claims.
+    """
 
     @app.get("/api/report")
     def report(asked: AskedComparison, suffix: Literal["html", "md", "tex"] = "html") -> Response:
@@ -160,7 +167,10 @@ def _add_curves(app: FastAPI, watcher: Watcher) -> None:
 
 
 def _within(series: Sequence[dict[str, Any]], low: float, high: float) -> list[dict[str, Any]]:
-    """Return the parts of curves with x from `low` to `high`; curves without such points are unchanged."""
+    """Return the curves cut to the x-values from `low` to `high`.
+
+    Curves without points in this range are not cut.
+    """
     found = []
     for one in series:
         kept = [at for at, x in enumerate(one["x"]) if low <= x <= high]
@@ -224,7 +234,7 @@ def _add_sweeps(app: FastAPI, watcher: Watcher) -> None:
 
 
 def _drawn(figure: Figure, name: str, kind: FileKind, columns: int) -> Response:
-    """Return a download response with the figure, sized to one or two columns of a paper."""
+    """Return a response that downloads the figure, sized to one or two columns of a paper."""
     from atrium.views.figures.sheet import COLUMN_INCHES, MEDIA_TYPES, file
 
     content = file([figure], kind, inches=COLUMN_INCHES[columns])
@@ -233,6 +243,9 @@ def _drawn(figure: Figure, name: str, kind: FileKind, columns: int) -> Response:
 
 
 def attachment(content: bytes, name: str, media_type: str) -> Response:
-    """Return the response of a download; `name` must consist of letters, digits and `._=-`."""
+    """Return a response that downloads `content` as a file.
+
+    `name` must consist of letters, digits and `._=-`.
+    """
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
     return Response(content, media_type=media_type, headers=headers)

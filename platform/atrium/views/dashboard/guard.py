@@ -1,7 +1,8 @@
-"""Access control of the dashboard: requests need a known Host header; writes also need Origin and token.
+"""Access control of the dashboard.
 
-The check of the Host header prevents access by other web sites through DNS rebinding; Origin and token
-prevent them from writing. The content security policy allows pages to load resources from this server only.
+Every request needs a known Host header, which prevents access by other websites through DNS rebinding.
+Requests that write also need the Origin header of this server and the page's token, which other websites
+do not have. The content security policy lets pages load resources from this server only.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ HEADERS = {
 
 
 class Guard:
-    """Middleware that rejects foreign requests and adds security headers to all responses."""
+    """Middleware that rejects foreign requests and adds security headers to the responses of all others."""
 
     def __init__(self, app: ASGIApp, *, host_names: Collection[str], token: str) -> None:
         self._app = app
@@ -41,7 +42,7 @@ class Guard:
         self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on an allowed request; reject others with status 403."""
+        """Pass an allowed request on to the application; answer any other with status 403."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
@@ -61,7 +62,7 @@ class Guard:
         await self._app(scope, receive, send_guarded)
 
     def refusal(self, method: str, headers: Headers) -> str | None:
-        """Return the reason for rejecting the request, or None."""
+        """Return the reason to reject a request, or None if it is allowed."""
         host = headers.get("host", "")
         if _name_of(f"http://{host}") not in self._host_names:
             return "unknown Host header; see --allow-host"
@@ -76,7 +77,10 @@ class Guard:
 
 
 def host_names(bound_to: str, more: Iterable[str] = ()) -> set[str]:
-    """Return the Host names to allow: loopback names, `bound_to` and `more`, without wildcard addresses."""
+    """Return the names to allow in the Host header: loopback names, `bound_to` and `more`.
+
+    Wildcard addresses (`0.0.0.0` and `::`) are left out.
+    """
     return {*LOOPBACK, bound_to, *more} - {"0.0.0.0", "::"}
 
 

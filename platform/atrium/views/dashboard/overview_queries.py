@@ -1,4 +1,4 @@
-"""Queries of the overview page: an experiment's methods, their scores and verdicts."""
+"""Queries for the overview page: an experiment's methods, their scores, and verdicts."""
 
 from __future__ import annotations
 
@@ -41,10 +41,11 @@ Answer = dict[str, Any]
 def overview_answer(
     watcher: Watcher, wanted: str | None, baseline: str | None, opened: Collection[str] = ()
 ) -> Answer:
-    """Return all experiments, and the methods of the experiment `wanted` or of the default experiment.
+    """Return all experiments, and the methods of one of them.
 
-    `baseline` names the baseline arm or one of its runs; `opened` are the methods whose runs are listed.
-    Sweeps and evaluations are left out. If the methods cannot be compared, `reason` says why.
+    This is the experiment `wanted`, or the default experiment if `wanted` is unknown. `baseline` names the
+    baseline arm or one of its runs. `opened` names the methods whose runs are listed. Sweeps and
+    evaluations are left out. If the methods cannot be compared, the field `reason` of the answer says why.
     """
     experiments = trainings_by_experiment(watcher)
     chosen = wanted if wanted in experiments else default_of(experiments)
@@ -65,9 +66,10 @@ def _about(entries: Sequence[RunEntry]) -> Answer:
 def _methods(
     watcher: Watcher, entries: Sequence[RunEntry], baseline: str | None, opened: Collection[str]
 ) -> Answer:
-    """Return an experiment's comparison of methods as a document, with a row for each method.
+    """Return the comparison of an experiment's methods as a document with a row for each method.
 
-    The rows of the methods in `opened` list their runs. If the methods cannot be compared, `reason` says why.
+    The rows of the methods in `opened` list their runs. If the methods cannot be compared, the field
+    `reason` says why.
     """
     named = method_arms(entries)
     compared, reason = _compared(watcher, entries, named, baseline)
@@ -116,7 +118,10 @@ def _methods(
 def _groups(
     entries: Sequence[RunEntry], named: Sequence[NamedArm], arms: Mapping[str, ArmScores]
 ) -> dict[str, list[str]]:
-    """Return the names of runs by method; the names of compared arms disregard the runs that are left out."""
+    """Return the names of the runs by method.
+
+    The comparison may leave out some runs of an arm and name it differently; its name is then used.
+    """
     name_of = {run.name: name for name, one in arms.items() for run in one.arm.runs.values()}
     return {
         next((name_of[run] for run in runs if run in name_of), name): runs
@@ -125,7 +130,10 @@ def _groups(
 
 
 def _document(compared: RunsComparison | None, benchmark: str | None, rows: Sequence[Row]) -> Document:
-    """Return the overview document: answer and warnings of the comparison, and the table of methods."""
+    """Return the overview document: the answer, warnings and differences, and the table of methods.
+
+    Without a comparison, the document has only the table.
+    """
     score = compared.title(MEAN) if compared else "Mean@k"
     against = f"Difference to {compared.arms[0].arm.name}" if compared else "Difference"
     titles = ("Method", "Seeds", f"{score}, %", f"{against}, points", "Verdict")
@@ -149,7 +157,10 @@ def _document(compared: RunsComparison | None, benchmark: str | None, rows: Sequ
 def _compared(
     watcher: Watcher, entries: Sequence[RunEntry], named: Sequence[NamedArm], baseline: str | None
 ) -> tuple[RunsComparison | None, str | None]:
-    """Return the comparison and None, or None and the reason for its absence."""
+    """Return (comparison, None), or (None, reason) if the methods cannot be compared.
+
+    If no comparison with `baseline` is possible, the default baseline is used.
+    """
     if num_methods(named) < 2:
         return None, "A comparison needs a second method, run with the same seeds."
     names = tuple(entry.name for entry in entries)
@@ -165,7 +176,10 @@ def _compared(
 
 
 def _benchmark(entries: Sequence[RunEntry]) -> str | None:
-    """Return the benchmark that most runs have scores on, preferring test problems to validation problems."""
+    """Return the benchmark on which most runs have scores, or None if there are no scores.
+
+    A benchmark with test problems takes precedence over validation problems.
+    """
     scored = [name for entry in entries for name in entry.overview.scores]
     return max(scored, key=lambda name: (VALIDATION not in name, scored.count(name)), default=None)
 
@@ -173,7 +187,10 @@ def _benchmark(entries: Sequence[RunEntry]) -> str | None:
 def _row(
     name: str, runs: Sequence[Answer], arm: ArmScores | None, pair: Pair | None, benchmark: str | None
 ) -> Row:
-    """Return a method's table row; without a comparison, its score is the mean over finished runs."""
+    """Return a method's row of the table.
+
+    Without a comparison, the score is the mean over finished runs.
+    """
     if arm is None or benchmark is None:
         scores = [run["score"] for run in runs if run["state"] == RunState.FINISHED]
         found = score_over_seeds(scores)
@@ -190,7 +207,7 @@ def _row(
 
 
 def _beginning(runs: Sequence[Answer]) -> Answer | None:
-    """Return the run and step of the earliest collapse whose step is known; None if there is none."""
+    """Return the run and step of the earliest collapse, or None if no collapse has a known step."""
     steps = [(step, run["name"]) for run in runs for step in run["collapses"].values() if step]
     if not steps:
         return None

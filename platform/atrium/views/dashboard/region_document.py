@@ -1,4 +1,4 @@
-"""Documents on importance ratios relative to the window: of a run, or of several methods."""
+"""Documents that show importance ratios and the window, for one run or for several methods."""
 
 from __future__ import annotations
 
@@ -65,9 +65,10 @@ OF_METHODS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """Token counts by ratio, of a run or a method.
+    """The token counts of a run or method by importance ratio, and the window.
 
-    `window` is None if there is no constant window, for the stated `reason`. `place` is the color index.
+    `window` is None if the method has no constant window, and `reason` then says why. `place` is the color
+    index.
     """
 
     name: str
@@ -90,8 +91,9 @@ def run_document(
 ) -> Document:
     """Return the document of a run: a histogram of ratios, and clipped shares, quantiles and KL by step.
 
-    `region` has the counts at `step` (None: at all steps), and `columns` the run's metrics. `edges` are bin
-    edges in log w; `why_none` is shown if they are None. `panels` are curves by metric.
+    `region` has the counts at `step` (None means all steps). `edges` are the bin edges in log w; if they
+    are None, the document shows the warning `why_none` instead of the histogram. `panels` maps metrics to
+    their curves, and `columns` maps them to their values at all steps.
     """
     window = region.window
     bounds = f"window [{_bound(window.lower)}, {_bound(window.upper)}]" if window else region.reason
@@ -120,9 +122,10 @@ def run_document(
 
 
 def clipped_sentences(columns: Mapping[str, Floats], step: int | None) -> tuple[Sentence, ...]:
-    """Return a sentence on the shares of clipped tokens at `step` (None: at all steps) from a run's metrics.
+    """Return a sentence on the shares of clipped tokens at `step` (None means all steps).
 
-    Tokens count once per update. The result is empty without an update.
+    `columns` maps a run's metrics to their values at all steps. A token counts once per update. If there
+    was no update, no sentence is returned.
     """
     known = [name for name in CLIPPED if name in columns]
     weight_N = np.nan_to_num(columns.get("optimizer/num_trained_tokens", np.zeros(0)))
@@ -152,8 +155,8 @@ def methods_document(
 ) -> Document:
     """Return the document of several methods: windows, ratios by sign of the advantage, and curves.
 
-    `until` is the last step shown, and `others` names runs that are not shown. `num_left_out` is the number
-    of runs without a finished step.
+    `edges` are the bin edges in log w. `until` is the last step shown. `others` names runs that are not
+    shown, and `num_left_out` is the number of runs without a finished step.
     """
     rows = tuple(
         Row((arm.name, arm.num_seeds, *_ends(arm.window), arm.reason), place=arm.place) for arm in arms
@@ -180,7 +183,7 @@ def methods_document(
 def _histogram(region: Counted, edges: Floats, where: str) -> Lines:
     """Return the histogram of a run's tokens by ratio, for each sign of the advantage.
 
-    `where` names the steps that are counted.
+    `where` names the counted steps.
     """
     rows = zip(_SIGN_NAMES.values(), binned(region.counts, edges), (2, 3, 4), strict=True)
     return Lines(
@@ -195,7 +198,7 @@ def _histogram(region: Counted, edges: Floats, where: str) -> Lines:
 
 
 def _side_by_side(arms: Sequence[Counted], edges: Floats, sign: str) -> Lines:
-    """Return each method's histogram of tokens with this sign of the advantage, and its window."""
+    """Return a figure of the methods' windows and their histograms of tokens with this advantage sign."""
     at = SIGNS.index(sign)
     shares = [binned(arm.counts, edges)[at] for arm in arms]
     return Lines(
@@ -213,7 +216,10 @@ def _side_by_side(arms: Sequence[Counted], edges: Floats, sign: str) -> Lines:
 
 
 def _steps(name: str, edges: Floats, value_B: Floats, place: int) -> Series:
-    """Return a histogram as a step curve over w; empty bins are gaps, since a log axis has no zero."""
+    """Return a histogram with bin edges in log w as a step curve over w.
+
+    Empty bins are gaps, because a log axis has no zero.
+    """
     y = tuple(float(f"{value:.5g}") if value > 0 else None for value in value_B)
     x = tuple(float(f"{edge:.6g}") for edge in np.exp(edges))
     return Series(name=name, x=x, y=(*y, y[-1]), place=place, is_step=True)
@@ -237,7 +243,7 @@ def _fan(quantiles: Sequence[Panel], window: Window | None) -> Lines:
 
 
 def _curve(panel: Panel, arms: Sequence[Counted], until: int) -> Lines:
-    """Return a figure with a curve per method, up to step `until`."""
+    """Return a figure with one curve per method, up to step `until`."""
     place = {arm.name: arm.place for arm in arms}
     series = []
     for one in panel["series"]:
@@ -252,7 +258,7 @@ def _curve(panel: Panel, arms: Sequence[Counted], until: int) -> Lines:
 
 
 def _named(window: Window | None) -> list[tuple[str, float]]:
-    """Return the label and the value of each bound that restricts the ratio."""
+    """Return the label and value of each bound of the window, except bounds of 0 or infinity."""
     ends = (("lower", window.lower), ("upper", window.upper)) if window else ()
     return [(f"{name} {_bound(bound)}", bound) for name, bound in ends if 0.0 < bound < math.inf]
 

@@ -1,4 +1,4 @@
-"""Read-only queries about runs: rows of the table of runs, sparklines, and the details of one run."""
+"""Read-only queries about runs: rows of the table of runs, sparklines, and details of one run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ def method_of(arm: NamedArm | None) -> Answer:
 
 
 def arms_by_experiment(entries: Iterable[RunEntry]) -> list[tuple[NamedArm, ...]]:
-    """Return the arms of each experiment, formed separately for training, evaluation and archived runs."""
+    """Return the arms of each experiment.
+
+    Training runs, evaluations and archived runs form separate arms.
+    """
     found: dict[tuple[str, bool, bool], list[RunEntry]] = {}
     for entry in entries:
         key = (entry.experiment, entry.is_evaluation, entry.annotations.is_archived)
@@ -54,9 +57,10 @@ def arms_by_experiment(entries: Iterable[RunEntry]) -> list[tuple[NamedArm, ...]
 
 
 def trainings_by_experiment(watcher: Watcher) -> dict[str, list[RunEntry]]:
-    """Return training runs by experiment: experiments from the latest on, runs from the oldest on.
+    """Return the training runs of each experiment.
 
-    Runs of sweeps, archived runs and failed starts are left out.
+    The latest experiment comes first. Within an experiment, the oldest run comes first. Runs of sweeps,
+    archived runs, and runs that failed to start are left out.
     """
     sweeps = {sweep["name"] for sweep in sweeps_answer(watcher)["sweeps"]}
     found: dict[str, list[RunEntry]] = {}
@@ -68,7 +72,7 @@ def trainings_by_experiment(watcher: Watcher) -> dict[str, list[RunEntry]]:
 
 
 def default_of(experiments: Mapping[str, Sequence[RunEntry]]) -> str | None:
-    """Return the name of the experiment that pages show by default; None if there is none."""
+    """Return the name of the experiment that pages show by default, or None if there is no experiment."""
     settings = {
         name: {entry.name: entry.settings for entry in own if entry.settings}
         for name, own in experiments.items()
@@ -77,7 +81,7 @@ def default_of(experiments: Mapping[str, Sequence[RunEntry]]) -> str | None:
 
 
 def state_answer(watcher: Watcher) -> Answer:
-    """Return the data version, by which a page detects changes, and the progress of the curve index."""
+    """Return the version of the data, by which pages detect changes, and the progress of the curve index."""
     progress = watcher.progress
     return {
         "version": watcher.version,
@@ -86,7 +90,10 @@ def state_answer(watcher: Watcher) -> Answer:
 
 
 def spark_of(values: Floats | None) -> list[float | None]:
-    """Return a curve's means over at most 40 equal parts; empty for fewer than two values."""
+    """Return the values of a sparkline: a curve's means over at most 40 equal parts.
+
+    Returns an empty list for fewer than two values.
+    """
     if values is None or len(values) < 2:
         return []
     num = min(_SPARK_POINTS, len(values))
@@ -96,7 +103,7 @@ def spark_of(values: Floats | None) -> list[float | None]:
 
 
 def lasts_answer(watcher: Watcher, metrics: Iterable[str], since: int = -1) -> Answer:
-    """Return the last finite value of each metric, for runs that changed after version `since`."""
+    """Return the last finite value of each metric, for each run that changed after version `since`."""
     found: dict[str, dict[str, float]] = {metric: {} for metric in metrics}
     for name, entry in watcher.scan.entries.items():
         if watcher.changed_at.get(name, since + 1) <= since:
@@ -135,7 +142,7 @@ def differences_answer(watcher: Watcher, names: Sequence[str]) -> Answer:
 
 
 def _document(entry: RunEntry, table: CurveTable | None) -> Document:
-    """Return a document with tables of a run's metrics, its hardware usage and its evaluations."""
+    """Return a document with tables of a run's metrics, hardware usage, and evaluations."""
     health = health_tables(entry.folder, {} if table is None else table.columns)
     evaluations: list[Table] = []
     with suppress(OSError):  # the run's problems say so
@@ -145,7 +152,7 @@ def _document(entry: RunEntry, table: CurveTable | None) -> Document:
 
 
 def _provenance(entry: RunEntry) -> dict[str, str]:
-    """Return the recorded origin of a run by the name of each fact, without unknown ones."""
+    """Return the known facts about the origin of a run, such as its command and commit, by name."""
     recorded, _ = read_object(entry.folder.provenance_file)
     commit, is_dirty = (setting(recorded, f"code.{key}") for key in ("commit", "is_dirty"))
     facts = {
@@ -159,7 +166,10 @@ def _provenance(entry: RunEntry) -> dict[str, str]:
 
 
 def _commands(entry: RunEntry) -> dict[str, str]:
-    """Return shell commands by action (stop, resume, delete) for the user to copy; none is executed."""
+    """Return shell commands for the user to copy, by action (stop, resume, delete).
+
+    The dashboard itself executes none of them.
+    """
     folder, status = shlex.quote(str(entry.folder.path.absolute())), entry.overview.status
     if entry.overview.state.is_live:
         return {"stop": f"kill -INT {status.pid}"} if status.pid else {}
@@ -201,7 +211,7 @@ def row_of(entry: RunEntry, keys: Iterable[str]) -> Answer:
 
 
 def _evaluated(entry: RunEntry) -> Answer:
-    """Return the subject of an evaluation: `run` and `step` of a checkpoint, or a `model`."""
+    """Return the policy that an evaluation evaluates: `run` and `step` of a checkpoint, or a `model`."""
     checkpoint, model = (entry.overview.config.get(key) for key in ("checkpoint", "model"))
     if isinstance(checkpoint, dict) and checkpoint.get("run"):
         return {"run": str(checkpoint["run"]), "step": checkpoint.get("step")}
@@ -211,7 +221,10 @@ def _evaluated(entry: RunEntry) -> Answer:
 
 @lru_cache(maxsize=32)
 def _findings(folder: RunFolder, _signature: Signature, state: RunState) -> tuple[Finding, ...]:
-    """Return the problems of a run found by `diagnosis`; empty if its metrics cannot be read."""
+    """Return the problems that `diagnosis` finds in a run.
+
+    Returns an empty tuple if the run's metrics cannot be read.
+    """
     try:
         return read_findings(folder, is_over=not state.is_live)
     except OSError:
@@ -219,7 +232,10 @@ def _findings(folder: RunFolder, _signature: Signature, state: RunState) -> tupl
 
 
 def _text_of(entry: RunEntry, name: str) -> str:
-    """Return the last lines (at most 20,000 bytes) of a text file of the run; empty if it cannot be read."""
+    """Return the last lines of a text file of the run, at most 20,000 bytes.
+
+    Returns empty text if the file cannot be read.
+    """
     try:
         with open_plain(entry.folder.path / name) as file:
             size = file.seek(0, 2)

@@ -52,15 +52,15 @@ _NUM_POINTS = 300
 
 
 def trust_region_answer(watcher: Watcher, name: str, step: int | None) -> Answer:
-    """Return the document of `region_of_run` as JSON data, with the steps that the user can choose."""
+    """Return the document of `region_of_run` as JSON data, with the steps that the user can choose from."""
     steps, document = region_of_run(watcher, name, step)
     return {"run": name, "steps": sorted({*steps, *([] if step is None else [step])}), **to_json(document)}
 
 
 def region_of_run(watcher: Watcher, name: str, step: int | None) -> tuple[list[int], Document]:
-    """Return at most 400 of the recorded steps, and the document of a run's ratios at `step` (None for all).
+    """Return at most 400 of a run's recorded steps, and the document of its ratios at `step`.
 
-    Raises `RunFolderError` for an unknown run.
+    If `step` is None, the document is about all steps. Raises `RunFolderError` for an unknown run.
     """
     entry = watcher.scan.entry(name)
     counts = ratios_of(entry.folder.ratios_file, step) or no_counts()
@@ -95,11 +95,12 @@ def _why_none(entry: RunEntry) -> str:
 
 
 def region_of_methods(watcher: Watcher, names: Sequence[str], *, is_chosen: bool = False) -> Document:
-    """Return the document of the runs' methods: ratios pooled over seeds, up to the last common step.
+    """Return the document that compares the ratios of methods, pooled over the runs of each method.
 
-    A method's last step is that of its longest run. Single deviating runs ("other runs", see `arm_names`) are
-    listed but not shown, unless `is_chosen` says that the user chose all runs. Shares are relative to the
-    tokens with the same sign of the advantage. Raises `RunFolderError` for an unknown run.
+    It ends at the last step that all methods have reached; a method has reached the last step of its
+    longest run. "Other runs" (see `arm_names`) are listed but not shown, unless `is_chosen` says that the
+    user chose each run. Shares are relative to the tokens with the same sign of the advantage. Raises
+    `RunFolderError` for an unknown run.
     """
     entries = [watcher.scan.entry(name) for name in dict.fromkeys(names)]
     arms = method_arms(entries, is_chosen=is_chosen)
@@ -137,10 +138,10 @@ def region_of_methods(watcher: Watcher, names: Sequence[str], *, is_chosen: bool
 def samples_answer(watcher: Watcher, name: str, source: str, step: int | None, wanted: Filter) -> Answer:
     """Return a run's completions that pass the filter `wanted`, their number, and the available sources.
 
-    `source` is `training` or a benchmark. `step` is None for the latest step and -1 for all; if it is not
-    recorded, the next recorded step is used. At most 500 completions are returned. `rates` contains the
-    numbers of correct and of all samples by problem, before filtering. Raises `RunFolderError` for an unknown
-    run.
+    `source` is `training` or a benchmark. `step` is None for the latest step and -1 for all steps. A step
+    without samples is replaced by the next one with samples. At most 500 completions are returned. The
+    field `rates` maps each problem to its numbers of correct and of all samples, before filtering. Raises
+    `RunFolderError` for an unknown run.
     """
     entry = watcher.scan.entry(name)
     by_source = sources(entry.folder, watcher.scan.runs_dir)
@@ -170,7 +171,7 @@ def samples_answer(watcher: Watcher, name: str, source: str, step: int | None, w
 def sample_answer(
     watcher: Watcher, name: str, source: str, step: int, problem_id: str, sample_index: int
 ) -> Answer:
-    """Return one completion with the text of each token; raise `RunFolderError` if there is none."""
+    """Return one completion with the text of each token; raise `RunFolderError` if it does not exist."""
     entry = watcher.scan.entry(name)
     path = sample_path(entry.folder, source, step, watcher.scan.runs_dir)
     row = one(path, problem_id, sample_index)

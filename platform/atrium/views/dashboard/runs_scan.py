@@ -1,7 +1,7 @@
-"""Scan of the run directories in `runs/`; only small files are read, and only if they have changed.
+"""A scanner of the run directories in `runs/`.
 
-A damaged run directory has an entry too, with its readable data and its problems. Links to folders outside of
-`runs/` are never followed.
+It reads only small files, and only of runs that have changed. A damaged run directory has an entry, too,
+with its readable data and its problems. Links to folders outside of `runs/` are never followed.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ OUTSIDE = "links to folders outside of the runs directory are not read"
 class RunEntry:
     """The dashboard's data on one run.
 
-    `collapses` maps the findings by which the run counts as collapsed (`compare.collapse`), and `findings`
-    all findings of its summary, to the step at which each began (0 if unknown). `started` is in Unix seconds.
-    `signature` changes when a file of the run changes.
+    `findings` maps all findings in the run's summary to the step at which each began (0 if unknown).
+    `collapses` does the same for the findings that count as a collapse (see `compare.collapse`). `started`
+    is in Unix seconds. `signature` changes whenever a file of the run changes.
     """
 
     overview: RunOverview
@@ -63,12 +63,12 @@ class RunEntry:
 
     @property
     def trained_settings(self) -> Settings:
-        """The run's settings; for an evaluated checkpoint, those of its training."""
+        """The run's settings. For an evaluated checkpoint, these are the settings of its training."""
         return flattened_text(as_trained(self.overview.config)) if self.is_evaluation else self.settings
 
     @property
     def left_s(self) -> float | None:
-        """Estimated remaining seconds of training, from the mean time of its steps; None if unknown."""
+        """Estimated remaining seconds of training, from the mean time per step. None if unknown."""
         status = self.overview.status
         if not self.overview.state.is_live or not (status.step and status.num_steps):
             return None
@@ -81,7 +81,7 @@ class RunEntry:
 
 
 class RunsScan:
-    """The entries of all runs in a folder. Only one thread may call `scan`; entries are immutable."""
+    """The entries of all runs in a runs directory. Entries are immutable. Only one thread may call `scan`."""
 
     def __init__(self, runs_dir: Path) -> None:
         self.runs_dir = runs_dir
@@ -90,7 +90,7 @@ class RunsScan:
         self._evaluations: dict[str, tuple[Signature, Mapping[str, tuple[EvaluationPoint, ...]]]] = {}
 
     def scan(self) -> set[str]:
-        """Update `entries` and `problem`; return the names of new, changed and removed runs."""
+        """Update `entries` and `problem`, and return the names of new, changed and removed runs."""
         try:
             folders = list_runs(self.runs_dir)
             self.problem = None
@@ -113,7 +113,10 @@ class RunsScan:
         return entry
 
     def evaluations(self, entry: RunEntry) -> Mapping[str, tuple[EvaluationPoint, ...]]:
-        """Return the run's evaluations by benchmark; empty if they cannot be read (see `problems`)."""
+        """Return the run's evaluations by benchmark.
+
+        Returns an empty mapping if they cannot be read; the entry's `problems` then say why.
+        """
         known = self._evaluations.get(entry.name)
         if known is None or known[0] != entry.signature:
             try:
@@ -157,7 +160,7 @@ class RunsScan:
 
 
 def is_within(path: Path, folder: Path) -> bool:
-    """Return whether the path, with links resolved, is inside the folder."""
+    """Return whether the path is inside the folder, after links are resolved."""
     try:
         return path.resolve().is_relative_to(folder.resolve())
     except (OSError, RuntimeError):
@@ -175,9 +178,9 @@ def _leads_outside(folder: Path, runs_dir: Path) -> bool:
 
 
 def _signature(folder: RunFolder) -> Signature:
-    """Return (modification time, size) of the files that determine an entry; None for a missing file.
+    """Return (modification time, size) of each file that determines an entry, None for a missing file.
 
-    The run directory itself is included, since a link to the outside may be added later.
+    The run directory itself is included, because a link to the outside may be added later.
     """
     files = (
         folder.path,

@@ -29,9 +29,11 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row of the table: `shown` combines the run's `own` data with its method.
+    """A row of the table of runs.
 
-    `version` is that of the row's last change; `made_of` identifies the inputs of `own`.
+    `own` is the run's data, and `shown` is this data together with the run's method. `version` is the
+    version of the data in which the row last changed. `made_of` identifies the inputs from which `own` was
+    computed.
     """
 
     version: int
@@ -41,7 +43,7 @@ class _Row:
 
 
 class RunsTable:
-    """The rows of a watcher's runs, updated on request for runs that have changed."""
+    """The rows of a watcher's runs. Each request first updates the rows of the runs that have changed."""
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
@@ -52,7 +54,10 @@ class RunsTable:
         self._rows: Mapping[str, _Row] = {}
 
     def answer(self, since: int | None) -> Answer:
-        """Return the rows changed after version `since`; all rows if None or if a run was removed."""
+        """Return the rows that changed after version `since`.
+
+        Returns all rows if `since` is None or unknown, or if a run has been removed since then.
+        """
         state = state_answer(self._watcher)  # read first, so that later changes have a later version
         version = state["version"]
         with self._lock:
@@ -103,12 +108,12 @@ class RunsTable:
 
 
 def _order(key: str) -> tuple[bool, ...]:
-    """Return a sort key that puts the settings of methods first, then the seed."""
+    """Return the sort key of a setting: settings of methods come first, then the seed, then all others."""
     is_divergence = key.startswith("divergence.")
     return key != "algorithm.name", not is_divergence, not tells_methods_apart(key), key != "seed"
 
 
 def _shared(settings: Sequence[Mapping[str, str]], keys: Sequence[str]) -> dict[str, str]:
-    """Return the settings that are equal in all runs: those of the first run without `keys`."""
+    """Return the settings that are equal in all runs. `keys` are the settings that differ."""
     differ = set(keys)
     return {key: value for key, value in (settings[0] if settings else {}).items() if key not in differ}

@@ -1,6 +1,6 @@
 """Sampled completions: filtered lists, and single completions with their tokens.
 
-Model output is passed unchanged; pages must insert it as text, not as HTML.
+Model output is returned unescaped. Pages must insert it as text, not as HTML.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MAX_PREVIEW = 160
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Conditions on completions, all of which must hold; empty fields have no effect.
+    """Conditions on completions, all of which must hold. An empty field imposes no condition.
 
     `text` must occur in the question or the completion, regardless of case.
     """
@@ -75,7 +75,10 @@ def sources(folder: RunFolder, runs_dir: Path) -> dict[str, list[int]]:
 
 
 def sample_path(folder: RunFolder, source: str, step: int, runs_dir: Path) -> Path:
-    """Return the sample file of a source at a step; raise `RunFolderError` if `runs_dir` has none."""
+    """Return the sample file of a source at a step.
+
+    Raises `RunFolderError` if there is no such file, or if it is outside of `runs_dir`.
+    """
     if source == TRAINING:
         path = folder.rollouts_path(step)
     elif NAME_PATTERN.fullmatch(source) and not source.endswith("."):
@@ -88,7 +91,10 @@ def sample_path(folder: RunFolder, source: str, step: int, runs_dir: Path) -> Pa
 
 
 def listed(paths: Sequence[Path], wanted: Filter) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the completions that pass the filter, with shortened texts, and an error per unreadable file."""
+    """Return the completions that pass the filter, and an error message for each unreadable file.
+
+    Questions and completions are truncated to 160 characters.
+    """
     rows: list[dict[str, Any]] = []
     problems: list[str] = []
     for path in paths:
@@ -102,7 +108,7 @@ def listed(paths: Sequence[Path], wanted: Filter) -> tuple[list[dict[str, Any]],
 
 
 def one(path: Path, problem_id: str, sample_index: int) -> Row:
-    """Return one completion with all recorded values; raise `RunFolderError` if there is none."""
+    """Return one completion with all recorded values; raise `RunFolderError` if it does not exist."""
     for row in read_samples(path):
         if row.get("problem_id") == problem_id and row.get("sample_index") == sample_index:
             try:
@@ -116,9 +122,10 @@ def one(path: Path, problem_id: str, sample_index: int) -> Row:
 
 
 def token_texts(token_ids: Sequence[int], folder: RunFolder, runs_dir: Path) -> list[str] | None:
-    """Return the text of each token; None if no checkpoint of the run has a tokenizer.
+    """Return the text of each token, or None if no checkpoint of the run has a readable tokenizer.
 
-    If several tokens form a character, its text belongs to the last of them; the others have empty text.
+    If several tokens encode one character, the last of them has the character as its text, and the others
+    have empty text.
     """
     for _, checkpoint in reversed(steps_in(folder.checkpoints_dir)):
         path = checkpoint / "policy" / "tokenizer.json"

@@ -81,9 +81,9 @@ def create_app(
 ) -> FastAPI:
     """Create the dashboard application for a runs directory, which it scans every `interval_s` seconds.
 
-    `host` and `more_hosts` are accepted in the Host header, besides loopback names. `said_of` returns
-    additional report lines for runs, such as their verdicts on claims. `atlas_of` returns the atlas of
-    gradients on a run's rollouts, or on random rollouts for None.
+    The Host header of a request must be `host`, one of `more_hosts`, or a loopback name. `said_of` maps
+    runs to additional lines of their report, such as verdicts on claims. `atlas_of` returns the atlas of
+    gradients on a run's rollouts, or for None on random rollouts.
     """
     watcher = Watcher(runs_dir, interval_s=interval_s)
     token = secrets.token_urlsafe(24)
@@ -116,7 +116,7 @@ def create_app(
 
 
 def _warm(watcher: Watcher) -> None:
-    """Load SciPy and compare the latest experiment in advance, to show the first page sooner."""
+    """Load SciPy and compare the methods of the default experiment, so that the first page loads sooner."""
     from atrium.views.dashboard.overview_queries import overview_answer
 
     with suppress(Exception):  # the page reports errors itself, and the server may have stopped
@@ -283,7 +283,7 @@ def _add_events(app: FastAPI, watcher: Watcher) -> None:
 
 
 async def _events(state: Callable[[], dict[str, Any]], request: Request) -> AsyncIterator[str]:
-    """Yield the state at each change as server-sent events, until the page or the server closes."""
+    """Yield a server-sent event whenever the state changes, until the page or the server closes."""
     sent: dict[str, Any] | None = None
     waited_s = 0.0
     while not request.app.state.is_closing() and not await request.is_disconnected():

@@ -1,4 +1,4 @@
-"""The dashboard's listening socket, and its HTTP server."""
+"""The dashboard's listening socket and HTTP server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def serve(
     said_of: Callable[[Sequence[RunFolder]], list[str]],
     atlas_of: Callable[[RunFolder | None], Document],
 ) -> None:
-    """Print the dashboard's address and serve a runs directory until Ctrl-C; see `create_app`."""
+    """Print the dashboard's address and serve the dashboard until Ctrl-C, which ends the process.
+
+    `listener` is a socket from `listening`. For the other arguments see `create_app`.
+    """
     # FastAPI and pyarrow take a second to import, which `--help` and invalid arguments do not need.
     import uvicorn
 
@@ -65,10 +68,11 @@ def serve(
 
 
 def listening(host: str, wanted: int, *, stalled_s: float = _STALLED_S) -> socket.socket:
-    """Return a socket on port `wanted` or one of the next 20; raise `ConfigError` if none is free.
+    """Return a listening socket on port `wanted` or one of the next 20 ports.
 
-    On Linux, a client that receives nothing for `stalled_s` seconds is disconnected, and its pending data are
-    dropped; on other systems, only the connection limit bounds such clients.
+    Raises `ConfigError` if none of them is free or the host cannot be used. On Linux, a client that
+    receives no data for `stalled_s` seconds is disconnected, and its pending data is dropped. On other
+    systems, only the connection limit bounds the number of such clients.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     last = min(wanted + _NUM_PORTS_TRIED, 65_535)

@@ -22,7 +22,10 @@ _SWEEPS = "sweeps"
 
 
 def sweeps_answer(watcher: Watcher) -> Answer:
-    """Return name, state and stages of all sweeps, the latest first; `problem` says why one is unreadable."""
+    """Return the name, state and stages of all sweeps.
+
+    The latest sweep comes first. The field `problem` says why a sweep is unreadable.
+    """
     found = []
     for folder in _folders(watcher.scan.runs_dir):
         state, problem = read_object(folder / "state.json")
@@ -42,7 +45,7 @@ def sweeps_answer(watcher: Watcher) -> Answer:
 def sweep_answer(
     watcher: Watcher, name: str, *, stage: str = "", key: str = "", score: str = "mean_at_k"
 ) -> Answer:
-    """Return the document of a sweep and its controls (`sweep_of`) as JSON data."""
+    """Return the document of a sweep and the data for the page's controls (see `sweep_of`) as JSON data."""
     document, controls = sweep_of(watcher, name, stage=stage, key=key, score=score)
     return {**to_json(document), **controls}
 
@@ -50,11 +53,11 @@ def sweep_answer(
 def sweep_of(
     watcher: Watcher, name: str, *, stage: str = "", key: str = "", score: str = "mean_at_k"
 ) -> tuple[Document, Answer]:
-    """Return the document of a sweep's current state, and data of the page's controls.
+    """Return the document of a sweep's current state, and the data for the page's controls.
 
-    `key` is the setting on the x-axis. An unknown `stage` is replaced by the first one, and an unknown `key`
-    by a setting that ends in `delta` or else by the first setting that varies. Raises `RunFolderError` for an
-    unknown sweep.
+    `key` is the setting on the x-axis. An unknown `stage` is replaced by the first stage. An unknown `key`
+    is replaced by a setting whose name ends in `delta`, or else by the first setting that varies. Raises
+    `RunFolderError` for an unknown sweep.
     """
     folder = watcher.scan.runs_dir / _SWEEPS / name
     if not NAME_PATTERN.fullmatch(name) or folder not in _folders(watcher.scan.runs_dir):

@@ -1,6 +1,7 @@
-"""The background thread that scans `runs/` every second and updates the index of curves.
+"""A background thread that scans `runs/` every second and updates the index of curves.
 
-`Watcher.version` increases with each change; pages compare it to fetch changed data.
+`Watcher.version` increases with each change. Pages compare it with their own version to fetch changed
+data.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _LONGEST_TURN_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The progress of the curve index: the number of indexed runs, and of all runs."""
+    """The progress of the curve index: `num_done` of `num_runs` runs are indexed."""
 
     num_done: int
     num_runs: int
@@ -50,27 +51,27 @@ class Watcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread and wait for it; it first finishes the run that it is indexing."""
+        """Stop the thread and wait for its end. The thread first finishes indexing its current run."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def want(self, names: Iterable[str]) -> None:
-        """Index these runs before others, since a page shows them."""
+        """Index these runs before all others, because a page shows them."""
         self._wanted.update(dict.fromkeys(names))
 
     @property
     def problem(self) -> str | None:
-        """The error message of the first run whose curves cannot be indexed; None without errors."""
+        """The error message of a failed scan or of a run that cannot be indexed. None without errors."""
         return next(iter(dict(self._unindexed).values()), None)
 
     def indexed(self, entry: RunEntry) -> tuple[int, int] | None:
-        """Return (number of bytes, checksum) of the run's indexed metrics; None without an index."""
+        """Return (number of bytes, checksum) of the run's indexed metrics, or None without an index."""
         table = self.index.read(entry.folder)
         return None if table is None else (table.offset, table.checksum)
 
     def is_pending(self, name: str) -> bool:
-        """Return whether the run has metrics, but no index of its curves yet."""
+        """Return whether the run has metrics, but its curves are not indexed yet."""
         return name in self._behind and self.index.read(self.scan.entries[name].folder) is None
 
     def _watch(self) -> None:
@@ -102,7 +103,10 @@ class Watcher:
         self._report(changed)
 
     def _fill(self) -> None:
-        """Index pending runs for a limited time: those shown on a page first, then the latest ones."""
+        """Index pending runs for at most about half a second.
+
+        Runs that a page shows come first, then the latest runs.
+        """
         deadline = time.monotonic() + _LONGEST_TURN_S
         for entry in self._in_turn():
             if self._stopping.is_set() or time.monotonic() > deadline:

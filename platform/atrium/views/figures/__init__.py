@@ -1,1 +1,1 @@
-"""Drawing of figures with matplotlib: a module for each kind of figure, and one common style."""
+"""Figures drawn with matplotlib: one module for each kind of figure, and a common style."""

@@ -1,4 +1,4 @@
-"""Drawing of curves with bands or whiskers, of reference lines, and of the scales of axes."""
+"""Line figures: curves with bands or whiskers, reference lines, and the scales of axes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PERCENT = ("share", "points")
 
 
 def draw_lines(axes: Axes, figure: Lines) -> None:
-    """Draw the figure's series above its reference lines."""
+    """Draw a line figure: its reference lines, and its series on top of them."""
     draw_marks(axes, figure.marks, figure.x, figure.y)
     for series in figure.series:
         draw_series(axes, series, figure.x, figure.y)
@@ -57,7 +57,7 @@ def draw_series(axes: Axes, series: Series, x: Axis, y: Axis) -> None:
 
 
 def draw_marks(axes: Axes, marks: Sequence[Mark], x: Axis, y: Axis) -> None:
-    """Draw reference lines, with their names at the ends, and shaded ranges of x."""
+    """Draw reference lines with their names at the ends, and shaded ranges of x."""
     for mark in marks:
         colour = GREY if mark.place is None else line_style(mark.place)[0]
         look: dict[str, Any] = {"color": colour, "linewidth": 1.0, "linestyle": ":"}
@@ -76,7 +76,7 @@ def draw_marks(axes: Axes, marks: Sequence[Mark], x: Axis, y: Axis) -> None:
 
 
 def shown(values: Sequence[float | None], axis: Axis) -> Floats:
-    """Return values as plotted: shares and points multiplied by 100, and None as NaN."""
+    """Return the values to plot. Shares and points are multiplied by 100, and None becomes NaN."""
     return np.array(values, dtype=np.float64) * (100.0 if axis.unit in _PERCENT else 1.0)
 
 

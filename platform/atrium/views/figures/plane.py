@@ -1,4 +1,4 @@
-"""Drawing of named points and curves in a plane, such as windows by their lower and upper bounds."""
+"""Figures of named points and curves in a plane, such as windows given by their two bounds."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _LINE = 0.2
 
 
 def draw_plane(axes: Axes, figure: Plane, inches: float, name_width: int) -> None:
-    """Draw points above curves, with the points' names to the right of the axes.
+    """Draw points on top of curves, with the names of the points to the right of the axes.
 
-    `inches` is the approximate height of the axes; names are wrapped after `name_width` characters.
+    `inches` is the approximate height of the axes. Names are wrapped after `name_width` characters.
     """
     draw_marks(axes, figure.marks, figure.x, figure.y)
     for curve in figure.curves:
@@ -44,7 +44,7 @@ def draw_plane(axes: Axes, figure: Plane, inches: float, name_width: int) -> Non
 
 
 def merged(points: Sequence[Point]) -> list[Point]:
-    """Return the points, with named points at equal positions merged into one named `a = b`."""
+    """Return the points, with named points at the same position merged into one point named `a = b`."""
     found: list[Point] = []
     for point in points:
         twin = next((one for one in found if math.dist((one.x, one.y), (point.x, point.y)) < _EQUAL), None)
@@ -56,9 +56,9 @@ def merged(points: Sequence[Point]) -> list[Point]:
 
 
 def _set_ends(axes: Axes, figure: Plane, points: Sequence[Point]) -> None:
-    """Set axis limits with space around the points, unless the figure fixes limits or has curves.
+    """Set axis limits with space around the points, unless the figure has fixed limits or curves.
 
-    A lower limit is negative only if a value is.
+    A lower limit is negative only if one of the values is negative.
     """
     for axis, values, set_ends in (
         (figure.x, [point.x for point in points], axes.set_xlim),
@@ -70,9 +70,9 @@ def _set_ends(axes: Axes, figure: Plane, points: Sequence[Point]) -> None:
 
 
 def _name(axes: Axes, points: Sequence[Point], *, gap: float, width: int) -> None:
-    """Write names to the right of the axes, connected to their points.
+    """Write the points' names to the right of the axes, each connected to its point by a line.
 
-    `gap` is the distance between names, as a share of the axes' height.
+    `gap` is the distance between names, as a share of the axes' height. `width` is in characters.
     """
     gap *= max((len(textwrap.wrap(point.name, width)) for point in points), default=1)
     bottom, top = axes.get_ylim()

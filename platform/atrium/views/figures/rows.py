@@ -1,4 +1,4 @@
-"""Drawing of figures with named rows: intervals with observations, bars, and heat maps of shares."""
+"""Figures with named rows: intervals with observations, bars, and heat maps of shares."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ def draw_bars(axes: Axes, figure: Bars, name_width: int) -> None:
 
 
 def draw_grid(axes: Axes, figure: Grid, name_width: int) -> None:
-    """Draw the shares of each row as colors; more than 600 columns are averaged to 600."""
+    """Draw a heat map of the shares in each row.
+
+    More than 600 columns are averaged to 600 columns.
+    """
     from matplotlib.colors import LinearSegmentedColormap
 
     colours = LinearSegmentedColormap.from_list("shares", [(BLUE, 0.04), (BLUE, 1.0)])
@@ -61,7 +64,7 @@ def draw_grid(axes: Axes, figure: Grid, name_width: int) -> None:
 
 
 def name_rows(axes: Axes, names: Sequence[str], width: int) -> None:
-    """Label the y-axis with row names from top to bottom, wrapped after `width` characters."""
+    """Label the y-axis with row names from top to bottom. Names are wrapped after `width` characters."""
     axes.set_yticks(range(len(names)), [literal(textwrap.fill(name, width)) for name in names])
     for text, name in zip(axes.get_yticklabels(), names, strict=True):
         text.set(color=BLACK, gid=tip(name))

@@ -1,4 +1,4 @@
-"""Drawing of figures as panels with titles, axes and a legend, to SVG elements or files."""
+"""Sheets of figures: panels with titles, axes and a legend, as SVG elements or as files."""
 
 from __future__ import annotations
 
@@ -49,13 +49,19 @@ _drawing = threading.Lock()
 
 
 def svg(figure: Figure) -> str:
-    """Return the figure as an `<svg>` element, without title and caption, which the page shows as text."""
+    """Return the figure as an `<svg>` element.
+
+    It has no title and no caption, because the page shows them as text.
+    """
     with _drawing:
         return inline_svg(sheet([figure], inches=_PAGE_INCHES, is_titled=False), figure.title)
 
 
 def file(figures: Sequence[Figure], kind: FileKind, *, inches: float, title: str = "") -> bytes:
-    """Return the deterministic content of a file with the figures side by side, `inches` wide in total."""
+    """Return the content of an image file with the figures side by side, `inches` wide in total.
+
+    The content is deterministic.
+    """
     with _drawing:
         return _saved(sheet(figures, inches=inches, title=title, num_columns=len(figures)), kind, _PRINT_DPI)
 
@@ -68,7 +74,10 @@ def sheet(
     num_columns: int = 1,
     is_titled: bool = True,
 ) -> Drawn:
-    """Draw the figures as panels, row by row, `inches` wide in total; equal legends are shown once."""
+    """Draw the figures as panels, row by row, `inches` wide in total.
+
+    If all panels have the same legend, it is drawn only once.
+    """
     rows = [figures[start : start + num_columns] for start in range(0, len(figures), num_columns)]
     width = inches / num_columns
     heights = [max(_height(figure, width) for figure in row) for row in rows]
@@ -91,7 +100,7 @@ def sheet(
 
 
 def draw(axes: Axes, figure: Figure, inches: tuple[float, float], *, is_titled: bool) -> None:
-    """Draw a figure of any kind on axes with the approximate width and height `inches`."""
+    """Draw a figure of any kind on axes. `inches` is the approximate width and height of the axes."""
     length, name_width = _characters(figure, inches[0]), int(inches[0] * _NAME)
 
     def folded(text: str) -> str:
@@ -169,10 +178,10 @@ def save(
     cache_dir: Path,
     kinds: Sequence[FileKind] = ("png", "svg"),
 ) -> list[Path]:
-    """Write each picture to a folder, as one file of each kind; return the paths.
+    """Write each picture to a folder, as one file of each kind, and return the paths.
 
-    Files are deterministic. `cache_dir` is the parent of matplotlib's cache. Raises `RunFolderError` if the
-    folder or a file cannot be written.
+    Files are deterministic. `cache_dir` is the parent of matplotlib's cache. Raises `RunFolderError` if
+    the folder or a file cannot be written.
     """
     use_cache(cache_dir)
     paths = []
@@ -189,7 +198,7 @@ def save(
 
 
 def _saved(drawn: Drawn, kind: FileKind, dpi: float) -> bytes:
-    """Return the drawing as the content of a file, without dates, so that it is deterministic."""
+    """Return the drawing as the content of a file, without dates so that the content is deterministic."""
     from matplotlib import rc_context
 
     settings: Any = {"pdf.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "atrium"}

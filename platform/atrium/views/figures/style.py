@@ -1,6 +1,7 @@
-"""The style of figures: colors, axes, positions of labels, and conversion to an HTML element.
+"""The style of figures: colors, axes, positions of labels, and conversion to SVG elements.
 
-Figures use matplotlib's object interface with the Agg canvas: no pyplot, no global state, no display.
+Figures use matplotlib's object interface with the Agg canvas. They use no pyplot, no global state, and no
+display.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ LABEL_SIZE = 8
 
 
 def use_cache(cache_dir: Path) -> None:
-    """Set matplotlib's cache to a folder in `cache_dir`, unless MPLCONFIGDIR is set or creation fails."""
+    """Set MPLCONFIGDIR, the location of matplotlib's cache, to a folder in `cache_dir`.
+
+    Does nothing if the variable is already set, or if the folder cannot be created.
+    """
     folder = cache_dir.absolute() / "matplotlib"
     with suppress(OSError):
         if "MPLCONFIGDIR" not in os.environ:
@@ -76,12 +80,15 @@ def style(axes: Axes, *, title: str = "", x: str = "", y: str = "") -> None:
 
 
 def line_style(place: int) -> tuple[str, str]:
-    """Return color and dashes of a line by its place in `document.palette`; they repeat after 32 places."""
+    """Return the color and dash style for a place in `document.palette`. Styles repeat after 32 places."""
     return COLOURS[place % len(COLOURS)], DASHES[place // len(COLOURS) % len(DASHES)]
 
 
 def spread(values: Sequence[float], *, gap: float, least: float) -> list[float]:
-    """Return positions for labels at the heights `values`, at least `gap` apart and not below `least`."""
+    """Return the heights `values` of labels, moved up where necessary.
+
+    The returned heights are at least `gap` apart and not below `least`. They are in the order of `values`.
+    """
     placed = list(values)
     for index in sorted(range(len(placed)), key=placed.__getitem__):
         placed[index] = least = max(placed[index], least)
@@ -95,7 +102,10 @@ def tip(text: str) -> str:
 
 
 def inline_svg(figure: Figure, label: str) -> str:
-    """Return the figure as an `<svg>` element, with colors from variables of the page's style sheet."""
+    """Return the figure as an `<svg>` element with colors from variables of the page's style sheet.
+
+    `label` is the accessible name of the figure.
+    """
     from matplotlib import rc_context
 
     file, nothing = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))

@@ -1,1 +1,1 @@
-"""Displays of a run in progress: lines for its log and for pipes, and a live view in a terminal."""
+"""Displays of a run's progress: lines of text for logs and pipes, and a live view for terminals."""

@@ -1,4 +1,4 @@
-"""Display of a run's progress as lines of text, for its log and for pipes."""
+"""A display of a run's progress as lines of text, for the run's log and for pipes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LONGEST_SILENCE_S = 60.0
 
 
 class StandardOutput:
-    """A callable that prints a line to stdout, and does nothing once stdout is closed."""
+    """A callable that prints a line to stdout. It does nothing once stdout is closed."""
 
     def __init__(self) -> None:
         self._is_open = True
@@ -35,7 +35,7 @@ class StandardOutput:
 
 
 class Pace:
-    """A timer of training steps that predicts the remaining time from the latest 20 steps."""
+    """A timer for training steps, which predicts the remaining time from the latest 20 steps."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -44,12 +44,12 @@ class Pace:
 
     @property
     def elapsed_s(self) -> float:
-        """The seconds since the start."""
+        """The seconds since the timer was created."""
         return self._clock() - self._started
 
     @property
     def step_s(self) -> float | None:
-        """Mean seconds per step over the latest 20 steps, including evaluations; None before the first."""
+        """Mean seconds of the latest 20 steps, including evaluations. None before the first finished step."""
         return sum(self._durations) / len(self._durations) if self._durations else None
 
     def tick(self) -> None:
@@ -59,14 +59,15 @@ class Pace:
         self._previous = now
 
     def left_s(self, num_steps_left: int) -> float | None:
-        """Return the predicted seconds for the remaining steps; None before the first finished step."""
+        """Return the predicted seconds for the remaining steps, or None before the first finished step."""
         return None if self.step_s is None else self.step_s * num_steps_left
 
 
 class LogDisplay(Listener):
-    """A listener that writes lines about progress.
+    """A listener that reports progress as lines of text.
 
-    Each set-up phase has about four lines, training about 20, and each evaluation one.
+    It writes about four lines for each set-up phase, about 20 lines during training, and one line for each
+    evaluation.
     """
 
     name = "the display"
@@ -80,19 +81,22 @@ class LogDisplay(Listener):
         self._phase_started = self._last_line = clock()
 
     def begin(self, *, step: int, num_steps: int, title: str = "") -> None:
-        """Print a line about the start of training, after `step`."""
+        """Print a line about the start of training. `step` is the last finished step."""
         self._num_steps = num_steps
         self._pace = Pace(self._clock)
         after = f", after step {step}" if step else ""
         self._line(f"{title}: {counted(num_steps, 'step')}{after}")
 
     def phase(self, name: str, total: int | None = None) -> None:
-        """Start a phase of `total` units of work, without output; `advance` prints its progress."""
+        """Start a phase of `total` units of work. This prints nothing; `advance` prints the progress."""
         self._phase, self._total, self._done = name, total or 0, 0
         self._phase_started = self._clock()
 
     def advance(self, num: int = 1, detail: str = "") -> None:
-        """Print the progress of a set-up phase at each 25 %, and after a minute without output."""
+        """Add `num` finished units to the current phase.
+
+        During set-up, print the progress at every 25 %, and whenever there was no output for a minute.
+        """
         before, self._done = self._done, self._done + num
         if self._pace is not None or not self._total:
             return
@@ -103,7 +107,7 @@ class LogDisplay(Listener):
             self._line("  ".join(part for part in parts if part))
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Print the first, the last and every n-th step, and any step after a minute without output."""
+        """Print the first and last step, about 20 steps in between, and any step after a silent minute."""
         if self._pace is None:
             return
         self._pace.tick()
@@ -113,7 +117,7 @@ class LogDisplay(Listener):
             self._line(step_line(step, self._num_steps, metrics, self._pace))
 
     def evaluation(self, result: BenchmarkResult) -> None:
-        """Print the main results of an evaluation, and its step unless an untrained model is evaluated."""
+        """Print the main results of an evaluation, and its step unless it evaluates an untrained model."""
         step = "" if self._pace is None and result.step == 0 else f" at step {result.step}"
         self._line(f"evaluation{step}: {result.benchmark}  {evaluation_text(result.results)}")
 

@@ -28,8 +28,9 @@ _GAP, _SHORTEST_BAR, _LONGEST_BAR = 2, 4, 36
 def displays(mode: str, log: Callable[[str], object]) -> tuple[Listener, ...]:
     """Return the listeners that write lines to `log` and show progress to the user.
 
-    Progress is a live view if `mode` is `on`, and not shown if it is `off`. With `auto`, progress is a live
-    view if stdout is a terminal, and plain lines on stdout otherwise.
+    If `mode` is `on`, progress is shown as a live view; if it is `off`, progress is not shown. If it is
+    `auto`, progress is shown as a live view if stdout is a terminal, and as plain lines on stdout
+    otherwise.
     """
     if mode == "off":
         return (LogDisplay(log),)
@@ -45,9 +46,9 @@ def displays(mode: str, log: Callable[[str], object]) -> tuple[Listener, ...]:
 
 
 class TerminalDisplay(Listener):
-    """A listener that shows progress as a live view in a terminal; messages are printed above the view.
+    """A listener that shows progress as a live view in a terminal.
 
-    The view is redrawn at most ten times per second.
+    Messages are printed above the view. The view is redrawn at most ten times per second.
     """
 
     name = "the display"
@@ -68,20 +69,20 @@ class TerminalDisplay(Listener):
         self._live = Live(get_renderable=self.frame, console=self._console, refresh_per_second=1)
 
     def begin(self, *, step: int, num_steps: int, title: str = "") -> None:
-        """Show the title and the number of steps; training starts after step `step`."""
+        """Show the title and the number of steps. `step` is the last finished step."""
         self._title, self._step, self._num_steps = title, step, num_steps
         self._pace = Pace(self._clock)
         self.phase("")
 
     def phase(self, name: str, total: int | None = None) -> None:
-        """Show the start of a phase of `total` units of work; the first phase starts the live view."""
+        """Show the start of a phase of `total` units of work. The first phase starts the live view."""
         self._phase, self._total, self._done, self._detail = name, total or 0, 0, ""
         self._phase_started = self._clock()
         self._live.start()  # with the first phase; harmless when called twice
         self._refresh()
 
     def advance(self, num: int = 1, detail: str = "") -> None:
-        """Add `num` units to the shown progress of the phase, and show `detail` beside it."""
+        """Add `num` finished units to the current phase, and show `detail` next to its progress."""
         self._done += num
         self._detail = detail or self._detail
         self._refresh()
@@ -96,7 +97,7 @@ class TerminalDisplay(Listener):
         self._refresh()
 
     def evaluation(self, result: BenchmarkResult) -> None:
-        """Show an evaluation; the first and the latest of each benchmark stay visible."""
+        """Show an evaluation. The first and the latest evaluation of each benchmark stay visible."""
         shown = self._evaluations.setdefault(result.benchmark, [])
         shown[1:] = [(result.step, evaluation_text(result.results))]
         self._refresh()
@@ -106,7 +107,7 @@ class TerminalDisplay(Listener):
         self._console.print(Text(printable(text)))
 
     def end(self, state: RunState, error: str | None = None, cause: str | None = None) -> None:
-        """Draw the live view a last time and restore the cursor."""
+        """Draw the live view one last time and restore the cursor."""
         if self._live.is_started:
             self._phase = ""
             self._live.stop()
@@ -166,7 +167,10 @@ class TerminalDisplay(Listener):
 
 
 def _bar_line(label: str, done: int, total: int, notes: list[str], room: int) -> Table:
-    """Return label, bar and notes as one line; to fit, the bar shrinks first, then notes are dropped."""
+    """Return a line of at most `room` characters with the label, a progress bar, and notes.
+
+    If space is short, the bar shrinks first; then notes are dropped, starting with the first.
+    """
     percent = f"{100 * min(done, total) // max(total, 1)} %"
     fixed = cell_len(label) + cell_len(percent) + 3 * _GAP
     while notes and fixed + _SHORTEST_BAR + cell_len("  ".join(notes)) > room:
