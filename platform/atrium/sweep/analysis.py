@@ -1,8 +1,8 @@
-"""The results of a sweep as records: ranking, importances, curves and Pareto front, for all stages.
+"""The results of a sweep as records: ranking, importances, curves and Pareto front of its stages.
 
-All functions are pure except for Optuna's importances. Intervals of single settings are over seeds, on the
-validation problems that also selected the best setting; therefore the best score is biased upward. Only the
-last stage, on fresh seeds and test problems, is a comparison (`sweep.fresh_seeds`).
+All functions are pure except for Optuna's importances. The interval of a single setting is over seeds, on
+the validation problems that also selected the best setting. The best score is therefore biased upward.
+Only the last stage, on fresh seeds and test problems, supports a comparison (see `sweep.fresh_seeds`).
 """
 
 from __future__ import annotations
@@ -64,7 +64,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingCurve:
-    """The settings of a stage, ordered by its only numeric parameter `key`; `log` means a log scale."""
+    """The settings of a stage, ordered by its only numeric parameter `key`.
+
+    `log` says whether the parameter has a logarithmic scale.
+    """
 
     stage: str
     key: str
@@ -72,13 +75,13 @@ class SettingCurve:
     points: tuple[Setting, ...]
 
     def x(self, point: Setting) -> float:
-        """Return the parameter's value at a point."""
+        """Return the value of the parameter in a setting."""
         return float(str(point.trial.planned.assignment[self.key]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """The scores of the initial policy, from 0 to 1; all runs share this policy."""
+    """The scores of the initial policy, from 0 to 1. All runs start from this policy."""
 
     mean_at_k: float
     pass_at_k: float
@@ -86,10 +89,11 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepReport:
-    """The state of a sweep (`state` is the content of `state.json`), and the results of its stages.
+    """The state of a sweep, and the results of its stages.
 
-    `pareto` contains the numbers of Pareto-optimal trials, None for a single objective. `no_verdict` says why
-    there is no verdict; both are None if the definition has no comparison on fresh seeds.
+    `state` is the content of `state.json`. `pareto` contains the numbers of the Pareto-optimal trials; it
+    is None for a single objective. `no_verdict` is the reason why there is no `verdict`. `verdict` and
+    `no_verdict` are both None if the definition has no comparison on fresh seeds.
     """
 
     definition: SweepDefinition
@@ -113,7 +117,7 @@ class SweepReport:
 
 
 def sweep_report(studies: SweepStudies, state: Mapping[str, Any]) -> SweepReport:
-    """Return the results of a sweep; `state` is its current snapshot."""
+    """Return the results of a sweep. `state` is its current snapshot."""
     definition = studies.definition
     trials = {stage: studies.trials(stage) for stage in studies.stages if stage is not Stage.FINAL}
     direction = definition.objectives[0].direction
@@ -169,7 +173,7 @@ def setting_of(trial: Trial) -> Setting:
 
 
 def start_of(trials: Sequence[Trial]) -> Start | None:
-    """Return the mean scores before training; None if no run was evaluated before training."""
+    """Return the mean scores before training, or None if no run was evaluated before training."""
     firsts = [one.curve[0] for trial in trials for one in trial.results.values() if one.curve]
     at_zero = [point for point in firsts if point[0] == 0]
     if not at_zero:
@@ -179,7 +183,10 @@ def start_of(trials: Sequence[Trial]) -> Start | None:
 
 
 def curve_of(definition: SweepDefinition, stage: Stage, trials: Sequence[Trial]) -> SettingCurve | None:
-    """Return the settings of a stage by its only numeric parameter; None if it has none or several."""
+    """Return the settings of a stage, ordered by its only parameter.
+
+    Returns None unless the stage has exactly one parameter and this parameter is numeric.
+    """
     names = spaces.parameters(stage_space(definition, stage)[0])
     if len(names) != 1:
         return None
@@ -193,9 +200,10 @@ def curve_of(definition: SweepDefinition, stage: Stage, trials: Sequence[Trial])
 
 
 def importances(studies: SweepStudies) -> dict[str, float] | None:
-    """Return the share of the variance that each parameter explains (fANOVA).
+    """Return the share of the objective's variance that each parameter explains, according to fANOVA.
 
-    The result is None for fewer than five complete trials, two parameters, or two different values.
+    Returns None if there are fewer than five complete trials, two parameters, or two different values of
+    the objective.
     """
     study = studies.study(Stage.SEARCH)
     complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))

@@ -1,10 +1,14 @@
-"""Distribution of work among sweep workers: heartbeats, and claims that only one worker can win.
+"""Distribution of work among the workers of a sweep: heartbeats, and claims that only one worker can win.
 
-Everything goes through the storage, so workers on different machines need to share nothing else. A claim is
-a trial in a separate Optuna study, numbered atomically by the storage. If several workers claim the same
-generation of a resource, the lowest number wins; a worker claims the next generation only after the holder of
-the resource has died. Clocks are never compared: a worker on another host counts as dead if its heartbeat
-does not change within a timeout measured on this host, and a worker on this host if its process has exited.
+Workers communicate through the storage only, so workers on different machines need to share nothing else.
+A worker claims a resource, such as a trial, before it works on it. A claim is a trial in a separate Optuna
+study, which the storage numbers atomically, and it names the resource and a generation. If several workers
+claim the same generation of a resource, the lowest number wins. A worker claims the next generation only
+if the holder of the resource is dead.
+
+Clocks of different machines are never compared. A worker on this host counts as dead once its process has
+exited. A worker on another host counts as dead if its heartbeat does not change within a timeout that is
+measured on this host.
 """
 
 from __future__ import annotations
@@ -32,8 +36,9 @@ _WORKER = "worker:"
 class WorkerState:
     """The state that a worker last reported about itself.
 
-    `beat` counts its heartbeats. `pid_started` (the start of its process) and `seen` (the latest heartbeat)
-    are Unix seconds. `stage`, `trial` and `seed` identify its current run, None between runs.
+    `beat` counts its heartbeats. `pid_started` (the start of its process) and `seen` (the latest
+    heartbeat) are in Unix seconds. `stage`, `trial` and `seed` identify its current run; between runs,
+    they are None.
     """
 
     worker: str
@@ -51,7 +56,7 @@ class WorkerState:
 
 
 def this_worker() -> WorkerState:
-    """Return the state of a worker that starts in this process."""
+    """Return the initial state of a new worker in this process."""
     return WorkerState(
         worker=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}",
         host=socket.gethostname(),
@@ -63,8 +68,8 @@ def this_worker() -> WorkerState:
 class Claims:
     """The claims and workers of one sweep, as seen by the worker `me`.
 
-    `clock` is monotonic; `dead_after_s` is the number of seconds without a new heartbeat after which a worker
-    on another host counts as dead.
+    `clock` must be monotonic. A worker on another host counts as dead after `dead_after_s` seconds without
+    a new heartbeat.
     """
 
     def __init__(
@@ -86,7 +91,7 @@ class Claims:
         self._last_seen: dict[str, tuple[int, float]] = {}
 
     def beat(self, **changes: Any) -> None:  # noqa: ANN401 - fields of WorkerState
-        """Record a heartbeat of this worker; `changes` replace fields of its `WorkerState`."""
+        """Record a heartbeat of this worker. `changes` replace fields of its `WorkerState`."""
         self._me = replace(self._me, beat=self._me.beat + 1, seen=time.time(), **changes)
         self._study.set_user_attr(f"{_WORKER}{self._me.worker}", asdict(self._me))
 
@@ -100,7 +105,10 @@ class Claims:
         return [WorkerState(**value) for key, value in attributes.items() if key.startswith(_WORKER)]
 
     def is_alive(self, worker: WorkerState) -> bool:
-        """Whether a worker is alive: by its process on this host, by its heartbeats on another host."""
+        """Return whether a worker still works on the sweep.
+
+        A worker on this host is judged by its process, and a worker on another host by its heartbeats.
+        """
         if worker.worker == self._me.worker:
             return True
         if worker.has_ended:
@@ -114,22 +122,23 @@ class Claims:
         return self._clock() - since < self._dead_after_s
 
     def holder(self, resource: str) -> tuple[int, str] | None:
-        """Return the newest generation of a resource, from 0, and the worker that holds it.
+        """Return the latest generation of a resource, from 0, and the name of the worker that holds it.
 
-        The result is None before any claim.
+        Returns None if the resource has never been claimed.
         """
         won = self._winners(resource)
         return (max(won), won[max(won)]["worker"]) if won else None
 
     def is_mine(self, resource: str) -> bool:
-        """Whether this worker holds the resource."""
+        """Return whether this worker holds the resource."""
         held = self.holder(resource)
         return held is not None and held[1] == self._me.worker
 
     def acquire(self, resource: str, *, progress: int = 0) -> bool:
-        """Claim a resource unless a living worker holds it; return whether this worker now holds it.
+        """Claim a resource, unless another live worker holds it.
 
-        `progress` is recorded with the claim (see `num_attempts_without_progress`).
+        Returns whether this worker now holds the resource. `progress` is recorded with the claim (see
+        `num_attempts_without_progress`).
         """
         held = self.holder(resource)
         generation = 0
@@ -155,17 +164,17 @@ class Claims:
         return self.holder(resource) == (generation, self._me.worker)
 
     def num_takeovers(self, resource: str) -> int:
-        """Return how often a resource passed to another worker."""
+        """Return how often another worker has taken over the resource."""
         held = self.holder(resource)
         return held[0] if held is not None else 0
 
     def num_attempts_without_progress(self, resource: str, progress: int) -> int:
-        """Return the number of consecutive latest claims of a resource that recorded this `progress`."""
+        """Return the number of most recent claims of a resource that all recorded this `progress`."""
         claims = [ticket["progress"] for _, ticket in sorted(self._winners(resource).items(), reverse=True)]
         return next((num for num, one in enumerate(claims) if one != progress), len(claims))
 
     def _winners(self, resource: str) -> dict[int, Mapping[str, Any]]:
-        """Return the attributes of the winning claim of each generation of a resource."""
+        """Return the attributes of a resource's winning claims, by generation."""
         won: dict[int, Mapping[str, Any]] = {}
         for trial in sorted(self._study.get_trials(deepcopy=False), key=lambda trial: trial.number):
             if trial.user_attrs.get("resource") == resource:

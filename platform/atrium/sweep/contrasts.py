@@ -1,4 +1,4 @@
-"""Planned contrasts of a sweep: observed outcomes compared with predictions.
+"""Planned contrasts of a sweep: observed differences between arms, compared with predictions.
 
 Axes: S seeds.
 """
@@ -28,11 +28,12 @@ _SIGNS = {"positive": 1, "negative": -1}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedContrast:
-    """A contrast of two arms in one outcome: the prediction, and the difference with its 95 % interval.
+    """A contrast of two arms in one outcome: its prediction and the observed difference.
 
-    `kind` is `agrees`, `contradicted` or `unclear` (the interval contains 0) for a prediction, `seen` or
-    `not_seen` without one, and `missing` if runs lack the outcome; `missing` names these runs. The interval
-    holds simultaneously for `num_together` contrasts.
+    `interval` is the 95 % interval of the difference, simultaneous over `num_together` contrasts. With a
+    prediction, `kind` is `agrees` or `contradicted`, or `unclear` if the interval contains 0. Without a
+    prediction, it is `seen` if the interval excludes 0, and `not_seen` otherwise. If runs lack the
+    outcome, `kind` is `missing`, and the field `missing` names these runs.
     """
 
     outcome: str
@@ -50,7 +51,7 @@ class PlannedContrast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContrastedArm:
-    """An arm and its mean of the primary outcome over seeds; None if a run lacks the outcome."""
+    """An arm and the mean of its primary outcome over seeds, which is None if a run lacks the outcome."""
 
     planned: PlannedTrial
     value: float | None
@@ -58,9 +59,10 @@ class ContrastedArm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmCurve:
-    """An arm's curves of one metric: (step, value) by seed, and means over seeds.
+    """An arm's curves of one metric.
 
-    `means` contains (step, mean, low, high), where low and high are the ends of the mean's 95 % interval.
+    `seeds` maps each seed to its points (step, value). `means` are the points (step, mean, low, high) of
+    the mean over seeds, where low and high are the ends of its 95 % interval.
     """
 
     planned: PlannedTrial
@@ -73,7 +75,7 @@ class PlannedContrasts:
     """All contrasts by outcome, the arms, and the curves of the outcomes' metrics.
 
     `predictions` is the name of the file with the predictions. `commit` is the commit that contained this
-    file before the first run, or None.
+    file before the first run; it is None if the file was not committed by then.
     """
 
     predictions: str | None
@@ -86,9 +88,9 @@ class PlannedContrasts:
 
 
 def planned_contrasts(studies: SweepStudies) -> PlannedContrasts | None:
-    """Return every planned contrast in every outcome; None if no contrast is planned.
+    """Return every planned contrast in every outcome, or None if no contrast is planned.
 
-    The intervals of predicted contrasts hold simultaneously; each null contrast is judged separately.
+    The intervals of predicted contrasts hold simultaneously. Each null contrast is judged separately.
     """
     definition = studies.definition
     if not definition.contrasts:
@@ -120,7 +122,7 @@ def outcome_values(studies: SweepStudies, outcome: CurveOutcome) -> Values:
 
 
 def _runs(studies: SweepStudies, trial: Trial) -> dict[int, RunFolder]:
-    """Return the runs of a trial by seed."""
+    """Return the runs of a trial that have started, by seed."""
     runs_dir = Path(studies.definition.runs_dir)
     return {
         seed: RunFolder(runs_dir / result.run)
@@ -137,7 +139,7 @@ def _arm(trial: Trial, values: Values) -> ContrastedArm:
 
 
 def _curves(studies: SweepStudies) -> dict[str, tuple[ArmCurve, ...]]:
-    """Return each metric's curves up to the last step that an outcome uses."""
+    """Return all arms' curves of each outcome's metric, up to the last step that an outcome uses."""
     untils: dict[str, int] = {}
     for outcome in studies.definition.outcomes.values():
         untils[outcome.metric] = max(outcome.until, untils.get(outcome.metric, 0))
@@ -155,7 +157,10 @@ def _curve(studies: SweepStudies, trial: Trial, metric: str, until: int) -> ArmC
 
 
 def _means(curves: Iterable[Sequence[tuple[int, float]]]) -> list[tuple[float, ...]]:
-    """Return step, mean over seeds and ends of its 95 % interval, at the steps that all seeds recorded."""
+    """Return (step, mean, low, high) for each step that all seeds recorded.
+
+    The mean is over seeds, and low and high are the ends of its 95 % interval.
+    """
     value_by_step = [dict(points) for points in curves]
     found: list[tuple[float, ...]] = []
     for step in sorted(set[int].intersection(*map(set, value_by_step))) if value_by_step else []:

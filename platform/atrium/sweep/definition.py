@@ -1,7 +1,8 @@
 """The definition of a sweep: the typed content of a file in `sweeps/`.
 
-A definition states the question, the base experiment, the space, seeds, objective, sampler, pruner and
-budget. `space` translates the space into settings of runs; `plan` checks whether the runs can be composed.
+A definition states the question, the base experiment, the search space, seeds, objective, sampler, pruner
+and budget. The module `space` translates the space into settings of runs. The module `plan` checks whether
+the runs can be composed.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ class SamplerConfig(Section):
 
     @property
     def is_planned(self) -> bool:
-        """Whether the settings do not depend on results."""
+        """Whether all settings are chosen in advance, so that they do not depend on results."""
         return self.kind in ("grid", "quasi_random", "random")
 
 
@@ -320,7 +321,7 @@ class SweepDefinition(SpaceConfig):
 
     @model_validator(mode="after")
     def _check_parts(self) -> SweepDefinition:
-        """Check that contrasts and families use names of the sweep's arms and outcomes."""
+        """Check that contrasts and families refer only to arms and outcomes of the sweep."""
         named: list[tuple[str, str, Iterable[str], Iterable[str]]] = []
         for contrast in self.contrasts:
             where = f"contrast {contrast.name}"

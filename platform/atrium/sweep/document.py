@@ -1,4 +1,4 @@
-"""The document of a sweep: its conclusions, and its settings, contrasts and families as tables."""
+"""The document of a sweep: its conclusions, and tables of its settings, contrasts and families."""
 
 from __future__ import annotations
 
@@ -67,7 +67,10 @@ def sweep_document(report: SweepReport, files: Sequence[Path] = ()) -> Document:
 
 
 def sentences(report: SweepReport) -> Iterator[Sentence]:
-    """Yield conclusions, notes (marked by their keys), and warnings (marked by their tone)."""
+    """Yield conclusions, notes and warnings.
+
+    The keys of notes begin with `_NOTE`, and warnings have the tone `warning`.
+    """
     if report.best is not None and report.contrasts is None:
         yield Sentence(best_sentence(report.best, report.ranking), key="best")
     for one in report.ranking:
@@ -93,7 +96,7 @@ def sentences(report: SweepReport) -> Iterator[Sentence]:
 
 
 def best_sentence(best: Setting, ranking: Sequence[Setting]) -> str:
-    """Describe the setting with the best score on validation problems, and warn of its selection bias."""
+    """Describe the setting with the best score on validation problems, and mention its selection bias."""
     if len(ranking) > 1 and len({one.mean_at_k.value for one in ranking}) == 1:
         return (
             f"all {len(ranking)} settings have the same score on validation, {_score_text(best)}, so none of "
@@ -146,7 +149,7 @@ def _rate_text(what: str, rate: FailureRate | None) -> str:
 
 
 def _contrast_sentences(found: PlannedContrasts) -> Iterator[Sentence]:
-    """Yield sentences: whether predictions were committed before the first run, and how many came true."""
+    """Yield sentences on the predictions: whether they were committed before the first run and came true."""
     if found.commit:
         text = f"predictions: {found.predictions}, committed in {found.commit[:12]} before the first run"
         yield Sentence(text, key=f"{_NOTE}predictions")
@@ -175,7 +178,7 @@ def _contrast_sentences(found: PlannedContrasts) -> Iterator[Sentence]:
 
 
 def _family_sentences(found: ComparedFamilies) -> Iterator[Sentence]:
-    """Yield a sentence per family on its difference from the baseline, averaged over all compared x."""
+    """Yield a sentence for each family on its mean difference from the baseline over all compared x."""
     if not found.differences:
         text = f"the families have no common range of {found.x}, so they cannot be compared"
         yield Sentence(text, "warning", key="family")
@@ -213,7 +216,10 @@ def contrast_cells(row: PlannedContrast) -> tuple[str, ...]:
 
 
 def difference_text(difference: float | None, interval: tuple[float, float] | None) -> str:
-    """Format a difference with its interval, such as `+0.1 [+0.05, +0.15]`; empty without a difference."""
+    """Format a difference with its interval, such as `+0.1 [+0.05, +0.15]`.
+
+    Returns empty text if there is no difference.
+    """
     if difference is None:
         return ""
     text = f"{difference:+.4g}"
@@ -245,7 +251,7 @@ def family_table(found: ComparedFamilies) -> Table:
 
 
 def trials_table(state: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Table:
-    """Return the table of `trials`, which are records in the snapshot `state`, with seeds and values."""
+    """Return a table of `trials`, which are records in the snapshot `state`, with their seeds and values."""
     metrics = ", ".join(objective["metric"] for objective in state["objectives"])
     titles = ("setting", "trial", "state", "seeds", f"{metrics} ± standard error", "window")
     doing = {(worker["stage"], worker["trial"]): worker for worker in state["workers"]}
@@ -269,7 +275,10 @@ def trial_name(trial: Mapping[str, Any]) -> str:
 
 
 def trial_values(trial: Mapping[str, Any]) -> str:
-    """Format a trial's values with standard errors, or the mean score of its seeds before it is complete."""
+    """Format a trial's values with standard errors.
+
+    Before the trial is complete, this is the mean score of its seeds so far, in parentheses.
+    """
     values, errors = trial["values"], trial["standard_errors"]
     if values is None:
         known = [seed["mean_at_k"] for seed in trial["seeds"] if seed["mean_at_k"] is not None]
@@ -286,7 +295,7 @@ def _value_text(value: float, error: float | None) -> str:
 
 
 def _window(window: Sequence[float | None] | None) -> Estimate | str:
-    """Return a window [l, u] as a cell; empty for a method without one."""
+    """Return a window [l, u] as a cell, which is empty for a method without a window."""
     if window is None:
         return ""
     low, high = window

@@ -1,9 +1,9 @@
-"""Budgets of different divergences that clip equal shares of a recorded run's tokens.
+"""Budgets with which different divergences clip the same share of a recorded run's tokens.
 
-A window [l, u] drops a token when A > 0 and w > u, or A < 0 and w < l. Two divergences whose windows agree on
-one side need not drop equally often. This module finds the budget that drops the same share as a clip range
-on the ratios of one run (`ratios.jsonl`). Since another trust region would have changed the policy and its
-ratios, the shares match to first order, not exactly.
+A window [l, u] drops a token if A > 0 and w > u, or if A < 0 and w < l. Two divergences whose windows
+agree on one side may still drop different shares of tokens. This module finds the budget that drops the
+same share as a clip range, on the recorded ratios of one run (`ratios.jsonl`). Another trust region would
+have changed the policy and its ratios, so the shares match only to first order.
 
 Axes: N bins of the ratio.
 """
@@ -31,9 +31,10 @@ _KEYS = ("edges", "positive", "negative", "zero")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedRatios:
-    """Numbers of tokens [N] by sign of the advantage, in bins of the ratio w with `edges` [N + 1].
+    """Numbers of tokens by sign of the advantage A, in bins of the importance ratio w.
 
-    `num_tokens` is the number of all tokens, including those with an advantage of 0.
+    `positive` [N] counts tokens with A > 0, and `negative` [N] tokens with A < 0. `edges` [N + 1] are the
+    edges of the bins. `num_tokens` is the number of all tokens, including those with A = 0.
     """
 
     edges: Floats
@@ -43,7 +44,10 @@ class SignedRatios:
 
 
 def dropped_share(ratios: SignedRatios, bounds: Window) -> float:
-    """Return the share of tokens, 0 to 1, that the window drops; tokens are spread evenly within a bin."""
+    """Return the share of tokens, from 0 to 1, that the window drops.
+
+    Tokens are assumed to be spread evenly within a bin.
+    """
     above = ratios.positive.sum() - _below(ratios.edges, ratios.positive, bounds.upper)
     return float(above + _below(ratios.edges, ratios.negative, bounds.lower)) / ratios.num_tokens
 
@@ -51,7 +55,8 @@ def dropped_share(ratios: SignedRatios, bounds: Window) -> float:
 def budget_for_dropped(kind: str, clip_range: float, ratios: SignedRatios) -> float:
     """Return the budget of a divergence that drops the same share as clipping to 1 +- `clip_range`.
 
-    Raises `ValueError` if clipping drops no token, or no budget drops the same share.
+    `kind` is the divergence. Raises `ValueError` if clipping drops no token, or if no budget drops the
+    same share.
     """
     wanted = dropped_share(ratios, window("ratio", clip_range))
     if wanted == 0.0:
@@ -69,7 +74,7 @@ def budget_for_dropped(kind: str, clip_range: float, ratios: SignedRatios) -> fl
 
 @lru_cache(maxsize=8)
 def ratios_of_run(run: str) -> SignedRatios:
-    """Return the ratios of all steps of a run; `ConfigError` if its directory has none."""
+    """Return the ratios of all steps of a run; raise `ConfigError` if its directory contains none."""
     try:
         folder = RunFolder.open(run)
         records = read_json_lines(folder.ratios_file).records
@@ -84,7 +89,10 @@ def ratios_of_run(run: str) -> SignedRatios:
 
 
 def _summed(steps: Sequence[Sequence[Floats]]) -> SignedRatios:
-    """Sum the counts of all steps on the union of their edges, since records omit empty outer bins."""
+    """Sum the counts of all steps on the union of their bin edges.
+
+    The edges differ between steps, because records omit empty outer bins.
+    """
     union = np.unique(np.concatenate([edges for edges, *_ in steps]))
     positive, negative, zero = (
         np.asarray(sum(np.diff(_below(step[0], step[place], union)) for step in steps))
@@ -101,7 +109,10 @@ def _dropped(kind: str, log_budget: float, ratios: SignedRatios) -> float:
 
 
 def _below(edges: Floats, counts: Floats, ratio: ArrayLike) -> Floats:
-    """Return the number of tokens with a ratio below `ratio`, with tokens spread evenly within a bin."""
+    """Return the number of tokens with a ratio below `ratio`.
+
+    Tokens are assumed to be spread evenly within a bin.
+    """
     return np.asarray(
         np.interp(np.asarray(ratio, dtype=np.float64), edges, np.concatenate([[0.0], np.cumsum(counts)]))
     )

@@ -1,4 +1,4 @@
-"""Families of a sweep's arms: their points, and their differences at equal x.
+"""Families of a sweep's arms: their points (x, y), and their differences in y at equal x.
 
 Axes: W arms of a family, S seeds, P places (values of x).
 """
@@ -21,7 +21,10 @@ from atrium.sweep.study import SweepStudies
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyArm:
-    """An arm's means over seeds, the 95 % interval of y, and the values of all seeds (x, then y)."""
+    """An arm's means of x and y over seeds, and the 95 % interval of the mean of y.
+
+    `seeds` are the values of x and the values of y in all seeds.
+    """
 
     x: float
     y: float
@@ -39,9 +42,10 @@ class FamilyCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedFamilies:
-    """The families' points, and each family's differences from the baseline at each place and on average.
+    """The points of all families, and their differences from the baseline.
 
-    `differences` is empty if the families have no common x.
+    `differences` has, for each other family, the difference at each place and on average. It is empty if
+    the families have no common x.
     """
 
     x: str
@@ -55,7 +59,7 @@ class ComparedFamilies:
 
 
 def compared_families(studies: SweepStudies) -> ComparedFamilies | None:
-    """Compare the families; return None if the sweep has no families, or a run lacks an outcome."""
+    """Compare the families; return None if the sweep has no families, or if a run lacks an outcome."""
     families = studies.definition.families
     if families is None:
         return None
@@ -79,7 +83,7 @@ def compared_families(studies: SweepStudies) -> ComparedFamilies | None:
 
 
 def _points(studies: SweepStudies, families: FamiliesConfig) -> dict[str, FamilyPoints]:
-    """Return the points of each family's arms; NaN if a run lacks an outcome."""
+    """Return the points of each family's arms, with NaN where a run lacks an outcome."""
     definition = studies.definition
     outcomes = {
         name: outcome_values(studies, definition.outcomes[name])
@@ -104,9 +108,10 @@ def _points(studies: SweepStudies, families: FamiliesConfig) -> dict[str, Family
 def _places(
     families: FamiliesConfig, points: Mapping[str, FamilyPoints], *, is_setting: bool
 ) -> Floats | None:
-    """Return the values of x [P, S] at which families are compared; None if they have no x in common.
+    """Return the values of x [P, S] at which families are compared, or None if they have no x in common.
 
-    If x is a setting, these are its values in all families; otherwise, positions in each seed's common range.
+    If x is a setting, these are the values that all families have in common. Otherwise, they are positions
+    in the range of x that the families have in common, for each seed.
     """
     if not is_setting:
         return places_in_common(list(points.values()), families.shares)

@@ -1,8 +1,8 @@
 """The figures of a sweep as data: curve, ranking, planned contrasts and families.
 
 Whiskers are 95 % t intervals over seeds, on the validation problems that selected the settings. Figures
-without data, such as a curve without a numeric setting, are left out. Optimization histories and Pareto
-fronts are left to optuna-dashboard.
+without data, such as a curve without a numeric setting, are left out. For optimization histories and
+Pareto fronts, use optuna-dashboard.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BLUE, _ORANGE, _PURPLE = 0, 1, 3
 
 
 def sweep_pictures(report: SweepReport) -> list[Picture]:
-    """Return the pictures for which the report has data, the most important first."""
+    """Return the pictures for which the report has data. The most important picture comes first."""
     makers: Iterable[Callable[[SweepReport], Picture | None]] = (
         curve_picture,
         ranking_picture,
@@ -50,7 +50,10 @@ def sweep_pictures(report: SweepReport) -> list[Picture]:
 
 
 def curve_picture(report: SweepReport) -> Picture | None:
-    """Return the picture of scores, also before training, against the only numeric setting, or None."""
+    """Return the picture of scores against the only numeric setting, or None without such a setting.
+
+    Dotted lines show the scores before training.
+    """
     curves = [curve for curve in report.curves if _known(curve.points)]
     if not any(curve.stage == "search" for curve in curves):
         return None
@@ -92,7 +95,10 @@ def _whiskers(name: str, x: tuple[float, ...], scores: Sequence[Score], place: i
 
 
 def ranking_picture(report: SweepReport) -> Picture | None:
-    """Return the picture of the best 20 settings, from best to worst, with a dot per seed, or None."""
+    """Return the picture of the best 20 settings, from best to worst, or None without scores.
+
+    Each seed is a dot.
+    """
     settings = _known(report.ranking)[:_MAX_RANKED]
     if not settings:
         return None
@@ -112,7 +118,10 @@ def ranking_picture(report: SweepReport) -> Picture | None:
 
 
 def outcome_picture(report: SweepReport) -> Picture | None:
-    """Return the picture of each outcome's metric by step: means over seeds with 95 % intervals, or None."""
+    """Return the picture of each outcome's metric by step, or None without curves.
+
+    It shows means over seeds with 95 % intervals.
+    """
     curves = {} if report.contrasts is None else report.contrasts.curves
     figures = []
     for metric, arms in curves.items():
@@ -128,7 +137,7 @@ def outcome_picture(report: SweepReport) -> Picture | None:
 
 
 def batch_picture(report: SweepReport) -> Picture | None:
-    """Return the picture of the shares of worked answers before and after each batch, or None.
+    """Return the picture of the shares of worked answers before and after each batch, or None without data.
 
     A line shows the change that the arm's window predicts (`share_after_batch`).
     """
@@ -165,7 +174,10 @@ def _batches(report: SweepReport, arm: ArmCurve, window: Window, place: int) -> 
 
 
 def family_picture(report: SweepReport) -> Picture | None:
-    """Return the picture of y against x by family, with intervals and a dot per seed, or None."""
+    """Return the picture of y against x for each family, or None without families.
+
+    It shows means with 95 % intervals, and a dot for each seed.
+    """
     found = report.families
     if found is None:
         return None
@@ -210,7 +222,10 @@ def _label(report: SweepReport, name: str) -> str:
 
 
 def _picture(report: SweepReport, name: str, note: str, figures: Sequence[Figure]) -> Picture | None:
-    """Return a picture with a note below its label or the sweep's question; None without figures."""
+    """Return a picture, or None without figures.
+
+    Its title is its label (by default the sweep's question), with the note on the next line.
+    """
     if not figures:
         return None
     title = f"{report.definition.labels.get(name, report.definition.question)}\n{note}"

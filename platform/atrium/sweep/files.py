@@ -1,4 +1,4 @@
-"""Files of sweep definitions: finding, reading and validating them, with one-line errors."""
+"""Files of sweep definitions: search, reading and validation, with one-line errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def sweeps_folder() -> Path | None:
-    """Return the folder of the shipped definitions in the package or checkout; None if there is none."""
+    """Return the folder of the shipped definitions in the package or checkout, or None without one."""
     for folder in (_PACKAGE / SWEEPS_FOLDER, _PACKAGE.parents[1] / SWEEPS_FOLDER):
         if folder.is_dir() and any(folder.glob("*.yaml")):
             return folder
@@ -23,9 +23,9 @@ def sweeps_folder() -> Path | None:
 
 
 def find_definition(wanted: str) -> Path:
-    """Return the path of a definition, from a path or the name of a shipped sweep.
+    """Return the path of the definition `wanted`, a path or the name of a shipped sweep.
 
-    Raises `ConfigError` if there is none.
+    Raises `ConfigError` if there is no such file or sweep.
     """
     if wanted.endswith((".yaml", ".yml")):
         path = Path(wanted).expanduser()
@@ -58,7 +58,7 @@ def _listed() -> str:
 
 
 def read_definition(path: Path, **changes: object) -> SweepDefinition:
-    """Return the definition in a YAML file, with `changes` replacing its keys.
+    """Return the definition in a YAML file. `changes` replace keys of the file.
 
     Raises a one-line `ConfigError` that begins with the path of the invalid file.
     """
@@ -77,7 +77,7 @@ def read_definition(path: Path, **changes: object) -> SweepDefinition:
 
 
 def tiny(definition: SweepDefinition) -> SweepDefinition:
-    """Return a version of the sweep that takes about five CPU minutes, named `<name>-tiny`."""
+    """Return a version of the sweep that takes about five minutes on a CPU, named `<name>-tiny`."""
     small = definition.tiny
     final = definition.final
     if final is not None:

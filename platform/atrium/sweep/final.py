@@ -1,7 +1,7 @@
 """The last stage: the plan of the comparison with the baseline on fresh seeds, and its results.
 
-Every planned seed counts, or is reported with the reason why it cannot. A verdict on successful runs only
-would suffer from survivorship bias.
+Every planned seed either counts or is reported with the reason why it does not. A verdict on successful
+runs only would suffer from survivorship bias.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ WINNER, BASELINE = "winner", "baseline"
 
 @dataclass(frozen=True, kw_only=True)
 class FinalRun:
-    """One arm's run on one fresh seed: its `result`, or None and the `reason` for the missing result.
+    """The run of one arm on one fresh seed.
 
-    `role` is the arm's role: winner, baseline, or `setting N`, where N is the number of its trial in the
-    search. `is_excused` means that the run may be left out, because it failed before its end for a known
-    reason.
+    `role` is the role of the arm: `winner`, `baseline`, or `setting N`, where N is the number of its trial
+    in the search. If `result` is None, `reason` says why. `is_excused` says that the run may be left out,
+    because it failed before its end for a known reason.
     """
 
     role: str
@@ -37,7 +37,7 @@ class FinalRun:
 
     @property
     def outcome(self) -> Mapping[str, Mapping[str, Any]]:
-        """The results on test problems by benchmark; empty without a result."""
+        """The results on test problems by benchmark. They are empty without a result."""
         return {} if self.result is None else self.result.outcome
 
     @property
@@ -47,7 +47,10 @@ class FinalRun:
 
 
 def best_trial(trials: Sequence[Trial], direction: str) -> Trial | None:
-    """Return the complete trial with the best first objective (the earliest in a tie), or None."""
+    """Return the complete trial with the best first objective, or None if no trial is complete.
+
+    In a tie, the earliest trial is returned.
+    """
     sign = 1.0 if direction == "maximize" else -1.0
     complete = [trial for trial in trials if trial.values is not None and trial.coincides_with is None]
     return max(complete, key=lambda trial: sign * (trial.values or (0.0,))[0], default=None)
@@ -56,7 +59,7 @@ def best_trial(trials: Sequence[Trial], direction: str) -> Trial | None:
 def plan_final(
     definition: SweepDefinition, search: Sequence[Trial], baseline: Sequence[Trial]
 ) -> list[tuple[PlannedTrial, tuple[int, ...]]]:
-    """Return the trials of the final stage: candidates and baseline, each with one fresh seed.
+    """Return the trials of the final stage, each with its seed: one for each arm and fresh seed.
 
     The plan is empty if the winner or the baseline is missing, or if all arms are the same method.
     """
@@ -87,7 +90,7 @@ def roles_of(trials: Sequence[Trial]) -> dict[str, str]:
 
 
 def final_runs(definition: SweepDefinition, trials: Sequence[Trial]) -> list[FinalRun]:
-    """Return the outcome of each planned seed of each arm, after all trials have ended."""
+    """Return the run of each arm on each planned seed, after all trials have ended."""
     assert definition.final is not None
     found = {(trial.planned.labels[0], seed): trial for trial in trials for seed in trial.seeds}
     return [
@@ -98,7 +101,7 @@ def final_runs(definition: SweepDefinition, trials: Sequence[Trial]) -> list[Fin
 
 
 def refusal(runs: Sequence[FinalRun]) -> str | None:
-    """Return the reason to withhold a verdict; None if each planned seed counts or may be left out."""
+    """Return the reason to withhold a verdict, or None if each planned seed counts or may be left out."""
     for run in runs:
         if run.result is None and not run.is_excused:
             return (
@@ -116,7 +119,7 @@ def refusal(runs: Sequence[FinalRun]) -> str | None:
 
 
 def paired_seeds(runs: Sequence[FinalRun]) -> list[int]:
-    """Return the seeds with an outcome of every arm, in planned order."""
+    """Return the seeds on which every arm has an outcome, in planned order."""
     missing = {run.seed for run in runs if run.result is None}
     return [seed for seed in dict.fromkeys(run.seed for run in runs) if seed not in missing]
 

@@ -1,7 +1,7 @@
 """The comparison on fresh seeds: every candidate against the baseline, including diverged runs.
 
-A diverged run is counted in two ways: with the score of the diverged policy, and as always wrong. A verdict
-holds for both ways, or says that it depends on these runs.
+A diverged run is counted in two ways: with the score of the diverged policy, and as always wrong. A
+verdict either holds for both ways or says that it depends on the diverged runs.
 
 Axes: A arms (the baseline first), S seeds, P problems.
 """
@@ -25,10 +25,10 @@ from atrium.sweep.study import SweepStudies
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreshArm:
-    """An arm's mean over the compared seeds, and failure rates over all its runs with an outcome.
+    """An arm's mean over the compared seeds, and its failure rates over all runs with an outcome.
 
     `iqm` is the interquartile mean over seeds. `collapsed` is None if collapse was not recorded. `reasons`
-    says why runs diverged or collapsed, by seed.
+    says, by seed, why runs diverged or collapsed.
     """
 
     name: str
@@ -44,8 +44,8 @@ class FreshArm:
 class FreshVerdict:
     """The verdicts on all candidates against the baseline.
 
-    `together` describes the family of simultaneous intervals, `sources` the clusters of problems; both may be
-    empty. `left_out` describes seeds without an outcome of every arm.
+    `together` describes the family of simultaneous intervals, and `sources` the clusters of problems; both
+    may be empty. `left_out` describes the seeds that are left out, because an arm has no outcome on them.
     """
 
     benchmarks: tuple[str, ...]
@@ -58,7 +58,10 @@ class FreshVerdict:
 
 
 def fresh_verdict(studies: SweepStudies) -> FreshVerdict | str | None:
-    """Return the verdict, or the reason why there is none; None if the sweep has no final stage."""
+    """Return the verdict, or the reason why there is none.
+
+    Returns None if the sweep has no final stage.
+    """
     if Stage.FINAL not in studies.stages:
         return None
     if not studies.has_ended(Stage.FINAL):
@@ -70,7 +73,10 @@ def fresh_verdict(studies: SweepStudies) -> FreshVerdict | str | None:
 
 
 def _verdict(runs: Sequence[FinalRun], names: Mapping[str, str]) -> FreshVerdict:
-    """Compare each candidate with the baseline, from the runs of all arms; `names` maps roles to names."""
+    """Compare each candidate with the baseline.
+
+    `runs` are the runs of all arms, and `names` maps roles to display names.
+    """
     seeds = paired_seeds(runs)
     counted = {role: [run for run in runs if run.role == role and run.seed in seeds] for role in names}
     outcome = counted[BASELINE][0].outcome

@@ -1,8 +1,8 @@
 """A thread that writes a worker's heartbeat and the sweep's snapshot.
 
 A training step may take longer than the heartbeat timeout of other workers, so a thread sends heartbeats
-while the main thread trains. If the thread finds a problem (storage unavailable, parent process gone), it
-keeps the error for the main thread to raise.
+while the main thread trains. If the thread detects an error (the storage is unavailable, or the parent
+process has exited), it keeps the error for the main thread to raise.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ INTERVAL_S = 5.0
 
 @dataclass(slots=True, eq=False)
 class Heartbeat:
-    """The heartbeat of one worker; the worker also stops when the process `parent`, if given, exits.
+    """The heartbeat of one worker.
 
-    `created` is the sweep's creation time in Unix seconds, and `step` the worker's current training step.
+    If `parent` is given, the worker stops once this process has exited. `created` is the sweep's creation
+    time in Unix seconds, and `step` is the worker's current training step.
     """
 
     studies: SweepStudies
@@ -41,7 +42,7 @@ class Heartbeat:
 
     @contextmanager
     def beating(self) -> Iterator[None]:
-        """Send heartbeats inside the block, and mark the worker as ended at its end."""
+        """Send heartbeats while the block runs; then mark the worker as ended."""
         stopped = threading.Event()
         thread = threading.Thread(target=self._beat_until, args=(stopped,), daemon=True)
         self.beat()
@@ -56,19 +57,19 @@ class Heartbeat:
                 self.write_state()
 
     def beat(self, **changes: Any) -> None:  # noqa: ANN401 - fields of WorkerState
-        """Send a heartbeat, with changes in the worker's state."""
+        """Send a heartbeat. `changes` replace fields of the worker's state."""
         with self._lock:
             self.claims.beat(**changes)
 
     def write_state(self) -> None:
-        """Replace the sweep's snapshot, `state.json`."""
+        """Replace the sweep's snapshot, `state.json`, with its current state."""
         with self._lock:
             state = snapshot(self.studies, self.claims, self.created)
         definition = self.studies.definition
         write_state(sweep_folder(definition.runs_dir, definition.name), state)
 
     def raise_problem(self) -> None:
-        """Raise the problem that the thread found, if any."""
+        """Raise the error that the thread detected, if any."""
         if self._problem is not None:
             raise self._problem
 

@@ -1,7 +1,7 @@
-"""The plan of a sweep's trials: every setting is composed and checked before the first trial runs.
+"""The plan of a sweep's trials. Every setting is composed and checked before the first trial runs.
 
-A stage is one Optuna study. `search` tries the space, `baseline` tunes the baseline with as many trials, and
-`final` runs winner and baseline on fresh seeds.
+A stage is one Optuna study. `search` tries the space, `baseline` tunes the baseline with as many trials,
+and `final` runs the winner and the baseline on fresh seeds.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Stage(StrEnum):
 class PlannedTrial:
     """One setting of a sweep, or a placeholder with empty fields until a sampler chooses the setting.
 
-    `labels` names all arms with this setting; equal methods have equal `key`. `window` is [l, u], with None
-    for an infinite u.
+    `labels` names all arms with this setting. Equal methods have an equal `key`. `window` is [l, u], where
+    u is None if it is infinite.
     """
 
     assignment: Mapping[str, Scalar]
@@ -51,7 +51,7 @@ class PlannedTrial:
 
     @property
     def bounds(self) -> Window | None:
-        """The window of the setting; None for a divergence without a constant window."""
+        """The window of the setting, or None for a divergence without a constant window."""
         if self.window is None:
             return None
         lower, upper = self.window
@@ -63,7 +63,7 @@ OPEN = PlannedTrial(assignment={}, settings={})
 
 
 def stage_space(definition: SweepDefinition, stage: Stage) -> tuple[SpaceConfig, tuple[str, ...]]:
-    """Return the search space of a stage, and the overrides common to all its trials."""
+    """Return the search space of a stage, and the overrides that all its trials share."""
     baseline = definition.baseline
     if stage is Stage.BASELINE and baseline is not None:
         return baseline, definition.base if baseline.base is None else baseline.base
@@ -71,9 +71,10 @@ def stage_space(definition: SweepDefinition, stage: Stage) -> tuple[SpaceConfig,
 
 
 def plan_stage(definition: SweepDefinition, stage: Stage) -> list[PlannedTrial]:
-    """Return the trials of `search` or `baseline`; equal methods form one trial with all their labels.
+    """Return the trials of the stage `search` or `baseline`.
 
-    Raises `ConfigError` if a setting cannot be composed, or all settings of the space are one method.
+    Settings that are the same method form one trial with all their labels. Raises `ConfigError` if a
+    setting cannot be composed, or if all settings of the space are the same method.
     """
     space, base = stage_space(definition, stage)
     if stage is Stage.BASELINE and not space.varies:
@@ -92,7 +93,7 @@ def plan_stage(definition: SweepDefinition, stage: Stage) -> list[PlannedTrial]:
 
 
 def count_runs(definition: SweepDefinition) -> dict[Stage, int]:
-    """Return the number of runs of each stage without pruning: one per setting and seed."""
+    """Return the number of runs of each stage without pruning: one for each setting and seed."""
     searched = len(plan_stage(definition, Stage.SEARCH))
     runs = {Stage.SEARCH: searched * len(definition.seeds)}
     if definition.baseline is not None:
@@ -110,9 +111,10 @@ def planned_trial(
     assignment: Mapping[str, Scalar],
     label: str | None = None,
 ) -> PlannedTrial:
-    """Return the trial of an assignment; `label` replaces the label derived from the assignment.
+    """Return the trial of an assignment.
 
-    Raises `ConfigError` if its configuration is invalid.
+    `label` replaces the label that is derived from the assignment. Raises `ConfigError` if the
+    configuration is invalid.
     """
     settings = spaces.settings_of(space, assignment)
     config = _checked(definition, space, base, assignment, ", ".join(settings) or "base")
@@ -127,7 +129,10 @@ def planned_trial(
 
 
 def trial_config(definition: SweepDefinition, overrides: Sequence[str]) -> RunConfig:
-    """Return the configuration of a trial's run with the sweep's first seed; equal overrides compose once."""
+    """Return the configuration of a trial's run with the sweep's first seed.
+
+    Equal overrides are composed only once.
+    """
     place = {"experiment_name": definition.name, "runs_dir": definition.runs_dir}
     return _composed(tuple(overrides)).model_copy(update={**place, "seed": definition.seeds[0]})
 
@@ -138,7 +143,7 @@ def _composed(overrides: tuple[str, ...]) -> RunConfig:
 
 
 def label_of(assignment: Mapping[str, Scalar]) -> str:
-    """Return the label of an assignment: the arm, then values with short keys, such as `delta=0.02`."""
+    """Return the label of an assignment: the arm, and values with short keys, such as `delta=0.02`."""
     parts = [] if spaces.ARM not in assignment else [str(assignment[spaces.ARM])]
     for name, value in assignment.items():
         if name != spaces.ARM:
@@ -148,7 +153,10 @@ def label_of(assignment: Mapping[str, Scalar]) -> str:
 
 
 def merged(trials: Sequence[PlannedTrial]) -> list[PlannedTrial]:
-    """Return the trials with equal methods merged, in the order of their first trials, with all labels."""
+    """Return one trial for each method, in the order of their first trials.
+
+    Trials with the same method are merged into one with all their labels.
+    """
     by_key: dict[str, PlannedTrial] = {}
     for trial in trials:
         first = by_key.get(trial.key)
@@ -167,7 +175,10 @@ def _checked(
     assignment: Mapping[str, Scalar],
     what: str,
 ) -> RunConfig:
-    """Return the configuration of an assignment; raises `ConfigError` that names the invalid part."""
+    """Return the configuration of an assignment.
+
+    Raises `ConfigError` if it cannot be composed. The message begins with the sweep's name and `what`.
+    """
     try:
         settings = spaces.settings_of(space, assignment)
         overrides = (*base, *spaces.overrides_of(settings))
@@ -177,7 +188,7 @@ def _checked(
 
 
 def _as_pair(window: Window | None) -> list[float | None] | None:
-    """Return a window for JSON: [l, u], with null for an infinite upper bound."""
+    """Return a window as JSON data: [l, u], with null for an infinite u."""
     if window is None:
         return None
     return [window.lower, None if math.isinf(window.upper) else window.upper]

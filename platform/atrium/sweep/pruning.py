@@ -1,7 +1,8 @@
-"""Early stopping of runs and trials: by their curves, by comparison with the best trial, or after a collapse.
+"""Early stopping of runs and trials: by curve, by comparison with the best trial, or after a collapse.
 
-A stopping rule saves compute and supports no claim. The Wilcoxon test treats problems as independent within a
-seed, and seeds as fixed. That would be wrong for a verdict; verdicts use fresh seeds.
+A stopping rule saves compute and supports no claim. The Wilcoxon test treats problems as independent
+within a seed, and seeds as fixed. That would be wrong for a verdict, which is why verdicts use fresh
+seeds.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ VALIDATION_SUFFIX = "-validation"
 
 
 def curve_pruner(config: PrunerConfig, num_steps: int) -> BasePruner:
-    """Return Optuna's pruner of evaluation curves; its resource is the training step."""
+    """Return Optuna's pruner of evaluation curves. The pruner's resource is the training step."""
     match config.curve:
         case "successive_halving":
             return SuccessiveHalvingPruner(
@@ -42,9 +43,10 @@ def curve_pruner(config: PrunerConfig, num_steps: int) -> BasePruner:
 
 
 def is_worse(candidate: Sequence[float], best: Sequence[float], *, p_value: float, maximize: bool) -> bool:
-    """Whether a one-sided signed-rank test by problem finds the candidate worse than the best.
+    """Return whether a one-sided signed-rank test over problems finds the candidate worse than the best.
 
-    The result is False if the candidate's mean is at least as good, or with fewer than ten problems.
+    `candidate` and `best` are scores by problem. The result is False if the candidate's mean is at least
+    as good, or if there are fewer than ten problems.
     """
     pairs = [(mine, other) for mine, other in zip(candidate, best, strict=False)]
     sign = 1.0 if maximize else -1.0
@@ -61,8 +63,8 @@ def is_worse(candidate: Sequence[float], best: Sequence[float], *, p_value: floa
 class RunWatch(Listener):
     """A listener that watches one run and raises `Pruned` after a step to stop the run.
 
-    `on_step` receives each step and may raise. `report` receives each validation result and returns whether
-    to stop the run.
+    `on_step` receives each step and may raise an exception. `report` receives each validation result and
+    returns whether to stop the run.
     """
 
     config: PrunerConfig
@@ -77,12 +79,12 @@ class RunWatch(Listener):
         self._course = Course(num_newest=self.config.collapse_steps or 0)
 
     def evaluation(self, result: BenchmarkResult) -> None:
-        """Store a validation result, which `step` then passes to `report`; other results are ignored."""
+        """Store a validation result for the next call of `step`. Other results are ignored."""
         if result.benchmark.endswith(VALIDATION_SUFFIX) and result.step > 0:
             self._evaluated = (result.step, result.results)
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Raise `Pruned` if the run has collapsed, or if `report` says to stop it."""
+        """Raise `Pruned` if the run has collapsed, or if `report` returns true for a validation result."""
         self.on_step(step)
         self._check_collapse(step, metrics)
         evaluated, self._evaluated = self._evaluated, None
@@ -99,9 +101,9 @@ class RunWatch(Listener):
 
 
 def trial_report(trial: optuna.trial.Trial, metric: str) -> Callable[[int, Mapping[str, object]], bool]:
-    """Return a function that reports a curve to Optuna and returns whether to prune the trial.
+    """Return a function that reports a point of a curve to Optuna and returns whether to prune the trial.
 
-    Steps that were reported before a resume are not reported again.
+    A resumed run does not report earlier steps again.
     """
 
     def report(step: int, results: Mapping[str, object]) -> bool:

@@ -33,7 +33,10 @@ _TOP_LEVEL_TEXT = ("experiment_name", "runs_dir")
 def write_report(
     folder: Path, studies: SweepStudies, report: SweepReport, figures: Sequence[Path]
 ) -> list[Path]:
-    """Write a report's files beside its figures; return the paths of the figures and the main files."""
+    """Write the files of a report to the folder of its figures.
+
+    Returns the paths of the figures and of the main files.
+    """
     texts = {"trials.csv": trials_csv(report.ranking)}
     if report.curves:
         texts["curve.csv"] = curves_csv(report.curves)
@@ -49,7 +52,7 @@ def write_report(
 
 
 def to_json(value: object) -> Any:  # noqa: ANN401 - what JSON holds
-    """Return a report or a part of it as JSON data for `report.json`; dataclasses become dictionaries."""
+    """Return a report, or a part of it, as JSON data for `report.json`. Dataclasses become dictionaries."""
     if isinstance(value, Mapping):
         return {key: to_json(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -58,7 +61,7 @@ def to_json(value: object) -> Any:  # noqa: ANN401 - what JSON holds
 
 
 def _record(value: object) -> dict[str, Any]:
-    """Return a dataclass as a dictionary, with additional keys that readers of the file expect."""
+    """Return a dataclass as a dictionary, with the additional keys that readers of `report.json` expect."""
     match value:
         case SweepReport():
             said = [one.text for one in sentences(value)]
@@ -127,7 +130,7 @@ def winner_yaml(definition: SweepDefinition, trial: Trial) -> str:
 
 
 def trials_csv(ranking: Sequence[Setting]) -> str:
-    """Return a CSV table with a line per trial."""
+    """Return a CSV table with one line per trial."""
     keys = dict.fromkeys(key for one in ranking for key in one.trial.planned.settings)
     metrics = dict.fromkeys(name for one in ranking for name in one.metrics)
     return _csv(
@@ -156,7 +159,7 @@ def trials_csv(ranking: Sequence[Setting]) -> str:
 
 
 def curves_csv(curves: Sequence[SettingCurve]) -> str:
-    """Return a CSV table with a line per point of each curve."""
+    """Return a CSV table with one line per point of each curve."""
     return _csv(
         [
             {

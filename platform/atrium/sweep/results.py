@@ -1,4 +1,4 @@
-"""Results of seeds and trials: records in the storage, means and standard errors.
+"""Results of seeds and trials: records in the storage, means, and standard errors.
 
 Axes: S seeds.
 """
@@ -20,12 +20,12 @@ FINISHED, DIVERGED, PRUNED, RUNNING = "finished", "diverged", "pruned", "running
 class SeedResult:
     """One run of a trial: its directory and its results.
 
-    Shares are in [0, 1]. `mean_at_k`, `pass_at_k` and `curve` (step, Mean@K, Pass@K) are measured on
-    validation problems; `problem_means` contains their Mean@K by problem, in the benchmark's order. `test` is
-    the last result on each other benchmark, with its own `problem_means` and, if problems come in
-    clusters, with `clusters`, the number of each problem's cluster. `metrics` are means over the last
-    quarter of the steps. `collapse` says why the run counts as collapsed; it is empty if the run did not
-    collapse, and None if this was not checked.
+    Shares are from 0 to 1. `mean_at_k`, `pass_at_k` and `curve` (step, Mean@K, Pass@K) are measured on
+    validation problems. `problem_means` are the Mean@K of these problems, in the benchmark's order. `test`
+    has the last result on each other benchmark, with its own `problem_means`. If the problems come in
+    clusters, it also has `clusters`, the number of each problem's cluster. `metrics` are means over the
+    last quarter of the steps. `collapse` says why the run counts as collapsed; it is empty if the run did
+    not collapse, and None if this was not checked.
     """
 
     seed: int
@@ -46,9 +46,9 @@ class SeedResult:
 
     @property
     def outcome(self) -> Mapping[str, Mapping[str, Any]]:
-        """The test results at the end of the run: after its last step, or in the step in which it diverged.
+        """The test results after the run's last step, or in the step in which the run diverged.
 
-        A benchmark without an evaluation of the diverged policy counts as always wrong.
+        A benchmark on which the diverged policy was not evaluated counts as always wrong.
         """
         if self.state == DIVERGED:
             return {
@@ -58,7 +58,7 @@ class SeedResult:
         return {name: scores for name, scores in self.test.items() if scores["step"] == self.step}
 
     def objective(self, metric: str) -> float | None:
-        """Return the value of an objective (`ObjectiveConfig.metric`); None if the run did not measure it."""
+        """Return the value of an objective (`ObjectiveConfig.metric`), or None if it was not measured."""
         values = {
             "mean_at_k": self.mean_at_k,
             "pass_at_k": self.pass_at_k,
@@ -80,7 +80,7 @@ def always_wrong(scores: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_record(result: SeedResult) -> dict[str, Any]:
-    """Return a result as JSON data, without metrics that are not finite."""
+    """Return a result as JSON data. Metrics that are not finite are left out."""
     data = asdict(result)
     data["curve"] = [list(point) for point in result.curve]
     data["problem_means"] = list(result.problem_means)
@@ -89,13 +89,13 @@ def as_record(result: SeedResult) -> dict[str, Any]:
 
 
 def from_record(data: Mapping[str, Any]) -> SeedResult:
-    """Return the result that `as_record` wrote."""
+    """Return the result in a record that `as_record` created."""
     curve = tuple((int(step), float(mean), float(passed)) for step, mean, passed in data["curve"])
     return SeedResult(**{**data, "curve": curve, "problem_means": tuple(data["problem_means"])})
 
 
 def objective_means(results: Sequence[SeedResult], metrics: Sequence[str]) -> list[Mean] | None:
-    """Return each objective's mean over seeds; None if any objective is unknown for a seed."""
+    """Return the mean of each objective over seeds, or None if an objective is unknown for a seed."""
     means = []
     for metric in metrics:
         values = [result.objective(metric) for result in results]

@@ -1,8 +1,8 @@
 """Execution of one claimed trial: its setting, its seeds, early stopping, and its end.
 
-The progress of a trial is in its run directories and in the storage, so a worker that takes over a dead
-worker's trial resumes from the last checkpoint. The function that executes a run is an argument; this module
-does not import torch.
+The progress of a trial is recorded in its run directories and in the storage. A worker that takes over the
+trial of a dead worker therefore resumes from the last checkpoint. The function that executes a run is an
+argument, so this module does not import torch.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ _SEED_PROGRESS = 10**9
 class TrialRun:
     """One run of a trial, to be started or resumed.
 
-    `run` is the name of the run directory if the run was started before. `on_begun` receives the name of a
-    new run directory before any computation. `label` is written into the directory.
+    `run` is the name of the run directory if the run was started before, and None otherwise. `on_begun` is
+    called with the name of a new run directory before any computation. `label` is written into the
+    directory.
     """
 
     config: RunConfig
@@ -49,15 +50,15 @@ class TrialRun:
 
 
 class Execute(Protocol):
-    """A function that trains one run until it ends or `watch` stops it; exceptions stop the worker."""
+    """A function that trains one run until it ends or `watch` stops it. An exception stops the worker."""
 
     def __call__(self, run: TrialRun, watch: RunWatch) -> SeedResult:
-        """Return the result: finished, diverged, or pruned with a reason."""
+        """Return the result of the run, which is finished, diverged, or pruned with a reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrialRunner:
-    """Execution of the trials that a worker has claimed."""
+    """A runner for the trials that a worker has claimed."""
 
     studies: SweepStudies
     claims: Claims
@@ -67,7 +68,11 @@ class TrialRunner:
     log: Callable[[str], None]
 
     def run(self, trial: Trial, find_twin: Callable[[Trial, PlannedTrial], Trial | None]) -> None:
-        """Run a claimed trial to its end; `find_twin` returns an ended trial of the same method, if any."""
+        """Run a claimed trial to its end.
+
+        `find_twin` returns a trial of the same method that has ended, or None. If there is one, its
+        results are copied.
+        """
         handle = self.studies.begin(trial)
         try:
             planned = trial.planned
@@ -82,14 +87,15 @@ class TrialRunner:
             self.end(trial, TrialState.FAIL, reason=str(error))
 
     def give_up(self, trial: Trial, reason: str) -> None:
-        """Mark a trial that cannot be run as failed, with the reason."""
+        """Mark a trial that cannot be run as failed, and record the reason."""
         self.studies.begin(trial)
         self.end(trial, TrialState.FAIL, reason=reason)
 
     def progress(self, trial: Trial) -> int:
-        """Return a number that increases with a trial's progress.
+        """Return a number that increases with the progress of a trial.
 
-        It is the step of the current run's last checkpoint, plus `_SEED_PROGRESS` for each finished seed.
+        It is the step of the last checkpoint of the current run, plus `_SEED_PROGRESS` for each finished
+        seed.
         """
         done = sum(result.state == FINISHED for result in trial.results.values())
         step = 0
@@ -107,7 +113,7 @@ class TrialRunner:
         values: Sequence[float] | None = None,
         **attributes: Any,  # noqa: ANN401 - what is recorded with the end
     ) -> None:
-        """End a trial, unless another worker has taken it over."""
+        """End a trial, unless another worker has taken it over. `attributes` are recorded with it."""
         if not self.claims.is_mine(trial.resource):
             self.log(f"{trial.resource} was taken over by another worker")
             return
@@ -186,9 +192,9 @@ class TrialRunner:
             raise RuntimeError(f"the run of {trial.resource} with seed {seed} failed; see its log") from error
 
     def _watch(self, handle: optuna.trial.Trial, trial: Trial, seed: int) -> RunWatch:
-        """Return the listener that may stop a run early; curves are compared only for a trial's first seed.
+        """Return the listener that may stop a run early.
 
-        Runs on fresh seeds are never stopped.
+        Curves are compared only for the first seed of a trial. Runs on fresh seeds are never stopped.
         """
         pruner = self.studies.definition.pruner
         if trial.stage is Stage.FINAL:
@@ -210,7 +216,7 @@ class TrialRunner:
             raise Interrupted(f"sweep {name} stopped at step {step}; run the same command to resume")
 
     def _worse_than_best(self, trial: Trial, results: Sequence[SeedResult]) -> str | None:
-        """Return the reason to skip the trial's other seeds if it is worse than the best trial, else None."""
+        """Return why a trial's other seeds are skipped, or None if the trial is not worse than the best."""
         pruner, objective = self.studies.definition.pruner, self.studies.definition.objectives[0]
         num_left = len(trial.seeds) - len(results)
         if pruner.between_seeds == "none" or trial.stage is Stage.FINAL or num_left == 0:
@@ -255,9 +261,10 @@ def _mean_of_rows(rows: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _with_plan(config: RunConfig, definition: SweepDefinition) -> RunConfig:
-    """Return the configuration with the sweep's number of seeds as planned, unless its base has a plan.
+    """Return the configuration with the sweep's number of seeds as its planned seeds.
 
-    A sweep with fresh seeds gives its own verdict on them; its other runs are the search for a winner.
+    The configuration is unchanged if its base already has planned seeds, or if the sweep has fresh seeds:
+    a sweep with fresh seeds gives its own verdict on them, and its other runs only search for the winner.
     """
     num_seeds = len(definition.seeds)
     if config.planned_seeds is not None or definition.final is not None or num_seeds < MIN_PLANNED_SEEDS:

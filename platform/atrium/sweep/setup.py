@@ -39,8 +39,9 @@ _MAY_CHANGE = ("trials", "max_attempts", "tiny", "labels")
 def prepare(storage: SweepStorage, definition: SweepDefinition, *, predicted_at: str | None = None) -> None:
     """Create the sweep's folder, studies and trials, or open existing ones, without running anything.
 
-    `predicted_at` is the commit that contains the predictions now; it is recorded only when the sweep starts.
-    Raises `ConfigError` if a sweep of this name has other settings, or its space contains an invalid setting.
+    `predicted_at` is the commit that contains the current predictions. It is recorded only when the sweep
+    starts. Raises `ConfigError` if a sweep of this name has other settings, or if the space contains an
+    invalid setting.
     """
     check_plugins(storage, definition.name)
     with storage.explained():
@@ -99,7 +100,7 @@ def _plans(definition: SweepDefinition) -> dict[Stage, list[tuple[PlannedTrial, 
 def _is_planned(
     storage: SweepStorage, begun: tuple[SweepDefinition, float] | None, definition: SweepDefinition
 ) -> bool:
-    """Whether all trials of exactly this definition exist already."""
+    """Return whether all trials of exactly this definition already exist."""
     if begun is None or begun[0].trials != definition.trials:
         return False
     studies = open_studies(storage, definition)
@@ -107,12 +108,18 @@ def _is_planned(
 
 
 def open_studies(storage: SweepStorage, definition: SweepDefinition) -> SweepStudies:
-    """Return the studies of a definition; composes its base to obtain the number of steps of a run."""
+    """Return the studies of a definition.
+
+    This composes the base of the definition to obtain the number of steps of a run.
+    """
     return SweepStudies(storage, definition, trial_config(definition, definition.base).num_steps)
 
 
 def stored_definition(storage: SweepStorage, name: str) -> tuple[SweepDefinition, float] | None:
-    """Return the definition stored under a name, and its creation time (Unix seconds); None if unknown."""
+    """Return the definition stored under a name, and its creation time in Unix seconds.
+
+    Returns None if there is no such definition.
+    """
     attributes = _attributes(storage, name)
     data = attributes.get(DEFINITION)
     if not isinstance(data, Mapping):
@@ -132,7 +139,7 @@ def check_plugins(storage: SweepStorage, name: str) -> None:
 
 
 def _attributes(storage: SweepStorage, name: str) -> Mapping[str, Any]:
-    """Return the attributes of a sweep's study; empty if there is no such sweep."""
+    """Return the attributes of a sweep's main study, which are empty if there is no such sweep."""
     if name not in optuna.get_all_study_names(storage.optuna):
         return {}
     attributes: Mapping[str, Any] = optuna.load_study(study_name=name, storage=storage.optuna).user_attrs
@@ -140,9 +147,9 @@ def _attributes(storage: SweepStorage, name: str) -> Mapping[str, Any]:
 
 
 def join(storage: SweepStorage, name: str, runs_dir: str | None) -> tuple[SweepDefinition, float]:
-    """Return a stored sweep's definition and creation time (Unix seconds), to add a worker.
+    """Return a stored sweep's definition and creation time in Unix seconds, for an additional worker.
 
-    `runs_dir` replaces that of the definition unless it is None. Raises `SweepError` if there is no such
+    If `runs_dir` is given, it replaces the one in the definition. Raises `SweepError` if there is no such
     sweep.
     """
     with storage.explained():
@@ -157,9 +164,10 @@ def join(storage: SweepStorage, name: str, runs_dir: str | None) -> tuple[SweepD
 
 
 def known_storage(runs_dir: str, name: str, wanted: str | None = None) -> str:
-    """Return the storage URL of a sweep: `wanted`, or from the environment, or from the sweep's folder.
+    """Return the storage URL of a sweep.
 
-    Raises `SweepError` if the sweep does not exist.
+    This is `wanted` if given, otherwise the URL in the environment, otherwise the URL in the sweep's
+    folder. Raises `SweepError` if the sweep does not exist.
     """
     folder = sweep_folder(runs_dir, name)
     if told := wanted or os.environ.get(STORAGE_VARIABLE):
@@ -179,7 +187,7 @@ def sweep_names(runs_dir: str) -> list[str]:
 
 
 def listed(runs_dir: str) -> list[str]:
-    """Return a line for each sweep: its state, and the number of ended trials of each stage."""
+    """Return a line for each sweep with its state and its number of ended trials in each stage."""
     lines = []
     for name in sweep_names(runs_dir):
         state, _ = read_object(sweep_folder(runs_dir, name) / STATE_FILE)
@@ -191,7 +199,10 @@ def listed(runs_dir: str) -> list[str]:
 
 
 def _check_same(stored: SweepDefinition, given: SweepDefinition) -> None:
-    """Raise `ConfigError` if a resumed sweep changes fixed keys; `trials` may increase, except for a grid."""
+    """Raise `ConfigError` if a resumed sweep changes keys that are fixed after the start.
+
+    `trials` may increase, except for a grid.
+    """
     before: dict[str, Any] = stored.model_dump(mode="json")
     after: dict[str, Any] = given.model_dump(mode="json")
     for key in after:

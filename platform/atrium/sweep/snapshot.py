@@ -1,6 +1,6 @@
 """The state of a sweep as JSON, `runs/sweeps/<name>/state.json`, for displays and reports.
 
-The file is derived from the storage and replaced atomically, so a reader needs neither Optuna nor the
+The file is derived from the storage and replaced atomically. Its readers need neither Optuna nor the
 storage.
 """
 
@@ -28,7 +28,10 @@ def sweep_folder(runs_dir: Path | str, name: str) -> Path:
 
 
 def snapshot(studies: SweepStudies, claims: Claims, created: float) -> dict[str, Any]:
-    """Return the content of `state.json`: stages, live workers, and all trials without results by problem."""
+    """Return the content of `state.json`: stages, active workers, and all trials.
+
+    Results by problem are left out. `created` is the sweep's creation time in Unix seconds.
+    """
     definition = studies.definition
     trials = {stage: studies.trials(stage) for stage in studies.stages}
     is_finished = studies.has_ended()

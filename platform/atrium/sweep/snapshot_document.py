@@ -1,8 +1,8 @@
 """The document of a running or finished sweep, from its snapshot and its latest report.
 
-Reading these JSON files needs neither Optuna nor the storage. `sweep.document` draws conclusions from the
-storage; this document quotes its sentences and contrasts. Unreadable content, from damaged files or older
-versions, is left out.
+Reading these JSON files requires neither Optuna nor the storage. The conclusions are drawn by
+`sweep.document` from the storage; this module only quotes the sentences and contrasts in the report.
+Unreadable content, from damaged files or older versions, is left out.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _WIDE = 8.0
 class SnapshotTrial:
     """A trial as recorded in `state.json`.
 
-    `value` is the first objective, None before the trial is complete. `seeds` contains the records of its
-    started seeds. `window` is (l, u), None for a method without a constant window.
+    `value` is the first objective; it is None before the trial is complete. `seeds` contains the records
+    of the seeds that have started. `window` is (l, u); it is None for a method without a constant window.
     """
 
     name: str
@@ -69,17 +69,17 @@ class SnapshotTrial:
         return [seed["run"] for seed in self.seeds if isinstance(seed.get("run"), str)]
 
     def score(self, name: str) -> Score:
-        """Return the mean of a score in `SCORES`, with its interval, over the seeds that have one."""
+        """Return the mean of a score in `SCORES`, with its interval, over the seeds that have this score."""
         return score_over_seeds([as_finite(seed.get(name)) for seed in self.seeds])
 
     def number(self, key: str) -> float | None:
-        """Return the value of a setting as a number; None if it is not a number."""
+        """Return the value of a setting as a number, or None if it is not a number."""
         value = self.settings.get(key)
         return None if isinstance(value, bool) or not isinstance(value, int | float) else float(value)
 
 
 def snapshot_trials(state: Mapping[str, Any]) -> list[SnapshotTrial]:
-    """Return the trials of a snapshot: complete trials from best to worst, then the others."""
+    """Return the trials of a snapshot. Complete trials come first, from best to worst."""
     trials = [_trial(record) for record in _records(state.get("trials"))]
     minimized = [one.get("direction") == "minimize" for one in _records(state.get("objectives"))[:1]]
     sign = 1.0 if any(minimized) else -1.0
@@ -87,7 +87,7 @@ def snapshot_trials(state: Mapping[str, Any]) -> list[SnapshotTrial]:
 
 
 def varied_settings(trials: Sequence[SnapshotTrial]) -> list[str]:
-    """Return the settings in which trials differ."""
+    """Return the names of the settings in which trials differ."""
     keys = dict.fromkeys(key for one in trials for key in one.settings)
     return [key for key in keys if len({repr(one.settings.get(key)) for one in trials}) > 1]
 
@@ -104,8 +104,9 @@ def snapshot_document(
 ) -> Document:
     """Return the document of one stage's `trials`, with figures of `score` against the setting `key`.
 
-    `state`, `definition` and `report` are the contents of `state.json`, `sweep.json` and `report.json`, empty
-    if the file is missing. `collapses` maps run names to descriptions of the runs' problems.
+    `state`, `definition` and `report` are the contents of `state.json`, `sweep.json` and `report.json`;
+    they are empty if the file is missing. `collapses` maps run names to descriptions of the runs'
+    problems.
     """
     objective = next(iter(_records(state.get("objectives"))), None)
     sampler = setting(definition, "definition.sampler.kind")
@@ -141,9 +142,9 @@ def snapshot_document(
 
 
 def score_figure(trials: Sequence[SnapshotTrial], key: str, score: str) -> Figure | None:
-    """Return the figure of a score against the setting `key`, with intervals over seeds; None without data.
+    """Return the figure of a score against the setting `key`, or None without data.
 
-    Points are joined by a line if only this setting varies.
+    Intervals are over seeds. Points are joined by a line if only this setting varies.
     """
     found = [one for one in trials if key in one.settings and one.score(score).value is not None]
     if not found:
@@ -186,9 +187,10 @@ def score_figure(trials: Sequence[SnapshotTrial], key: str, score: str) -> Figur
 
 
 def learning_figure(trials: Sequence[SnapshotTrial], score: str) -> Figure | None:
-    """Return the figure of a score by step with a curve per trial; None without curves of two points.
+    """Return the figure of a score by step, or None if no curve has at least two points.
 
-    A point is the mean over seeds, at the steps that the largest number of seeds recorded.
+    There is one curve per trial, the mean over seeds. It has only the steps that the largest number of
+    seeds recorded.
     """
     place_in_point = list(SCORES).index(score)
     series: list[Series] = []
@@ -227,7 +229,7 @@ def learning_figure(trials: Sequence[SnapshotTrial], score: str) -> Figure | Non
 def pair_figure(trials: Sequence[SnapshotTrial], key: str, score: str) -> Figure | None:
     """Return the figure of complete trials by two numeric settings, colored by thirds of a score.
 
-    The figure is None with fewer than two such settings or three such trials.
+    Returns None if there are fewer than two such settings or three such trials.
     """
     numeric = [
         name
@@ -303,7 +305,7 @@ def _setting_cell(one: SnapshotTrial, key: str) -> Cell:
 
 
 def _contrast_tables(found: object) -> Iterator[Table]:
-    """Yield one table per outcome with the planned contrasts that the sweep's report contains."""
+    """Yield a table for each outcome with the planned contrasts in the sweep's report."""
     if not isinstance(found, Mapping):
         return
     for name, words in found["outcomes"].items():
@@ -312,7 +314,7 @@ def _contrast_tables(found: object) -> Iterator[Table]:
 
 
 def _collapsed(trials: Sequence[SnapshotTrial], collapses: Mapping[str, Sequence[str]]) -> Iterator[Sentence]:
-    """Yield a warning for each kind of problem: the number of affected runs, and their trials' names."""
+    """Yield a warning for each kind of problem, with the number of affected runs and their trials' names."""
     found = [(one.name, collapses.get(run, ())) for one in trials for run in one.runs]
     for rule in dict.fromkeys(rule for _, rules in found for rule in rules):
         names = [name for name, rules in found if rule in rules]

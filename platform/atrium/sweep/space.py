@@ -1,7 +1,8 @@
-"""Search spaces, without side effects: the assignments in a space, and the overrides of an assignment.
+"""Search spaces: the assignments in a space, and the settings and overrides of an assignment.
 
 An assignment gives each active parameter a value. Parameters are assigned in the order of the file, so a
-condition can only refer to earlier parameters. This module does not use Optuna or compose configurations.
+condition can refer only to earlier parameters. This module has no side effects, does not use Optuna, and
+does not compose configurations.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def parameters(space: SpaceConfig) -> dict[str, ParameterConfig]:
 
 
 def assign(space: SpaceConfig, choose: Callable[[str, ParameterConfig], Scalar]) -> Assignment:
-    """Return an assignment that takes the value of each active parameter from `choose(name, parameter)`."""
+    """Return an assignment in which the value of each active parameter is `choose(name, parameter)`."""
     chosen: Assignment = {}
     for name, parameter in parameters(space).items():
         if is_active(parameter, chosen):
@@ -40,12 +41,12 @@ def assign(space: SpaceConfig, choose: Callable[[str, ParameterConfig], Scalar])
 
 
 def is_active(parameter: ParameterConfig, chosen: Mapping[str, Scalar]) -> bool:
-    """Whether a parameter's conditions hold for the values chosen before it."""
+    """Return whether the conditions of a parameter hold for the values chosen before it."""
     return all(other in chosen and chosen[other] in values for other, values in parameter.when.items())
 
 
 def grid(space: SpaceConfig) -> Iterator[Assignment]:
-    """Yield every combination of grid points of active parameters; the last parameter varies fastest."""
+    """Yield every combination of the active parameters' grid points. The last parameter varies fastest."""
     names = parameters(space)
 
     def expand(remaining: Sequence[str], chosen: Assignment) -> Iterator[Assignment]:
@@ -63,7 +64,10 @@ def grid(space: SpaceConfig) -> Iterator[Assignment]:
 
 
 def grid_points(parameter: ParameterConfig) -> list[Scalar]:
-    """Return the values of a parameter on a grid: its choices, its steps, or `num` points of its range."""
+    """Return the values of a parameter on a grid.
+
+    These are its choices, the steps of its range, or `num` points of its range (five by default).
+    """
     if parameter.choices is not None:
         return list(parameter.choices)
     low, high = bounds(parameter)
@@ -77,7 +81,7 @@ def grid_points(parameter: ParameterConfig) -> list[Scalar]:
 
 
 def from_unit(parameter: ParameterConfig, unit: float) -> Scalar:
-    """Return the parameter's value at the relative position `unit`, 0 <= unit < 1."""
+    """Return the value of a parameter at the relative position `unit`, where 0 <= unit < 1."""
     if parameter.choices is not None:
         return parameter.choices[min(int(unit * len(parameter.choices)), len(parameter.choices) - 1)]
     low, high = bounds(parameter)
@@ -92,7 +96,11 @@ def from_unit(parameter: ParameterConfig, unit: float) -> Scalar:
 
 
 def unit_points(num_dimensions: int, num: int, *, kind: str, seed: int) -> list[list[float]]:
-    """Return `num` points of the unit cube: a scrambled Sobol sequence (`quasi_random`) or random points."""
+    """Return `num` points of the unit cube.
+
+    If `kind` is `quasi_random`, they are the start of a scrambled Sobol sequence. Otherwise, they are
+    random points.
+    """
     if kind == "quasi_random":
         from scipy.stats import qmc  # 0.4 s
 
@@ -104,9 +112,9 @@ def unit_points(num_dimensions: int, num: int, *, kind: str, seed: int) -> list[
 
 
 def planned(space: SpaceConfig, *, kind: str, num: int, seed: int) -> list[Assignment]:
-    """Return at most `num` assignments of a sampler that does not use results.
+    """Return the assignments of a sampler that does not use results, at most `num`.
 
-    A grid of more than `num` points is thinned evenly and keeps its ends.
+    A grid of more than `num` points is thinned evenly. Its first and last points are kept.
     """
     if kind == "grid":
         points = list(grid(space))
@@ -125,8 +133,8 @@ def planned(space: SpaceConfig, *, kind: str, num: int, seed: int) -> list[Assig
 def corners(space: SpaceConfig) -> Iterator[tuple[str, Assignment]]:
     """Yield a pair (parameter name, assignment) for each choice and each end of a range.
 
-    Other parameters have their first choice or lower end, or the first value that satisfies a condition of
-    the named parameter.
+    All other parameters have their first choice or lower end. If a condition of the named parameter refers
+    to one of them, that one has the first value that satisfies the condition.
     """
     names = parameters(space)
     for name, parameter in names.items():
@@ -152,7 +160,7 @@ def _first(parameter: ParameterConfig) -> Scalar:
 
 
 def settings_of(space: SpaceConfig, assignment: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return the settings of an assignment: its own settings, its arm's, and settings derived from variables.
+    """Return the settings of an assignment: its own, those of its arm, and those derived from variables.
 
     Raises `ConfigError` if a value cannot be derived.
     """
@@ -171,7 +179,7 @@ def settings_of(space: SpaceConfig, assignment: Mapping[str, Scalar]) -> dict[st
 
 
 def derive(key: str, derived: DerivedConfig, assignment: Mapping[str, Scalar]) -> float:
-    """Return the value of a derived setting; `ConfigError` if it cannot be computed."""
+    """Return the value of a derived setting; raise `ConfigError` if it cannot be computed."""
     value = assignment[derived.of] if isinstance(derived.of, str) else derived.of
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigError(f"{key}: the argument of {derived.function} must be a number, got {value!r}")
@@ -203,7 +211,10 @@ def bounds(parameter: ParameterConfig) -> tuple[float, float]:
 
 
 def _rounded(parameter: ParameterConfig, value: float) -> float | int:
-    """Return the nearest value of the parameter: an integer, a step from `low`, or six significant digits."""
+    """Return the value of the parameter that is nearest to `value`, within the range.
+
+    It is an integer, a multiple of the step from `low`, or a number with six significant digits.
+    """
     low, high = bounds(parameter)
     if parameter.is_integer:
         return round(min(max(value, low), high))

@@ -1,6 +1,6 @@
 """The storage of a sweep's trials: an Optuna storage whose failures become one-line errors.
 
-The default is a journal file; SQLite, PostgreSQL and MySQL are selected by URL. Optuna's own messages do not
+The default is a journal file. A URL selects SQLite, PostgreSQL or MySQL. Optuna's own messages do not
 reach the terminal, and its exceptions become `SweepError`.
 """
 
@@ -29,7 +29,10 @@ _QUERY_PASSWORD = re.compile(r"([?&]\w*passw(?:or)?d=)[^&#]*", re.IGNORECASE)
 
 
 def storage_url(wanted: str | None, folder: Path) -> str:
-    """Return the storage URL for `journal` (the default), `sqlite` or a URL; else raise `ConfigError`."""
+    """Return the storage URL for `wanted`: `journal` (the default), `sqlite`, or a URL.
+
+    Raises `ConfigError` for any other text.
+    """
     if wanted in (None, "journal"):
         return f"journal:///{(folder / JOURNAL_FILE).absolute()}"
     if wanted == "sqlite":
@@ -54,7 +57,8 @@ def without_password(url: str) -> str:
 class SweepStorage:
     """An open Optuna storage, with a check that its file still exists.
 
-    Raises `SweepError` if it cannot be opened, `MissingDependencyError` if its driver is not installed.
+    Raises `SweepError` if the storage cannot be opened, and `MissingDependencyError` if its driver is not
+    installed.
     """
 
     def __init__(self, url: str) -> None:
@@ -117,8 +121,8 @@ class SweepStorage:
 class _KernelLock(JournalFileOpenLock):
     """A lock on the journal that the operating system releases when the process that holds it exits.
 
-    Optuna's own locks are files, which would block all workers after one was killed while writing. After
-    acquisition, an incomplete last line of the journal is removed.
+    Optuna's own locks are files. If a worker were killed while writing, its lock file would block all
+    other workers. When the lock is acquired, an incomplete last line of the journal is removed.
     """
 
     def __init__(self, journal: Path) -> None:
@@ -139,7 +143,7 @@ class _KernelLock(JournalFileOpenLock):
 
 
 class _CheckedBackend(JournalFileBackend):
-    """A journal backend that does not re-create a removed journal, which would silently lose all trials."""
+    """A journal backend that never re-creates a removed journal, which would silently lose all trials."""
 
     def append_logs(self, logs: list[dict[str, object]]) -> None:
         if not Path(self._file_path).exists():
@@ -147,7 +151,7 @@ class _CheckedBackend(JournalFileBackend):
         super().append_logs(logs)
 
     def read_logs(self, log_number_from: int) -> Generator[dict[str, Any], None, None]:
-        """Yield the operations from number `log_number_from` on; raises `OSError` for an invalid line."""
+        """Yield the operations from number `log_number_from` on; raise `OSError` for an invalid line."""
         number = log_number_from
         try:
             for log in super().read_logs(log_number_from):
@@ -160,7 +164,7 @@ class _CheckedBackend(JournalFileBackend):
 
 
 def _drop_torn_line(path: Path) -> None:
-    """Remove an incomplete last line, as left by a full disk or a killed worker."""
+    """Remove an incomplete last line, which a full disk or a killed worker may leave behind."""
     with path.open("rb+") as file:
         size = file.seek(0, os.SEEK_END)
         if size == 0:
@@ -181,7 +185,7 @@ def _file_of(url: str) -> Path | None:
 
 
 def _reason(error: Exception) -> str:
-    """Return a short text of the innermost cause of the failure, without SQL, at most 200 characters."""
+    """Return the innermost cause of the failure as text of at most 200 characters, without SQL."""
     while error.__cause__ is not None and isinstance(error.__cause__, Exception):
         error = error.__cause__
     original = getattr(error, "orig", None) or error

@@ -1,8 +1,8 @@
-"""The studies of one sweep in its storage: one per stage, whose trials are planned before they run.
+"""The Optuna studies of a sweep: one per stage, whose trials are planned before they run.
 
-Trials are created in the state waiting, with their settings if the sampler does not use results. Workers
-then claim them one by one. A sweep therefore has exactly the trials of its plan, regardless of workers
-that join or die.
+Trials are created in the state `waiting`. If the sampler does not use results, they are created with their
+settings. Workers then claim them one by one. A sweep therefore has exactly the trials of its plan,
+regardless of workers that join or die.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ ENDED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 class Trial:
     """A trial of a stage, as read from the storage.
 
-    `seeds` are the planned seeds; `results` contains only started ones. `values` are the objectives, None
-    unless the trial is complete. `reason` says why it was pruned or failed. `coincides_with` is the number of
-    a trial of the same method whose results were copied, if any.
+    `seeds` are the planned seeds, and `results` contains only the seeds that have started. `values` are
+    the objectives; they are None unless the trial is complete. `reason` says why the trial was pruned or
+    failed. If its results were copied from another trial of the same method, `coincides_with` is the
+    number of that trial.
     """
 
     stage: Stage
@@ -65,12 +66,12 @@ class Trial:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all seeds of the trial finished."""
+        """Whether all seeds of the trial have been run and the objectives are known."""
         return self.state is TrialState.COMPLETE
 
     @property
     def state_name(self) -> str:
-        """The state as a word."""
+        """The state as a word, such as `running`."""
         return _STATES[self.state]
 
     @property
@@ -87,7 +88,7 @@ class Trial:
 class SweepStudies:
     """The Optuna studies of all stages of a sweep, created or opened in its storage.
 
-    `num_steps` is the length of a run in training steps, which some pruners need.
+    `num_steps` is the number of training steps of a run, which some pruners need.
     """
 
     def __init__(self, storage: SweepStorage, definition: SweepDefinition, num_steps: int) -> None:
@@ -116,19 +117,19 @@ class SweepStudies:
         return self._studies[stage]
 
     def num_planned(self, stage: Stage) -> int | None:
-        """Return the number of trials of a stage, or None before it is planned."""
+        """Return the number of trials of a stage, or None if the stage is not planned yet."""
         number = self._studies[stage].user_attrs.get(_NUM_PLANNED)
         return number if isinstance(number, int) else None
 
     def has_ended(self, *stages: Stage) -> bool:
-        """Whether all trials of the stages (by default of all stages) are planned and have ended."""
+        """Return whether all trials of the stages (default: all stages) are planned and have ended."""
         return all(
             self.num_planned(stage) is not None and all(trial.has_ended for trial in self.trials(stage))
             for stage in stages or self.stages
         )
 
     def add(self, stage: Stage, planned: Sequence[tuple[PlannedTrial, Sequence[int]]]) -> None:
-        """Add the missing trials of a plan, each with its seeds; the caller must have claimed the plan."""
+        """Add the missing trials of a plan, each with its seeds. The caller must have claimed the plan."""
         study = self._studies[stage]
         have = len(study.get_trials(deepcopy=False))
         for trial, seeds in planned[have:]:
@@ -147,7 +148,8 @@ class SweepStudies:
     def begin(self, trial: Trial) -> optuna.trial.Trial:
         """Mark a claimed trial as running, and return its Optuna trial.
 
-        Each trial has its own sampler seed, because workers with a common seed would propose equal settings.
+        Each trial has its own sampler seed, because workers with the same seed would propose the same
+        settings.
         """
         trial_id = trial.frozen._trial_id
         self._studies[trial.stage].sampler = sampler_of(self.definition, trial.stage, trial.number)
@@ -156,7 +158,7 @@ class SweepStudies:
         return optuna.trial.Trial(self._studies[trial.stage], trial_id)
 
     def suggest(self, handle: optuna.trial.Trial, space: SpaceConfig) -> dict[str, Scalar]:
-        """Return the values that the sampler chooses for a trial; a resumed trial keeps its values."""
+        """Return the values that the sampler chooses for a trial. A resumed trial keeps its values."""
 
         def choose(name: str, parameter: ParameterConfig) -> Scalar:
             distribution = distribution_of(parameter)
@@ -187,7 +189,7 @@ class SweepStudies:
         values: Sequence[float] | None = None,
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
-        """End a trial; a trial that has already ended stays unchanged."""
+        """End a trial. A trial that has already ended stays unchanged."""
         study = self._studies[trial.stage]
         storage, trial_id = self.storage.optuna, trial.frozen._trial_id
         try:
@@ -199,7 +201,7 @@ class SweepStudies:
 
 
 def stages_of(definition: SweepDefinition) -> tuple[Stage, ...]:
-    """Return the stages of a definition: search, then baseline and final if they are defined."""
+    """Return the stages of a definition: the search, and the baseline and final stages if defined."""
     stages = [Stage.SEARCH]
     if definition.baseline is not None:
         stages.append(Stage.BASELINE)
@@ -209,7 +211,7 @@ def stages_of(definition: SweepDefinition) -> tuple[Stage, ...]:
 
 
 def sampler_of(definition: SweepDefinition, stage: Stage, number: int) -> BaseSampler:
-    """Return Optuna's sampler for one trial of a stage; planned settings do not use it."""
+    """Return Optuna's sampler for one trial of a stage. Trials with planned settings do not use it."""
     seed = derive_seed(definition.sampler.seed, "sampler", stage.value, number) % 2**32
     match definition.sampler.kind:
         case "tpe":
@@ -234,7 +236,7 @@ def distribution_of(
 
 
 def as_trial(stage: Stage, frozen: FrozenTrial) -> Trial:
-    """Return the trial that an Optuna record describes."""
+    """Convert an Optuna trial to a `Trial`."""
     attributes = frozen.user_attrs
     results = {
         int(name.removeprefix(_SEED)): from_record(value)
@@ -282,7 +284,7 @@ def _waiting(
 
 
 def _wide(distribution: BaseDistribution, value: Scalar) -> BaseDistribution:
-    """Return a distribution without steps, since a planned value may lie between them."""
+    """Return the distribution without its steps, because a planned value may lie between two steps."""
     if isinstance(distribution, FloatDistribution) and distribution.step is not None:
         return FloatDistribution(distribution.low, distribution.high)
     return distribution

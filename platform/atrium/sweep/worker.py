@@ -1,6 +1,6 @@
-"""A sweep worker, which plans stages and runs trials, also those of dead workers, until all have ended.
+"""A sweep worker: plans stages and runs trials, including those of dead workers, until all have ended.
 
-Any number of workers can share a storage; `claims` decides which worker runs which trial.
+Any number of workers can share a storage. The module `claims` decides which worker runs which trial.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ POLL_S = 1.0
 class SweepWorker:
     """A worker that runs trials of a sweep until all have ended.
 
-    `execute` trains one run, and `log` receives one line per event. `dead_after_s` and `interval_s` are the
-    timeout and the interval of heartbeats in seconds.
+    `execute` trains one run, and `log` receives one line per event. `interval_s` is the interval of
+    heartbeats, and `dead_after_s` the time without a heartbeat after which a worker counts as dead, both
+    in seconds.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class SweepWorker:
         )
 
     def work(self) -> None:
-        """Run trials until all have ended; raises `Interrupted` if it is stopped before."""
+        """Run trials until all have ended; raise `Interrupted` if the worker is stopped earlier."""
         with self._storage.explained(), self._heartbeat.beating():
             while not self._studies.has_ended():
                 if not self._work_on_something():
@@ -84,7 +85,7 @@ class SweepWorker:
         return any(self._take(trial) for trial in (*running, *waiting))
 
     def _plan(self, stage: Stage) -> bool:
-        """Plan a stage if it is the next to be planned; return whether this worker planned it."""
+        """Plan a stage if it is ready to be planned; return whether this worker planned it."""
         if self._studies.num_planned(stage) is not None:
             return False
         if stage is not Stage.FINAL:
@@ -116,7 +117,10 @@ class SweepWorker:
         return True
 
     def _twin(self, trial: Trial, planned: PlannedTrial) -> Trial | None:
-        """Return an ended trial of the same method, or None; first wait for earlier running trials."""
+        """Return a completed or pruned trial of the same method, or None.
+
+        This first waits for running trials of the method that have a lower number.
+        """
         while True:
             twins = [
                 other
