@@ -1,1 +1,1 @@
-"""Typed, validated configuration, and its composition by Hydra; without torch."""
+"""Typed and validated configuration, composed by Hydra. This package does not import torch."""

@@ -1,7 +1,7 @@
-"""Composition of YAML files and command-line overrides into a validated `RunConfig`, by Hydra.
+"""Composition of YAML files and command-line overrides into a validated `RunConfig`, with Hydra.
 
-Every failure is a `ConfigError` with a one-line message. A configuration cannot run code: names of code are
-errors, and Hydra's own settings (the node `hydra`) must have fixed values.
+Every failure is a `ConfigError` with a one-line message. A configuration cannot run code: settings that
+name code are errors, and Hydra's own settings (the node `hydra`) must have fixed values.
 """
 
 from __future__ import annotations
@@ -72,8 +72,9 @@ def compose(
 ) -> RunConfig:
     """Return the configuration composed of the shipped files and `overrides`, validated and resolved.
 
-    Values of `auto` are resolved for `machine`, by default this machine. An override may select a user's file
-    by its path (`GROUP=PATH.yaml`). For `trains` see `validated`. Raises `ConfigError` for the first problem.
+    Settings given as `auto` are resolved for `machine`, by default this machine. An override may select a
+    user's file by its path (`GROUP=PATH.yaml`). For `trains`, see `validated`. Raises `ConfigError` for
+    the first error.
     """
     checked = check_overrides(overrides)
     config = config_from_hydra(_compose(overrides), machine=machine, trains=trains)
@@ -82,36 +83,38 @@ def compose(
 
 
 def compose_notes(config: RunConfig, overrides: Sequence[str]) -> list[str]:
-    """Return notes for the user about `config`, the result of `compose(overrides)`, one line each."""
+    """Return notes for the user about `config`, the result of `compose(overrides)`. Each is one line."""
     return scale_notes(config, check_overrides(overrides), conf_folder())
 
 
 def leaves_engine_open(overrides: Sequence[str]) -> bool:
-    """Return whether `rollout.engine` is `auto` after the composition of the files and overrides."""
+    """Return whether `rollout.engine` is still `auto` after the files and overrides are composed."""
     return bool(OmegaConf.select(_compose(overrides), "rollout.engine") == "auto")
 
 
 def check_overrides(lines: Sequence[str], *, allow_sweeps: bool = False) -> list[Override]:
-    """Parse overrides, and run the checks that need no composition; raise `ConfigError` for a wrong override.
+    """Parse overrides and run the checks that need no composition.
 
-    `allow_sweeps` allows several values per key, as in a multirun.
+    `allow_sweeps` allows several values per key, as in a multirun. Raises `ConfigError` for a wrong
+    override.
     """
     groups = read_groups(conf_folder())
     return parse_overrides(expand_files(lines, groups), groups, allow_sweeps=allow_sweeps)
 
 
 def with_files(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments as a run records them: each user's file is replaced by its settings."""
+    """Return the arguments as a run records them, with each user's file replaced by its settings."""
     return expand_files(arguments, read_groups(conf_folder()))
 
 
 def composed_text(
     overrides: Sequence[str], which: str = "job", package: str | None = None, *, resolve: bool = False
 ) -> str:
-    """Return the composition of the shipped files and `overrides` as YAML, with `auto` not resolved.
+    """Return the composition of the shipped files and `overrides` as YAML. `auto` is not resolved.
 
-    `which` is `job` for the settings of a run, `hydra` for Hydra's own settings, or `all`. `package` is the
-    dotted key of the part to return, None for all. `resolve` resolves interpolations.
+    `which` is `job` for the settings of a run, `hydra` for Hydra's own settings, or `all`. `package` is
+    the dotted key of the part to return; None means everything. If `resolve` is true, interpolations are
+    resolved. Raises `ConfigError` for invalid overrides or an unknown `package`.
     """
     compose(overrides)  # so that mistakes give the same messages as when training
     composed = _compose(overrides)
@@ -132,7 +135,10 @@ def composed_text(
 def config_from_hydra(
     composed: DictConfig, *, machine: Machine | None = None, trains: bool = True
 ) -> RunConfig:
-    """Return the validated configuration of Hydra's composition; a node `hydra` is checked and left out."""
+    """Return the validated configuration that Hydra composed.
+
+    The node `hydra`, if present, is checked and left out. For `machine` and `trains`, see `compose`.
+    """
     raw = OmegaConf.to_container(composed, resolve=False)
     assert isinstance(raw, dict)
     if "hydra" in raw:
@@ -149,14 +155,14 @@ def config_from_hydra(
 
 
 def to_json(config: RunConfig) -> str:
-    """Return all settings of a configuration as JSON text, which `from_json` reads back unchanged."""
+    """Return all settings of a configuration as JSON text. `from_json` restores them unchanged."""
     return json.dumps(config.model_dump(mode="json"), indent=2) + "\n"
 
 
 def from_json(text: str, *, trains: bool = True) -> RunConfig:
-    """Return the configuration in JSON text written by `to_json`, also by earlier versions.
+    """Return the configuration in JSON text that `to_json` wrote, in this or an earlier version.
 
-    Raises `ConfigError` for any other text. For `trains` see `validated`.
+    Raises `ConfigError` for any other text. For `trains`, see `validated`.
     """
     try:
         data = json.loads(text)
@@ -172,7 +178,7 @@ def from_json(text: str, *, trains: bool = True) -> RunConfig:
 def validated(data: Mapping[str, Any], *, trains: bool = True) -> RunConfig:
     """Return plain data as a validated configuration; raise `ConfigError` for the first wrong setting.
 
-    With `trains=False`, `Method.check` is not called, so that a recorded method can be read even if it fails
+    If `trains` is false, `Method.check` is not called. A recorded method can then be read even if it fails
     a check that was added later.
     """
     config = validate(RunConfig, data)
@@ -185,8 +191,8 @@ def validated(data: Mapping[str, Any], *, trains: bool = True) -> RunConfig:
 def _hydra_lines(overrides: Sequence[str]) -> list[str]:
     """Return checked overrides in a form that Hydra accepts, with the options that follow from the model.
 
-    A `model.source` that a file in `conf/model` describes selects that file; any other source selects the
-    recipe for its size.
+    If a file in `conf/model` describes `model.source`, that file is selected. Any other source selects the
+    generic recipe for its size.
     """
     groups = read_groups(conf_folder())
     checked = check_overrides(overrides)
@@ -211,7 +217,7 @@ def _hydra_lines(overrides: Sequence[str]) -> list[str]:
 
 
 def _left_by_typed_kinds(checked: Sequence[Override]) -> list[str]:
-    """Return the keys that become obsolete because overrides select another kind of their section."""
+    """Return the keys that become obsolete because overrides select another kind of a section."""
     typed = {
         override.key_or_group: override.value()
         for override in checked
@@ -235,7 +241,7 @@ def _compose(overrides: Sequence[str]) -> DictConfig:
 
 
 def _composition_error(overrides: Sequence[Override], error: Exception) -> ConfigError:
-    """Return a one-line error that names the override at fault if it is known, or else quotes Hydra."""
+    """Return a one-line error that names the wrong override if it is known, and otherwise quotes Hydra."""
     said = " ".join(" ".join(str(part) for part in (error, error.__cause__ or "")).split())
     for override in overrides:
         key, line = override.key_or_group, override.input_line or ""
@@ -272,7 +278,7 @@ def _check_hydra_node(composed: DictConfig) -> None:
 
 
 def _refuse_code_in(node: object, key: str = "") -> None:
-    """Raise `ConfigError` if the settings name code to run or call a resolver in an interpolation."""
+    """Raise `ConfigError` if a setting names code to run, or calls a resolver in an interpolation."""
     if isinstance(node, dict):
         for name, value in node.items():
             path = f"{key}.{name}" if key else str(name)
@@ -290,7 +296,7 @@ def _refuse_code_in(node: object, key: str = "") -> None:
 
 
 def _resolved(composed: DictConfig) -> dict[str, Any]:
-    """Return the settings with resolved interpolations, without the keys whose value is missing (`???`)."""
+    """Return the settings with interpolations resolved. Keys with a missing value (`???`) are left out."""
     try:
         data = OmegaConf.to_container(composed, resolve=True)
         missing = OmegaConf.missing_keys(composed)
@@ -311,7 +317,10 @@ def _resolved(composed: DictConfig) -> dict[str, Any]:
 
 
 def _with_engine(data: dict[str, Any], machine: Machine) -> dict[str, Any]:
-    """Return the data with `rollout.engine=auto` replaced by the chosen engine and its file's settings."""
+    """Return the data with `rollout.engine=auto` replaced by the chosen engine and its default settings.
+
+    The default settings are those in the engine's file in `conf/rollout`. Given settings take precedence.
+    """
     rollout, model, compute = (data.get(key) for key in ("rollout", "model", "compute"))
     if not (isinstance(rollout, dict) and isinstance(model, dict) and isinstance(compute, dict)):
         return data

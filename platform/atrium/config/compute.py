@@ -67,12 +67,12 @@ class ComputeConfig(NodeSettings):
 
     @property
     def max_micro_batch_tokens(self) -> int:
-        """The value of `micro_batch_tokens`, or for `auto` the largest value to try."""
+        """The value of `micro_batch_tokens`. For `auto`, this is the largest value to try."""
         return LARGE_BATCH_TOKENS if self.micro_batch_tokens == "auto" else self.micro_batch_tokens
 
     @property
     def world_size(self) -> int:
-        """The number of processes of the run on all nodes together."""
+        """The total number of processes of the run on all nodes."""
         return self.num_processes * self.num_nodes
 
     @property
@@ -82,7 +82,7 @@ class ComputeConfig(NodeSettings):
 
 
 def check_alone(compute: ComputeConfig, what: str) -> None:
-    """Raise `ConfigError` if settings for several processes are used with a command that runs as one process.
+    """Raise `ConfigError` if settings for several processes are used with a single-process command.
 
     `what` is the part of the message that explains why the command runs as one process.
     """
@@ -101,9 +101,10 @@ ONE_PROCESS: Mapping[str, object] = {
 
 
 def check_processes(compute: ComputeConfig, rollout: EngineSettings) -> None:
-    """Raise `ConfigError` for a missing or unnecessary rendezvous, or if processes cannot share work evenly.
+    """Raise `ConfigError` if the settings for several processes cannot work.
 
-    Processes share prompts, and with `rollout.tensor_parallel` also engines.
+    This is the case if a rendezvous is missing or unnecessary, or if the processes cannot divide prompts
+    evenly. With `rollout.tensor_parallel`, it is also the case if they cannot share engines evenly.
     """
     if compute.num_nodes > 1 and compute.slurm is None and compute.rendezvous is None:
         raise ConfigError(

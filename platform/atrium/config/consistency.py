@@ -1,7 +1,7 @@
 """Checks for combinations of settings that cannot work or have no effect, before anything is loaded.
 
-Single settings are checked by their sections, and combinations within a method by `Method.check`. Every error
-names a key, its value, and a value that works.
+Single settings are checked by their sections, and combinations within a method by `Method.check`. Every
+error names a setting, its value, and a value that works.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def check_consistency(config: RunConfig) -> None:
 def check_ranks(config: RunConfig, num_ranks: int) -> None:
     """Raise `ConfigError` for a setting that does not work with `num_ranks` processes.
 
-    `num_ranks` is from the settings, or from torchrun if it started the processes.
+    `num_ranks` is the number in the settings, or torchrun's number if torchrun started the processes.
     """
     config.rollout.check(replace(config.engine_use, num_ranks=num_ranks))
     if isinstance(config.rollout, VllmSettings) and config.rollout.adapters == "separate":

@@ -1,4 +1,4 @@
-"""The date in the prompts of a run's chat template, the same for all processes and sessions of the run."""
+"""The date in the prompts of a chat template, which is the same for all processes and sessions of a run."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from atrium.config.schema import RunConfig
 
 
 def dated(config: RunConfig, started: float) -> RunConfig:
-    """Return the configuration with a null `model.date` replaced by the UTC day of `started`.
+    """Return the configuration with a null `model.date` replaced by the UTC date of `started`.
 
-    `started` is the start time of the run in seconds since 1970.
+    `started` is the start time of the run in Unix seconds.
     """
     if config.model.date is not None:
         return config

@@ -1,4 +1,4 @@
-"""Translation of settings recorded by earlier versions."""
+"""Conversion of settings that earlier versions recorded."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _REMOVED_PLACEMENTS = ("beside", "cluster")
 
 
 def upgraded(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recorded configuration in which removed values of `rollout.placement` are replaced.
+    """Return a recorded configuration with a removed value of `rollout.placement` replaced.
 
-    Engines in separate processes or on a cluster become vLLM servers. If the engine has no server, or the
-    prompt has stop strings, the engine moves into the trainer's process instead.
+    Engines in separate processes or on a cluster become vLLM servers. If the engine cannot run as a
+    server, or if the prompt has stop strings, the engine runs inside the trainer's process instead.
     """
     recorded = mapping_at(data, "rollout")
     if not recorded:
@@ -34,7 +34,7 @@ def upgraded(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def placement_note(data: Mapping[str, Any]) -> str | None:
-    """Return a line on the replacement of a recorded placement; None if the placement still exists."""
+    """Return a line that says how a recorded placement is replaced, or None if it still exists."""
     placement = _placement_now(data)
     if placement is None:
         return None
@@ -46,7 +46,7 @@ def placement_note(data: Mapping[str, Any]) -> str | None:
 
 
 def _placement_now(data: Mapping[str, Any]) -> str | None:
-    """Return the replacement of a removed `rollout.placement`; None if the placement still exists."""
+    """Return the value that replaces a removed `rollout.placement`, or None if the value still exists."""
     if setting(data, "rollout.placement") not in _REMOVED_PLACEMENTS:
         return None
     engine = str(setting(data, "rollout.engine"))

@@ -1,8 +1,8 @@
 """The configuration of `atrium evaluate`: the sections of a run's configuration that an evaluation reads.
 
-It is composed and validated like a run's configuration. Overrides of settings that only training reads are
-errors, because they would have no effect. The evaluation's config.json stores all other sections separately,
-so that the complete configuration can be restored on resume.
+The configuration is composed and validated like that of a run. Overrides of settings that only training
+reads are errors, because they would have no effect. The evaluation's `config.json` stores all other
+sections separately, so that the complete configuration can be restored when the evaluation is resumed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _UNREAD = "not_read"
 class EvaluatedCheckpoint:
     """The run and step of the evaluated policy.
 
-    `seed` is the run's seed, on which the sampled answers depend; None in records of earlier versions.
+    `seed` is the run's seed, which affects the sampled answers. It is None in records of earlier versions.
     """
 
     run: str
@@ -73,9 +73,10 @@ class EvaluatedCheckpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSettings:
-    """The settings of an evaluation: a configuration and, for a policy trained by a run, its checkpoint.
+    """The settings of an evaluation.
 
-    Only the sections in `SECTIONS` of `config` are used. `checkpoint` is None for any other model.
+    Only the sections of `config` that `SECTIONS` lists are used. `checkpoint` identifies the evaluated
+    checkpoint of a run; it is None for any other model.
     """
 
     config: RunConfig
@@ -83,14 +84,14 @@ class EvaluationSettings:
 
     @property
     def step(self) -> int:
-        """The training step of the policy; 0 if the policy is not a run's checkpoint."""
+        """The training step of the policy, or 0 if the policy is not a run's checkpoint."""
         return 0 if self.checkpoint is None else self.checkpoint.step
 
     @property
     def run_seed(self) -> int | None:
-        """The seed of the run that trained the policy, which affects sampling like `evaluation.seed`.
+        """The seed of the run that trained the policy. Like `evaluation.seed`, it affects sampling.
 
-        None for a policy that no run has trained.
+        It is None for a policy that no run has trained.
         """
         return self.checkpoint.seed if self.checkpoint is not None and self.step > 0 else None
 
@@ -127,7 +128,7 @@ def compose_evaluation(overrides: Sequence[str]) -> EvaluationSettings:
 
 
 def _check_effect(config: RunConfig, parsed: Sequence[Override]) -> None:
-    """Raise `ConfigError` for an override such as `experiment=NAME` that changes nothing in an evaluation."""
+    """Raise `ConfigError` for an override such as `experiment=NAME` that does not change the evaluation."""
     for override in parsed:
         is_setting = override.key_or_group.partition(".")[0] in RunConfig.model_fields
         if is_setting or override.value() is None:
@@ -147,7 +148,10 @@ def _read(config: RunConfig) -> dict[str, object]:
 
 
 def _with_own_engine(config: RunConfig, parsed: Sequence[Override]) -> RunConfig:
-    """Return the configuration with the engine's settings for evaluations; typed settings are kept."""
+    """Return the configuration with the engine's settings for evaluations.
+
+    Settings of the engine in `parsed` keep the given values.
+    """
     answering = config.rollout.for_evaluation()
     assert answering is not None  # `_check_engine`
     typed = {override.key_or_group.removeprefix("rollout.") for override in parsed}
@@ -158,10 +162,10 @@ def _with_own_engine(config: RunConfig, parsed: Sequence[Override]) -> RunConfig
 def checkpoint_evaluation(
     trained: RunConfig, checkpoint: EvaluatedCheckpoint, *, policy: Path, overrides: Sequence[str]
 ) -> EvaluationSettings:
-    """Return the settings to evaluate a checkpoint of a run, by default those of the run.
+    """Return the settings for the evaluation of a run's checkpoint, by default those of the run.
 
-    `trained` is the run's configuration, and `policy` the checkpoint's folder with the model. `overrides`
-    change single settings; an override that an evaluation cannot change raises `ConfigError`.
+    `trained` is the run's configuration, and `policy` is the folder of the checkpoint's model. `overrides`
+    change single settings. Raises `ConfigError` for an override that an evaluation does not allow.
     """
     parsed = _checked(overrides)
     for override in parsed:
@@ -205,8 +209,8 @@ def checkpoint_evaluation(
 def stored_evaluation(text: str, folder: Path) -> EvaluationSettings:
     """Return the settings of an evaluation from the text of its `config.json`.
 
-    `folder` is the current location of the evaluation, which determines `runs_dir`. Raises `RunFolderError`
-    if the text is not from an evaluation.
+    `folder` is the current location of the evaluation and determines `runs_dir`. Raises `RunFolderError`
+    if the text does not belong to an evaluation.
     """
     try:
         data = json.loads(text)

@@ -1,4 +1,4 @@
-"""The location of the files in `conf`, and a strict YAML reader; without Hydra."""
+"""The location of the files in `conf`, and a strict YAML reader that does not use Hydra."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def conf_folder() -> Path:
-    """Return the folder of the shipped YAML files, in an installed package or next to `platform/`."""
+    """Return the folder of the shipped YAML files, in an installed package or next to `platform/`.
+
+    Raises `ConfigError` if there is no such folder.
+    """
     for folder in (_PACKAGE / "conf", _PACKAGE.parents[1] / "conf"):
         if (folder / f"{CONFIG_NAME}.yaml").is_file():
             return folder
@@ -63,20 +66,23 @@ def conf_folder() -> Path:
 
 
 def read_groups(conf: Path) -> dict[str, tuple[str, ...]]:
-    """Return the configuration groups on disk, by name, each with its options."""
+    """Return the options of each configuration group on disk, by the name of the group."""
     folders = [folder for folder in sorted(conf.iterdir()) if folder.is_dir() and folder.name != LOCAL]
     groups = {folder.name: options_of(folder) for folder in folders}
     return {name: options for name, options in groups.items() if options}
 
 
 def options_of(folder: Path) -> tuple[str, ...]:
-    """Return a group's options in alphabetical order, followed by options from papers (`paper/NAME`)."""
+    """Return a group's options in alphabetical order. Options from papers (`paper/NAME`) come last."""
     own = sorted(path.stem for path in folder.glob("*.yaml"))
     return (*own, *sorted(f"paper/{path.stem}" for path in (folder / "paper").glob("*.yaml")))
 
 
 def option_of_kind(group: str, kind: str) -> str | None:
-    """Return an option of a group whose file itself sets the kind, preferably the option of this name."""
+    """Return an option of a group whose file sets `kind` itself, or None if there is no such option.
+
+    An option with the name `kind` is preferred.
+    """
     paths = (conf_folder() / group).glob("*.yaml")
     for path in sorted(paths, key=lambda path: (path.stem != kind, path.stem)):
         content = parse_yaml(path.read_text(encoding="utf-8"))
@@ -86,9 +92,9 @@ def option_of_kind(group: str, kind: str) -> str | None:
 
 
 def read_yaml(path: Path, said: str) -> object:
-    """Return the content of a YAML file; interpolations stay text.
+    """Return the content of a YAML file. Interpolations remain text.
 
-    Raises `ConfigError` with a message that begins with `said` if the file cannot be read.
+    If the file cannot be read, raises `ConfigError` with a message that begins with `said`.
     """
     try:
         return parse_yaml(read_plain(path, _MAX_YAML_BYTES).decode())
@@ -99,26 +105,27 @@ def read_yaml(path: Path, said: str) -> object:
 
 
 def parse_yaml(text: str) -> Any:  # noqa: ANN401 - whatever the text holds
-    """Return the content of YAML text, `{}` for empty text. Raises the errors of `parse_value`."""
+    """Return the content of YAML text, or `{}` if it is empty. Raises the same errors as `parse_value`."""
     content = parse_value(text)
     return {} if content is None else content
 
 
 def parse_value(text: str) -> Any:  # noqa: ANN401 - whatever the text holds
-    """Return the value of YAML text; raise `yaml.YAMLError`, or `ValueError` for an invalid value.
+    """Return the value of YAML text.
 
-    Tags, more than 100 nested levels, and more than 50,000 values after the expansion of aliases are errors
-    too, because a kilobyte of aliases can expand to more values than fit into memory.
+    Raises `yaml.YAMLError`, or `ValueError` for an invalid value. Tags, more than 100 nested levels, and
+    more than 50,000 values after the expansion of aliases are also errors, because a kilobyte of aliases
+    can expand to more values than fit into memory.
     """
     _check_size(text)
     return yaml.load(text, Loader=_Loader)
 
 
 def _check_size(text: str) -> None:
-    """Raise `yaml.YAMLError` for tags, and for too many levels or values.
+    """Raise `yaml.YAMLError` for tags, and for too many nested levels or values.
 
-    Values are counted from the parser's events, without being created. A tag could create a date, bytes or a
-    set, which settings do not use.
+    Values are counted from the parser's events without creating them. Tags are errors because they could
+    create dates, bytes or sets, which no setting uses.
     """
     sizes: dict[str | None, int] = {}
     open_nodes: list[tuple[str | None, int]] = []
@@ -145,9 +152,10 @@ def _check_size(text: str) -> None:
 
 
 def check_method_name(method: str, own: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` unless a method's file sets `name` to the method's name.
+    """Raise `ConfigError` unless the file of a method sets `name` to the name of the method.
 
-    Without it, the file would inherit its parent's name, and its runs would be recorded as the parent's.
+    Without its own name, the file would inherit the name of its parent, and its runs would be recorded as
+    runs of the parent.
     """
     if own.get("name") != method:
         raise wrong_name(f"conf/algorithm/{method}.yaml", own, f"name: {method}")

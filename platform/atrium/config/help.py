@@ -1,6 +1,6 @@
 """`atrium train --help [SECTION ...]`: an overview of a run's parts, or the settings of some sections.
 
-The descriptions are the docstrings of the settings' classes, from their JSON schema.
+The descriptions are the docstrings of the settings' classes, taken from the JSON schema of the classes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Tab completion: eval "$(atrium -sc install=bash)"
 
 
 def help_text(sections: Sequence[str] = ()) -> str:
-    """Return the help on the settings of `sections`, or the overview if there are none.
+    """Return the help on the settings of `sections`, or the overview if `sections` is empty.
 
     Raises `ConfigError` for an unknown section.
     """
@@ -55,7 +55,7 @@ def help_text(sections: Sequence[str] = ()) -> str:
 
 
 def _parts() -> Iterator[str]:
-    """Yield lines on the meaning and the files of each part of a run, in the order of `conf/config.yaml`."""
+    """Yield lines with the meaning and files of each part of a run, in the order of `conf/config.yaml`."""
     groups = read_groups(conf_folder())
     text = (conf_folder() / f"{CONFIG_NAME}.yaml").read_text(encoding="utf-8")
     for line in text.splitlines():
@@ -88,7 +88,7 @@ def setting_names() -> Iterator[str]:
 
 
 def _section(path: str) -> Iterator[str]:
-    """Yield the help on the setting or section `path`; for a section, it lists the settings of each kind."""
+    """Yield the help on the setting or section `path`. A section's help lists the settings of each kind."""
     schema = RunConfig.model_json_schema()
     node: Schema = schema
     for depth, name in enumerate(names := path.split(".")):
@@ -119,7 +119,7 @@ def _section(path: str) -> Iterator[str]:
 
 
 def _setting(path: str, node: Schema, schema: Schema, *, is_required: bool = False) -> Iterator[str]:
-    """Yield lines on one setting: allowed values, default, and meaning."""
+    """Yield lines with the allowed values, default, and meaning of a setting."""
     values = f"`--help {path}`" if kinds(node, schema) else allowed(node, schema)
     shown = default_text(node, is_required=is_required)
     said = f"; default {shown}" if shown else ""
@@ -128,7 +128,10 @@ def _setting(path: str, node: Schema, schema: Schema, *, is_required: bool = Fal
 
 
 def default_text(node: Schema, *, is_required: bool = False) -> str:
-    """Return the default of a setting as text; empty without a default or if it is not a plain value."""
+    """Return the default of a setting as text.
+
+    Returns empty text if there is no default, or if it is not a number, a boolean or text.
+    """
     default = None if is_required else node.get("default")
     if not isinstance(default, int | float | str):
         return ""
@@ -136,7 +139,10 @@ def default_text(node: Schema, *, is_required: bool = False) -> str:
 
 
 def kinds(node: Schema, schema: Schema) -> list[Schema]:
-    """Return the schemas of the classes that a node of the schema allows; empty for a plain setting."""
+    """Return the schemas of the classes that a node of the schema allows.
+
+    Returns an empty list if the node is a plain setting.
+    """
     if "properties" in node:
         return [node]
     if reference := node.get("$ref"):

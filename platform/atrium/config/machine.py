@@ -1,9 +1,10 @@
 """Resolution of `auto` settings by rules that depend on the model and the machine, but not on timing.
 
-A rule always gives the same value, so that runs are repeatable. The value is stored in the configuration and
-reused on resume. This module does not import torch, because the number of threads must be in the environment
-first. The rule for threads is based on measurements: a second thread on a shared machine does not accelerate
-a model of about 100,000 parameters, and makes it 7 to 40 times slower if OpenMP threads busy-wait.
+A rule always returns the same value for the same model and machine, so that runs are repeatable. The value
+is stored in the configuration and reused on resume. This module does not import torch, because the number
+of threads must be set in the environment before torch is imported. The rule for threads is based on
+measurements: on a shared machine, a second thread does not accelerate a model of about 100,000 parameters,
+and makes it 7 to 40 times slower if OpenMP threads busy-wait.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ LARGE_BATCH_TOKENS = 16384
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The facts about a machine that the rules use.
+    """The properties of a machine on which the rules depend.
 
-    `num_cores` counts the usable physical cores. `requested_threads` is the number of threads set in the
-    environment, or None.
+    `num_cores` is the number of usable physical cores. `requested_threads` is the number of threads set in
+    the environment, or None if it is not set.
     """
 
     num_cores: int
@@ -45,7 +46,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """Return the facts about this machine and the environment of this process."""
+    """Return the properties of this machine and of the environment of this process."""
     return Machine(
         num_cores=num_usable_cores(),
         requested_threads=_requested_threads(),
@@ -56,16 +57,16 @@ def this_machine() -> Machine:
 
 
 def machine_with_gpu() -> Machine:
-    """Return the facts about a machine with one GPU, vLLM, and this machine's cores, for predictions."""
+    """Return the properties of a machine with one GPU, vLLM, and this machine's cores, for predictions."""
     return Machine(
         num_cores=num_usable_cores(), requested_threads=None, has_cuda=True, has_vllm=True, num_gpus=1
     )
 
 
 def resolve_auto(data: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
-    """Return a copy of a configuration in which `auto` settings of `compute` are resolved by `AUTO_RULES`.
+    """Return a copy of a configuration with the `auto` settings of `compute` resolved by `AUTO_RULES`.
 
-    Malformed values are not changed; validation reports them later.
+    Malformed values are left unchanged. Validation reports them later.
     """
     compute, model = data.get("compute"), data.get("model")
     if not isinstance(compute, dict) or not isinstance(model, dict):
@@ -79,7 +80,7 @@ def resolve_auto(data: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
 
 
 def engine_choice(model_kind: object, device: object, machine: Machine) -> tuple[str, str]:
-    """Return the engine that `rollout.engine=auto` selects, and a short reason."""
+    """Return the engine that `rollout.engine=auto` selects, and a short reason for the choice."""
     if model_kind == "tiny":
         return "transformers", "the built-in model is too small to benefit from vLLM"
     if device != "cuda":
@@ -90,7 +91,10 @@ def engine_choice(model_kind: object, device: object, machine: Machine) -> tuple
 
 
 def num_usable_cores() -> int:
-    """Return the number of physical cores (at least 1) within the CPU affinity and control-group quota."""
+    """Return the number of physical cores that this process may use, at least 1.
+
+    The number is limited by the CPU affinity and by the quota of the control groups.
+    """
     import psutil  # here because `messages`, which other trainers load, imports this module
 
     cores = _physical_cores(_usable_cpus()) or psutil.cpu_count(logical=False) or 1
@@ -99,9 +103,10 @@ def num_usable_cores() -> int:
 
 
 def visible_gpus() -> tuple[str, ...]:
-    """Return the GPUs that this process may use: the entries of CUDA_VISIBLE_DEVICES if set, or all GPUs.
+    """Return the GPUs that this process may use.
 
-    Without the variable, GPUs are the numbers of the devices `/dev/nvidia*`, as text.
+    These are the entries of CUDA_VISIBLE_DEVICES if it is set. Otherwise, they are the numbers of all
+    devices `/dev/nvidia*`, as text.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
@@ -166,14 +171,17 @@ def _requested_threads() -> int | None:
 
 
 def _has_cuda() -> bool:
-    """Return whether a GPU is visible and torch's build supports CUDA, checked without importing torch."""
+    """Return whether a GPU is visible and torch's build supports CUDA, without importing torch."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
         return False
     return torch_has_cuda() and any(Path(device).exists() for device in _GPU_DEVICES)
 
 
 def torch_has_cuda() -> bool:
-    """Return whether the installed torch may support CUDA; on macOS and in `+cpu` versions it does not."""
+    """Return whether the installed torch may support CUDA.
+
+    This is false on macOS, for versions that end in `+cpu`, and if torch is not installed.
+    """
     version = installed_version("torch")
     return version is not None and not version.endswith("+cpu") and sys.platform != "darwin"
 
@@ -185,7 +193,7 @@ def _usable_cpus() -> set[int]:
 
 
 def _physical_cores(cpus: set[int]) -> int:
-    """Return the number of physical cores of the given logical CPUs; 0 if it is unknown."""
+    """Return the number of physical cores of the given logical CPUs, or 0 if it is unknown."""
     cores = set()
     for cpu in cpus:
         topology = _CPU_TOPOLOGY / f"cpu{cpu}" / "topology"
@@ -198,7 +206,7 @@ def _physical_cores(cpus: set[int]) -> int:
 
 
 def _cgroup_quota() -> float | None:
-    """Return the smallest CPU quota of the process's control groups, in CPUs; None without a limit."""
+    """Return the smallest quota of the process's control groups in CPUs, or None if there is no limit."""
     quotas = [quota for folder in _cgroup_folders() if (quota := _quota_of(folder)) is not None]
     return min(quotas, default=None)
 

@@ -1,6 +1,7 @@
 """One-line messages for validation errors: key, allowed values, given value, and the nearest valid name.
 
-The messages are built from the fields of the settings' classes, so a new setting needs no text here.
+The messages are built from the fields of the settings' classes, so a new setting needs no message of its
+own.
 """
 
 from __future__ import annotations
@@ -75,9 +76,10 @@ _ALLOWED = {
 
 
 def validate(model: type[_Model], data: Mapping[str, Any], where: str = "") -> _Model:
-    """Return `data` as a validated `model`; raise `ConfigError` for its first wrong setting.
+    """Return `data` as a validated `model`; raise `ConfigError` for the first wrong setting.
 
-    The message also counts the other wrong settings. If `where` is given, the message begins with it.
+    The message also says how many other settings are wrong. If `where` is given, the message begins with
+    it.
     """
     try:
         # Validating JSON instead of Python objects allows lists for tuples and text for enumerations.
@@ -147,7 +149,7 @@ def _plain(value: object) -> object:
 
 
 def _discriminator(detail: Details) -> str:
-    """Return the key whose value selects the kind of the section in which an error occurred."""
+    """Return the key that selects the kind of the section in which an error occurred."""
     named = _QUOTED.findall(str(detail.get("ctx", {}).get("discriminator", "")))
     return named[0] if named else "kind"
 
@@ -159,9 +161,10 @@ def _names(detail: Details) -> list[str]:
 
 
 def _located(detail: Details, data: object) -> tuple[list[str], object]:
-    """Return the keys of an error's location in `data`, and the value there, `_ABSENT` if there is none.
+    """Return the keys that lead to an error in `data`, and the value there.
 
-    Pydantic also adds the kinds of sections to the location; these are omitted.
+    If there is no value, `_ABSENT` is returned in its place. Pydantic also adds the kinds of sections to
+    the location of an error. They are omitted.
     """
     path: list[str] = []
     location = detail["loc"]
@@ -187,7 +190,7 @@ def _located(detail: Details, data: object) -> tuple[list[str], object]:
 
 
 def _is_alone(data: object) -> TypeGuard[list[Any]]:
-    """Return whether `data` is a list that contains a single section."""
+    """Return whether `data` is a list with a single section."""
     return isinstance(data, list) and len(data) == 1 and isinstance(data[0], Mapping)
 
 
@@ -213,7 +216,10 @@ def _unknown_in_section(
 
 
 def _switch(parents: Sequence[str], classes: Sequence[type[BaseModel]], key: str, value: object) -> str:
-    """List the kinds of the section `parents` that have the setting `key`, and how to select one of them."""
+    """List the kinds of the section `parents` that have the setting `key`, and say how to select one.
+
+    `classes` are the settings classes of these kinds. `value` is the given value of the setting.
+    """
     kinds = [kind for one in classes for kind in _kinds(one)]
     listed = ", ".join(kinds[:MAX_LISTED])
     if len(kinds) > MAX_LISTED:
@@ -244,7 +250,10 @@ def _description(location: Sequence[int | str], model: type[BaseModel]) -> str |
 
 
 def _section_at(location: Sequence[int | str], model: type[BaseModel]) -> tuple[type[BaseModel], str | None]:
-    """Return the settings class at a location, and its kind if the section has several kinds, else None."""
+    """Return the settings class at a location, and its kind.
+
+    The kind is None unless the section has several kinds.
+    """
     section, tag = model, None
     candidates: list[type[BaseModel]] = []
     for part in location:
@@ -265,9 +274,10 @@ def _tags_at(location: Sequence[int | str], model: type[BaseModel]) -> list[str]
 
 
 def sections_at(location: Sequence[int | str], model: type[BaseModel]) -> list[type[BaseModel]]:
-    """Return the settings classes that a location allows, one per kind; empty for a plain setting.
+    """Return the settings classes that are allowed at a location, one for each kind.
 
-    For an element of a list, the location may end in its number.
+    Returns an empty list for a plain setting. For an element of a list, the location may end in the number
+    of the element.
     """
     *above, name = [part for part in location if not isinstance(part, int)]
     section, _ = _section_at(above, model)
@@ -286,7 +296,10 @@ def _sections(annotation: object) -> Iterator[type[BaseModel]]:
 
 
 def _kinds(section: type[BaseModel]) -> tuple[Any, ...]:
-    """Return the values of `kind` or `engine` that a settings class declares; empty if it has neither."""
+    """Return the values of `kind` or `engine` that a settings class declares.
+
+    Returns an empty tuple if the class has neither field.
+    """
     fields = (section.model_fields.get(name) for name in DISCRIMINATORS)
     field = next((found for found in fields if found is not None), None)
     annotation = field.annotation if field is not None else None

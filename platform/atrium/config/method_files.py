@@ -1,4 +1,7 @@
-"""Reading of methods by name or from users' files, with typed settings; without Hydra and without a run."""
+"""A reader of methods, by name or from a user's file, with additional settings.
+
+It needs neither Hydra nor the configuration of a run.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +47,11 @@ class _Sections(Section):
 
 
 def read_method(source: str, settings: Sequence[str] = (), *, max_new_tokens: int | None = None) -> Method:
-    """Return the method named `source`, or the method in the YAML file `source`, with `settings` applied.
+    """Return a method with `settings` applied. `source` is its name or the path of its YAML file.
 
     Settings are written as on the command line: `divergence=kl3`, `divergence.delta=0.02`,
     `algorithm.surrogate.cap=4`. `max_new_tokens` is the maximum length of a completion, which some methods
-    need as a divisor. Raises `ConfigError` with a one-line message for any error.
+    need as a divisor. Raises a one-line `ConfigError` for any error.
     """
     groups = read_groups(conf_folder())
     lines = expand_files([f"algorithm={source}"], groups)
@@ -78,8 +81,8 @@ def read_method(source: str, settings: Sequence[str] = (), *, max_new_tokens: in
 def resolve_preset(source: str) -> Preset:
     """Return the method that `algorithm=SOURCE` selects, with its file and parent.
 
-    `source` is the name of a file in `conf/algorithm`, or the path of a user's file. Raises `ConfigError`
-    with a one-line message for any error.
+    `source` is the name of a file in `conf/algorithm`, or the path of a user's file. Raises a one-line
+    `ConfigError` for any error.
     """
     if not is_own_file(source):
         return read_preset(source)
@@ -105,8 +108,8 @@ def resolve_preset(source: str) -> Preset:
 def resolve_divergence(source: str) -> tuple[str, Divergence]:
     """Return the name and the divergence that `divergence=SOURCE` selects.
 
-    `source` is the name of a file in `conf/divergence`, or the path of a user's file with a divergence or a
-    whole method. Raises `ConfigError` with a one-line message for any error.
+    `source` is the name of a file in `conf/divergence`, or the path of a user's file. A user's file
+    contains a divergence or a whole method. Raises a one-line `ConfigError` for any error.
     """
     if not is_own_file(source):
         return source, read_divergence(source)
@@ -128,9 +131,9 @@ def _length_key(preset: Preset) -> str:
 
 
 def _split(lines: Sequence[str]) -> tuple[dict[str, str], dict[str, object]]:
-    """Split overrides into selected options by group, and values by dotted key.
+    """Split overrides into the selected options by group, and the values of settings by dotted key.
 
-    Raises `ConfigError` for settings outside a method.
+    Raises `ConfigError` for a setting that does not belong to a method.
     """
     choices: dict[str, str] = {}
     typed: dict[str, object] = {}
@@ -153,7 +156,7 @@ def _split(lines: Sequence[str]) -> tuple[dict[str, str], dict[str, object]]:
 
 
 def _spaced(text: str) -> str:
-    """Insert a space after each colon in a mapping, because YAML reads `{kind:clip}` as one key."""
+    """Insert a space after each colon in a list or mapping, because YAML reads `{kind:clip}` as one key."""
     if not text.startswith(("{", "[")):
         return text
     return _COLON.sub(lambda found: found["quoted"] or ": ", text)

@@ -17,7 +17,7 @@ def compose_all(overrides: Sequence[str]) -> list[tuple[tuple[str, ...], RunConf
 
 
 def jobs(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
-    """Return the overrides of each job: all combinations of values; the last override varies fastest."""
+    """Return the overrides of each job: all combinations of the values. The last override varies fastest."""
     values: dict[str, list[str]] = {}
     for override in overrides:
         key = override.get_key_element()

@@ -1,4 +1,4 @@
-"""Texts for error messages: the valid name nearest to a wrong one, and values in YAML notation."""
+"""Text for error messages: the valid name nearest to a wrong name, and values in YAML notation."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ _SHORT = {
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = _CUTOFF) -> str | None:
-    """Return the known name most similar to `name`, ignoring case; None if no name is similar.
+    """Return the known name that is most similar to `name`, or None if no name is similar.
 
-    A name with the same letters in another order is preferred.
+    Case is ignored. A name with the same letters in another order is preferred. `cutoff` is the smallest
+    similarity, from 0 to 1.
     """
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_lower, cutoff=cutoff)
@@ -39,11 +40,11 @@ def nearest(name: str, known: Iterable[str], cutoff: float = _CUTOFF) -> str | N
 
 
 def nearest_key(key: str, known: Iterable[str]) -> str | None:
-    """Return the known dotted key most similar to `key`; None if no key is similar.
+    """Return the known dotted key that is most similar to `key`, or None if no key is similar.
 
-    A key with the same last part is preferred, such as `divergence.delta` for `delta`; if there are several,
-    the one with the fewest parts. Next are similar keys in the same section, then similar last parts. The
-    order of `known` does not matter.
+    A key with the same last part is preferred, such as `divergence.delta` for `delta`. If there are
+    several, the one with the fewest parts is returned. Otherwise, a similar key in the same section is
+    preferred, and then a key with a similar last part. The order of `known` does not matter.
     """
     keys = sorted(known, key=lambda candidate: (-candidate.count("."), candidate))
     parent, _, last = key.rpartition(".")
@@ -60,7 +61,11 @@ def nearest_key(key: str, known: Iterable[str]) -> str | None:
 
 
 def is_named(key: str, name: str) -> bool:
-    """Return whether `name` refers to `key`, by the same last part or by another program's name for it."""
+    """Return whether `name` refers to `key`.
+
+    This is the case if both have the same last part, or if `name` is another program's name for `key`,
+    such as `lr` for `optimizer.learning_rate`.
+    """
     last = last_part(name)
     return last_part(key) in (last, _SHORT.get(last))
 
@@ -81,7 +86,7 @@ def last_part(key: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value in YAML notation on one line, truncated if it is long."""
+    """Return a value in YAML notation on one line. A long value is truncated."""
     if isinstance(value, str):
         is_plain = bool(value) and value.isprintable() and value == value.strip()
         text = value if is_plain else json.dumps(value)

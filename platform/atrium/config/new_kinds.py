@@ -1,8 +1,8 @@
-"""Removal of obsolete settings if an override selects another kind of a section.
+"""Removal of settings that are obsolete because an override selects another kind of a section.
 
-Otherwise `algorithm=atr divergence.kind=ratio` would use KL3's budget as a clipping range. Settings from a
-common base class of all kinds (such as the number of a grader's workers) are kept. All other settings must be
-set by overrides or have defaults; validation reports missing ones.
+Without the removal, `algorithm=atr divergence.kind=ratio` would use KL3's budget as a clip range. Settings
+from a common base class of all kinds are kept, such as the number of a grader's workers. All other
+settings must have a default or be set by an override. Validation reports missing ones.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _UNDECIDED = "auto"
 
 
 def typed_kinds(typed: Mapping[str, object]) -> dict[str, object]:
-    """Return the overrides that select the kind of a section (`SECTION.kind`, `SECTION.engine`), by key."""
+    """Return the overrides that select the kind of a section (`SECTION.kind` or `SECTION.engine`), by key."""
     return {key: value for key, value in typed.items() if "." in key and last_part(key) in DISCRIMINATORS}
 
 
 def stale_keys(typed: Mapping[str, object], before: Mapping[str, Any], model: type[BaseModel]) -> list[str]:
     """Return the keys in `before` that are obsolete because an override selects another kind.
 
-    `typed` contains all overrides by key. `before` is the configuration composed without those that select a
-    kind, and `model` is the class of the whole configuration.
+    `typed` contains all overrides by key. `before` is the configuration composed without the overrides
+    that select a kind. `model` is the class of the whole configuration.
     """
     stale = []
     for chosen, value in typed_kinds(typed).items():

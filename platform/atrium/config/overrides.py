@@ -1,8 +1,8 @@
 """Parsing and checks of command-line overrides, in Hydra's grammar, before composition.
 
-Errors are overrides of Hydra's own settings (callbacks, search path, output folders), names of code to run,
-and interpolations that call a resolver, such as one that reads an environment variable: the value would be
-written to the run's record.
+Overrides of Hydra's own settings (callbacks, search path, output folders) and names of code to run are
+errors. Interpolations that call a resolver are errors too. For example, the result of a resolver that
+reads an environment variable would be written to the run's record.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def parse_overrides(lines: Sequence[str], groups: Groups, *, allow_sweeps: bool 
     """Parse and check overrides; raise `ConfigError` for the first wrong override.
 
     Unknown keys and invalid values are found later, in the composed configuration. `allow_sweeps` allows
-    several values per key.
+    several values per key, as in a multirun.
     """
     for line in lines:
         _refuse_code(line)
@@ -59,16 +59,19 @@ def parse_overrides(lines: Sequence[str], groups: Groups, *, allow_sweeps: bool 
 
 
 def calls_something(text: str) -> bool:
-    """Return whether text contains an interpolation other than a plain key, such as `${oc.env:HOME}`."""
+    """Return whether the text contains an interpolation other than a reference to a key.
+
+    An example is `${oc.env:HOME}`, which calls a resolver.
+    """
     return "${" in _PLAIN_INTERPOLATION.sub("", text)
 
 
 def for_hydra(override: Override, groups: Groups) -> list[str]:
-    """Return an override of a setting as lines that Hydra accepts even if no file contains the setting.
+    """Return an override as lines that Hydra accepts even if no file contains the setting.
 
-    Files need not contain settings with defaults, but Hydra rejects overrides of missing keys without a `+`.
-    Unknown settings are reported later, by validation. If the value is a list, a first line sets the key to
-    0, because Hydra would merge the list into a mapping from a file.
+    Files need not contain settings with defaults, but Hydra rejects overrides of missing keys without a
+    `+`. Validation reports unknown settings later. If the value is a list, a first line sets the key to 0,
+    because Hydra would otherwise merge the list into a mapping from a file.
     """
     line, key = override.input_line or "", override.key_or_group
     if override.type is not OverrideType.CHANGE or key in groups:
@@ -99,9 +102,10 @@ def _refuse_code(line: str) -> None:
 
 
 def _with_quotes(line: str) -> str:
-    """Return the line with quotes around words with indices (`messages[1].content`) or non-ASCII letters.
+    """Return the line with quotes around words that Hydra's grammar would not accept without quotes.
 
-    Hydra's grammar requires the quotes. A value that already contains quotes is unchanged.
+    These are words with an index (`messages[1].content`) or with non-ASCII letters. A value that already
+    contains quotes is unchanged.
     """
     key, equals, value = line.partition("=")
     is_quoted = "'" in value or '"' in value
@@ -149,7 +153,10 @@ def _depth(value: object) -> int:
 
 @dataclass(frozen=True)
 class _Options:
-    """A replacement for Hydra's configuration loader, from which the parser gets the options for a glob."""
+    """A replacement for Hydra's configuration loader, which tells the parser the options of each group.
+
+    The parser needs them to expand patterns such as `algorithm=glob(*)`.
+    """
 
     groups: Groups
 

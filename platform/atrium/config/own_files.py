@@ -1,6 +1,6 @@
 """Users' configuration files: `GROUP=PATH.yaml` is replaced by the overrides that the file contains.
 
-Hydra would compose files in a changed search path without checks. Here, a file is read as data, and its
+Hydra would compose such files from its search path without checks. Here, a file is read as data, and its
 settings pass the same checks as overrides on the command line.
 """
 
@@ -30,10 +30,10 @@ _PLAIN_TEXT = re.compile(r"[A-Za-z_][\w./-]*")
 def expand_files(arguments: Sequence[str], groups: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the arguments with each `GROUP=PATH.yaml` (or .yml) replaced by the overrides in the file.
 
-    The overrides of files come first, so typed values take precedence. `model=./FOLDER` selects the language
-    model in the folder. `groups` lists the options of each group. Raises `ConfigError` for a missing or
-    invalid file. A valid file contains settings and a `defaults` list; the list names the option that the
-    file starts from, and may select options of other groups (`override /GROUP: OPTION`).
+    The overrides of files come first, so other arguments take precedence. `model=./FOLDER` selects the
+    language model in the folder. `groups` maps each group to its options. A file contains settings and a
+    `defaults` list. The list names the option that the file starts from, and may select options of other
+    groups (`override /GROUP: OPTION`). Raises `ConfigError` for a missing or invalid file.
     """
     of_files: list[str] = []
     typed: list[str] = []
@@ -49,7 +49,7 @@ def expand_files(arguments: Sequence[str], groups: Mapping[str, Sequence[str]]) 
 
 
 def as_overrides(settings: Mapping[str, object], prefix: str = "") -> list[str]:
-    """Return nested settings as overrides, one for each value; `prefix` begins each key."""
+    """Return nested settings as overrides, one for each value. Each key begins with `prefix`."""
     return [f"{key}={override_text(value)}" for key, value in flattened(settings, prefix).items()]
 
 
@@ -69,7 +69,7 @@ def _nested_text(value: object) -> str:
 
 
 def _read(group: str, name: str, options: Sequence[str]) -> list[str]:
-    """Return the overrides of a user's file; options from its `defaults` list come first."""
+    """Return the overrides in a user's file. The options from its `defaults` list come first."""
     path, said = Path(name).expanduser(), f"{group}={name}"
     if not path.is_file():
         raise ConfigError(
@@ -113,9 +113,9 @@ def _parents(group: str, said: str, defaults: Sequence[object]) -> Iterator[str]
 def _check(
     group: str, said: str, settings: Mapping[str, object], parents: Sequence[str], options: Sequence[str]
 ) -> None:
-    """Raise `ConfigError` unless a file starts from one option of its group, and a method has a new name.
+    """Raise `ConfigError` unless a file starts from one option of its group and a method has a new name.
 
-    Files of the groups in `WHOLE_RUN` and of `evaluation` need not start from an option.
+    Files of the groups in `WHOLE_RUN` and of the group `evaluation` need not start from an option.
     """
     num_parents = sum(parent.startswith(f"{group}=") for parent in parents)
     if num_parents > 1:

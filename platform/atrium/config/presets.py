@@ -1,8 +1,8 @@
-"""A fast reader for the shipped methods and divergences, without Hydra.
+"""A fast reader for the shipped methods and divergences, which does not use Hydra.
 
-It implements the few rules of Hydra's composition that files in `conf/algorithm` use: a parent, an `override`
-of another group, `_self_`, and references to one other key. A test compares the result with Hydra's for every
-method. The configurations of runs are always composed by Hydra.
+It implements the few rules of Hydra's composition that files in `conf/algorithm` use: a parent, an
+`override` of another group, `_self_`, and references to one other key. A test compares the result with
+Hydra's for every method. Hydra always composes the configurations of runs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAX_LISTED = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartFile:
-    """The content of one file of a group; `header` is the comment at its start."""
+    """The content of one file of a group. `header` is the comment at the start of the file."""
 
     group: str
     name: str
@@ -46,10 +46,10 @@ class PartFile:
 class Preset:
     """A method as its file defines it.
 
-    `parent` is the name of the method that the file starts from, or None. `parts` contains the files of other
-    groups that the method uses, by group: the divergence, the regularizer, and any other selected part.
-    `references` maps keys below `algorithm` to the run settings that they refer to; `algorithm` contains the
-    default values of these settings.
+    `parent` is the name of the method that the file starts from, or None. `parts` maps groups to the other
+    files that the method uses: the divergence, the regularizer, and any other selected part. `references`
+    maps keys below `algorithm` to the run settings that they refer to. `algorithm` contains the default
+    values of these settings.
     """
 
     file: PartFile
@@ -62,7 +62,7 @@ class Preset:
 
     @property
     def method(self) -> Method:
-        """The method that consists of the three sections."""
+        """The method: the sections `algorithm`, `divergence` and `regularizer` together."""
         return Method(self.algorithm, self.divergence, self.regularizer)
 
     @property
@@ -72,7 +72,7 @@ class Preset:
 
 
 def names(group: str) -> tuple[str, ...]:
-    """Return the names of a group's files; files from papers come last."""
+    """Return the names of a group's files. Files from papers come last."""
     return options_of(conf_folder() / group)
 
 
@@ -109,7 +109,7 @@ def read_divergence(name: str) -> Divergence:
 def divergence_from(settings: Mapping[str, Any], where: str) -> Divergence:
     """Return the divergence with the given settings.
 
-    Raises `ConfigError` for invalid settings; `where` names their source in the message.
+    Raises `ConfigError` for invalid settings. `where` names the source of the settings in the message.
     """
     return validate(_AnyDivergence, {"divergence": settings}, where).divergence
 
@@ -121,7 +121,7 @@ def read_settings(group: str, name: str) -> dict[str, Any]:
 
 @cache
 def read_part(group: str, name: str) -> PartFile:
-    """Read one file of a group; raise `ConfigError` for an unknown name and for a file that is not YAML."""
+    """Read one file of a group; raise `ConfigError` if the name is unknown or the file is not valid YAML."""
     known = names(group)
     if name not in known:
         listed = f": {', '.join(known)}" if len(known) <= _MAX_LISTED else "; `atrium objectives` lists them"
@@ -144,9 +144,9 @@ class _AnyDivergence(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class _Merged:
-    """The content of a file after inheritance from its parents.
+    """The content of a file together with the content that it inherits from its parents.
 
-    `choices` lists the selected options of other groups, and `parent` is the direct parent, or None.
+    `choices` maps other groups to the selected options. `parent` is the direct parent, or None.
     """
 
     settings: Mapping[str, Any]
@@ -166,7 +166,7 @@ def _merged(group: str, name: str) -> _Merged:
 
 
 def own_overrides(part: PartFile) -> dict[str, str]:
-    """Return the options of other groups in a file's own `defaults` list, by group."""
+    """Return the options of other groups that a file's own `defaults` list selects, by group."""
     found = {}
     for entry in part.settings.get("defaults", []):
         for key, option in entry.items() if isinstance(entry, dict) else ():
@@ -177,7 +177,7 @@ def own_overrides(part: PartFile) -> dict[str, str]:
 
 @cache
 def settings_outside(name: str) -> Mapping[str, str]:
-    """Return the settings outside the method's sections that a method's file changes, by dotted key.
+    """Return the settings that a method's file changes outside of the method's sections, by dotted key.
 
     Values are text. The result is empty for a method without a file in `conf/algorithm`.
     """

@@ -1,8 +1,9 @@
 """The configuration of a resumed or branched run: the stored one, with the few settings that may change.
 
-A resumed run must compute the same as without the interruption. Overrides of settings that affect training
-are therefore errors, unless they repeat the stored value. A branch is a new run that starts from a step of
-another run. It may also change optimization settings, but not the task, since the step's state depends on it.
+A resumed run must compute the same as an uninterrupted run. Overrides of settings that affect training are
+therefore errors, unless they repeat the stored value. A branch is a new run that starts from a step of
+another run. A branch may also change optimization settings, but not the task, because the state at that
+step depends on the task.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ BRANCH_MAY_CHANGE = (
 def branched(stored: RunConfig, folder: Path, branch: BranchConfig, overrides: Sequence[str]) -> RunConfig:
     """Return the configuration of a new run that branches from a step of the run in `folder`.
 
-    Its setting `resume` is `folder`, for checks of the checkpoint; the caller later sets it to the new run's
-    folder. Raises `ConfigError` for overrides of settings outside `BRANCH_MAY_CHANGE`.
+    The setting `resume` is `folder`, so that the checkpoint can be checked. The caller later sets it to
+    the folder of the new run. Raises `ConfigError` for overrides of settings outside `BRANCH_MAY_CHANGE`.
     """
     data = stored.model_dump(mode="json")
     for override in check_overrides(overrides):
@@ -79,9 +80,9 @@ def branched(stored: RunConfig, folder: Path, branch: BranchConfig, overrides: S
 def resumed(stored: RunConfig, folder: Path, overrides: Sequence[str]) -> RunConfig:
     """Return the configuration that resumes the run in `folder`, whose configuration is `stored`.
 
-    Overrides may change the settings in `MAY_CHANGE` and may repeat stored values; any other override raises
-    `ConfigError`. `runs_dir` is set to the current location of the folder. If `num_steps` changes, the rest
-    of a learning-rate schedule follows the new number.
+    Overrides may change the settings in `MAY_CHANGE` and may repeat stored values. Any other override
+    raises `ConfigError`. `runs_dir` is set to the current location of the folder. If `num_steps` changes,
+    the remaining steps use the learning-rate schedule for the new number of steps.
     """
     parsed = check_overrides(overrides)
     given = compose(overrides) if overrides else stored
@@ -105,7 +106,10 @@ def resumed(stored: RunConfig, folder: Path, overrides: Sequence[str]) -> RunCon
 
 
 def schedule_note(before: RunConfig, now: RunConfig, step: int) -> str | None:
-    """Return a line on the jump of the learning rate after `step` if `num_steps` changed, else None."""
+    """Return a line on how the learning rate jumps after `step` because `num_steps` has changed.
+
+    Returns None if the schedule is unaffected, or if `step` is not between the first and the last step.
+    """
     is_same = before.optimizer.schedule == "constant" == now.optimizer.schedule
     if is_same or before.num_steps == now.num_steps or not 0 < step < now.num_steps:
         return None
@@ -119,7 +123,10 @@ def schedule_note(before: RunConfig, now: RunConfig, step: int) -> str | None:
 
 
 def _changeable(key: str) -> list[str]:
-    """Return the settings in `MAY_CHANGE` that an override of `key`, a setting or group, changes."""
+    """Return the settings in `MAY_CHANGE` that an override of `key` may change.
+
+    `key` is a setting or a group of settings.
+    """
     if any(f"{key}.".startswith(f"{name}.") for name in MAY_CHANGE):
         return [key]
     return [name for name in MAY_CHANGE if name.startswith(f"{key}.")]
@@ -148,7 +155,10 @@ def _refuse_change(override: Override, changed: Sequence[str], stored: dict[str,
 
 
 def _differing(stored: object, wanted: object, prefix: str = "") -> list[str]:
-    """Return the dotted names of the settings in which two configurations differ; `prefix` begins each."""
+    """Return the dotted names of the settings in which two configurations differ.
+
+    Each name begins with `prefix`.
+    """
     if isinstance(stored, dict) and isinstance(wanted, dict):
         return [
             name

@@ -1,8 +1,8 @@
-"""The recipe for a model's size, and checks for settings that are unsuitable for the size.
+"""The recipe for a model's size, and checks for settings that do not suit the size.
 
-Every model in `conf/model` has a recipe in `conf/recipe`. A `model.source` that a file in `conf/model`
-describes selects that model; any other source gets a generic recipe for its size. This module neither
-contacts the Hub nor imports torch.
+Every model in `conf/model` has a recipe in `conf/recipe`. If a file in `conf/model` describes a
+`model.source`, that file is selected. Any other source gets a generic recipe for its size. This module
+neither contacts the Hub nor imports torch.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ class SourceChoice:
 
 
 def choose_by_model(overrides: Sequence[Override], conf: Path) -> list[SourceChoice]:
-    """Return the choices that follow from the model in `overrides`: its file or recipe, and its default task.
+    """Return the choices that follow from the model in `overrides`.
 
-    Only thinking models have a default task.
+    These are its file or recipe, and the default task of a thinking model. Other models have no default
+    task.
     """
     by_source = choose_by_source(overrides, conf)
     options = {} if by_source is None else by_source.options
@@ -60,9 +61,9 @@ def choose_by_model(overrides: Sequence[Override], conf: Path) -> list[SourceCho
 def _choose_task(
     overrides: Sequence[Override], options: Mapping[str, str], conf: Path
 ) -> SourceChoice | None:
-    """Return the default task if the model in `overrides` is a pretrained thinking model, else None.
+    """Return the default task if the model in `overrides` is a pretrained thinking model, or None.
 
-    Returns None as well if overrides choose the dataset, or a set of changes such as an experiment.
+    Also returns None if the overrides select a dataset, an experiment, a recipe, or a debug option.
     """
     typed = {override.key_or_group: override for override in overrides}
     model = typed.get("model")
@@ -89,8 +90,8 @@ def _choose_task(
 def choose_by_source(overrides: Sequence[Override], conf: Path) -> SourceChoice | None:
     """Return the options that follow from `model.source`: the file that describes it, or a generic recipe.
 
-    Returns None unless `overrides` contain `model=hub` with one source and no architecture. Also returns None
-    if they select a recipe and no file describes the source.
+    Returns None unless the overrides contain `model=hub` with one source and no architecture. Also returns
+    None if no file describes the source and the overrides select a recipe.
     """
     typed = {override.key_or_group: override for override in overrides}
     model, source = typed.get("model"), typed.get("model.source")
@@ -124,19 +125,28 @@ def choose_by_source(overrides: Sequence[Override], conf: Path) -> SourceChoice 
 
 
 def generic_recipe(num_parameters: int) -> str:
-    """Return the name of the recipe for a model of this size without a file in `conf/model`."""
+    """Return the name of the generic recipe for a model with `num_parameters` parameters.
+
+    It is used for models without a file in `conf/model`.
+    """
     if num_parameters < SMALL_MODEL:
         return "hub_below_10m"
     return "hub_below_500m" if num_parameters < LARGE_MODEL else "hub"
 
 
 def known_architecture(model: HubModelSettings) -> Mapping[str, object] | None:
-    """Return the content of the model's config.json from the settings or a local folder; None if unknown."""
+    """Return the content of the model's `config.json`, or None if it is unknown.
+
+    The content is in the settings or in a local folder.
+    """
     return _read_architecture(model.source) if model.architecture is None else model.architecture
 
 
 def check_scale(config: RunConfig, overrides: Sequence[Override]) -> None:
-    """Raise `ConfigError` for a value unsuitable for pretrained weights, unless `overrides` contain it."""
+    """Raise `ConfigError` for a value that does not suit pretrained weights.
+
+    A value in `overrides` counts as confirmed by the user and raises no error.
+    """
     for doubt in _doubts(config, overrides):
         if not doubt.is_typed:
             raise ConfigError(
@@ -146,7 +156,7 @@ def check_scale(config: RunConfig, overrides: Sequence[Override]) -> None:
 
 
 def scale_notes(config: RunConfig, overrides: Sequence[Override], conf: Path) -> list[str]:
-    """Return notes for the user on options that follow from the model, and on unsuitable typed values."""
+    """Return notes for the user on options that follow from the model, and on unsuitable overrides."""
     chosen = [choice.note for choice in choose_by_model(overrides, conf)]
     doubts = [doubt for doubt in _doubts(config, overrides) if doubt.is_typed]
     notes = [f"{doubt.setting} {doubt.effect}; it is used because it was typed" for doubt in doubts]
@@ -154,7 +164,7 @@ def scale_notes(config: RunConfig, overrides: Sequence[Override], conf: Path) ->
 
 
 class _Doubt(NamedTuple):
-    """A value that is unsuitable for pretrained weights, its effect, and suitable values.
+    """A value that does not suit pretrained weights, its effect, and suitable values.
 
     `is_typed` says whether the user typed the value, which confirms it.
     """
@@ -206,7 +216,7 @@ def _describing_file(source: str, conf: Path) -> str | None:
 
 
 def _read_architecture(source: str) -> Mapping[str, object] | None:
-    """Return the content of config.json in a local folder; None if it cannot be read."""
+    """Return the content of `config.json` in a local folder, or None if it cannot be read."""
     try:
         data = json.loads(read_plain(Path(source).expanduser() / "config.json"))
     except (OSError, ValueError, RuntimeError):

@@ -1,8 +1,8 @@
 """The whole configuration of a run, validated and frozen: `RunConfig` and the loop's sections.
 
-Other sections are defined elsewhere: the policy in `models`, the task in `tasks`, and the method in `method`.
-A section checks the ranges of its settings; `consistency` checks combinations. A setting given as `auto`
-is replaced by the chosen value (see `machine`).
+Other sections are defined elsewhere: the policy in `models`, the task in `tasks`, and the method in
+`method`. A section checks the ranges of its settings, and `consistency` checks combinations of settings.
+Settings given as `auto` are replaced by chosen values (see `machine`).
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class TrackingConfig(Section):
 
     @property
     def mirrors(self) -> tuple[str, ...]:
-        """The trackers that the run directory is mirrored to."""
+        """The names of the trackers to which the run directory is mirrored."""
         kinds = ("mlflow", "wandb", "tensorboard", "trackio")
         return tuple(kind for kind in kinds if getattr(self, kind) is not None)
 
@@ -187,7 +187,10 @@ class RunConfig(Section):
     """Terms added to the objective: a KL to a reference policy, an entropy bonus."""
 
     def as_record(self) -> dict[str, object]:
-        """Return the content of a run's `config.json`; `resume` is null, since it applies to one command."""
+        """Return the content of a run's `config.json`.
+
+        `resume` is null in the record, because it applies to a single command only.
+        """
         return {**self.model_dump(mode="json"), "resume": None}
 
     @property
@@ -197,7 +200,7 @@ class RunConfig(Section):
 
     @property
     def model_seed(self) -> int:
-        """The random seed of the model's initial weights: `model.seed`, or the run's seed if it is null."""
+        """The random seed of the model's initial weights: `model.seed`, or the run's seed if that is null."""
         return self.seed if self.model.seed is None else self.model.seed
 
     @property
@@ -207,7 +210,7 @@ class RunConfig(Section):
 
     @property
     def use(self) -> Use:
-        """The properties of the run, outside the method, with which the method must be compatible."""
+        """The properties of the run, apart from the method, with which the method must be compatible."""
         return Use(
             num_updates_per_batch=self.num_updates_per_batch,
             group_size=self.rollout.group_size,
@@ -220,7 +223,7 @@ class RunConfig(Section):
 
     @property
     def engine_use(self) -> EngineUse:
-        """The properties of the run, outside `rollout`, with which the engine must be compatible."""
+        """The properties of the run, apart from `rollout`, with which the engine must be compatible."""
         return EngineUse(
             device=self.compute.device,
             num_ranks=self.compute.world_size,

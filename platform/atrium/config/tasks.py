@@ -71,12 +71,12 @@ class ReasoningGymDatasetConfig(Section):
 
     @property
     def name(self) -> str:
-        """The name under which results are stored."""
+        """The name under which results on this dataset are stored."""
         return self.task
 
     @staticmethod
     def fits(grader: Verifier) -> bool:
-        """Return whether the grader uses the tasks' own scorers."""
+        """Return whether the grader uses the scorers of the reasoning-gym tasks."""
         return isinstance(grader, ReasoningGymVerifier)
 
 
@@ -114,9 +114,9 @@ class ProblemsBenchmarkConfig(ProblemSetConfig):
 
     @property
     def verifier(self) -> Verifier | None:
-        """The benchmark's grader: `grader`, or else multiple_choice if problems have choices.
+        """The benchmark's own grader, or None to use the run's grader.
 
-        None means the run's grader.
+        If `grader` is null and the problems have choices, this is the grader `multiple_choice`.
         """
         if self.grader is None and self.fields.choices:
             return MultipleChoiceVerifier()
