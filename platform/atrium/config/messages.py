@@ -234,7 +234,10 @@ def _switch(parents: Sequence[str], classes: Sequence[type[BaseModel]], key: str
 
 
 def _dotted_names(data: object, section: str, prefix: str = "") -> Iterator[str]:
-    """Yield the dotted names of all keys in `data`, except those directly in `section`."""
+    """Yield the dotted names of all keys in `data`, except those directly in the section `section`.
+
+    Each name begins with `prefix`.
+    """
     if isinstance(data, Mapping):
         for key, value in data.items():
             name = f"{prefix}.{key}" if prefix else str(key)

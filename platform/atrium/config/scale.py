@@ -40,7 +40,10 @@ _ROLLOUT_TOKENS, _EVALUATION_TOKENS = "rollout.max_new_tokens", "evaluation.max_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceChoice:
-    """Options by group that follow from the model in the overrides, and a note with the reason."""
+    """Configuration options that follow from the model in the overrides, and a note with the reason.
+
+    `options` maps groups to options.
+    """
 
     options: Mapping[str, str]
     note: str

@@ -62,7 +62,7 @@ def snapshot(studies: SweepStudies, claims: Claims, created: float) -> dict[str,
 
 
 def write_state(folder: Path, state: Mapping[str, Any]) -> None:
-    """Write the snapshot `state` to `state.json` in `folder`; raise `OSError` if the disk is full."""
+    """Write the snapshot `state` to `state.json` in `folder`; raise `OSError` if this fails."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / STATE_FILE, state)
 

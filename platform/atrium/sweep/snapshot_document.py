@@ -60,7 +60,7 @@ class SnapshotTrial:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all seeds of the trial finished and the objective was measured."""
+        """Whether all seeds of the trial have been run and the objective is known."""
         return self.state == "complete" and self.value is not None
 
     @property

@@ -226,7 +226,10 @@ def _steps(name: str, edges: Floats, value_B: Floats, place: int) -> Series:
 
 
 def _fan(quantiles: Sequence[Panel], window: Window | None) -> Lines:
-    """Return the figure of the median ratio by step, with bands between symmetric quantiles."""
+    """Return the figure of the median ratio by step, with bands between pairs of quantiles.
+
+    `quantiles` are in ascending order. The first one is paired with the last one, and so on.
+    """
     middle = len(quantiles) // 2
     median, x = quantiles[middle], tuple(quantiles[middle]["x"])
     ends = [(tuple(quantiles[at]["y"]), tuple(quantiles[-1 - at]["y"])) for at in range(middle)]

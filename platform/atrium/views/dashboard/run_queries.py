@@ -40,7 +40,10 @@ _SPARK_POINTS = 40
 
 
 def method_of(arm: NamedArm | None) -> Answer:
-    """Return the name of a run's arm, and whether the arm is a single deviating run ("other run")."""
+    """Return the name of a run's arm, and whether the arm is a single deviating run ("other run").
+
+    `arm` is None for a run without readable settings.
+    """
     return {"method": arm.name if arm else WITHOUT_SETTINGS, "is_other": arm is not None and arm.is_other}
 
 

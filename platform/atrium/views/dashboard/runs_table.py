@@ -1,4 +1,4 @@
-"""The table of runs, whose rows have versions so that a page fetches only changed rows."""
+"""The table of runs. Its rows have versions, so that a page fetches only rows that have changed."""
 
 from __future__ import annotations
 

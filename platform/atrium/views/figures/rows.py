@@ -34,7 +34,10 @@ def draw_intervals(axes: Axes, figure: Intervals, name_width: int) -> None:
 
 
 def draw_bars(axes: Axes, figure: Bars, name_width: int) -> None:
-    """Draw a bar for each row: pale over its outer interval, strong over its inner interval."""
+    """Draw a bar for each row.
+
+    The bar is pale over the row's outer interval and strong over its inner interval.
+    """
     for place, row in enumerate(figure.rows):
         colour = line_style(row.place)[0]
         for interval, alpha in ((row.outer, 0.35), (row.inner, 1.0)):
