@@ -9,14 +9,15 @@ import numpy as np
 
 from atrium.base.json_lines import decode_line
 from atrium.base.plain_files import MAX_LINES_BYTES, cached_while_unchanged, read_plain
-from atrium.compare.trust_region import RatioCounts, counts_of_record, evenly_chosen, no_counts
+from atrium.base.records import Floats
+from atrium.compare.trust_region import counts_of_record, evenly_chosen, no_counts
 
 _MAX_LINES = 300
 _STEP = re.compile(rb'\{"step":(\d{1,15})[,}]')
 
 
-def ratios_of(path: Path, step: int | None = None, *, until: int | None = None) -> RatioCounts | None:
-    """Return a run's token counts by ratio at `step`, by default summed over steps; None if there are none.
+def ratios_of(path: Path, step: int | None = None, *, until: int | None = None) -> Floats | None:
+    """Return a run's token counts [signs, fine bins] at `step`, by default summed over steps, or None.
 
     At most 300 evenly spaced steps are summed. Steps after `until` are excluded.
     """
@@ -27,7 +28,7 @@ def ratios_of(path: Path, step: int | None = None, *, until: int | None = None) 
 
 
 @cached_while_unchanged(256)
-def _read_counts(path: Path, step: int | None, until: int | None) -> RatioCounts | None:
+def _read_counts(path: Path, step: int | None, until: int | None) -> Floats | None:
     data = read_plain(path, MAX_LINES_BYTES)
     ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n")).tolist()
     starts = [0, *(end + 1 for end in ends[:-1])]

@@ -1,24 +1,16 @@
 """The distribution of a run's token ratios relative to the window in use.
 
-`ratios.jsonl` counts all tokens of each step's updates. For runs without this file, tokens are counted from
-the recorded rollouts, which contain each token's ratio after the step's last update and whether the token was
-clipped.
+Each line of `ratios.jsonl` counts the tokens in a step's updates by ratio and by the sign of the advantage
+(positive, negative, zero).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
-from atrium.base.errors import RunFolderError
-from atrium.base.plain_files import open_plain
 from atrium.base.recorded import read_object
 from atrium.base.records import Floats
 from atrium.method.divergences import Divergence
@@ -34,69 +26,15 @@ _TAIL = 0.002
 _LEAST_REACH = 0.01
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RatioCounts:
-    """Numbers of tokens by sign of the advantage (positive, negative, zero).
-
-    `count_SB` counts all tokens in B fine bins of the ratio; counts converted from wider bins may be
-    fractions. `cut_S2` counts the tokens clipped at the lower and at the upper bound.
-    """
-
-    count_SB: Floats
-    cut_S2: Floats
-
-    def __add__(self, other: RatioCounts) -> RatioCounts:
-        return RatioCounts(count_SB=self.count_SB + other.count_SB, cut_S2=self.cut_S2 + other.cut_S2)
+def no_counts() -> Floats:
+    """Return counts [signs, fine bins] without any token, as the start of a sum."""
+    return np.zeros((len(SIGNS), NUM_FINE_BINS))
 
 
-def no_counts() -> RatioCounts:
-    """Return counts with no token in any bin, as the start of a sum."""
-    return RatioCounts(count_SB=np.zeros((len(SIGNS), NUM_FINE_BINS)), cut_S2=np.zeros((len(SIGNS), 2)))
+def counts_of_record(record: Mapping[str, object]) -> Floats | None:
+    """Return the token counts [signs, fine bins] of a line of `ratios.jsonl`, or None if it is invalid.
 
-
-def count_ratios(path: Path) -> RatioCounts:
-    """Return the token counts of a rollout file; raises `RunFolderError` if it is missing or damaged."""
-    try:
-        with open_plain(path) as plain, pq.ParquetFile(plain) as file:
-            table = file.read(columns=["ratio", "advantage", "clipped"])
-    except (OSError, pa.ArrowException) as error:
-        raise RunFolderError(
-            f"{path.name} cannot be read: {str(error).splitlines()[0]}; leave out the run"
-        ) from error
-    table = table.filter(table.column("ratio").is_valid())
-    ratio, advantage, clipped = (
-        table.column(name).combine_chunks().flatten().to_numpy(zero_copy_only=False)
-        for name in ("ratio", "advantage", "clipped")
-    )
-    own = ~np.isnan(advantage)  # tokens without an advantage were not sampled by the policy
-    return counts_of(ratio[own], advantage[own], clipped[own])
-
-
-def counts_of(
-    ratio: NDArray[np.float32], advantage: NDArray[np.float32], clipped: NDArray[np.int8]
-) -> RatioCounts:
-    """Return the counts of N tokens from their ratios, advantages and clipped sides [N].
-
-    A side is -1 (lower bound), 1 (upper bound) or 0 (not clipped). The end bins also count ratios outside the
-    edges; the last bin also counts invalid ratios.
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        log_ratio = np.nan_to_num(np.log(ratio.astype(np.float64)), nan=np.inf)
-    place = np.clip(np.searchsorted(_fine_edges()[1:-1], log_ratio, side="right"), 0, NUM_FINE_BINS - 1)
-    sign = np.where(advantage > 0, 0, np.where(advantage < 0, 1, 2))
-    counted = np.bincount(sign * NUM_FINE_BINS + place, minlength=len(SIGNS) * NUM_FINE_BINS)
-    cut = [[int(((sign == s) & (clipped == side)).sum()) for side in (-1, 1)] for s in range(len(SIGNS))]
-    return RatioCounts(
-        count_SB=counted.reshape(len(SIGNS), NUM_FINE_BINS).astype(np.float64),
-        cut_S2=np.array(cut, dtype=np.float64),
-    )
-
-
-def counts_of_record(record: Mapping[str, object]) -> RatioCounts | None:
-    """Return the token counts of a line of `ratios.jsonl`; None if the line is invalid.
-
-    The tokens of each recorded bin are spread evenly in log w over the fine bins. Clipped tokens are not
-    recorded there and count as 0.
+    The tokens of each recorded bin are spread evenly in log w over the fine bins, so counts may be fractions.
     """
     try:
         edges = np.log(np.array(record["edges"], dtype=np.float64))
@@ -108,12 +46,12 @@ def counts_of_record(record: Mapping[str, object]) -> RatioCounts | None:
     if not (np.isfinite(edges).all() and (np.diff(edges) > 0).all()):
         return None
     below = [np.interp(_fine_edges(), edges, np.concatenate([[0.0], np.cumsum(row)])) for row in rows]
-    return RatioCounts(count_SB=np.diff(below, axis=1), cut_S2=no_counts().cut_S2)
+    return np.diff(np.array(below), axis=1)
 
 
-def bin_edges(counts: RatioCounts, window: Window | None) -> Floats | None:
+def bin_edges(count_SB: Floats, window: Window | None) -> Floats | None:
     """Return edges of 81 equal bins in log w that cover the window and most tokens; None without tokens."""
-    total_B = counts.count_SB.sum(axis=0)
+    total_B = count_SB.sum(axis=0)
     if not total_B.sum():
         return None
     fine = _fine_edges()
@@ -128,7 +66,7 @@ def bin_edges(counts: RatioCounts, window: Window | None) -> Floats | None:
     return np.linspace(-reach, reach, _NUM_BINS + 1)
 
 
-def binned(counts: RatioCounts, edges: Floats) -> Floats:
+def binned(count_SB: Floats, edges: Floats) -> Floats:
     """Return the counts [signs, B] in bins with the edges [B + 1] in log w.
 
     The first and last bin also count values outside the edges.
@@ -136,7 +74,7 @@ def binned(counts: RatioCounts, edges: Floats) -> Floats:
     fine, num = _fine_edges(), len(edges) - 1
     middle = 0.5 * (fine[1:] + fine[:-1])
     place = np.clip(np.searchsorted(edges, middle, side="right") - 1, 0, num - 1)
-    return np.array([np.bincount(place, weights=row, minlength=num) for row in counts.count_SB])
+    return np.array([np.bincount(place, weights=row, minlength=num) for row in count_SB])
 
 
 def window_in_use(divergence: object) -> tuple[Window | None, str]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from atrium.base.records import Floats
-from atrium.compare.trust_region import SIGNS, RatioCounts, binned
+from atrium.compare.trust_region import SIGNS, binned
 from atrium.document.document import (
     Axis,
     Column,
@@ -65,7 +65,7 @@ OF_METHODS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """The token counts of a run or method by importance ratio, and the window.
+    """Token counts [signs, fine bins] of a run or a method, and its window.
 
     `window` is None if the method has no constant window, and `reason` then says why. `place` is the color
     index.
@@ -74,7 +74,7 @@ class Counted:
     name: str
     window: Window | None
     reason: str
-    counts: RatioCounts
+    count_SB: Floats
     place: int = 0
     num_seeds: int = 1
 
@@ -165,7 +165,7 @@ def methods_document(
     columns = (*map(Column, titles), Column("", is_prose=True))
     table = Table(key="windows", title="Windows of the ratio", columns=columns, rows=rows)
     figures: list[Figure] = []
-    known = [arm for arm in arms if arm.counts.count_SB.sum()]
+    known = [arm for arm in arms if arm.count_SB.sum()]
     if edges is not None and known:
         figures += [_side_by_side(known, edges, sign) for sign in SIGNS[:2]]
     drawn = [panel for panel in panels if panel["series"]]
@@ -185,7 +185,7 @@ def _histogram(region: Counted, edges: Floats, where: str) -> Lines:
 
     `where` names the counted steps.
     """
-    rows = zip(_SIGN_NAMES.values(), binned(region.counts, edges), (2, 3, 4), strict=True)
+    rows = zip(_SIGN_NAMES.values(), binned(region.count_SB, edges), (2, 3, 4), strict=True)
     return Lines(
         key="ratios",
         title="Ratios against the window",
@@ -200,7 +200,7 @@ def _histogram(region: Counted, edges: Floats, where: str) -> Lines:
 def _side_by_side(arms: Sequence[Counted], edges: Floats, sign: str) -> Lines:
     """Return a figure of the methods' windows and their histograms of tokens with this advantage sign."""
     at = SIGNS.index(sign)
-    shares = [binned(arm.counts, edges)[at] for arm in arms]
+    shares = [binned(arm.count_SB, edges)[at] for arm in arms]
     return Lines(
         key=f"ratios-{sign}",
         title=f"Ratios for {_SIGN_NAMES[sign]}",

@@ -72,7 +72,7 @@ def region_of_run(watcher: Watcher, name: str, step: int | None) -> tuple[list[i
     metrics = (*CUTS, *ESTIMATES, *QUANTILES)
     request = CurveRequest(runs=(name,), metrics=metrics, group_by=EACH, num_points=_NUM_POINTS)
     panels = {one["name"]: one for one in curves_answer(watcher, request)["panels"] if one["series"]}
-    region = Counted(name=name, window=window, reason=reason, counts=counts)
+    region = Counted(name=name, window=window, reason=reason, count_SB=counts)
     edges, why = bin_edges(counts, window), _why_none(entry)
     return steps, run_document(_words(divergence), region, edges, panels, columns, step=step, why_none=why)
 
@@ -118,7 +118,7 @@ def region_of_methods(watcher: Watcher, names: Sequence[str], *, is_chosen: bool
         first = by_name[members[0]]
         window, reason = window_of_run(first.folder, setting(first.overview.config, "divergence"))
         counts = sum((one for one in found if one is not None), no_counts())
-        about = Counted(name=label, window=window, reason=reason, counts=counts, place=place[label])
+        about = Counted(name=label, window=window, reason=reason, count_SB=counts, place=place[label])
         methods.append(replace(about, num_seeds=len(members)))
     bounded = [one.window for one in methods if one.window is not None and one.window.upper < math.inf]
     widest = max(bounded, key=lambda window: window.upper, default=None)
@@ -127,7 +127,7 @@ def region_of_methods(watcher: Watcher, names: Sequence[str], *, is_chosen: bool
     )
     return methods_document(
         methods,
-        bin_edges(sum((one.counts for one in methods), no_counts()), widest),
+        bin_edges(sum((one.count_SB for one in methods), no_counts()), widest),
         curves_answer(watcher, request)["panels"] if methods else [],
         until=until,
         others=others,
