@@ -195,6 +195,7 @@ def test_an_installed_package_is_loaded_by_every_command_and_a_failing_one_is_on
 
 
 @pytest.mark.full
+@pytest.mark.release
 @pytest.mark.timeout(2400)
 def test_processes_that_a_command_starts_have_its_plugins(own: Path):
     plugin = ["--plugin", "my_parts.py"]

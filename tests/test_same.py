@@ -69,6 +69,7 @@ def test_the_mistakes_are_the_same_ones_every_time(same):
 
 
 @pytest.mark.full
+@pytest.mark.release
 def test_a_commit_computes_and_says_what_it_does():
     done = subprocess.run(
         [sys.executable, str(SCRIPT), "HEAD", "--only", "objectives", "training", "--steps", "2"],

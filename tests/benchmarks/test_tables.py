@@ -118,6 +118,7 @@ def test_a_step_without_its_peer_has_no_ratio_and_with_it_one_per_pair(programs)
 
 
 @pytest.mark.full
+@pytest.mark.release
 def test_the_small_setting_runs_everything_and_prints_one_table(tmp_path):
     done = subprocess.run(
         [

@@ -223,6 +223,7 @@ def _accuracy(policy, problems, num_samples):
 
 
 @pytest.mark.full
+@pytest.mark.release
 @pytest.mark.timeout(900)
 def test_the_whole_warm_up_gives_competence_and_then_plants_imperfection():
     arithmetic, default = ArithmeticSettings(num_train=1), WarmupSettings()

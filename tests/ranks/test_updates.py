@@ -37,7 +37,7 @@ def configs():
     return compose_cases()
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=[pytest.param(2, marks=pytest.mark.release), 4])
 def ranks_found(request, configs, tmp_path_factory):
     """What so many ranks found for every case."""
     folder = tmp_path_factory.mktemp(f"ranks-{request.param}")

@@ -59,7 +59,6 @@ def test_files_with_hostile_text_have_the_structure_of_latex():
     assert "$-$2.1" in above
 
 
-@pytest.mark.full
 def test_file_compiles_with_an_installed_tex(tmp_path):
     tex = next(filter(None, map(shutil.which, ("pdflatex", "xelatex", "tectonic"))), None)
     if tex is None:
