@@ -33,7 +33,7 @@ def test_examples_are_found():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("method", ["grpo", "atr"])
+@pytest.mark.parametrize("method", [pytest.param("grpo", marks=pytest.mark.release), "atr"])
 def test_minimal_loop_learns_to_repeat_its_prompt(method):
     program = [sys.executable, SOURCE_ROOT.parent / "examples" / "minimal_loop.py", method]
     done = subprocess.run(program, capture_output=True, text=True, timeout=240, check=True)

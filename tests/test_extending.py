@@ -123,6 +123,7 @@ def atrium(folder: Path, *arguments: str, code: int = 0) -> subprocess.Completed
     return python(folder, "-m", "atrium", *arguments, code=code)
 
 
+@pytest.mark.full
 def test_a_verifier_with_its_own_extraction_grades_in_killable_processes(own: Path):
     kinds, rewards, written, changed = json.loads(python(own, "-c", GRADED).stdout.splitlines()[-1])
     assert kinds == ["correct", "correct", "incorrect", "no_answer", "crashed"]
@@ -131,6 +132,7 @@ def test_a_verifier_with_its_own_extraction_grades_in_killable_processes(own: Pa
     assert "my_parts.py changed" in changed
 
 
+@pytest.mark.full
 def test_a_divergence_is_its_window_and_a_surrogate_or_reduction_its_formula(parts: Path):
     of_tokens, of_rows = python(parts, "-c", COMPUTED).stdout.splitlines()
     assert json.loads(of_rows) == pytest.approx([1 / (2 * 2), 1 / (3 * 2)], rel=1e-15)

@@ -152,6 +152,7 @@ def _checked(path, tmp_path, timeout_s=30.0, unreadable=None, name="hard"):
     return loaded[0], said, heard
 
 
+@pytest.mark.full
 def test_a_reference_whose_check_times_out_is_kept_and_told(tmp_path):
     file = _write(tmp_path / "hard.jsonl", [{"problem": "Sum?", "answer": r"\sqrt{x+\sin(y)}"}])
     loaded, said, _ = _checked(file, tmp_path, timeout_s=0.001)
@@ -316,6 +317,7 @@ def test_too_few_rows_for_the_held_out_parts_are_an_error_before_anything_is_loa
 
 
 @needs_benchmark_files
+@pytest.mark.full
 @pytest.mark.parametrize("name", UNREADABLE_GOLDS)
 def test_the_golds_of_the_real_files_grade_correct_against_themselves(name, tmp_path):
     lines = (BENCHMARK_FILES / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
@@ -346,6 +348,7 @@ def test_a_benchmark_of_the_hub_reads_a_local_copy(tmp_path, benchmark, file, nu
 
 
 @needs_benchmark_files
+@pytest.mark.full
 def test_math_is_trained_on_without_what_is_in_math500(tmp_path):
     config = compose(
         [
@@ -374,6 +377,7 @@ def test_math_is_trained_on_without_what_is_in_math500(tmp_path):
     assert splits.train.problems[0].metadata.keys() == {"level", "subject"}
 
 
+@pytest.mark.full
 def test_a_run_trains_on_a_file_and_is_judged_on_two_benchmarks(runs, sums, tmp_path):
     easy = _write(tmp_path / "easy.jsonl", [{"problem": f"{n}+1=", "answer": n + 1} for n in range(1, 5)])
     long = {"problem": "1+" * 200 + "1=", "answer": 201}

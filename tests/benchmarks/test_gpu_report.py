@@ -62,6 +62,7 @@ def test_all_measurements_take_at_most_28_minutes_and_a_call_has_room_for_each(r
     assert max(limits) <= 9 * 60
 
 
+@pytest.mark.full
 def test_what_is_measured_is_not_measured_again_and_what_could_not_be_is_said(called, report):
     only = ("--only", "loss_stage_cuda", "gpu_rollout")
     first, results = called(*only)
@@ -139,6 +140,7 @@ def test_archives_among_the_wheels_are_named_with_the_command_that_builds_them(r
         report.with_wheels(tmp_path, tmp_path)
 
 
+@pytest.mark.full
 def test_each_test_of_a_file_is_a_record_of_its_own(report, tmp_path):
     command = [sys.executable, str(BENCHMARKS / "gpu_tests.py"), "test_packed_cuda.py", "--device", "cpu"]
     found, reason = report.records_of(command, os.environ, 300.0, tmp_path / "log")

@@ -20,6 +20,7 @@ def program():
     return module
 
 
+@pytest.mark.full
 def test_both_workloads_are_timed_and_half_of_their_answers_are_right(program, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["grading_throughput.py", "--num-answers", "600", "--golds", "nowhere"])
     program.main()

@@ -60,6 +60,7 @@ def rows_of(folder, benchmark=BENCHMARK, step=STEP):
     return pq.read_table(folder.evaluation_path(benchmark, step)).to_pylist()
 
 
+@pytest.mark.full
 def test_a_checkpoint_gets_the_rows_and_scores_that_its_run_gave_it(evaluate, trained):
     folder, printed = evaluate("--run", "last", "tracking.figures=true")
     assert rows_of(folder) == rows_of(trained)
@@ -144,6 +145,7 @@ def _without_time(text):
     return [json.loads(line) | {"time": 0} for line in text.splitlines()]
 
 
+@pytest.mark.full
 def test_a_suite_gets_scores_for_each_benchmark_and_their_macro_average(evaluate, tmp_path):
     folder, printed = evaluate("--run", "last", *small_suite(tmp_path), "evaluation.max_new_tokens=5000")
     summary = json.loads(folder.summary_file.read_text())
@@ -244,6 +246,7 @@ def test_an_evaluation_is_listed_with_the_runs_and_shown_with_its_problems_and_s
     assert printed.count("not in the defaults") <= 5, "the checkpoint and the model"
 
 
+@pytest.mark.full
 def test_a_policy_that_was_exported_or_copied_is_asked_as_it_was_trained(
     evaluate, runs_dir, trained, tmp_path, capsys
 ):

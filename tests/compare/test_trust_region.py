@@ -17,7 +17,11 @@ from atrium.compare.trust_region import (
 )
 from atrium.method.windows import UNBOUNDED, Window, window
 
-RECORD = {"edges": [0.5, 0.999, 1.001, 1.1, 1.5, 2.0], "positive": [0, 1, 0, 1, 3], "negative": [2, 0, 0, 0, 0]}
+RECORD = {
+    "edges": [0.5, 0.999, 1.001, 1.1, 1.5, 2.0],
+    "positive": [0, 1, 0, 1, 3],
+    "negative": [2, 0, 0, 0, 0],
+}
 COUNTS = counts_of_record({**RECORD, "zero": [0, 1, 0, 0, 0]})
 
 

@@ -172,6 +172,7 @@ def grade_each(answers: list[str], gold: str, num_workers: int) -> Counter[Verdi
     return kinds
 
 
+@pytest.mark.full
 def test_a_dozen_hostile_answers_each_get_a_verdict():
     kinds = grade_each(FEW, "42", num_workers=1)
     assert kinds[VerdictKind.TIMED_OUT] >= 1

@@ -99,6 +99,7 @@ def test_what_is_settled_at_once_starts_no_process():
         assert threading.active_count() == threads
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("thinking", [False, True])
 def test_an_extracted_answer_is_compared_as_it_is(thinking: bool):
     with GraderPool(
@@ -144,6 +145,7 @@ def test_a_prepared_pool_has_a_worker_before_anything_is_graded():
     assert eventually(lambda: not is_alive(prepared))
 
 
+@pytest.mark.full
 def test_an_endless_comparison_ends_at_the_deadline_and_the_pool_goes_on():
     with GraderPool(MathVerifier(num_workers=1, timeout_s=2.0, memory_limit_mb=512)) as grader:
         assert not grader.grade(SLOW_ENOUGH % 1, "x").is_correct

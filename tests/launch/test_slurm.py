@@ -112,6 +112,7 @@ def cluster(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.full
 def test_a_grid_is_one_array_that_is_followed_to_its_end(cluster, capsys):
     def end_jobs():
         while not list((cluster / "runs/.cache/slurm").glob("*/12_1_submitted.pkl")):

@@ -41,6 +41,7 @@ def trained(tmp_path, monkeypatch):
     return train
 
 
+@pytest.mark.full
 def test_a_run_with_adapters_that_computes_activations_again_trains(trained):
     _, gpu = trained(
         "algorithm=rpg_ufkl",
@@ -50,6 +51,7 @@ def test_a_run_with_adapters_that_computes_activations_again_trains(trained):
     assert gpu.num_attentions > 0
 
 
+@pytest.mark.full
 def test_a_run_that_finds_its_micro_batches_and_keeps_its_state_in_main_memory_trains(trained):
     folder, gpu = trained(
         "compute.offload=true", "compute.micro_batch_tokens=auto", "compute.memory_limit_mb=4000"

@@ -162,9 +162,10 @@ def _tracked(config):
     return found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("shape", "overrides"),
-    [*CASES, *(pytest.param(*case, marks=[pytest.mark.full, pytest.mark.release]) for case in MORE)],
+    [*CASES, *(pytest.param(*case, marks=pytest.mark.release) for case in MORE)],
 )
 def test_every_phase_holds_what_is_planned_to_a_twentieth(shape, overrides):
     config = _composed(shape, overrides)

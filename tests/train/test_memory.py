@@ -33,5 +33,6 @@ def new_pages(mode):
     return int(process.stdout)
 
 
+@pytest.mark.full
 def test_freed_memory_of_large_tensors_is_used_again_without_new_pages():
     assert new_pages("keep") < new_pages("default") / 8

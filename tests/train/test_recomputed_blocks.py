@@ -105,6 +105,7 @@ def test_it_holds_in_bfloat16_over_float32_weights(make, rows, name):
     assert_equal(numbers(model, make.forward(model, recomputes=True, **settings), rows), expected)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["qwen3", "llama"])
 def test_adapters_get_the_same_gradients(make, rows, name):
     model = model_of(name)
