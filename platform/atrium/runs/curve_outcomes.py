@@ -77,10 +77,10 @@ class Area(CurveOutcome):
 
 
 class StepsTo(CurveOutcome):
-    """The step at which the metric first reaches a value from below, interpolated, and at most `until`.
+    """The step at which the metric first reaches `value` from below, interpolated between steps.
 
-    A run that does not reach the value counts with `until`, so no run is left out, and means over runs are
-    restricted means. A run that begins above the value counts with its first step.
+    A run that does not reach the value by step `until` counts with `until`. No run is left out, so means over
+    runs are restricted means. A run that begins above the value counts with its first step.
 
     Examples
     --------
@@ -132,7 +132,7 @@ class StepsTo(CurveOutcome):
 
 
 class Fall(CurveOutcome):
-    """The largest drop of the metric's moving mean below its earlier maximum; 0 if it never drops.
+    """The largest drop of the metric's moving mean below its earlier maximum, or 0 if it never drops.
 
     Examples
     --------
