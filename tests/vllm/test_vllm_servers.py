@@ -112,6 +112,7 @@ def at_address(tmp_path_factory):
     server.wait()
 
 
+@pytest.mark.release
 def test_run_on_a_server_at_an_address_equals_the_run_inside(tmp_path, monkeypatch, inside, at_address):
     """About 60 s, its start included."""
     monkeypatch.setenv(TOKEN, "secret")
