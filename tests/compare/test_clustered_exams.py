@@ -38,7 +38,7 @@ def make_clustered(make_run, monkeypatch):
 def test_with_six_clusters_intervals_are_for_new_clusters(make_clustered):
     comparison = compare_runs(make_clustered(6))
     difference = comparison.headline_pairs[0].comparison.difference
-    assert difference.another_exam.degrees_of_freedom <= 5
+    assert difference.new_seeds_and_problems.degrees_of_freedom <= 5
     assert answer_of(comparison)[1].endswith("(paired seeds 0–2; 6 clusters)")
     assert any(
         "24 problems in 6 clusters; intervals are for new clusters" in note for note in comparison.notes

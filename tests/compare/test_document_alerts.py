@@ -38,7 +38,7 @@ def test_headline_has_the_score_and_the_lead_over_the_next_arm_with_its_interval
     assert counts == "none of 3 beat none, 1 is worse"
     assert headline(compare_runs(runs, baseline="clip")) == first, "the baseline does not matter"
     pair = compare_runs(runs, baseline="clip").headline_pairs[0]
-    assert pair.another_exam == pytest.approx((-0.0740, 0.1510), abs=1e-4)
+    assert pair.new_seeds_and_problems == pytest.approx((-0.0740, 0.1510), abs=1e-4)
 
 
 def test_headline_names_the_best_of_several_arms_and_the_better_of_two(make_study):

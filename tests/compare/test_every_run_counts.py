@@ -86,7 +86,7 @@ def test_diverged_runs_count_with_their_score_and_as_always_wrong(study):
     assert "whether the runs that diverged (seed 3 of atr, seed 4 of atr) count" in pair.verdict.words
     assert comparison.arms[1].diverged.words == "2 of 5 (5.3 to 85.3 %, seeds 3, 4)"
     [sentence] = paper_sentences(comparison)
-    wide = -pair.if_wrong.difference.another_exam.interval.low
+    wide = -pair.if_wrong.difference.new_seeds_and_problems.interval.low
     assert f"no difference of more than {points(rounded_up(wide))}" in sentence
     assert f"[$-${100 * wide:.1f}, " in results_latex(comparison)
     assert "Runs of atr: 2 of 5 (5.3 to 85.3 %) diverged and 0 of 5 (0.0 to 52.2 %) collapsed; " in sentence

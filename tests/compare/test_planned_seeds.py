@@ -27,7 +27,7 @@ def test_before_the_planned_number_there_is_an_estimate_and_no_verdict(make_stud
     comparison, pair = _compared(make_study(EFFECTS, planned_seeds=5))
     assert pair.verdict.kind == "planned"
     assert pair.verdict.words.startswith("3 of 5 planned seeds: no verdict yet; estimated difference +")
-    assert pair.comparison.difference.another_exam is None
+    assert pair.comparison.difference.new_seeds_and_problems is None
     assert answer_of(comparison)[-1] == "3 of 5 planned seeds"
     assert paper_sentences(comparison)[0].startswith("Nothing can be written about atr and grpo as methods")
     (rows,) = [rows for title, rows in tables_of(comparison).items() if title.startswith("Mean@4 on exam")]
@@ -66,7 +66,10 @@ def test_an_interim_verdict_uses_the_first_seeds_at_a_divided_level(make_study):
     assert pair.verdict.kind == "not_distinguishable"
     assert pair.pairing.words == "paired seeds 0–2"
     assert comparison.arms[1].arm.seeds == (0, 1, 2, 3)
-    half = alone.comparison.difference.another_exam.interval, pair.comparison.difference.another_exam.interval
+    half = (
+        alone.comparison.difference.new_seeds_and_problems.interval,
+        pair.comparison.difference.new_seeds_and_problems.interval,
+    )
     assert half[1].low < half[0].low
     assert answer_of(comparison)[-1] == "verdict at 3 of 5 planned seeds (planned looks: 3, 5)"
 

@@ -24,7 +24,7 @@ def study(make_study):
 
 def test_the_sentence_says_no_more_than_the_interval(study):
     better, alike = paper_sentences(study)
-    low, high = study.headline_pairs[0].comparison.difference.another_exam.interval
+    low, high = study.headline_pairs[0].comparison.difference.new_seeds_and_problems.interval
     assert better.startswith("atr scores ")
     assert f"more than grpo in Mean@4 on exam (95 % interval {100 * low:.1f} to {100 * high:.1f}" in better
     assert "over 5 seeds per method and 40 problems. Runs of atr: 0 of 5" in better
@@ -32,7 +32,7 @@ def test_the_sentence_says_no_more_than_the_interval(study):
     excluded = float(
         re.search(r"no difference of more than ([\d.]+) points in Mean@4 on exam \(95 %", alike)[1]
     )
-    low, high = study.headline_pairs[1].comparison.difference.another_exam.interval
+    low, high = study.headline_pairs[1].comparison.difference.new_seeds_and_problems.interval
     assert excluded / 100 >= max(-low, high) > excluded / 100 - 0.0011
     assert "jointly for 2 candidates, Bonferroni" in alike
 

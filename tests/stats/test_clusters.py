@@ -37,7 +37,9 @@ def test_closed_forms_equal_the_matrices_of_the_general_case():
 def test_one_problem_per_cluster_gives_the_analysis_without_clusters():
     value_SP = np.random.default_rng(1).normal(size=(4, 9)) / 9
     plain, clustered = crossed_mean([value_SP]), crossed_mean([value_SP], clusters=[np.arange(9)])
-    assert clustered.another_exam.interval == pytest.approx(plain.another_exam.interval, abs=1e-14)
+    assert clustered.new_seeds_and_problems.interval == pytest.approx(
+        plain.new_seeds_and_problems.interval, abs=1e-14
+    )
     assert degrees_of_freedom(12, np.repeat(range(6), 2)) == pytest.approx(5.0)
 
 
@@ -50,7 +52,7 @@ def test_clustered_effects_give_false_verdicts_only_where_clusters_are_ignored()
         value_SP = rng.normal(0, 0.1, 10)[cluster_P] + rng.normal(0, 0.1, num_problems)
         value_SP = np.clip(value_SP + rng.normal(0, 0.2, (5, num_problems)), -1, 1)
         for name, own in (("plain", None), ("clustered", [cluster_P])):
-            low, high = crossed_mean([value_SP], clusters=own).another_exam.interval
+            low, high = crossed_mean([value_SP], clusters=own).new_seeds_and_problems.interval
             false[name] += low > 0 or high < 0
     assert false["plain"] > 0.15 * num
     assert false["clustered"] < 0.08 * num

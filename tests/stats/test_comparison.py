@@ -39,7 +39,7 @@ def test_no_difference_is_not_distinguishable_and_says_what_its_interval_exclude
     comparison = TwoArms(*arms(3, 40, 0.0)).compared()
     judged = verdict(comparison, **NAMES)
     assert judged.kind == "not_distinguishable"
-    low, high = comparison.difference.another_exam.interval
+    low, high = comparison.difference.new_seeds_and_problems.interval
     assert judged.words.startswith("not distinguishable; if no run diverges, differences larger than ")
     said = float(judged.words.split("larger than ")[1].split(" point")[0])
     assert max(-low, high) <= said / 100 < max(-low, high) + 0.001
@@ -50,7 +50,7 @@ def test_no_difference_is_not_distinguishable_and_says_what_its_interval_exclude
 def test_a_verdict_never_contradicts_the_interval_that_is_shown(effect, family):
     for seed in range(10):
         comparison = TwoArms(*arms(5, 40, effect, seed=seed), family=family).compared()
-        known = comparison.difference.another_exam
+        known = comparison.difference.new_seeds_and_problems
         is_outside = not known.interval.low <= 0.0 <= known.interval.high
         assert (verdict(comparison, **NAMES).kind != "not_distinguishable") == is_outside
         assert (known.p_value < 0.05) == is_outside
@@ -109,8 +109,8 @@ def test_arms_without_any_difference_are_judged_by_what_one_more_problem_could_s
 
 def test_pairing_shrinks_the_standard_error():
     comparison = TwoArms(*arms(5, 300, 0.02)).compared()
-    paired = comparison.difference.another_exam.standard_error
-    alone = [arm.another_exam.standard_error for arm in (comparison.baseline, comparison.candidate)]
+    paired = comparison.difference.new_seeds_and_problems.standard_error
+    alone = [arm.new_seeds_and_problems.standard_error for arm in (comparison.baseline, comparison.candidate)]
     assert paired**2 < 0.5 * (alone[0] ** 2 + alone[1] ** 2)
 
 

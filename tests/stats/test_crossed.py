@@ -14,7 +14,7 @@ DRIFT_SHARE = 5.6
 """Variance of a seeds' mean over that of the problems' mean, where ignoring seeds covers about 60 %."""
 
 
-def test_the_standard_error_for_another_exam_is_that_of_the_two_way_table():
+def test_the_standard_error_for_new_seeds_and_problems_is_that_of_the_two_way_table():
     table = np.array([[0.3, 0.1, -0.7, 0.9], [0.4, 0.2, -0.4, 0.8], [0.3, 0.0, -0.8, 0.8]])
     mean = crossed_mean([table])
     num_seeds, num_problems = table.shape
@@ -23,12 +23,12 @@ def test_the_standard_error_for_another_exam_is_that_of_the_two_way_table():
     ms_problem = num_seeds * ((column - grand) ** 2).sum() / 3
     ms_resid = ((table - row[:, None] - column + grand) ** 2).sum() / 6
     variance = (ms_seed + ms_problem - ms_resid) / 12
-    assert_allclose(mean.another_exam.standard_error, variance**0.5)
+    assert_allclose(mean.new_seeds_and_problems.standard_error, variance**0.5)
     spread = (ms_seed**2 / 2 + ms_problem**2 / 3 + ms_resid**2 / 6) / 12**2
-    assert_allclose(mean.another_exam.degrees_of_freedom, variance**2 / spread)
+    assert_allclose(mean.new_seeds_and_problems.degrees_of_freedom, variance**2 / spread)
     assert_allclose(mean.value, grand)
     margin = stdtrit(2, 0.975) * row.std(ddof=1) / 3**0.5
-    assert_allclose(mean.this_exam.interval, (grand - margin, grand + margin))
+    assert_allclose(mean.new_seeds.interval, (grand - margin, grand + margin))
 
 
 def test_components_of_variance_add_up_to_the_standard_error():
@@ -37,7 +37,9 @@ def test_components_of_variance_add_up_to_the_standard_error():
     )
     mean = crossed_mean([table + np.linspace(-0.8, 0.8, 40)])
     parts = mean.components
-    assert_allclose(mean.another_exam.standard_error**2, parts.seed / 5 + parts.problem + parts.residual / 5)
+    assert_allclose(
+        mean.new_seeds_and_problems.standard_error**2, parts.seed / 5 + parts.problem + parts.residual / 5
+    )
 
 
 def test_benchmarks_count_equally_and_share_their_seeds():
@@ -48,24 +50,24 @@ def test_benchmarks_count_equally_and_share_their_seeds():
     assert_allclose(both.value, (tables[0].mean() + tables[1].mean()) / 2)
     seeds = (tables[0].mean(1) + tables[1].mean(1)) / 2
     assert_allclose(both.value_S, seeds)
-    assert_allclose(both.this_exam.standard_error, seeds.std(ddof=1) / 2)
+    assert_allclose(both.new_seeds.standard_error, seeds.std(ddof=1) / 2)
     # What the benchmarks' seeds share does not average out over benchmarks.
-    assert both.another_exam.standard_error > 0.05
+    assert both.new_seeds_and_problems.standard_error > 0.05
 
 
 def test_one_seed_has_an_interval_for_new_problems_and_none_for_new_seeds():
     share_SP = np.array([[0.0, 0.25, 0.5, 1.0, 0.75, 0.25]])
     mean = crossed_mean([share_SP], limits=SHARES)
-    assert mean.another_exam is None
-    assert mean.this_exam is None
+    assert mean.new_seeds_and_problems is None
+    assert mean.new_seeds is None
     assert mean.components is None
     assert_allclose(mean.new_problems.interval, interval_over_problems(share_SP[0]))
 
 
 def test_what_cannot_be_estimated_is_none_instead_of_certain():
-    assert crossed_mean([np.full((3, 8), 0.1)]).this_exam is None
+    assert crossed_mean([np.full((3, 8), 0.1)]).new_seeds is None
     assert crossed_mean([[[0.2]]]).new_problems is None
-    assert crossed_mean([[[0.2], [0.3]]]).another_exam is None
+    assert crossed_mean([[[0.2], [0.3]]]).new_seeds_and_problems is None
 
 
 def test_checkpoints_that_are_always_wrong_have_intervals_too():
@@ -74,10 +76,15 @@ def test_checkpoints_that_are_always_wrong_have_intervals_too():
     reach = (1 - stdtrit(known.degrees_of_freedom, 0.025)) / 31
     assert_allclose(known.interval, (-reach, reach))
     assert known.p_value == 1.0
-    assert_allclose(crossed_mean([np.zeros((3, 30))]).another_exam.interval, known.interval)
+    assert_allclose(crossed_mean([np.zeros((3, 30))]).new_seeds_and_problems.interval, known.interval)
     opposite = crossed_mean([np.ones((3, 30))])
-    assert 0.7 < opposite.another_exam.interval.low < opposite.another_exam.interval.high == 1.0
-    assert opposite.another_exam.p_value < 1e-6
+    assert (
+        0.7
+        < opposite.new_seeds_and_problems.interval.low
+        < opposite.new_seeds_and_problems.interval.high
+        == 1.0
+    )
+    assert opposite.new_seeds_and_problems.p_value < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -111,7 +118,7 @@ def coverages(num_seeds, num_problems, seed_share, *, num_repeats, seed):
         mean = crossed_mean([arms[1] - arms[0]])
         value_P = (arms[1] - arms[0]).mean(axis=0)
         clustered = 1.96 * (value_P.var(ddof=1) / num_problems) ** 0.5
-        low, high = mean.another_exam.interval
+        low, high = mean.new_seeds_and_problems.interval
         hits += (low <= 0 <= high, abs(mean.value) <= clustered)
     return hits / num_repeats
 
@@ -140,12 +147,12 @@ def test_intervals_cover_no_difference_for_all_numbers_of_seeds_and_problems(
         assert 0.54 <= clustered <= 0.66
 
 
-def test_this_exam_covers_the_difference_on_these_very_problems():
+def test_new_seeds_covers_the_difference_on_these_very_problems():
     generator = np.random.default_rng(5)
     effect_P = generator.normal(0.05, 0.2, size=60)
     hits = 0
     for _ in range(2000):
         table = effect_P + generator.normal(0.0, 0.05, size=(4, 1)) + generator.normal(0.0, 0.2, size=(4, 60))
-        low, high = crossed_mean([table]).this_exam.interval
+        low, high = crossed_mean([table]).new_seeds.interval
         hits += low <= effect_P.mean() <= high
     assert 0.935 <= hits / 2000 <= 0.965

@@ -87,12 +87,12 @@ def test_diverged_seeds_count_in_both_readings():
     assert found.best is None
 
 
-def test_clusters_widen_the_interval_of_another_exam():
+def test_clusters_widen_the_interval_of_new_seeds_and_problems():
     shares = np.repeat(answers([0.0, 0.1], num_problems=10), 4, axis=2)
     clusters = [str(place // 4) for place in range(40)]
     alone, clustered = compare(shares), compare(shares, clusters=clusters)
     assert clustered.pairs[0].sources == "10 clusters"
-    widths = [high - low for low, high in (one.pairs[0].another_exam for one in (alone, clustered))]
+    widths = [high - low for low, high in (one.pairs[0].new_seeds_and_problems for one in (alone, clustered))]
     assert widths[0] < widths[1]
 
 

@@ -56,7 +56,9 @@ def test_renumbering_the_seeds_of_an_arm_changes_no_unpaired_result():
         for other_order in ([0, 1, 2, 3], [2, 0, 3, 1]):
             found = TwoArms([one[list(order)]], [other[other_order]], is_paired=False).compared()
             assert_allclose(
-                found.difference.another_exam.interval, reference.difference.another_exam.interval, rtol=1e-12
+                found.difference.new_seeds_and_problems.interval,
+                reference.difference.new_seeds_and_problems.interval,
+                rtol=1e-12,
             )
 
 
@@ -75,17 +77,17 @@ def test_the_unpaired_standard_error_is_that_of_its_formula():
     total = v_one + v_other + v_problem - r_one - r_other
     assert total > max(v_one + v_other, v_problem)
     assert_allclose(found.value, other.mean() - one.mean())
-    assert_allclose(found.another_exam.standard_error**2, total)
+    assert_allclose(found.new_seeds_and_problems.standard_error**2, total)
     terms = [(v_one, 4), (v_other, 7), (v_problem, 39), (r_one, 4 * 39), (r_other, 7 * 39)]
     spread = sum(variance**2 / degrees for variance, degrees in terms)
-    assert_allclose(found.another_exam.degrees_of_freedom, total**2 / spread)
-    assert_allclose(found.this_exam.standard_error**2, v_one + v_other)
+    assert_allclose(found.new_seeds_and_problems.degrees_of_freedom, total**2 / spread)
+    assert_allclose(found.new_seeds.standard_error**2, v_one + v_other)
 
 
 def test_all_runs_of_both_arms_count_where_seeds_share_no_numbers():
     few, many = shares(3, 60), shares(8, 60)
-    unpaired = unpaired_difference([few], [many]).another_exam.interval
-    in_order = TwoArms([few], [many[:3]]).compared().difference.another_exam.interval
+    unpaired = unpaired_difference([few], [many]).new_seeds_and_problems.interval
+    in_order = TwoArms([few], [many[:3]]).compared().difference.new_seeds_and_problems.interval
     assert unpaired.high - unpaired.low < in_order.high - in_order.low
 
 
@@ -95,12 +97,12 @@ def test_an_arm_with_one_or_two_seeds_is_not_judged_however_large_the_other_arm(
         found = unpaired_difference([shares(num_seeds, 60)], [shares(10, 60, 0.3)])
         judged = verdict_on(found, (num_seeds, 10), names=names)
         assert judged.kind == kind
-        assert (found.another_exam is None) == (num_seeds == 1)
+        assert (found.new_seeds_and_problems is None) == (num_seeds == 1)
 
 
 def test_seeds_that_do_not_vary_take_the_pooled_variance():
     flat, varied = np.full((2, 20), 0.5), shares(10, 20)
-    found = unpaired_difference([flat], [varied]).this_exam
+    found = unpaired_difference([flat], [varied]).new_seeds
     pooled = 9 * varied.mean(axis=1).var(ddof=1) / 10
     own = varied.mean(axis=1).var(ddof=1)
     assert_allclose(found.standard_error**2, pooled / 2 + own / 10)

@@ -59,10 +59,10 @@ def test_a_plan_keeps_its_promise_for_four_pilots_in_five(num_seeds, num_problem
 
 def test_a_pilot_of_few_seeds_promises_less():
     sure = replace(COMPONENTS, seed_degrees_of_freedom=1e6, problem_degrees_of_freedom=1e6)
-    for exam in ("another", "this"):
-        assert_allclose(assured_error(sure, 5, exam)[0], standard_error(sure, 5, exam)[0], rtol=0.002)
+    for problems in ("new", "same"):
+        assert_allclose(assured_error(sure, 5, problems)[0], standard_error(sure, 5, problems)[0], rtol=0.002)
     assert_allclose(
-        assured_error(COMPONENTS, 5, "this")[0] / standard_error(COMPONENTS, 5, "this")[0], 1.557, rtol=1e-3
+        assured_error(COMPONENTS, 5, "same")[0] / standard_error(COMPONENTS, 5, "same")[0], 1.557, rtol=1e-3
     )
 
 
@@ -75,8 +75,8 @@ def test_no_plan_promises_more_than_the_whole_scale():
 def test_the_seeds_needed_are_the_fewest_that_detect_the_effect():
     num_seeds = num_seeds_needed(COMPONENTS, 0.06)
     assert num_seeds > 2
-    assert power(0.06, *assured_error(COMPONENTS, num_seeds, "another")) >= 0.8
-    assert power(0.06, *assured_error(COMPONENTS, num_seeds - 1, "another")) < 0.8
+    assert power(0.06, *assured_error(COMPONENTS, num_seeds, "new")) >= 0.8
+    assert power(0.06, *assured_error(COMPONENTS, num_seeds - 1, "new")) < 0.8
     assert (
         detectable_difference(COMPONENTS, num_seeds)
         <= 0.06
@@ -86,7 +86,7 @@ def test_the_seeds_needed_are_the_fewest_that_detect_the_effect():
 
 def test_no_number_of_seeds_makes_up_for_too_few_problems():
     assert num_seeds_needed(COMPONENTS, 0.02) is None
-    assert num_seeds_needed(COMPONENTS, 0.02, exam="this") is not None
+    assert num_seeds_needed(COMPONENTS, 0.02, problems="same") is not None
 
 
 def test_a_plan_pools_what_arms_share_and_needs_two_seeds():
@@ -95,14 +95,14 @@ def test_a_plan_pools_what_arms_share_and_needs_two_seeds():
     double = replace(COMPONENTS, seed=3 * COMPONENTS.seed)
     both = plan([COMPONENTS, double], 0.05)
     between = [detectable_difference(one, 5) for one in (COMPONENTS, double)]
-    assert between[0] < both.detectable["another"][5] < between[1]
-    assert list(both.detectable["this"]) == [3, 5, 10, 20]
+    assert between[0] < both.detectable["new"][5] < between[1]
+    assert list(both.detectable["same"]) == [3, 5, 10, 20]
 
 
 def test_a_plan_says_whether_seeds_or_problems_are_too_few():
-    assert plan([COMPONENTS], 0.02).seeds_words("another") == "more problems"
-    assert plan([COMPONENTS], 0.02).seeds_words("this").isdecimal()
-    assert plan([replace(COMPONENTS, seed=1.0)], 0.02).seeds_words("another") == "over 1,000"
+    assert plan([COMPONENTS], 0.02).seeds_words("new") == "more problems"
+    assert plan([COMPONENTS], 0.02).seeds_words("same").isdecimal()
+    assert plan([replace(COMPONENTS, seed=1.0)], 0.02).seeds_words("new") == "over 1,000"
 
 
 def test_the_design_of_a_table_has_about_the_table_s_own_standard_error():
@@ -111,8 +111,8 @@ def test_the_design_of_a_table_has_about_the_table_s_own_standard_error():
         generator.normal(0, 0.05, (5, 1)) + generator.normal(0, 0.1, 80) + generator.normal(0, 0.2, (5, 80))
     )
     mean = crossed_mean([table])
-    assert_allclose(standard_error(mean.components, 5)[0], mean.another_exam.standard_error)
-    assert_allclose(standard_error(mean.components, 5, "this")[0], mean.this_exam.standard_error)
+    assert_allclose(standard_error(mean.components, 5)[0], mean.new_seeds_and_problems.standard_error)
+    assert_allclose(standard_error(mean.components, 5, "same")[0], mean.new_seeds.standard_error)
 
 
 def test_one_seed_and_no_effect_are_refused():

@@ -71,7 +71,7 @@ def test_a_method_that_diverges_is_neither_called_equal_within_less_than_its_los
         arms[1][has_diverged_S] -= loss / 0.4
         arms = [rng.binomial(8, np.clip(arm, 0, 1)) / 8 for arm in arms]
         gaps = [arms[1] - arms[0], as_always_wrong([arms[1]], has_diverged_S)[0] - arms[0]]
-        intervals = [crossed_mean([gap]).another_exam.interval for gap in gaps]
+        intervals = [crossed_mean([gap]).new_seeds_and_problems.interval for gap in gaps]
         found = _under_readings(*intervals)
         better += found.kind == "better"
         is_excluded = found.excluded is not None and found.excluded < loss
@@ -87,7 +87,9 @@ def test_planned_looks_keep_the_level_that_a_test_after_each_seed_loses():
         gap_SP = np.clip(rng.normal(0, 0.05, (10, 1)) + rng.normal(0, 0.02, (10, 20)), -1, 1)
         looks = {"planned": (plan.all_looks, family), "every": (range(2, 11), SINGLE)}
         for name, (sizes, level) in looks.items():
-            intervals = [crossed_mean([gap_SP[:size]], family=level).another_exam.interval for size in sizes]
+            intervals = [
+                crossed_mean([gap_SP[:size]], family=level).new_seeds_and_problems.interval for size in sizes
+            ]
             false[name] += any(low > 0 or high < 0 for low, high in intervals)
     assert false["every"] > 0.1 * num
     assert false["planned"] < 0.07 * num

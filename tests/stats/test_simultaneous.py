@@ -67,7 +67,7 @@ def test_all_intervals_of_a_study_hold_at_once(num_seeds, collapse):
         share_ASP = np.clip(score_AS[..., None] + generator.normal(0.0, 0.2, (4, num_seeds, 40)), 0.0, 1.0)
         spreads = moderated_spreads(share_ASP.mean(axis=-1))
         found = [
-            crossed_mean([share_SP - share_ASP[0]], family=family, spread=spread).another_exam
+            crossed_mean([share_SP - share_ASP[0]], family=family, spread=spread).new_seeds_and_problems
             for share_SP, spread in zip(share_ASP[1:], spreads, strict=True)
         ]
         num_held += all(one.interval.low <= 0.0 <= one.interval.high for one in found)

@@ -158,7 +158,7 @@ def _score(wanted: Design, answers: ArmAnswers) -> Evidence:
         tables = [outcome_table(list(of_seeds)) for of_seeds in by_benchmark]
         sides.append([values_of(table, outcome.measure, outcome.k) for table in tables])
     found = TwoArms(sides[1], sides[0]).difference()
-    interval = None if found.another_exam is None else found.another_exam.interval
+    interval = None if found.new_seeds_and_problems is None else found.new_seeds_and_problems.interval
     return Evidence(difference=found.value, difference_S=found.value_S, interval=interval, is_share=True)
 
 

@@ -43,8 +43,8 @@ def difference_figure(comparison: RunsComparison, measure: str = MEAN) -> Interv
                 name=pair.candidate,
                 place=comparison.places[pair.candidate],
                 value=pair.comparison.difference.value,
-                outer=pair.another_exam,
-                inner=pair.this_exam,
+                outer=pair.new_seeds_and_problems,
+                inner=pair.new_seeds,
             )
             for pair in pairs
         ),
@@ -68,7 +68,7 @@ def score_figure(comparison: RunsComparison, measures: tuple[str, ...] = MEASURE
                 name=f"{arm.arm.name}, {comparison.title(measure)}" if kinds else arm.arm.name,
                 place=comparison.places[arm.arm.name],
                 value=mean.value,
-                outer=interval_of(mean.another_exam),
+                outer=interval_of(mean.new_seeds_and_problems),
                 dots=tuple(mean.value_S),
                 dot_names=tuple(f"seed {seed}" for seed in arm.arm.seeds),
                 is_open=measure != MEAN,
@@ -92,7 +92,9 @@ def pass_at_k_figure(comparison: RunsComparison, benchmark: str | None = None) -
     for arm in comparison.arms:
         place = comparison.places[arm.arm.name]
         scores = [pass_at(comparison, arm.arm.name, k, benchmark) for k in range(1, comparison.k + 1)]
-        known = [one.another_exam.interval for one in scores if one.another_exam is not None]
+        known = [
+            one.new_seeds_and_problems.interval for one in scores if one.new_seeds_and_problems is not None
+        ]
         low, high = zip(*known, strict=True) if len(known) == len(scores) else ((), ())
         x = tuple(float(k) for k in range(1, comparison.k + 1))
         y = tuple(one.value for one in scores)

@@ -45,9 +45,9 @@ def headline_sentences(comparison: RunsComparison) -> list[Sentence]:
     difference = signed(-lead.comparison.difference.value)
     text = f"{name} is {'highest' if num_arms > 2 else 'higher'} at {share(score)}, {difference} points"
     counts = _counts(comparison.headline_pairs)
-    if lead.verdict.withheld or lead.another_exam is None:
+    if lead.verdict.withheld or lead.new_seeds_and_problems is None:
         return [Sentence(f"{text} over {other} ({lead.verdict.label})", key="headline"), *counts]
-    low, high = lead.another_exam
+    low, high = lead.new_seeds_and_problems
     leaders = comparison.leaders[MEAN, comparison.headline]
     is_decided = lead.verdict.kind == "worse" and other not in leaders
     verdict = "not decided"
@@ -109,7 +109,7 @@ def difference_sentence(comparison: RunsComparison, pair: Pair) -> str:
     said = for_paper(
         verdict,
         pair.comparison.difference.value,
-        pair.another_exam,
+        pair.new_seeds_and_problems,
         names=(other, one),
         settings=with_words(comparison.confounds, one, other)
         or unknown_words(comparison.unknown, one, other),

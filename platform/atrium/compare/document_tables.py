@@ -52,7 +52,7 @@ def _benchmarks(comparison: RunsComparison) -> list[str]:
 
 
 def _score(mean: CrossedMean, *, is_best: bool = False) -> Estimate:
-    return Estimate(mean.value, interval_of(mean.another_exam), "share", is_strong=is_best)
+    return Estimate(mean.value, interval_of(mean.new_seeds_and_problems), "share", is_strong=is_best)
 
 
 def scores_table(comparison: RunsComparison) -> Table:
@@ -135,7 +135,7 @@ def _caption(comparison: RunsComparison) -> str:
 
 
 def _difference(pair: Pair) -> Estimate:
-    return Estimate(pair.comparison.difference.value, pair.another_exam, "points", is_signed=True)
+    return Estimate(pair.comparison.difference.value, pair.new_seeds_and_problems, "points", is_signed=True)
 
 
 def arms_table(comparison: RunsComparison) -> Table:
@@ -195,8 +195,8 @@ def _differences_by(comparison: RunsComparison, measure: str, benchmark: str) ->
                     pair.candidate,
                     Value(pair.comparison.difference.value, "points", is_signed=True),
                     pair.design,
-                    Estimate(None, pair.another_exam, "points", is_signed=True),
-                    Estimate(None, pair.this_exam, "points", is_signed=True),
+                    Estimate(None, pair.new_seeds_and_problems, "points", is_signed=True),
+                    Estimate(None, pair.new_seeds, "points", is_signed=True),
                     Value(pair.p_value, "p"),
                     Value(pair.comparison.improvement, "fraction"),
                     pair.verdict.words,
@@ -270,11 +270,11 @@ def planning_table(comparison: RunsComparison) -> Table | None:
         ("", *map(str, PLANNED_SEEDS), f"seeds for {points(plan.effect)}"),
         [
             (
-                "new problems" if exam == "another" else "same problems",
-                *(Value(rounded_up(plan.detectable[exam][num]), "points") for num in PLANNED_SEEDS),
-                plan.seeds_words(exam),
+                f"{problems} problems",
+                *(Value(rounded_up(plan.detectable[problems][num]), "points") for num in PLANNED_SEEDS),
+                plan.seeds_words(problems),
             )
-            for exam in plan.num_seeds
+            for problems in plan.num_seeds
         ],
         key="planning",
     )

@@ -80,7 +80,7 @@ def _before_plan(pair: Pair, num_in: int, num_planned: int) -> Pair:
     if pair.verdict.kind == "same_method":
         return pair
     known = pair.comparison.difference
-    estimate = replace(known, another_exam=None, this_exam=None, new_problems=None)
+    estimate = replace(known, new_seeds_and_problems=None, new_seeds=None, new_problems=None)
     return replace(
         pair,
         comparison=replace(pair.comparison, difference=estimate, permutation_p=None),

@@ -164,7 +164,7 @@ class RunsComparison:
     def has_intervals(self) -> bool:
         """Whether any score has an interval for new seeds, which needs at least two seeds of an arm."""
         scores = (score for arm in self.arms for one in arm.scores.values() for score in one.values())
-        return any(score.another_exam is not None for score in scores)
+        return any(score.new_seeds_and_problems is not None for score in scores)
 
     @property
     def places(self) -> dict[str, int]:

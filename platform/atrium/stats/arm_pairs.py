@@ -1,7 +1,8 @@
-"""Comparison of arms with a baseline; verdicts are valid under both ways of counting diverged runs.
+"""Comparison of arms with a baseline, where a verdict must hold however diverged runs are counted.
 
-`stats.readings` describes the two readings of diverged runs. All functions are pure. The scores come from
-plain arrays (`stats.library`), recorded runs (`compare.judged_pairs`) or a sweep (`sweep.fresh_seeds`).
+A diverged run counts either with its score or as always wrong (`stats.readings`). The scores come from plain
+arrays (`stats.library`), recorded runs (`compare.judged_pairs`) or a sweep (`sweep.fresh_seeds`). All
+functions are pure.
 
 Axes: S seeds, P problems.
 """
@@ -31,7 +32,7 @@ PASS = "pass"
 
 
 class Missing(Protocol):
-    """A run without an outcome: the resulting kind of verdict, and a description of the run's state."""
+    """A run without an outcome, which limits the verdict on its pair."""
 
     @property
     def kind(self) -> Literal["preliminary", "incomplete"]:
@@ -46,8 +47,8 @@ class Missing(Protocol):
 class Pair:
     """A candidate compared with the baseline by one measure, on one benchmark or the macro average.
 
-    `sources` describes the clusters of new problems; empty without clusters. `if_wrong` is the comparison in
-    which diverged runs count as always wrong; None if no run diverged.
+    `sources` describes the clusters of new problems, and is empty without clusters. `if_wrong` is the
+    comparison in which diverged runs count as always wrong, or None if no run diverged.
     """
 
     baseline: str
@@ -71,19 +72,19 @@ class Pair:
         return f"{self.candidate} against {self.baseline}: {self.verdict.words} ({self.design})"
 
     @property
-    def another_exam(self) -> Interval | None:
+    def new_seeds_and_problems(self) -> Interval | None:
         """The interval for new seeds and new problems, widened to cover `if_wrong` if runs diverged."""
-        return _hull([one.difference.another_exam for one in self._readings])
+        return _hull([one.difference.new_seeds_and_problems for one in self._readings])
 
     @property
-    def this_exam(self) -> Interval | None:
+    def new_seeds(self) -> Interval | None:
         """The interval for new seeds and the same problems, widened to cover `if_wrong` if runs diverged."""
-        return _hull([one.difference.this_exam for one in self._readings])
+        return _hull([one.difference.new_seeds for one in self._readings])
 
     @property
     def p_value(self) -> float | None:
-        """The p value of no difference on new problems; the larger of the two if `if_wrong` is given."""
-        known = [one.difference.another_exam for one in self._readings]
+        """The p value of no difference on new problems, the larger of two if `if_wrong` is given."""
+        known = [one.difference.new_seeds_and_problems for one in self._readings]
         return max((one.p_value for one in known if one is not None), default=None)
 
     @property
@@ -92,7 +93,7 @@ class Pair:
 
 
 def _hull(known: Sequence[Uncertainty | None]) -> Interval | None:
-    """Return the smallest interval that contains all given intervals; None if any is unknown."""
+    """Return the smallest interval that contains all known intervals, or None if one is unknown."""
     intervals = [one.interval for one in known if one is not None]
     if len(intervals) < len(known):
         return None
@@ -120,11 +121,11 @@ class ScoredArms:
 
     @property
     def sources(self) -> str:
-        """The clusters of new problems as text, for each benchmark with clusters; empty without clusters."""
+        """Text that describes the clusters of each benchmark with clusters, or an empty text."""
         return sources_words(self.clusters or ())
 
     def as_always_wrong(self, diverged: Mapping[str, Collection[int]]) -> ScoredArms:
-        """Return the scores with all answers of diverged seeds wrong; `diverged` lists these seeds by arm."""
+        """Return scores that count all answers of the `diverged` seeds, listed by arm, as wrong."""
         values = {
             arm: as_always_wrong(own, [seed in diverged[arm] for seed in self.seeds[arm]])
             for arm, own in self.values.items()
@@ -198,7 +199,7 @@ class ScoredArms:
         return [name for name in names if name == names[0] or against[name].kind != "worse"]
 
     def _common_score(self) -> float | None:
-        """Return the only score of all arms, seeds and problems; None if scores differ."""
+        """Return the score that all arms, seeds and problems share, or None if scores differ."""
         scores = {float(end) for own in self.values.values() for one in own for end in (one.min(), one.max())}
         return scores.pop() if len(scores) == 1 else None
 
@@ -231,7 +232,7 @@ class ScoredArms:
         return [value_SP[rows] for value_SP in self.values[arm]]
 
     def _spreads(self, names: Sequence[str], pairings: Sequence[SeedPairing]) -> Sequence[SeedSpread | None]:
-        """Return the moderated spread of each difference from the first arm; None without shared seeds."""
+        """Return the moderated spread of each difference from the first arm, or None without shared seeds."""
         first = pairings[0]
         found = None
         if first.is_paired and all(one == first for one in pairings):
@@ -249,8 +250,8 @@ def _judged(
 ) -> Pair:
     """Return the pair with a verdict that takes diverged and missing runs into account.
 
-    `as_wrong` is the comparison in which diverged runs count as always wrong. `common_score` is the only
-    score of all arms, seeds and problems; None if scores differ.
+    `as_wrong` is the comparison in which diverged runs count as always wrong. `common_score` is the score
+    that all arms, seeds and problems share, or None if scores differ.
     """
     used = {pair.baseline: pair.pairing.baseline, pair.candidate: pair.pairing.candidate}
     seeds = [f"seed {seed} of {arm}" for arm, own in used.items() for seed in diverged[arm] if seed in own]

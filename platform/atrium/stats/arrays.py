@@ -1,4 +1,4 @@
-"""The array type of the statistics, which import no other package of Atrium."""
+"""The array type of `atrium.stats`, defined here because this package imports no other package of Atrium."""
 
 import numpy as np
 from numpy.typing import NDArray

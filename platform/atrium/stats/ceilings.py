@@ -1,10 +1,10 @@
-"""The fit of a learning curve that separates its ceiling from its efficiency.
+"""A fit of learning curves that separates a curve's ceiling from its efficiency.
 
     R(C) = R0 + (R_max - R0) / (1 + (C_mid / C)^B)
 
-C is the cost in steps or tokens; R0 the given score at the start; R_max the ceiling; C_mid the cost at half
-of the rise, and B its steepness. Source: arXiv 2510.13786 (ScaleRL), eq. 1. Unlike there, the ceiling has an
-interval, from the profile of the squared errors, which are assumed to be independent over points.
+C is the cost in steps or tokens, R0 the given score at the start, R_max the ceiling, C_mid the cost at half
+of the rise, and B the steepness of the rise. Source: arXiv 2510.13786 (ScaleRL), eq. 1. Beyond the source,
+the ceiling has an interval: it is the profile likelihood interval for independent errors.
 
 A curve that does not bend fits many ceilings equally well. The interval is then wide, and the ceiling, C_mid
 and B count as unknown.
@@ -39,8 +39,8 @@ _ROUNDING = 1e-12
 class CeilingFit:
     """A curve's ceiling with its 95 % interval, and its efficiency: `midpoint` (C_mid) and `steepness` (B).
 
-    `way_frac` is the share of the rise from `start` to the ceiling that the fit has reached at the last
-    point.
+    `way_frac` is the share of the rise from `start` to the ceiling that the fitted curve has reached at the
+    last point.
     """
 
     start: float
@@ -58,9 +58,10 @@ class CeilingFit:
 
 
 def fit_ceiling(spent_N: Floats, score_N: Floats, *, start: float, most: float = 1.0) -> CeilingFit | None:
-    """Fit a curve that rises from `start` to a ceiling of at most `most`; None without enough data.
+    """Fit a curve that rises from `start` to a ceiling of at most `most`.
 
-    A fit needs at least 8 finite points with a cost above 0, a score above `start`, and `start` < `most`.
+    A fit requires at least 8 finite points with a cost above 0, a score above `start`, and `start` < `most`.
+    Returns None if these are missing.
     """
     known_N = np.isfinite(spent_N) & np.isfinite(score_N) & (spent_N > 0.0)
     log_spent_N, score_N = np.log(spent_N[known_N]), score_N[known_N]

@@ -1,10 +1,9 @@
 """The variance of a mean over problems in clusters, such as the problems of one contest.
 
 If an effect varies by cluster, the problems of a cluster are not independent draws. The variance of the mean
-is then estimated from the squared totals of the clusters (CR2), which is unbiased if problems have equal
-variance, with the degrees of freedom of Bell and McCaffrey, at most the number of clusters minus 1. With one
-problem per cluster, variance and degrees of freedom are those of independent problems. Pure functions without
-random draws.
+is then estimated from the squared totals of the clusters (CR2). This estimate is unbiased if problems have
+equal variance. Its degrees of freedom, after Bell and McCaffrey, are at most the number of clusters minus 1.
+With one problem per cluster, both are those of independent problems. All functions are pure.
 
 Sources: Bell and McCaffrey 2002; Pustejovsky and Tipton 2018. For a mean the adjustment matrices have closed
 forms: cluster g of share w_g has the weight 1 / (1 - w_g).
@@ -26,9 +25,9 @@ MIN_CLUSTERS = 6
 
 
 def cluster_numbers(names: Sequence[str | None]) -> NDArray[np.int64] | None:
-    """Return the number of each problem's cluster [P]; None if no two problems share a cluster.
+    """Return the index of each problem's cluster [P], or None if no two problems share a cluster.
 
-    A problem whose cluster is None is a cluster of its own.
+    A problem without a cluster name forms a cluster of its own.
     """
     keys = [f"of {name}" if name is not None else f"{place}" for place, name in enumerate(names)]
     if len(set(keys)) == len(keys):
@@ -45,7 +44,7 @@ def clusters_words(num: int) -> str:
 
 
 def sources_words(cluster_B: Sequence[ArrayLike | None]) -> str:
-    """Describe the clusters of new problems, for each benchmark with clusters; empty without clusters."""
+    """Return text that describes the clusters of each benchmark with clusters; it may be empty."""
     return " and ".join(clusters_words(num_clusters(one)) for one in cluster_B if one is not None)
 
 
@@ -55,7 +54,7 @@ def num_clusters(cluster_P: ArrayLike) -> int:
 
 
 def variance_of_mean(value_P: ArrayLike, cluster_P: ArrayLike | None = None) -> Floats:
-    """Return the CR2 variance of the mean over the last axis; without clusters, that of independent problems.
+    """Return the CR2 variance of the mean over the last axis. Without clusters, problems are independent.
 
     Raises `ValueError` for fewer than two problems or clusters.
     """
@@ -70,7 +69,7 @@ def variance_of_mean(value_P: ArrayLike, cluster_P: ArrayLike | None = None) -> 
 
 
 def degrees_of_freedom(num_problems: int, cluster_P: ArrayLike | None = None) -> float:
-    """Return Bell and McCaffrey's degrees of freedom of `variance_of_mean`; C - 1 for equal clusters."""
+    """Return Bell and McCaffrey's degrees of freedom of `variance_of_mean`: C - 1 if clusters are equal."""
     size_C, _ = _clusters(cluster_P, num_problems)
     share_C = size_C / num_problems
     root_C = share_C**2 / (1.0 - share_C)  # the squares of products off the diagonal are products of these
@@ -79,7 +78,7 @@ def degrees_of_freedom(num_problems: int, cluster_P: ArrayLike | None = None) ->
 
 
 def _clusters(cluster_P: ArrayLike | None, num_problems: int) -> tuple[Floats, NDArray[np.int64]]:
-    """Return the size of each cluster [C], and the cluster number of each problem [P]."""
+    """Return the size of each cluster [C], and the index of each problem's cluster [P]."""
     numbers: NDArray[np.int64] = np.arange(num_problems)
     if cluster_P is not None:
         numbers = np.unique(np.asarray(cluster_P), return_inverse=True)[1]

@@ -2,11 +2,12 @@
 
 An arm is a list of arrays `value_SP`, one per benchmark: the score of each seed's checkpoint on each problem,
 a share in [0, 1] (Mean@K or Pass@k of the problem). Both arms answer the same problems in the same order.
-Paired arms also have the same seeds in the same order; their values are subtracted cell by cell before
-anything is averaged, so that effects of a seed shared by both arms cancel. In `atrium.stats`, `crossed`
-computes the two intervals, `unpaired` those of arms whose seeds are not paired, `simultaneous` those of
-several candidates, and `robust` statistics that need many seeds; `wording` formulates the verdict.
-Differences are candidate minus baseline; one point is 0.01.
+Paired arms also have the same seeds in the same order. Their values are subtracted seed by seed and problem
+by problem before they are averaged, so that effects of a shared seed cancel.
+
+In `atrium.stats`, `crossed` computes the intervals of paired arms, `unpaired` those of other arms,
+`simultaneous` those of several candidates, and `robust` the statistics that need many seeds. `wording` has
+the text of the verdict. Differences are candidate minus baseline, and one point is 0.01.
 
 Axes: S seeds, P problems, B benchmarks.
 """
@@ -40,10 +41,11 @@ from atrium.stats.wording import Verdict, judged
 class Comparison:
     """A candidate compared with a baseline. Values that cannot be estimated are None.
 
-    `difference` has the intervals for another exam (new seeds and problems) and for this exam (new seeds
-    and the same problems). `improvement` is the probability that a seed of the candidate scores higher. It
-    needs 10 seeds per arm, as do its interval and the interval of the IQMs' difference; an IQM needs 4 seeds,
-    `permutation_p` 6 paired ones. `family` counts the differences over which both intervals are simultaneous.
+    `difference` has two intervals: for new seeds and new problems, and for new seeds and the same problems.
+    `improvement` is the probability that a seed of the candidate scores higher than one of the baseline. It
+    requires 10 seeds per arm, as do its interval and the interval of the IQMs' difference. An IQM requires 4
+    seeds, and `permutation_p` 6 paired seeds. `family` counts the differences over which both intervals are
+    simultaneous.
     """
 
     difference: CrossedMean
@@ -132,7 +134,7 @@ class TwoArms:
 def verdict(
     comparison: Comparison, baseline_name: str, candidate_name: str, *, same_method: bool = False
 ) -> Verdict:
-    """Return the verdict on a comparison; with `same_method`, that both names denote one method."""
+    """Return the verdict on a comparison. `same_method` says that both names denote one method."""
     names = baseline_name, candidate_name
     if same_method:
         return wording.same_method()
@@ -144,7 +146,7 @@ def verdict_on(difference: CrossedMean, num_seeds: tuple[int, int], *, names: tu
 
     `num_seeds` and `names` are those of the baseline and of the candidate, in this order.
     """
-    another, this = difference.another_exam, difference.this_exam
+    another, this = difference.new_seeds_and_problems, difference.new_seeds
     return judged(
         difference.value,
         names=names,

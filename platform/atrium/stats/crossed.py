@@ -1,30 +1,32 @@
-"""The mean of outcomes that depend on seeds and problems, with an interval for each of two questions.
+"""Means of scores that depend on seeds and problems, with intervals for new and for the same problems.
 
 `value_SP[s, p]` is the score of the run with seed s on problem p: a share correct, or the difference of two
 arms' shares on paired seeds (`unpaired` has the difference of arms without common seeds). Every seed answers
-every problem, so seeds are a random factor *crossed* with problems. They are never a stratum: with fixed
-seeds, an interval is about these particular checkpoints, and a claim about methods needs more.
+every problem, so seeds are a random factor *crossed* with problems. They are never a fixed factor: an
+interval for fixed seeds is about these checkpoints, and says nothing about the methods.
 
-*New problems*: new seeds and new problems of the same kind. With the mean squares of the two-way table, SE^2
-= max(MS_seed + MS_problem - MS_resid, MS_seed, MS_problem) / (S P), and Satterthwaite's degrees of freedom.
-*Same problems*: new seeds only: t over the means of the seeds, S - 1 degrees of freedom. The first interval
-is never narrower than the second: if Satterthwaite's t would make it narrower, it uses the second's standard
-error and degrees of freedom. With this rule, 95 % intervals cover 94.2 to 97.8 % from 3 seeds on if seeds
-vary (up to 98.7 % if they do not); without it, 3 seeds cover as little as 92 %. One seed has neither
-interval, since it contains no information about other seeds. `new_problems`, t over problems, is then the
-interval of this checkpoint for other problems.
+The interval for *new problems* is about new seeds and new problems of the same kind. With the mean squares of
+the two-way table, SE^2 = max(MS_seed + MS_problem - MS_resid, MS_seed, MS_problem) / (S P), with
+Satterthwaite's degrees of freedom. The interval for the *same problems* is about new seeds only. It is a t
+interval over the means of the seeds, with S - 1 degrees of freedom.
 
-Near the ends of the scale a few problems account for all of the variance, or none does. The ends of an
-interval for a share are therefore computed as if one more problem had been observed, as in `stats.estimates`;
-the same is done for a difference whose values do not vary at all, so that two checkpoints that are always
-wrong have an interval too.
+The first interval is never narrower than the second: if Satterthwaite's t would make it narrower, it uses the
+second's standard error and degrees of freedom. With this rule, 95 % intervals cover 94.2 to 97.8 % with 3 or
+more seeds if seeds vary, and up to 98.7 % if they do not. Without it, intervals of 3 seeds cover as little as
+92 %. A single seed has neither interval, since it contains no information about other seeds. It has
+`new_problems`, a t interval over problems: how this checkpoint would score on other problems.
 
-Problems may have clusters (see `clusters`). From six clusters on, "new problems" are those of new clusters:
-the mean squares of problems and of the residual are computed from the totals of clusters. With fewer,
-problems count individually, and the interval does not apply to other clusters.
+Near the ends of the scale, a few problems account for all of the variance, or the values do not vary at all.
+The ends of an interval for a share are therefore computed as if one more problem had been observed, as in
+`stats.estimates`. The same is done for a difference whose values do not vary, so that two checkpoints that
+are always wrong have an interval too.
 
-Several benchmarks have equal weights, whatever their sizes. They share seeds but not problems; with one
-benchmark the formulas reduce to those above. Pure functions without random draws.
+Problems may have clusters (see `clusters`). With six or more clusters, "new problems" means problems of new
+clusters: the mean squares of problems and of the residual are computed from the totals of clusters. With
+fewer clusters, problems count individually, and the interval does not apply to other clusters.
+
+Several benchmarks have equal weights, whatever their sizes. They share seeds but not problems. With one
+benchmark, the formulas reduce to those above. All functions are pure.
 
 Sources: mean squares and their expectations for a two-way table without replication, Scheffe 1959, ch. 7;
 degrees of freedom of a sum of mean squares, Satterthwaite 1946.
@@ -93,18 +95,21 @@ class VarianceComponents:
 class CrossedMean:
     """A mean over benchmarks of means over seeds and problems.
 
-    `value_S` contains the seeds' means; it is empty for a difference of unpaired seeds. `another_exam` is for
-    new seeds and new problems, `this_exam` for new seeds and the same problems. With one seed, only
-    `new_problems` is known, which is about this checkpoint. An uncertainty is None if it cannot be estimated:
-    with fewer than two problems in some benchmark, or, for `this_exam`, if the seeds' means do not vary, so
-    that t would imply certainty. `components` is None for one seed or fewer than two problems.
+    `value_S` has the seeds' means, and is empty for a difference of unpaired seeds.
+    `new_seeds_and_problems` is the uncertainty for new seeds and new problems, `new_seeds` that for new seeds
+    and the same problems. With one seed, both are None, and `new_problems` is the uncertainty of this
+    checkpoint on new problems.
+
+    An uncertainty is None if it cannot be estimated: if a benchmark has fewer than two problems, or, for
+    `new_seeds`, if the seeds' means are equal, which would give an interval of zero width. `components` is
+    None for one seed or fewer than two problems.
     """
 
     value: float
     value_S: tuple[float, ...]
     num_problems: int
-    another_exam: Uncertainty | None
-    this_exam: Uncertainty | None
+    new_seeds_and_problems: Uncertainty | None
+    new_seeds: Uncertainty | None
     new_problems: Uncertainty | None
     components: VarianceComponents | None
 
@@ -126,10 +131,10 @@ class _Known(NamedTuple):
 
 
 class Squares(NamedTuple):
-    """Estimated variances of a mean, with their degrees of freedom, by source; B benchmarks.
+    """Estimated variances of a mean over B benchmarks, with their degrees of freedom, by source.
 
-    `residual_spread` is the sum over the residual's terms of variance^2 / degrees of freedom. `by_seed` is
-    None for one seed.
+    `residual_spread` is the sum of variance^2 / degrees of freedom over the terms of the residual. `by_seed`
+    is None for one seed.
     """
 
     by_seed: SeedSpread | None
@@ -178,10 +183,10 @@ def squares_of(
     value_P_B: Sequence[Floats],
     clusters: Sequence[ArrayLike | None] | None = None,
 ) -> Squares:
-    """Return the variance estimates of problems and residual.
+    """Return the variances of a mean due to problems and residual; `by_seed` is left as None.
 
-    `value_P_B` contains an array per benchmark: each problem's mean over seeds. The residual is
-    summed over `arms`, each a list of `value_SP` by benchmark. `by_seed` is None.
+    `value_P_B` has one array per benchmark, with each problem's mean over seeds. The residual is summed over
+    `arms`, each of which is a list of `value_SP` by benchmark.
     """
     num_benchmarks = len(value_P_B)
     num_problems_B = np.array([len(value_P) for value_P in value_P_B], dtype=np.float64)
@@ -221,28 +226,30 @@ def mean_from_squares(
     limits: Interval = DIFFERENCES,
     family: Family = SINGLE,
 ) -> CrossedMean:
-    """Return a mean with the intervals of its squares.
+    """Return a mean with the intervals that follow from its estimated variances.
 
     If `value_S` is given, the interval for new problems is never narrower than that for the same problems.
     """
-    this_exam = another_exam = new_problems = None
+    new_seeds = new_seeds_and_problems = new_problems = None
     if squares.by_seed and squares.by_seed.variance > _NO_SPREAD:
-        this_exam = _Known(*squares.by_seed, 0.0)
+        new_seeds = _Known(*squares.by_seed, 0.0)
     if squares.num_problems_B.min() > 1:
         further = float(1.0 / (squares.num_problems_B + 1.0).min() / len(squares.num_problems_B))
-        known = _Known(*_variance_of_another_exam(squares), further)
-        another_exam, new_problems = (known, None) if squares.by_seed else (None, known)
-    if this_exam and another_exam and value_S:
-        wider = this_exam._replace(further=another_exam.further)
-        another_exam = max(
-            another_exam, wider, key=lambda one: family.quantile(one.degrees_of_freedom) * one.variance**0.5
+        known = _Known(*_variance_for_new_problems(squares), further)
+        new_seeds_and_problems, new_problems = (known, None) if squares.by_seed else (None, known)
+    if new_seeds and new_seeds_and_problems and value_S:
+        wider = new_seeds._replace(further=new_seeds_and_problems.further)
+        new_seeds_and_problems = max(
+            new_seeds_and_problems,
+            wider,
+            key=lambda one: family.quantile(one.degrees_of_freedom) * one.variance**0.5,
         )
     return CrossedMean(
         value=value,
         value_S=value_S,
         num_problems=int(squares.num_problems_B.sum()),
-        another_exam=_uncertainty(value, another_exam, limits, family),
-        this_exam=_uncertainty(value, this_exam, limits, family),
+        new_seeds_and_problems=_uncertainty(value, new_seeds_and_problems, limits, family),
+        new_seeds=_uncertainty(value, new_seeds, limits, family),
         new_problems=_uncertainty(value, new_problems, limits, family),
         components=components,
     )
@@ -263,11 +270,11 @@ def checked(values_by_benchmark: Sequence[ArrayLike]) -> list[Floats]:
     return value_SP_B
 
 
-def _variance_of_another_exam(squares: Squares) -> tuple[float, float]:
+def _variance_for_new_problems(squares: Squares) -> tuple[float, float]:
     """Return the variance of the mean for new seeds and problems, with its degrees of freedom.
 
-    It is the largest of the three estimates in the formula of SE^2 for new problems, or for one seed, the
-    variance due to problems.
+    The variance is the largest of the three estimates in the formula of SE^2 for new problems. For one seed,
+    it is the variance due to problems.
     """
     by_problem, by_residual = float(squares.by_problem_B.sum()), squares.by_residual
     degrees = pooled_degrees(squares.by_problem_B, squares.problem_degrees_of_freedom_B)
@@ -283,15 +290,15 @@ def _variance_of_another_exam(squares: Squares) -> tuple[float, float]:
 
 
 def pooled_degrees(variances: Floats, degrees_of_freedom: Floats) -> float:
-    """Return Satterthwaite's degrees of freedom of a sum of variances; the summed degrees if all are 0."""
+    """Return Satterthwaite's degrees of freedom of a sum of variances, or their sum if all are 0."""
     spread = float((variances**2 / degrees_of_freedom).sum())
     return float(variances.sum()) ** 2 / spread if spread > 0.0 else float(degrees_of_freedom.sum())
 
 
 def components_of(squares: Squares, *, seed: float, residual: float) -> VarianceComponents | None:
-    """Return the variance components, given the components of seeds and residual.
+    """Return the variance components, given those of seeds and residual.
 
-    None for one seed or fewer than two problems.
+    Returns None for one seed or fewer than two problems.
     """
     if squares.by_seed is None or squares.num_problems_B.min() < 2:
         return None

@@ -1,20 +1,20 @@
-"""Estimators over the outcomes of an evaluation: Mean@K, Pass@k, Pass^k, and their intervals.
+"""Estimators of an evaluation's scores: Mean@K, Pass@k, Pass^k, and their intervals.
 
-Pure functions of counts: `num_correct_P[p]` of the `num_samples` independent samples of problem p were
-correct. No function draws random numbers, reads or writes.
+All functions are pure functions of counts: `num_correct_P[p]` of the `num_samples` independent samples of
+problem p are correct.
 
-There are two intervals for two different questions. *Over problems*: what would the score be on other
-problems of this kind? The problems are the sample, so the spread of the problems' values matters. *Sampling
-noise*: what would the score be for other completions? The problems are fixed and the completions are the
-sample. A binomial over problems times samples answers neither, because the samples of one problem share its
-difficulty.
+Two intervals answer two questions. The interval *over problems* shows which scores are plausible on other
+problems of this kind. The problems are the sample, so the spread of the problems' values matters. The
+interval of *sampling noise* shows which scores are plausible for other completions. The problems are fixed
+and the completions are the sample. A binomial interval over problems times samples answers neither question,
+because the samples of one problem share its difficulty.
 
-Both are t intervals whose ends are computed as if one more outcome had been observed, the one that moves the
-end outward: a problem (or, for sampling noise, k samples) with nothing correct for the lower end, with all
-correct for the upper. Near 0 and 1, a few problems account for all of the variance, or no observed problem
-contributes any, and t alone covers as little as 40 %. The additional outcome costs as much width as one
-outcome in n elsewhere, and the interval does not shrink when a first failure appears. `make bench-coverage`
-measures coverage and width.
+Both are t intervals whose ends are computed as if one more outcome had been observed. An outcome is a
+problem, or, for sampling noise, k samples. For the lower end it has nothing correct, and for the upper end
+everything. Near 0 and 1, a few problems account for all of the variance, or no observed problem contributes
+any, and a t interval alone covers as little as 40 %. Elsewhere, the additional outcome widens the interval as
+little as one outcome of n, and the interval does not shrink when a first failure appears. `make
+bench-coverage` measures coverage and width.
 
 Sources: Pass@k is the unbiased estimator of arXiv 2107.03374, eq. 1; Pass^k is that of arXiv 2406.12045,
 section 4. Both are U-statistics, whose variance has an unbiased estimator if two disjoint sets of k samples
@@ -58,30 +58,31 @@ def mean_at_k(num_correct_P: ArrayLike, num_samples: int) -> Floats:
 
 
 def pass_at_k(num_correct_P: ArrayLike, num_samples: int) -> Floats:
-    """Return Pass@k of each problem for all k [P, K]; column k - 1 contains 1 - C(n-c, k) / C(n, k).
+    """Return Pass@k of each problem for all k [P, K]; column k - 1 is 1 - C(n-c, k) / C(n, k).
 
-    This is an unbiased estimate, from n = `num_samples` samples, of the probability that at least one of k
-    samples is correct. It is exactly 0 if c = 0 and exactly 1 if n - c < k. The quotient of binomials is
-    computed as a running product of ratios, so nothing overflows.
+    This is an unbiased estimate of the probability that at least one of k samples is correct, from c correct
+    samples of n = `num_samples`. It is exactly 0 if c = 0 and exactly 1 if n - c < k. The quotient of
+    binomial coefficients is computed as a running product of ratios, so that nothing overflows.
     """
     num_correct_P = _checked(num_correct_P, num_samples)
     return 1.0 - _share_of_subsets(num_samples - num_correct_P, num_samples)
 
 
 def pass_hat_k(num_correct_P: ArrayLike, num_samples: int) -> Floats:
-    """Return Pass^k of each problem for all k [P, K]; column k - 1 contains C(c, k) / C(n, k).
+    """Return Pass^k of each problem for all k [P, K]; column k - 1 is C(c, k) / C(n, k).
 
-    This is an unbiased estimate of the probability that all of k samples are correct.
+    This is an unbiased estimate of the probability that all of k samples are correct, from c correct samples
+    of n = `num_samples`.
     """
     return _share_of_subsets(_checked(num_correct_P, num_samples), num_samples)
 
 
 def interval_over_problems(value_P: ArrayLike, confidence: float = 0.95) -> Interval | None:
-    """Return the interval for new problems of the same kind: t on the problems' values with one more problem.
+    """Return the t interval over problems, for new problems of the same kind.
 
-    The lower end is that of t with an additional value of 0, the upper with an additional value of 1, both
-    truncated to [0, 1]. None for fewer than two problems. The width is never zero, even if all values are
-    equal.
+    The lower end is computed with an additional value of 0, and the upper end with an additional value of 1.
+    Both are truncated to [0, 1]. The width is never zero, even if all values are equal. Returns None for
+    fewer than two problems.
     """
     value_P = np.asarray(value_P, dtype=np.float64)
     return macro_average([value_P], confidence).interval
@@ -92,12 +93,13 @@ def sampling_interval(
 ) -> Interval | None:
     """Return the interval for new samples of the same problems, for Pass@k (with k = 1, Mean@K).
 
-    None ("not estimable") unless n >= 2k. The variance of a problem's estimate is estimated without bias by
-    f_k^2 - f_2k, where f_j = C(n-c, j) / C(n, j) is the share of j-subsets with nothing correct: the square
-    of the estimate, minus the average over two disjoint k-subsets. For k = 1 this is p (1 - p) / (n - 1).
-    With floor(n / k) disjoint blocks of k samples, a problem adds that many degrees of freedom, minus one.
+    Returns None unless n = `num_samples` is at least 2k. An unbiased estimate of the variance of a problem's
+    Pass@k is f_k^2 - f_2k, where f_j = C(n-c, j) / C(n, j) is the share of j-subsets with nothing correct.
+    For k = 1 it is p (1 - p) / (n - 1). A problem has floor(n / k) disjoint blocks of k samples and adds that
+    many degrees of freedom, minus one.
+
     Each end is computed as if one more block had been observed. It is at least as far from the mean as the
-    binomial bound for problems whose samples agree (too wide for greedy decoding, which has no noise).
+    binomial bound for problems whose samples agree. This is too wide for greedy decoding, which has no noise.
     """
     num_correct_P = _checked(num_correct_P, num_samples)
     if k < 1:
@@ -171,7 +173,7 @@ def _checked(num_correct_P: ArrayLike, num_samples: int) -> Counts:
 
 
 def _share_of_subsets(size_P: Counts, num_samples: int) -> Floats:
-    """Return C(m, k) / C(n, k) for k = 1..n [P, n]: the share of k-subsets of n inside a set of m."""
+    """Return C(m, k) / C(n, k) for k = 1..n [P, n]: the share of k-subsets of n samples within m of them."""
     drawn_K = np.arange(num_samples)
     left_PK = np.maximum(size_P[:, None] - drawn_K, 0)
     return np.cumprod(left_PK / (num_samples - drawn_K), axis=1)
@@ -197,7 +199,7 @@ class _Margin:
 
 
 def _bound_of_run(is_in_run: NDArray[np.bool_], num_trials: int, tail: float) -> float:
-    """Return a binomial bound on the mean's error due to problems whose trials all had the same result.
+    """Return a binomial bound on the error of the mean from problems whose trials all gave the same result.
 
     `is_in_run` marks these problems, each with `num_trials` trials; `tail` is the bound's error probability.
     """

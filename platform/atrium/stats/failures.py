@@ -32,19 +32,19 @@ class FailureRate:
 
     @property
     def words(self) -> str:
-        """The rate in words: `2 of 5 (5.3 to 85.3 %, seeds 1, 3)`."""
+        """The rate as text, such as `2 of 5 (5.3 to 85.3 %, seeds 1, 3)`."""
         named = f", seeds {', '.join(map(str, self.seeds))}" if self.seeds else ""
         return f"{self.short.removesuffix(')')}{named})"
 
     @property
     def short(self) -> str:
-        """The rate in words, without the seeds: `2 of 5 (5.3 to 85.3 %)`."""
+        """The rate as text without the seeds, such as `2 of 5 (5.3 to 85.3 %)`."""
         low, high = self.interval
         return f"{len(self.seeds)} of {self.num_runs} ({100 * low:.1f} to {100 * high:.1f} %)"
 
 
 def exact_interval(count: float, num: int, *, confidence: float = 0.95) -> Interval:
-    """Return the Clopper-Pearson interval of `count` in `num`; its coverage is never too low."""
+    """Return the Clopper-Pearson interval of the share `count` / `num`; its coverage is never too low."""
     if not 0 <= count <= num or num < 1:
         raise ValueError(
             f"count must be between 0 and num, and num at least 1, got count={count} and num={num}"
@@ -56,10 +56,10 @@ def exact_interval(count: float, num: int, *, confidence: float = 0.95) -> Inter
 
 
 def fell_below_start(before: Sequence[ArrayLike], after: Sequence[ArrayLike]) -> bool:
-    """Return whether a run's score is below its start by more than the interval of their difference.
+    """Return whether a run's score fell: whether the 95 % interval of the change is below 0.
 
-    `before` and `after` contain an array per benchmark: each problem's share of correct answers, for the same
-    problems in the same order. The 95 % interval is over problems; one problem is never sufficient.
+    `before` and `after` have one array per benchmark, with each problem's share of correct answers, for the
+    same problems in the same order. The interval is over problems, so a single problem is never sufficient.
     """
     gaps = [np.subtract(end_P, start_P)[None, :] for start_P, end_P in zip(before, after, strict=True)]
     known = crossed_mean(gaps).new_problems if gaps else None

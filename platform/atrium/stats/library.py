@@ -1,7 +1,7 @@
-"""`compare`: comparison of methods from plain arrays, with the verdicts and wording of `atrium compare`.
+"""The function `compare`, which compares methods from plain arrays as `atrium compare` compares runs.
 
-This module is the interface of `arm_pairs` for other programs. It loads numpy and scipy, but no package of
-Atrium that handles models or runs.
+Other programs use this module. It imports numpy and scipy, but no package of Atrium that handles models or
+runs.
 
 Axes: M methods, S seeds, P problems, K samples per problem.
 """
@@ -25,10 +25,11 @@ from atrium.stats.simultaneous import Family
 class ComparedMethods:
     """Methods with their mean scores, and every method compared with the baseline.
 
-    `scores` are over all seeds of a method. Each pair has a verdict, both intervals of the difference
-    (`pair.another_exam`, `pair.this_exam`), a p value and `pair.comparison`. `best` is the method that is
-    shown to be the best; None if there is none. `notes` say which seeds, problems and answers were missing.
-    All scores and differences are fractions of 1; sentences are in points.
+    `scores` are means over all seeds of a method. Each pair has a verdict, two intervals of the difference
+    (`pair.new_seeds_and_problems` and, for the same problems, `pair.new_seeds`), a p value and
+    `pair.comparison`. `best` is the method that is shown to be the best, or None if no method is. `notes` say
+    which seeds, problems and answers are missing. Scores and differences are fractions of 1; sentences state
+    them in points.
     """
 
     baseline: str
@@ -56,18 +57,19 @@ def compare(
 ) -> ComparedMethods:
     """Compare methods that answered the same problems, with the statistics of `atrium compare`.
 
-    `scores` is an array [M, S, P, K] of answers, 1 or True for a right one and 0 for a wrong one; or [M, S,
-    P] of each problem's share of right answers, in [0, 1] (Mean@K or Pass@k); or a mapping from each method's
-    name to its own [S, P, K] or [S, P], where methods may differ in S and K. NaN is a missing value: seeds
-    without any answer are left out, and so are problems that some seed did not answer; a problem's share is
-    over the existing answers.
+    `scores` is an array [M, S, P, K] of answers (1 or True if correct, 0 if wrong), or an array [M, S, P] of
+    each problem's share of correct answers in [0, 1] (Mean@K or Pass@k). It may also map each method's name
+    to an array [S, P, K] or [S, P]; methods may then differ in S and K. NaN is a missing value. Seeds without
+    any answer and problems that some seed did not answer are left out. A problem's share is over the existing
+    answers.
 
     `names` are the methods' names (default: `method 0`, `method 1`, ...), and `baseline` is one of them
-    (default: the first). `seeds` lists the random seed of each row by method (default: 0, 1, ...). `paired`
-    says that equal seeds share problems, initialization and draws, however few they are (True), or do not
-    (False); None pairs at least three common seeds that are at least two thirds of each method's seeds.
-    `clusters` names each problem's contest or source. `diverged` are the seeds that diverged, by method: a
-    verdict must then hold both if they count with their scores and if they count as always wrong.
+    (default: the first). `seeds` lists the random seed of each row by method (default: 0, 1, ...). If
+    `paired` is True, equal seeds share problems, initialization and random draws, and are paired however few
+    they are. If it is False, no seeds are paired. With None, seeds are paired if at least three are common
+    and these are at least two thirds of each method's seeds. `clusters` names each problem's contest or
+    source. `diverged` lists the seeds that diverged, by method. A verdict must then hold both if these seeds
+    count with their scores and if they count as always wrong.
 
     Intervals are simultaneous over all pairs (Bonferroni). docs/statistics.md has the formulas. Raises
     `ValueError` for values outside [0, 1], wrong shapes, unknown names or seeds, and if no problem was
@@ -112,7 +114,7 @@ def compare(
 def _complete(
     shares: Mapping[str, Floats], clusters: Sequence[str | None] | None, notes: list[str]
 ) -> NDArray[np.bool_]:
-    """Return a mask [P] of the problems that all seeds answered; add a note on the number of others."""
+    """Return a mask [P] of the problems that all seeds answered, and add a note on the other problems."""
     is_complete_P: NDArray[np.bool_] = np.isfinite(np.concatenate(list(shares.values()))).all(axis=0)
     num = len(is_complete_P)
     if clusters is not None and len(clusters) != num:
@@ -153,7 +155,7 @@ def _named(scores: ArrayLike | Mapping[str, ArrayLike], names: Sequence[str] | N
 def _shares(
     arms: Mapping[str, Floats], seeds: Mapping[str, Sequence[int]]
 ) -> tuple[dict[str, Floats], dict[str, tuple[int, ...]], list[str]]:
-    """Return each method's shares of correct answers [S, P], its seeds with answers, ascending, and notes."""
+    """Return each method's shares of correct answers [S, P], its ascending seeds with answers, and notes."""
     shares, kept, notes = {}, {}, []
     for name, value in arms.items():
         numbers = list(seeds.get(name, range(len(value))))

@@ -1,8 +1,8 @@
-"""The pairing of two arms' seeds: chosen from the seed numbers alone, never from outcomes.
+"""Pairing of two arms' seeds, which depends on the seed numbers alone and never on outcomes.
 
 Equal seeds share problems, initialization and random draws. They are paired if at least three seeds are
 common and these are at least two thirds of each arm. Otherwise all runs of both arms are used and seeds are
-not paired: renumbering the seeds of an arm then changes nothing.
+not paired, so that renumbering the seeds of an arm changes nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SeedPairing:
 
 
 def pair_seeds(baseline: Collection[int], candidate: Collection[int]) -> SeedPairing:
-    """Return the seeds to compare: the common seeds of two arms (paired), or all of both arms (unpaired).
+    """Return the seeds to compare: the arms' common seeds if they are paired, or else all seeds.
 
     The arms are paired if they share at least `MIN_COMMON_SEEDS` seeds and at least two thirds of the seeds
     of the larger arm.

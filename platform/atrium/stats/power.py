@@ -1,6 +1,6 @@
 """Planning a study: the difference that a number of seeds detects, and the seeds that an effect needs.
 
-The existing runs are a pilot: they show how seeds and problems vary, and the planned study will have other
+The existing runs are a pilot study: they show how seeds and problems vary. The planned study will have new
 runs. A pilot of few seeds estimates its own spread poorly, and a plan based directly on it reaches its power
 only half of the time. Plans therefore use the upper 80 % bound of the pilot's standard error: power 0.8 with
 assurance 0.8. The observed difference is not used, since power computed from it only restates the p value
@@ -23,7 +23,7 @@ from atrium.stats.crossed import VarianceComponents
 
 POWER = ASSURANCE = 0.8
 PLANNED_SEEDS = (3, 5, 10, 20)
-Exam = Literal["another", "this"]
+Problems = Literal["new", "same"]
 _MAX_SEEDS = 1_000
 _LARGE = 30.0
 """Noncentrality beyond which scipy's series is slow; power is then 1 for any sensible degrees of freedom."""
@@ -33,53 +33,53 @@ _NEVER_BELOW = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The sample sizes of another study of two arms, with new problems and with the same ones.
+    """Sample sizes for another study of two arms, with `new` and with the `same` problems.
 
-    `detectable` is the smallest difference that each number of seeds per arm detects. `num_seeds` is the
-    smallest number of seeds per arm that detects `effect`; None if 1,000 are too few.
+    `detectable` has the smallest difference that each number of seeds per arm detects. `num_seeds` is the
+    smallest number of seeds per arm that detects `effect`, or None if 1,000 are too few.
     """
 
     effect: float
-    detectable: Mapping[Exam, Mapping[int, float]]
-    num_seeds: Mapping[Exam, int | None]
+    detectable: Mapping[Problems, Mapping[int, float]]
+    num_seeds: Mapping[Problems, int | None]
 
-    def seeds_words(self, exam: Exam) -> str:
+    def seeds_words(self, problems: Problems) -> str:
         """Return the number of seeds needed, as text.
 
         The text is "more problems" if 1,000 seeds are too few for new problems but not for the same problems,
         and "over 1,000" if they are too few for both.
         """
-        needed = self.num_seeds[exam]
+        needed = self.num_seeds[problems]
         if needed is not None:
             return str(needed)
-        return "over 1,000" if self.num_seeds["this"] is None else "more problems"
+        return "over 1,000" if self.num_seeds["same"] is None else "more problems"
 
 
 def plan(pilots: Sequence[VarianceComponents], effect: float) -> Plan | None:
     """Return a plan from the variance components of a study's differences from its baseline.
 
-    Returns None without components, which need two seeds, and if nothing varied: runs that are too short to
-    learn cannot predict other runs.
+    Returns None without components, which require two seeds, and if the runs do not vary: runs that are too
+    short to learn anything cannot predict other runs.
     """
     components = pooled(pilots)
     if components is None or components.seed + components.problem + components.residual <= 0.0:
         return None
-    exams: tuple[Exam, ...] = ("another", "this")
+    kinds: tuple[Problems, ...] = ("new", "same")
     return Plan(
         effect=effect,
         detectable={
-            exam: {num: detectable_difference(components, num, exam) for num in PLANNED_SEEDS}
-            for exam in exams
+            problems: {num: detectable_difference(components, num, problems) for num in PLANNED_SEEDS}
+            for problems in kinds
         },
-        num_seeds={exam: num_seeds_needed(components, effect, exam) for exam in exams},
+        num_seeds={problems: num_seeds_needed(components, effect, problems) for problems in kinds},
     )
 
 
 def pooled(pilots: Sequence[VarianceComponents]) -> VarianceComponents | None:
-    """Return the mean components of several differences from one baseline; None for an empty list.
+    """Return the mean components of several differences from one baseline, or None for an empty list.
 
     The differences share the baseline and the problems. Their mean therefore has only the degrees of freedom
-    of one of them, the largest.
+    of a single difference, of which the largest are used.
     """
     if not pilots:
         return None
@@ -91,7 +91,7 @@ def pooled(pilots: Sequence[VarianceComponents]) -> VarianceComponents | None:
 
 
 def standard_error(
-    components: VarianceComponents, num_seeds: int, exam: Exam = "another"
+    components: VarianceComponents, num_seeds: int, problems: Problems = "new"
 ) -> tuple[float, float]:
     """Return the standard error for `num_seeds` >= 2 seeds, and its degrees of freedom.
 
@@ -103,23 +103,25 @@ def standard_error(
         raise ValueError(
             "num_seeds must be at least 2, since a single seed cannot show the variance over seeds"
         )
-    return _known(components, num_seeds, exam, num_seeds - 1.0)
+    return _known(components, num_seeds, problems, num_seeds - 1.0)
 
 
-def assured_error(components: VarianceComponents, num_seeds: int, exam: Exam) -> tuple[float, float]:
+def assured_error(components: VarianceComponents, num_seeds: int, problems: Problems) -> tuple[float, float]:
     """Return the upper 80 % bound of the standard error, given the pilot, and its degrees of freedom.
 
     The arguments are those of `standard_error`.
     """
-    error, degrees = standard_error(components, num_seeds, exam)
-    _, of_pilot = _known(components, num_seeds, exam, components.seed_degrees_of_freedom)
+    error, degrees = standard_error(components, num_seeds, problems)
+    _, of_pilot = _known(components, num_seeds, problems, components.seed_degrees_of_freedom)
     return error * (of_pilot / float(chdtri(of_pilot, ASSURANCE))) ** 0.5, degrees
 
 
-def _known(components: VarianceComponents, num_seeds: int, exam: Exam, df_S: float) -> tuple[float, float]:
+def _known(
+    components: VarianceComponents, num_seeds: int, problems: Problems, df_S: float
+) -> tuple[float, float]:
     by_residual = components.residual / num_seeds
     by_seed = components.seed / num_seeds + by_residual
-    if exam == "this":
+    if problems == "same":
         return by_seed**0.5, df_S
     by_problem, df_P = components.problem + by_residual, components.problem_degrees_of_freedom
     total = by_seed + by_problem - by_residual
@@ -142,12 +144,14 @@ def power(effect: float, standard_error: float, degrees_of_freedom: float, alpha
     return beyond + float(nctdtr(degrees_of_freedom, noncentrality, -critical))
 
 
-def detectable_difference(components: VarianceComponents, num_seeds: int, exam: Exam = "another") -> float:
-    """Return the smallest difference that `num_seeds` seeds detect with power 0.8; at most 1, the maximum.
+def detectable_difference(
+    components: VarianceComponents, num_seeds: int, problems: Problems = "new"
+) -> float:
+    """Return the smallest difference, at most 1, that `num_seeds` seeds per arm detect with power 0.8.
 
-    The test has level 0.05, and the plan assurance 0.8 about the pilot's `components`.
+    The test has level 0.05. The power holds with assurance 0.8, given the pilot's `components`.
     """
-    error, degrees = assured_error(components, num_seeds, exam)
+    error, degrees = assured_error(components, num_seeds, problems)
     if error == 0.0 or power(1.0, error, degrees) < POWER:
         return 0.0 if error == 0.0 else 1.0
     low, high = 0.0, 1.0
@@ -157,15 +161,15 @@ def detectable_difference(components: VarianceComponents, num_seeds: int, exam: 
     return high
 
 
-def num_seeds_needed(components: VarianceComponents, effect: float, exam: Exam = "another") -> int | None:
+def num_seeds_needed(components: VarianceComponents, effect: float, problems: Problems = "new") -> int | None:
     """Return the smallest number of seeds (at least 2) per arm that detects `effect`.
 
-    Power and assurance are 0.8. None if 1000 are too few: for new problems the problems' own variance remains
-    whatever the number of seeds, and only more problems help.
+    Power and assurance are 0.8. Returns None if 1,000 seeds are too few. For new problems, the variance over
+    problems remains whatever the number of seeds, and only more problems help.
     """
 
     def suffices(num_seeds: int) -> bool:
-        error, degrees = assured_error(components, num_seeds, exam)
+        error, degrees = assured_error(components, num_seeds, problems)
         return error == 0.0 or power(effect, error, degrees) >= POWER
 
     if effect == 0.0:

@@ -1,16 +1,16 @@
-"""Inference from published tables: intervals from scores alone, selection bias, problems and seeds.
+"""Inference from published tables: intervals from scores alone, selection bias, and sample sizes.
 
-A table states a score but not its individual answers, so variances are bounded, not estimated. With P
-problems, K samples each and score p, the variance over new problems is at most p (1 - p) / P, whatever K is:
-the variance if every problem is always or never solved (binomial over problems). The variance over new
-samples of the same problems is at most p (1 - p) / (P K): the variance if all problems are equally hard. Two
-methods count as independent, which is also an upper bound if the same problems are hard for both. The
+A table states a score but not its individual answers, so variances are bounded, not estimated. Let there be P
+problems, K samples of each, and a score p. The variance over new problems is at most p (1 - p) / P for any K,
+which is reached if every problem is always or never solved (binomial over problems). The variance over new
+samples of the same problems is at most p (1 - p) / (P K), which is reached if all problems are equally hard.
+Two methods count as independent. This also gives an upper bound if the same problems are hard for both. The
 standard deviation over seeds is stated or unknown. With two or more stated seeds, its degrees of freedom are
-the number of seeds minus 1; otherwise it is assumed to be exact.
+the number of seeds minus 1. Otherwise it is assumed to be exact.
 
-The best of M evaluations is inflated by at most E[max of M binomial shares] - p, for independent noise of the
-evaluations: the noise of the selected one is at most the largest. Sums and differences of intervals use the
-method of variance estimates recovery (MOVER), and their ends are extended by the possible selection bias.
+If the best of M evaluations with independent noise is stated, it is too high by at most E[max of M binomial
+shares] - p. Sums and differences of intervals use the method of variance estimates recovery (MOVER), and
+their ends are extended by the possible selection bias.
 
 Sources: exact intervals, Clopper and Pearson 1934; MOVER, Zou and Donner 2008.
 """
@@ -84,7 +84,7 @@ class StatedScore:
 
     @property
     def inflation_elsewhere(self) -> float | None:
-        """The maximum selection bias for new problems, as if each evaluation had its own: a loose bound."""
+        """A loose bound of the selection bias on new problems, as if each evaluation had its own problems."""
         return self._inflation(self.num_problems)
 
     def _inflation(self, num: int) -> float | None:
@@ -94,7 +94,10 @@ class StatedScore:
 
 
 def best_of_inflation(share: float, num_answers: int, num_evaluations: int) -> float:
-    """Return E[max of M binomial shares of n answers] - share, by the distribution of the maximum, F^M."""
+    """Return E[max of M binomial shares] - share, for M evaluations of n answers each.
+
+    The maximum has the distribution function F^M, where F is that of one share.
+    """
     if num_evaluations == 1 or share in (0.0, 1.0):
         return 0.0
     spread = _TAIL * math.sqrt(num_answers * share * (1.0 - share)) + _TAIL
@@ -117,8 +120,8 @@ def is_attainable(score: float, num_answers: int, step: float) -> bool:
 class StatedDifference:
     """Candidate minus baseline, with an interval for each question (None if a spread is unknown).
 
-    `choosing` is the range of the possible selection bias; None if the number of evaluations is not stated.
-    `num_seeds` is the smaller of both methods' numbers.
+    `choosing` is the range of the possible selection bias, or None if the number of evaluations is not
+    stated. `num_seeds` is the smaller of the two methods' numbers of seeds.
     """
 
     value: float
@@ -141,9 +144,9 @@ class StatedDifference:
 def stated_difference(
     candidate: Sequence[StatedScore], baseline: Sequence[StatedScore], *, family: Family = SINGLE
 ) -> StatedDifference:
-    """Return the difference of two methods, each with one score per benchmark; benchmarks have equal weights.
+    """Return the difference of two methods with one score per benchmark. Benchmarks have equal weights.
 
-    Seeds are shared by benchmarks: the spread of a mean over benchmarks is at most the mean spread.
+    Benchmarks share seeds, so the spread of a mean over benchmarks is at most the mean spread.
     """
     arms = ((1.0, candidate), (-1.0, baseline))
     added = [_mean_or_none([one.inflation for one in arm]) for _, arm in arms]
@@ -178,10 +181,10 @@ def stated_difference(
 class StatedPlan:
     """The sample sizes that detect a difference of `effect` with power 0.8, in a study without selection.
 
-    `num_problems` assumes that seeds do not vary; None if 10,000,000 are too few. `has_seeds` says whether
-    the spread over seeds is known. If so, `num_seeds` is the number of seeds per method for the same problems
-    (None for more than 1,000), and `num_problems_with` contains the number of new problems for each number of
-    seeds (None if more seeds are needed).
+    `num_problems` assumes that seeds do not vary, and is None if 10,000,000 are too few. `has_seeds` says
+    whether the spread over seeds is known. If it is, `num_seeds` is the number of seeds per method for the
+    same problems (None for more than 1,000), and `num_problems_with` has the number of new problems for each
+    number of seeds (None if more seeds are needed).
     """
 
     effect: float
@@ -219,7 +222,7 @@ def stated_plan(
         error, degrees = (
             (scaled.problem**0.5, num_problems - 1.0)
             if num_seeds is None
-            else assured_error(scaled, num_seeds, "another")
+            else assured_error(scaled, num_seeds, "new")
         )
         return error == 0.0 or power(effect, error, degrees) >= POWER
 
@@ -228,7 +231,7 @@ def stated_plan(
         effect=effect,
         num_problems=fewest(partial(finds, None), MAX_PROBLEMS),
         has_seeds=has_seeds,
-        num_seeds=num_seeds_needed(known, effect, "this") if has_seeds else None,
+        num_seeds=num_seeds_needed(known, effect, "same") if has_seeds else None,
         num_problems_with={
             num: fewest(partial(finds, num), MAX_PROBLEMS) for num in PLANNED_SEEDS if has_seeds
         },
@@ -240,7 +243,7 @@ _Term = tuple[float, float, Interval]
 
 
 def _combined(value: float, terms: Sequence[_Term], added: Sequence[float]) -> Interval:
-    """Return the interval of a weighted sum, extended by `added`: both methods' possible selection bias."""
+    """Return the interval of a weighted sum, extended by the methods' possible selection bias, `added`."""
     below = above = 0.0
     for weight, one, (low, high) in terms:
         down, up = (one - low, high - one) if weight > 0.0 else (high - one, one - low)
@@ -253,7 +256,7 @@ def _combined(value: float, terms: Sequence[_Term], added: Sequence[float]) -> I
 def _seed_spreads(*arms: Sequence[StatedScore]) -> list[tuple[float, int, float]] | None:
     """Return (standard deviation over seeds, number of seeds, degrees of freedom) for each method.
 
-    None if a standard deviation is unknown.
+    Returns None if a standard deviation is unknown.
     """
     found = []
     for arm in arms:
@@ -275,6 +278,6 @@ def _score(arm: Sequence[StatedScore]) -> float:
 
 
 def _mean_or_none(values: Sequence[float | None]) -> float | None:
-    """Return the mean; None if a value is unknown."""
+    """Return the mean, or None if a value is unknown."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if len(known) == len(values) else None

@@ -1,14 +1,14 @@
 """Statistics over seeds that assume no normal distribution: IQM, bootstrap, permutation, improvement.
 
-They need many seeds: a permutation test of three seeds cannot reach 0.05, and a bootstrap of five has far
-less than its nominal coverage. With fewer seeds than `MIN_SEEDS_PERMUTATION` or `MIN_SEEDS_BOOTSTRAP`, these
-functions return None. An IQM of fewer than `MIN_SEEDS_IQM` seeds trims nothing. With four to seven seeds it
-trims one at each end and hides a single collapse, so the rate of collapses is reported with it. All
-randomness comes from the given `seed`.
+These statistics require many seeds. A permutation test of three seeds cannot reach a p value of 0.05, and a
+bootstrap of five has far less than its nominal coverage. With fewer seeds than `MIN_SEEDS_PERMUTATION` or
+`MIN_SEEDS_BOOTSTRAP`, the functions return None. An interquartile mean (IQM) of fewer than `MIN_SEEDS_IQM`
+seeds trims nothing. With four to seven seeds, it trims one seed at each end and hides a single collapse, so
+the rate of collapses is reported with it. All randomness comes from the given `seed`.
 
 Sources: interquartile mean, stratified bootstrap and probability of improvement, arXiv 2108.13264 (rliable).
 rliable resamples the runs of every task separately. Here one checkpoint answers all benchmarks, so a seed is
-drawn with all its scores; the arms are the strata, or seeds are drawn for both arms at once.
+drawn with all its scores. Seeds are drawn within each arm, or for both arms at once if they are paired.
 
 Axes: S seeds, B benchmarks. Statistics accept more axes before these two, such as one of resamples.
 """
@@ -41,7 +41,7 @@ def interquartile_mean(score_SB: ArrayLike) -> Floats:
 
 
 def interquartile_of(score_S: ArrayLike) -> float | None:
-    """Return the interquartile mean over seeds; None for fewer than four seeds, of which none is trimmed."""
+    """Return the interquartile mean over seeds, or None for fewer than four seeds."""
     score_S1 = np.asarray(score_S, dtype=np.float64)[:, None]
     return float(interquartile_mean(score_S1)) if len(score_S1) >= MIN_SEEDS_IQM else None
 
@@ -49,8 +49,9 @@ def interquartile_of(score_S: ArrayLike) -> float | None:
 def probability_of_improvement(candidate_SB: ArrayLike, baseline_SB: ArrayLike) -> Floats:
     """Return the probability that a run of the candidate scores higher than one of the baseline.
 
-    The estimate is the share of such pairs of seeds, averaged over benchmarks (Mann and Whitney's U). A tie
-    counts as half; 0.5 means no difference. The arms may have different numbers of seeds.
+    The estimate is the share of pairs of runs in which the candidate scores higher, averaged over benchmarks
+    (Mann and Whitney's U). A tie counts as half, so 0.5 means no difference. The arms may have different
+    numbers of seeds.
     """
     candidate, baseline = (np.asarray(score, dtype=np.float64) for score in (candidate_SB, baseline_SB))
     from scipy.stats import rankdata  # 0.4 s
@@ -72,7 +73,7 @@ def bootstrap_interval(
     num_resamples: int = 2000,
     confidence: float = 0.95,
 ) -> Interval | None:
-    """Return a statistic's percentile interval over resampled seeds; None for fewer than 10 seeds.
+    """Return a statistic's percentile interval over resampled seeds, or None for fewer than 10 seeds.
 
     `scores` lists `score_SB` of each arm. Seeds are drawn in each arm separately or, if `paired`, the same
     seeds in all arms. The statistic receives R resamples of each arm at once, [R, S, B], and returns values
@@ -95,10 +96,10 @@ def bootstrap_interval(
 
 
 def permutation_p_value(difference_S: ArrayLike, *, seed: int, num_resamples: int = 10_000) -> float | None:
-    """Return the two-sided p value of paired seed differences by sign flips; None for fewer than 6 seeds.
+    """Return the two-sided p value of a sign-flip test on paired differences; None for fewer than 6 seeds.
 
-    With up to 14 seeds, all flips are enumerated. With more, they are random, and the observed signs are
-    counted among them.
+    With up to 14 seeds, all combinations of signs are enumerated. With more, they are drawn at random, and
+    the observed signs are counted among them.
     """
     difference_S = np.asarray(difference_S, dtype=np.float64)
     num_seeds = len(difference_S)

@@ -1,4 +1,4 @@
-"""Means over seeds of one number per run, with t intervals over seeds, for these problems only.
+"""Means over seeds of one number per run. Their t intervals over seeds hold for the same problems only.
 
 Axes: S seeds.
 """
@@ -17,14 +17,14 @@ from atrium.stats.simultaneous import CONFIDENCE
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """A mean over seeds and its standard error, which is None for one seed."""
+    """A mean over seeds, and its standard error (None for one seed)."""
 
     value: float
     standard_error: float | None
     num_seeds: int
 
     def interval(self) -> tuple[float, float] | None:
-        """Return the t interval over seeds, on these problems; None for one seed, or if seeds are equal."""
+        """Return the 95 % t interval over seeds, or None for one seed or equal values of all seeds."""
         if not self.standard_error:
             return None
         half = float(stdtrit(self.num_seeds - 1, 0.5 + CONFIDENCE / 2)) * self.standard_error
@@ -48,7 +48,7 @@ def mean_over_seeds(value_S: Sequence[float]) -> Mean:
 
 
 def score_over_seeds(value_S: Sequence[float | None]) -> Score:
-    """Return the mean of the known shares; its interval is truncated to [0, 1]."""
+    """Return the mean of the shares that are not None, with an interval truncated to [0, 1]."""
     known = [value for value in value_S if value is not None]
     if not known:
         return Score()

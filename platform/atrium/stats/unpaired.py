@@ -1,11 +1,14 @@
-"""The difference of two arms whose seeds are not paired: the runs of one arm against those of the other.
+"""The difference of two arms whose seeds are not paired.
 
-Both arms answer the same P problems. v_X is the variance over seeds of arm X's mean, r_X its residual mean
-square divided by S_X P, and v_P the variance over problems of the mean difference per problem, divided by P:
-SE^2 = max(v_A + v_B + v_P - r_A - r_B, v_A + v_B, v_P), with Satterthwaite's degrees of freedom over the
-terms used. The variance over seeds in v_X is the larger of the arm's own and the one pooled over both arms,
-with the arm's own S_X - 1 degrees of freedom. Welch's test, which uses the arm's own, gives 9.5 to 23 % false
-verdicts if one arm has 2 or 3 seeds and seeds take two values: the few seeds often do not vary.
+Both arms answer the same P problems. Let v_X be the variance of arm X's mean due to its seeds, r_X its
+residual mean square divided by S_X P, and v_P the variance over problems of the mean difference per problem,
+divided by P. Then SE^2 = max(v_A + v_B + v_P - r_A - r_B, v_A + v_B, v_P), with Satterthwaite's degrees of
+freedom over the terms used.
+
+The variance over seeds in v_X is the arm's own or the one pooled over both arms, whichever is larger, with
+the arm's own S_X - 1 degrees of freedom. Welch's test always uses the arm's own variance. It gives 9.5 to 23
+% false verdicts if one arm has 2 or 3 seeds and seeds take two values, because so few seeds often do not
+vary.
 
 Axes: S seeds, P problems, B benchmarks.
 """
@@ -41,7 +44,7 @@ def unpaired_difference(
     """Return candidate minus baseline, from `value_SP` arrays by benchmark.
 
     Both arms have the same problems in the same order. If an arm has one seed, there is no interval for new
-    seeds, and `new_problems` is about these checkpoints.
+    seeds, and `new_problems` is the uncertainty for these checkpoints.
     """
     arms = [checked(baseline), checked(candidate)]
     before, after = ([value_SP.mean(axis=0) for value_SP in arm] for arm in arms)
@@ -57,7 +60,7 @@ def unpaired_difference(
 
 
 def unpaired_spread(baseline_S: ArrayLike, candidate_S: ArrayLike) -> SeedSpread | None:
-    """Return the variance over seeds of a difference of unpaired means; None if an arm has one seed."""
+    """Return the variance over seeds of a difference of unpaired means, or None if an arm has one seed."""
     arms = [np.asarray(score_S, dtype=np.float64) for score_S in (baseline_S, candidate_S)]
     degrees = np.array([len(score_S) - 1.0 for score_S in arms])
     if degrees.min() < 1.0:
@@ -74,7 +77,7 @@ def _components(
     score_S_A: Sequence[Floats],
     clusters: Sequence[ArrayLike | None] | None,
 ) -> VarianceComponents | None:
-    """Return the difference's variance components; those per seed are summed over both arms."""
+    """Return the variance components of the difference, where those per seed are summed over both arms."""
     seed = residual = 0.0
     for arm, score_S in zip(arms if squares.by_seed else (), score_S_A, strict=False):
         by_residual = squares_of([arm], [value_SP.mean(axis=0) for value_SP in arm], clusters).by_residual

@@ -1,9 +1,9 @@
-"""Verdicts: permitted statements about a candidate and a baseline, in short and for papers.
+"""The text of verdicts: what may be stated about a candidate and a baseline, in short and in a paper.
 
-A verdict depends on the interval for new seeds and new problems. `better` and `worse` need an interval that
-excludes 0 and at least three seeds per arm; `not_distinguishable` says which differences the interval rules
-out. All other kinds withhold a verdict: they state at most an estimate, rule out no difference and give no
-sentence for a paper (`withheld`).
+A verdict depends on the interval for new seeds and new problems. `better` and `worse` require an interval
+that excludes 0 and at least three seeds per arm. `not_distinguishable` says which differences the interval
+rules out. All other kinds withhold a verdict: they state at most an estimate, rule out no difference, and
+give no sentence for a paper (`Verdict.withheld`).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ VerdictKind = Literal[
 
 
 class Phrase(NamedTuple):
-    """The fixed words of a kind of verdict: its sign and a short label.
+    """The fixed texts of a kind of verdict: its sign and a short label.
 
-    `withheld` is the reason why the kind gives no sentence for a paper; empty if it gives one.
+    `withheld` is the reason why this kind gives no sentence for a paper. It is empty if there is a sentence.
     """
 
     sign: str
@@ -66,10 +66,10 @@ others diverge."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A permitted statement. `words` is the whole statement, `label` a few words for a table's cell.
+    """A permitted statement about two arms: in full (`words`), and as a label for the cell of a table.
 
-    For `not_distinguishable`, differences larger than `excluded` are ruled out; None rules out nothing.
-    `excluded` is None for all other verdicts.
+    For `not_distinguishable`, differences larger than `excluded` are ruled out, or none if it is None. For
+    all other verdicts, `excluded` is None.
     """
 
     kind: VerdictKind
@@ -94,12 +94,12 @@ class Verdict:
 
     @property
     def withheld(self) -> str:
-        """The reason why the verdict gives no sentence for a paper; empty if it gives one."""
+        """The reason why the verdict gives no sentence for a paper, or an empty text if it gives one."""
         return f"{self.label} are in" if self.kind == "planned" else PHRASES[self.kind].withheld
 
 
 def worded(kind: VerdictKind, words: str, label: str = "") -> Verdict:
-    """Return a verdict with `label`, by default the usual label of its kind."""
+    """Return a verdict of this kind. By default, it has the usual label of the kind."""
     return Verdict(kind=kind, words=words, label=label or PHRASES[kind].label)
 
 
@@ -113,7 +113,7 @@ def judged(
 ) -> Verdict:
     """Return the verdict on a difference (candidate minus baseline) with its interval.
 
-    `names` and `num_seeds` have the baseline first. `is_more_than_noise_here` says that the interval for new
+    `names` and `num_seeds` list the baseline first. `is_more_than_noise_here` says that the interval for new
     seeds and the same problems excludes 0.
     """
     if min(num_seeds) == 1:
@@ -140,18 +140,18 @@ def judged(
 def _not_distinguishable(excluded: float | None, condition: str) -> Verdict:
     """Return the verdict that the arms are not distinguishable.
 
-    Differences larger than `excluded` (None: no differences) are ruled out under `condition`, a clause such
-    as `if no run diverges, `.
+    Differences larger than `excluded` are ruled out, or none if it is None. `condition` is a clause before
+    this statement, such as `if no run diverges, `, or an empty text.
     """
     words = not_distinguishable(None if excluded is None else points(excluded), condition)
     return replace(worded("not_distinguishable", words), excluded=excluded)
 
 
 def not_distinguishable(largest: str | None, condition: str = "") -> str:
-    """Return the words for an interval that contains 0.
+    """Return the statement for an interval that contains 0.
 
-    `largest` is the interval's end farther from 0, as text; None to rule out nothing. `condition` comes
-    before the ruled-out differences, such as `if no run diverges, `.
+    `largest` is the interval's end that is farther from 0, as text, or None to rule out nothing. `condition`
+    is a clause before the ruled-out differences, such as `if no run diverges, `, or an empty text.
     """
     return f"not distinguishable; {_NONE_RULED_OUT if largest is None else condition + ruled_out(largest)}"
 
@@ -172,13 +172,16 @@ def same_method_words(names: Sequence[str]) -> str:
 
 
 def uninformative(is_correct: bool) -> Verdict:
-    """Return the verdict if every answer of every arm is correct, or none is."""
+    """Return the verdict for arms whose answers are all correct, or all wrong."""
     subject = "every answer of every arm" if is_correct else "no answer of any arm"
     return worded("uninformative", f"{subject} is correct, so these answers cannot show a difference")
 
 
 def unfinished(kind: Literal["preliminary", "incomplete"], value: float, runs: Sequence[str]) -> Verdict:
-    """Return a verdict that other runs may change; `runs` describes them (`study/atr-1 is still running`)."""
+    """Return a verdict that pending or failed runs may change.
+
+    `runs` describes these runs, for example `study/atr-1 is still running`.
+    """
     return worded(kind, f"{kind}: {', '.join(runs)}; {estimate(value)}")
 
 
@@ -189,10 +192,10 @@ def before_plan(value: float, num_seeds: int, num_planned: int) -> Verdict:
 
 
 def under_both_readings(by_score: Verdict, as_wrong: Verdict, diverged: Sequence[str]) -> Verdict:
-    """Return the verdict that is valid whether diverged runs count with their scores or as always wrong.
+    """Combine the verdicts in which diverged runs count with their scores and as always wrong.
 
-    `diverged` names these runs (`seed 3 of atr`). A difference is ruled out only if both readings rule it
-    out.
+    `diverged` names these runs, for example `seed 3 of atr`. A difference is ruled out only if both verdicts
+    rule it out.
     """
     listed = ", ".join(diverged)
     if not diverged:
@@ -227,7 +230,7 @@ def for_paper(
     measure: str,
     together: str,
 ) -> str:
-    """Return the sentence for a paper, without the period; `names` has the baseline first.
+    """Return the sentence for a paper, without the period. `names` lists the baseline first.
 
     `settings` describes other differences between the arms than their methods. `together` describes the
     family of differences over which the interval is simultaneous.
@@ -263,7 +266,7 @@ def points(share: float) -> str:
 
 
 def signed(share: float) -> str:
-    """Format a difference in points with its sign, such as `+2.1`; `0.0` has none."""
+    """Format a difference in points with its sign, such as `+2.1`, or `0.0` without a sign."""
     text = f"{100.0 * share:+.1f}"
     return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "\N{MINUS SIGN}")
 

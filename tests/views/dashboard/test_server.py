@@ -195,8 +195,8 @@ def test_a_comparison_is_the_document_that_reports_are_made_of(client):
     assert {row[4]["low"] for row in found["arms"].values()} == {800.0}
     assert all(row[1]["interval"][0] == pytest.approx(0.8, abs=0.01) for row in found["arms"].values())
     assert answer["measures"] == {"mean": "Mean@4", "pass": "Pass@4"}
-    _, difference, _, another_exam, *_, verdict = found["differences/mean/sums"]["atr"]
-    assert another_exam["interval"][0] < difference["value"]
+    _, difference, _, new_seeds_and_problems, *_, verdict = found["differences/mean/sums"]["atr"]
+    assert new_seeds_and_problems["interval"][0] < difference["value"]
     assert verdict
     assert [len(curve["y"]) for curve in drawn["over_k"]["series"]] == [4, 4]
     assert all(curve["low"][0] < curve["y"][0] < curve["high"][0] for curve in drawn["over_k"]["series"])

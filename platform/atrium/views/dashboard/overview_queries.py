@@ -197,12 +197,12 @@ def _row(
         outcome = None if found.value is None else Estimate(found.value, found.interval, "share")
         return Row((name, len({run["seed"] for run in runs}), outcome, None, None))
     score = arm.scores[MEAN][benchmark]
-    outcome = Estimate(score.value, interval_of(score.another_exam), "share")
+    outcome = Estimate(score.value, interval_of(score.new_seeds_and_problems), "share")
     compared: tuple[Cell, Cell] = (None, "baseline")
     if pair is not None:
         difference = pair.comparison.difference.value
         label = f"{pair.verdict.sign} {pair.verdict.label}"
-        compared = (Estimate(difference, pair.another_exam, "points", is_signed=True), label)
+        compared = (Estimate(difference, pair.new_seeds_and_problems, "points", is_signed=True), label)
     return Row((name, len(arm.arm.seeds), outcome, *compared))
 
 
