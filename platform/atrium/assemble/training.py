@@ -123,7 +123,7 @@ class RunContext:
     policy, encode
         The policy, and a function from a problem to the tokens of its prompt.
     digest
-        The `weights_digest` of the policy's initial weights; empty if it is not needed.
+        The `weights_digest` of the policy's initial weights, or an empty text if it is not needed.
     graders
         The graders for training and for each benchmark.
     engine, reference

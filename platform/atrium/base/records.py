@@ -140,8 +140,8 @@ class Rollout:
 
     `reward` is None if the reward function abstained; groups used for training contain no such rollout. If
     the reward is a weighted sum of named rewards, `parts` contains these, otherwise it is empty.
-    `behavior_logprobs` [T] are the trainer's log-probabilities under the weights that sampled the completion;
-    None if they were not computed at sampling time.
+    `behavior_logprobs` [T] are the trainer's log-probabilities under the weights that sampled the completion,
+    or None if they were not computed at sampling time.
     """
 
     sample_index: int

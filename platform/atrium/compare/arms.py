@@ -1,7 +1,8 @@
-"""Runs grouped into arms, which differ in settings other than the seed, and tests for equal methods.
+"""Arms: groups of runs that differ only in their seeds, and tests for equal methods.
 
 By Theorem 4.2 of arXiv 2602.05494, a divergence that is a function of the ratio alone is equivalent to a
-window [l, u]. Arms with equal windows and otherwise equal settings are one method under two names.
+window [l, u]. Two arms with equal windows and otherwise equal settings are therefore one method with two
+names.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Arm:
     `settings` are the settings of the first run and `all_settings` the settings of every run, without the
     run length if it does not distinguish methods. `window` is None if the divergence has no constant window.
     `method` is None if a part of it is not installed. `use` contains the run's properties on which the
-    method's parts depend; None if the settings do not determine them. `recorded_key` is the method's key
+    method's parts depend, or None if the settings do not determine them. `recorded_key` is the method's key
     as recorded by the run.
     """
 
@@ -53,7 +54,7 @@ class Arm:
 
     @property
     def key(self) -> object:
-        """The JSON value that identifies the method; None if the method and its recorded key are unknown."""
+        """The JSON value that identifies the method, or None if neither method nor recorded key is known."""
         if self.method is None:
             return self.recorded_key
         return json.loads(json.dumps(self.method.key(self.use)))
@@ -129,9 +130,10 @@ def group_runs(
 
 
 def are_same_method(one: Arm, other: Arm) -> bool:
-    """Whether two arms are one method, possibly under two names.
+    """Return whether two arms use the same method, possibly under two names.
 
-    If a method is unknown because a part is not installed, recorded keys or else settings are compared.
+    If a method is unknown because a part of it is not installed, the keys that the runs recorded are
+    compared. If there are no recorded keys either, the settings are compared.
     """
     keys = method_keys([one.settings, other.settings], at_last_step=True)
     outside = [key for key in keys if key.partition(".")[0] not in SECTIONS]
@@ -164,9 +166,9 @@ def as_trained(config: Mapping[str, object]) -> Mapping[str, object]:
 
 @cached_while_unchanged(4096)
 def _settings_of(path: Path) -> tuple[Settings, str | None]:
-    """Return the settings of a run's config.json (`as_trained`) as text by dotted key, and a reading problem.
+    """Return the settings of a run's config.json (`as_trained`) as text by dotted key, and an error text.
 
-    The problem is None if the file can be read.
+    The error text says why the file cannot be read, and is None if it can.
     """
     config, problem = read_object(path)
     # Interning saves memory, since runs share most keys and values.
@@ -190,5 +192,5 @@ def _by_seed(
 
 
 def is_finished(folder: RunFolder) -> bool:
-    """Whether the run reached its last step."""
+    """Return whether the run reached its last step."""
     return known_status(folder.status_file).state == RunState.FINISHED

@@ -1,4 +1,4 @@
-"""The decision whether a run collapsed, for comparisons and all views of the dashboard."""
+"""The rule that decides whether a run collapsed, for comparisons and all pages of the dashboard."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def collapses_of(overview: RunOverview) -> dict[str, int] | None:
     """Return the findings by which a run counts as collapsed, with the step at which each began (0: unknown).
 
     These are the collapses that `runs.diagnosis` found at the end of training, and `SCORE_FELL`. Empty if the
-    run did not collapse; None if there is neither a collapse nor a score before training.
+    run did not collapse, or None if there is neither a collapse nor a score before training.
     """
     found = {rule: step for rule, step in recorded_findings(overview.folder).items() if rule in COLLAPSES}
     has_fallen = _has_fallen(overview)
@@ -40,10 +40,10 @@ def recorded_findings(folder: RunFolder) -> dict[str, int]:
 
 
 def _has_fallen(overview: RunOverview) -> bool | None:
-    """Whether the last test scores are significantly below those before training; None if unknown.
+    """Return whether the last test scores are significantly below those before training (None if unknown).
 
-    Without test problems, validation problems are used. A run that diverged counts as always wrong if the
-    resulting policy was not evaluated.
+    Without test problems, validation problems are used. A run that diverged counts as always wrong if its
+    last policy was not evaluated.
     """
     status = overview.status
     has_diverged = overview.state is RunState.FAILED and status.cause == DIVERGED

@@ -1,4 +1,4 @@
-"""Selection of the arms of a comparison: naming, other runs, runs that count, and the baseline."""
+"""Selection of the arms of a comparison: their names, their runs that count, and the baseline."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ def compared_arms(
 
 
 def _is_superseded(folder: RunFolder, arm: Arm) -> bool:
-    """Whether a finished run of the arm has the same seed."""
+    """Return whether a finished run of the arm has the same seed."""
     seed = read_object(folder.config_file)[0].get("seed")
     run = arm.runs.get(seed) if isinstance(seed, int) else None
     return run is not None and is_finished(run)
 
 
 def _requested(folders: Sequence[RunFolder], leave_out: Mapping[str, str]) -> dict[str, str]:
-    """Return the user's reasons by full run name; a key of `leave_out` is the end of a run's name.
+    """Return the user's reasons by full run name. A key of `leave_out` is the end of a run's name.
 
     Raises `ConfigError` if a key matches no run or several runs.
     """
@@ -115,7 +115,7 @@ def _runs_named(named: Sequence[NamedArm], baseline: str | None) -> list[str]:
 def _with_baseline(
     arms: Sequence[Arm], named: Sequence[NamedArm], baseline: str | None, left_out: Sequence[LeftOut]
 ) -> list[Arm]:
-    """Return the arms with the baseline first; `ConfigError` for a single arm or an unknown baseline."""
+    """Return the arms with the baseline first; raise `ConfigError` for one arm or an unknown baseline."""
     others = f"; {left_out_words(left_out, MOST_NAMED)}" if left_out else ""
     if len(arms) < 2:
         names = ", ".join(folder.path.name for arm in arms for folder in arm.runs.values())

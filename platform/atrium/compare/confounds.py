@@ -2,9 +2,9 @@
 
 A confound is a recorded setting that differs between two arms, is not part of the method's own sections and
 is not set by a preset file. Random seeds, paths, trackers and placement are not confounds, and neither are
-settings that a planned sweep tuned or keys that the user groups by. `FACTS` lists what runs record besides
-their settings. Add an entry to it to make a recorded fact a confound, or to show the fact below the
-confounds.
+settings that a planned sweep tuned or by which the user groups the runs. `FACTS` lists what runs record
+besides their settings. To report another recorded fact, as a confound or below the confounds, add it to this
+list.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _MOST_VALUES = 3
 class Fact:
     """A fact that a run records, found under a dotted key of `config.json` or `provenance.json`.
 
-    If the key is a section, the whole section is one value. `follows` contains prefixes of settings that
-    determine the fact: if arms differ in such a setting, the fact is not reported as a confound. A value with
-    `is_long` is shown as the first digits of its SHA-256 hash.
+    If the key is a section, the whole section is one value. `follows` lists prefixes of settings that
+    determine the fact. If arms differ in such a setting, the fact is not reported as a confound. If `is_long`
+    is set, the value is shown as the first digits of its SHA-256 hash.
     """
 
     name: str
@@ -109,7 +109,7 @@ class Recorded:
 
     @property
     def words(self) -> str:
-        """The values in words: `optimizer.learning_rate is 3e-4 in atr, 1e-3 in grpo`."""
+        """The values as text, such as `optimizer.learning_rate is 3e-4 in atr, 1e-3 in grpo`."""
         by_value: dict[str, list[str]] = {}
         for arm, values in self.values.items():
             if values:
@@ -155,7 +155,10 @@ def read_confounds(
 
 
 def unknown_settings(arm: Arm) -> tuple[str, ...]:
-    """Describe the settings that an arm's imported runs do not record; empty for Atrium's own runs."""
+    """Describe the settings that an arm's imported runs do not record.
+
+    The result is empty for Atrium's own runs.
+    """
     imports = [mapping_at(read_object(run.provenance_file)[0], "import") for run in arm.runs.values()]
     if not any(imports):
         return ()
@@ -167,7 +170,7 @@ def unknown_settings(arm: Arm) -> tuple[str, ...]:
 
 
 def unknown_lines(unknown: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Return lines on unknown settings; arms that lack the same settings share a line."""
+    """Return lines that name unknown settings. Arms that lack the same settings share a line."""
     arms: dict[tuple[str, ...], list[str]] = {}
     for arm, lacking in unknown.items():
         arms.setdefault(lacking, []).append(arm)
@@ -178,7 +181,10 @@ def unknown_lines(unknown: Mapping[str, tuple[str, ...]]) -> list[str]:
 
 
 def unknown_words(unknown: Mapping[str, tuple[str, ...]], *arms: str) -> str:
-    """Return the clause `, with unknown settings of a and b,` for a sentence; empty if all are recorded."""
+    """Return the clause `, with unknown settings of a and b,` for a sentence.
+
+    The result is empty if all are recorded.
+    """
     found = [arm for arm in arms if arm in unknown]
     return f", with unknown settings of {' and '.join(found)}," if found else ""
 
@@ -186,7 +192,7 @@ def unknown_words(unknown: Mapping[str, tuple[str, ...]], *arms: str) -> str:
 def environment_lines(environment: Sequence[Recorded]) -> list[str]:
     """Return a line with the versions and hardware that all arms share, and a line with those that differ.
 
-    Of a fact with more than three values, the second line states only the number of values.
+    If a fact has more than three values, the second line states only their number.
     """
     shared = [one.words for one in environment if not one.differs()]
     different = []
@@ -214,7 +220,7 @@ def with_words(confounds: Sequence[Recorded], one: str, other: str) -> str:
 def withheld_words(confounds: Sequence[Recorded], one: str, other: str) -> str:
     """Return a text that replaces the sentence for a paper if two arms have more than three confounds.
 
-    Empty for at most three confounds, which the sentence names.
+    The result is empty for up to three confounds, because the sentence can name them.
     """
     found = between(confounds, one, other)
     if len(found) <= MOST_QUOTED:
@@ -232,7 +238,7 @@ def _can_confound(key: str) -> bool:
 
 
 def _is_preset(key: str, arms: Sequence[Arm]) -> bool:
-    """Whether the preset file of some arm sets the key, and all runs of this arm kept the preset value."""
+    """Return whether an arm's preset file sets the key and all runs of this arm kept the preset value."""
     for arm in arms:
         wanted = settings_outside(arm.settings.get("algorithm.name", "")).get(key)
         if wanted is not None and all(wanted in (run.get(key), *_LEFT_OPEN) for run in arm.all_settings):
@@ -241,7 +247,7 @@ def _is_preset(key: str, arms: Sequence[Arm]) -> bool:
 
 
 def _follows(one: Recorded, found: Sequence[Recorded]) -> bool:
-    """Whether `found` contains the reason for this confound: its section, or the section's `kind`."""
+    """Return whether `found` contains the cause of this confound: its section, or the section's `kind`."""
     is_partial = any(ABSENT in values for values in one.values.values())
     section = one.name.rpartition(".")[0]
     return any(
@@ -271,7 +277,7 @@ def _facts(arms: Sequence[Arm]) -> list[Recorded]:
 
 
 def _fact_text(fact: Fact, record: Mapping[str, object]) -> str:
-    """Return the fact's value in a run's `config.json` or `provenance.json` as text; "" if not recorded."""
+    """Return the fact's value in a run's config or provenance file as text (empty if not recorded)."""
     value = setting(record, fact.key)
     if value is None or value in ([], {}):
         return ""
@@ -287,7 +293,10 @@ def _distinct(values: Sequence[str]) -> tuple[str, ...]:
 
 
 def _tuned(folders: Sequence[RunFolder]) -> frozenset[str]:
-    """Return the settings that these runs' common sweep tuned; empty for runs outside a sweep."""
+    """Return the settings that these runs' common sweep tuned.
+
+    The result is empty for runs outside a sweep.
+    """
     places = {folder.path.absolute().parent for folder in folders}
     if len(places) != 1:
         return frozenset()
@@ -302,7 +311,7 @@ def _tuned(folders: Sequence[RunFolder]) -> frozenset[str]:
 
 
 def _spoken(name: str) -> str:
-    """Return a key in words, such as `learning rate` (optimizer.learning_rate) or `optimizer kind`."""
+    """Return a setting's name for a sentence, such as `learning rate` for optimizer.learning_rate."""
     parent, _, last = name.rpartition(".")
     if last in ("kind", "name", "source", "seed") and parent:
         return f"{parent.rpartition('.')[2]} {last}".replace("_", " ")

@@ -1,11 +1,11 @@
 """Selection of the runs that a comparison counts, with the missing runs and the reasons for exclusion.
 
-A run counts if it finished or was evaluated at its planned last step. A diverged run counts too: with the
-score of the policy that it diverged to, or as always wrong if that policy could not be evaluated
-(`stats.readings`). Other runs that started but have no outcome are missing. A missing run makes a verdict
-preliminary while the run is active or can resume, and incomplete once it has failed. Runs that failed to
-start, archived runs and runs that the user leaves out with a reason are not missing. Only counted runs that
-were evaluated on the same benchmarks are compared.
+A run counts if it finished or was evaluated at its planned last step. A diverged run counts too, with the
+score of its last policy, or as always wrong if this policy could not be evaluated (`stats.readings`). Other
+runs that started but have no outcome are missing. A missing run makes a verdict preliminary while the run is
+active or can be resumed, and incomplete after it has failed. Runs that failed to start, archived runs and
+runs that the user leaves out with a reason are not missing. A comparison uses the counted runs that were
+evaluated on the same benchmarks.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ training, lacks a score on a benchmark, has no outcome (`MissingRun`), or is an 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A run that a comparison excludes, with the cause and the reason in words.
+    """A run that a comparison excludes, with the kind of cause and the reason as text.
 
     `lacking` are the compared benchmarks on which a run with the cause `no_score` has no score.
     """
@@ -68,8 +68,8 @@ class LeftOut:
 class MissingRun(LeftOut):
     """A run without an outcome.
 
-    `stands` describes its state, such as `failed at step 40 of 80`. `kind` is the kind of verdict on a
-    comparison of its arm.
+    `stands` describes the run's state, such as `failed at step 40 of 80`. `kind` is the kind of verdict that
+    a comparison of its arm gets.
     """
 
     folder: RunFolder
@@ -104,10 +104,10 @@ def counted_runs(
     *,
     can_compare: Callable[[Sequence[RunFolder]], bool],
 ) -> CountedRuns:
-    """Return the runs that count and have scores on the benchmarks `wanted` and the cost for `at`.
+    """Return the runs that count, and that have scores on the benchmarks `wanted`.
 
-    If `wanted` is empty, the benchmarks are those that most runs share. `can_compare` returns whether runs
-    form at least two arms.
+    They must also have recorded the cost at which `at` compares them. If `wanted` is empty, the benchmarks
+    are those that most runs share. `can_compare` returns whether runs form at least two arms.
 
     Raises `RunFolderError` if no run counts, `ConfigError` if no run was evaluated on a wanted benchmark.
     """
@@ -138,7 +138,10 @@ def counted_runs(
 
 
 def left_out_words(left_out: Sequence[LeftOut], most: int | None = None) -> str:
-    """Return a sentence that names at most `most` (default: all) excluded runs; empty if there are none."""
+    """Return a sentence that names at most `most` (default: all) excluded runs.
+
+    The result is empty if there are none.
+    """
     if not left_out:
         return ""
     named = "; ".join(f"{one.name} ({one.reason})" for one in left_out[:most])
@@ -147,7 +150,7 @@ def left_out_words(left_out: Sequence[LeftOut], most: int | None = None) -> str:
 
 
 def left_out_experiments(left_out: Sequence[LeftOut], compared: Collection[str]) -> dict[str, str]:
-    """Return the reasons for exclusion by experiment, for experiments without a run in `compared`."""
+    """Return the reasons for exclusion of each experiment of which no run is in `compared`."""
     kept = {name.partition("/")[0] for name in compared}
     found: dict[str, list[str]] = {}
     for one in left_out:
@@ -159,7 +162,10 @@ def left_out_experiments(left_out: Sequence[LeftOut], compared: Collection[str])
 
 
 def old_runs_note(num_old: int) -> list[str]:
-    """Return a note on changed rules for runs recorded by an earlier version; empty if there are none."""
+    """Return a note on changed rules for runs recorded by an earlier version.
+
+    The result is empty if there are none.
+    """
     if not num_old:
         return []
     return [
@@ -175,9 +181,9 @@ def _benchmarks(
     wanted: Sequence[str],
     can_compare: Callable[[Sequence[RunFolder]], bool],
 ) -> list[str]:
-    """Return the wanted benchmarks, or else the test benchmarks that most runs share.
+    """Return the wanted benchmarks, or the test benchmarks that most runs share if none is wanted.
 
-    Validation benchmarks are used if no test benchmark was answered by runs that can be compared.
+    If no test benchmark was answered by runs that can be compared, validation benchmarks are returned.
     """
     answered: dict[str, list[EvaluatedRun]] = {}
     for run in runs:
@@ -203,7 +209,7 @@ def _benchmarks(
 
 
 def set_aside_run(folder: RunFolder, requested: Mapping[str, str]) -> LeftOut | None:
-    """Return the reason to exclude a run (by request, archived, failed to start), or None.
+    """Return why a run is excluded (by request, archived, or failed to start), or None if it is not.
 
     An excluded run belongs to no arm and does not count as missing. `requested` maps run names to the user's
     reasons.
@@ -219,7 +225,7 @@ def set_aside_run(folder: RunFolder, requested: Mapping[str, str]) -> LeftOut | 
 
 
 def _classified(overview: RunOverview, at: At) -> EvaluatedRun | LeftOut:
-    """Classify a run as evaluated, as missing (without an outcome), or as left out (with a reason)."""
+    """Return the run's evaluations if the run counts, or why it is left out (it may be missing)."""
     folder = overview.folder
 
     def left_out(cause: Cause, reason: str) -> LeftOut:
@@ -258,9 +264,9 @@ def _classified(overview: RunOverview, at: At) -> EvaluatedRun | LeftOut:
 
 
 def _as_diverged(overview: RunOverview, run: EvaluatedRun, at: At) -> EvaluatedRun | None:
-    """Return the run with the evaluations of the policy that it diverged to; None if it did not diverge.
+    """Return a diverged run with only the evaluations of its last policy, or None if it did not diverge.
 
-    In a comparison at equal steps, all evaluations are kept, since an earlier one may be at the common step.
+    For a comparison at equal steps, all evaluations are kept, since an earlier one may be at the common step.
     """
     status = overview.status
     is_old = status.format_version < FORMAT_VERSION

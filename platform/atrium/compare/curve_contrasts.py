@@ -38,7 +38,7 @@ class CurveContrast:
 
     @property
     def sign(self) -> int:
-        """1 or -1 if the interval lies above or below 0, else 0."""
+        """1 if the interval is above 0, -1 if it is below 0, and 0 otherwise."""
         if self.interval is None or self.interval.low <= 0.0 <= self.interval.high:
             return 0
         return 1 if self.difference > 0.0 else -1
@@ -96,7 +96,7 @@ def contrast_arms(
 
 
 def curve_value(run: RunFolder, outcome: CurveOutcome) -> float | None:
-    """Return the outcome of a run's recorded curve; None if the curve does not determine it.
+    """Return the outcome of a run's recorded curve, or None if the curve does not determine it.
 
     Raises `OSError` if the run's metrics exist but cannot be read.
     """

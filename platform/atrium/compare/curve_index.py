@@ -1,9 +1,9 @@
-"""The columnar index of curves: one memory-mapped Arrow file per run in `runs/.cache/`.
+"""An index of recorded curves: one memory-mapped Arrow file per run in `runs/.cache/`.
 
-An index file duplicates `metrics.jsonl` and can be deleted at any time. New lines are appended to the index;
-it is rebuilt if `metrics.jsonl` was truncated or replaced. A resumed run rewrites `metrics.jsonl`, and the
-new file may be longer and have the same inode, so a checksum of the last bytes read detects the change. An
-index file is replaced atomically: readers never see a partial file, whichever process writes it.
+An index file duplicates `metrics.jsonl` and can be deleted at any time. New lines are appended to the index,
+and the index is rebuilt if `metrics.jsonl` was truncated or replaced. A resumed run rewrites `metrics.jsonl`,
+and the new file may be longer and have the same inode, so a checksum of the last bytes read detects the
+change. Index files are replaced atomically, so readers never see a partial file.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _NUM_CHECKED_BYTES = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveTable:
-    """Columns [N] by name, including `step` and `time`; NaN where a step did not record a quantity.
+    """Columns [N] by name, including `step` and `time`, with NaN where a step did not record a quantity.
 
     `offset` is the number of bytes read, `checksum` the checksum of the last bytes before `offset`, and
-    `num_unreadable` the number of lines without a step. Steps increase.
+    `num_unreadable` the number of lines without a step. Steps are in ascending order.
     """
 
     columns: Mapping[str, Floats] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class CurveTable:
 
     @property
     def steps(self) -> Floats:
-        """The recorded steps [N], ascending; empty for a table without rows."""
+        """The recorded steps [N] in ascending order."""
         return self.columns.get(_STEP, np.zeros(0))
 
     def points(self, metric: str, until: int) -> list[tuple[int, float]]:
@@ -77,7 +77,7 @@ class CurveIndex:
         return self._folder / f"{run.name}.arrow"
 
     def read(self, run: RunFolder) -> CurveTable | None:
-        """Return the run's indexed curves; None if there are none or the file is damaged."""
+        """Return the run's indexed curves, or None if there are none or the file is damaged."""
         path = self.path_of(run)
         try:
             stat = path.stat()
@@ -90,7 +90,7 @@ class CurveIndex:
             return None
 
     def num_bytes_behind(self, run: RunFolder) -> int:
-        """Return the number of bytes of `metrics.jsonl` that are not yet indexed; 0 without such a file."""
+        """Return the number of bytes of `metrics.jsonl` that are not yet indexed (0 if there is no file)."""
         try:
             size = run.metrics_file.stat().st_size
         except OSError:
@@ -116,14 +116,17 @@ class CurveIndex:
 
 @lru_cache(maxsize=32)
 def index_of(cache_dir: Path) -> CurveIndex:
-    """Return the index of a runs directory's curves in its `.cache/`; cached, since it keeps files open."""
+    """Return the curve index of a runs directory.
+
+    One object per directory is cached, as it keeps files open.
+    """
     return CurveIndex(cache_dir / "dashboard" / "curves")
 
 
 def recorded_curves(run: RunFolder) -> CurveTable:
-    """Return all curves that the run has recorded so far, from the index if possible.
+    """Return all curves that the run has recorded so far.
 
-    The index is updated if the runs directory has a `.cache/`; otherwise the metrics file is read.
+    If the runs directory has a `.cache/`, its index is updated and used. Otherwise the metrics file is read.
     Raises `OSError` if the metrics exist but cannot be read.
     """
     index = index_of(run.cache_dir)
@@ -169,7 +172,7 @@ def _parse(whole: bytes) -> tuple[dict[str, Floats], int]:
 
 
 def _parse_quickly(whole: bytes) -> dict[str, Floats] | None:
-    """Parse lines with Arrow; return None if Arrow rejects them (broken lines, text instead of numbers)."""
+    """Parse lines with Arrow. Returns None if Arrow rejects them (broken lines, text instead of numbers)."""
     try:
         options = pa_json.ReadOptions(use_threads=False, block_size=4_000_000)
         table = pa_json.read_json(io.BytesIO(whole), read_options=options)
@@ -194,7 +197,7 @@ def _parse_patiently(whole: bytes) -> dict[str, Floats]:
 def _appended(
     table: CurveTable, columns: Mapping[str, Floats], *, num_bytes: int, num_lines: int
 ) -> CurveTable:
-    """Return the table with rows appended; if a step was recorded twice, the later record counts."""
+    """Return the table with rows appended. If a step was recorded twice, the later record counts."""
     num_before = len(table.steps)
     num_added = len(columns.get(_STEP, ()))
     joined = {
@@ -220,7 +223,7 @@ def _appended(
 
 
 def _goes_on(file: BinaryIO, table: CurveTable) -> bool:
-    """Whether the file still contains, before `table.offset`, the bytes that the table was read from."""
+    """Return whether the bytes from which the table was read are still in the file, unchanged."""
     return _checksum(file, table.offset) == table.checksum
 
 

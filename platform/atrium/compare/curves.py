@@ -1,4 +1,4 @@
-"""Pure functions that prepare curves for figures: x-axis, smoothing, groups of runs with a band.
+"""Preparation of curves for figures: x-axis, smoothing, and means over runs with a band. Pure functions.
 
 Axes: N points of one run, S runs of a group, G points of their common grid.
 """
@@ -36,10 +36,10 @@ class Band(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Points of one run: x [N] increases, y [N] is finite; low and high [N] are the ends of intervals.
+    """Points of one run: x [N] in ascending order, finite y [N], and ends of intervals, low and high [N].
 
-    `step` [N] are the training steps of a curve of evaluations, which are rare and therefore not
-    interpolated; None for other curves.
+    For a curve of evaluations, `step` [N] are their training steps. Such a curve is not interpolated, since
+    evaluations are rare. For other curves, `step` is None.
     """
 
     x: Floats
@@ -51,7 +51,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCurve:
-    """The mean of S curves on a grid [G], its band (None without one), and the number of runs per point."""
+    """The mean of S curves on a grid [G], the ends of its band or None, and the number of runs per point."""
 
     x: Floats
     mean: Floats
@@ -61,10 +61,10 @@ class GroupCurve:
 
 
 def axis_values(columns: Mapping[str, Floats], axis: XAxis) -> Floats | None:
-    """Return the x-values [N] of a run's steps; None if the run did not record the quantity.
+    """Return the x-values [N] of a run's steps, or None if the run did not record the quantity.
 
-    Tokens and seconds are cumulative sums over steps; hours between the end and the resumption of a run do
-    not count. A step that did not record the quantity adds 0.
+    Tokens and seconds are cumulative sums over steps. The time between the end of a run and its resumption
+    does not count. A step that did not record the quantity adds 0.
     """
     match axis:
         case XAxis.STEP:
@@ -103,9 +103,9 @@ def at_exact(steps: Floats, x: Floats, y: Floats) -> Floats:
 
 
 def curve(x: Floats, y: Floats, *, smoothing: int = 1) -> Curve:
-    """Return the finite points of a run, with y smoothed by moving means over `smoothing` values.
+    """Return the finite points of a run, with y smoothed by a moving mean over `smoothing` values.
 
-    At most a quarter of the points is averaged, since a longer window would flatten the curve.
+    The mean is over at most a quarter of the points, since a longer window would flatten the curve.
     """
     known = np.isfinite(y) & np.isfinite(x)
     if not known.all():
@@ -135,12 +135,12 @@ def moving_mean(values: Floats, width: int) -> Floats:
 
 
 def group_curve(curves: Sequence[Curve], band: Band) -> GroupCurve | None:
-    """Return the mean at each point of a common grid over the runs that reach it; None without points.
+    """Return the mean at each point of a common grid over the runs that reach it, or None without points.
 
-    If the runs share their x-values, these form the grid; otherwise each run is interpolated linearly between
+    If the runs share their x-values, these form the grid. Otherwise each run is interpolated linearly between
     its first and last point. Evaluations are not interpolated: the mean at a step is over the runs that were
-    evaluated at this step, placed at their mean x. The deviation is the standard deviation over runs (ddof
-    1).
+    evaluated at this step, and is drawn at the mean of their x-values. The band `deviation` is the standard
+    deviation over runs (with S - 1 in the denominator).
     """
     curves = [one for one in curves if len(one.x)]
     if not curves:
@@ -176,7 +176,7 @@ def _band(
 
 
 def _on_one_grid(curves: Sequence[Curve]) -> tuple[Floats, Floats]:
-    """Return the common grid [G] and the values [S, G] on it; NaN outside a run's range."""
+    """Return the common grid [G] and the values [S, G] on it, with NaN outside a run's range."""
     longest = max((one.x for one in curves), key=len)
     if all(one.x is longest or np.array_equal(one.x, longest[: len(one.x)]) for one in curves):
         value_SG = np.full((len(curves), len(longest)), np.nan)
@@ -190,7 +190,10 @@ def _on_one_grid(curves: Sequence[Curve]) -> tuple[Floats, Floats]:
 
 
 def _at_evaluated_steps(curves: Sequence[Curve]) -> tuple[Floats, Floats]:
-    """Return the mean x [G] of each evaluated step, and the values [S, G]; NaN without an evaluation."""
+    """Return the runs' mean x-value [G] at each evaluated step, and the values [S, G].
+
+    A value is NaN if the run was not evaluated at the step.
+    """
     columns = [(one.step if one.step is not None else one.x, one.x, one.y) for one in curves]
     steps = np.unique(np.concatenate([step for step, _, _ in columns]))
     x_SG, value_SG = np.full((2, len(curves), len(steps)), np.nan)

@@ -1,6 +1,6 @@
 """The problems on which two arms differ most in the share of correct answers.
 
-The problems are selected for their difference, so no hypothesis test is made.
+Because the problems are selected for their difference, no hypothesis is tested on them.
 """
 
 from __future__ import annotations
@@ -104,6 +104,6 @@ def _runs(arm: Arm) -> list[RunFolder]:
 
 
 def _largest(difference_P: Floats) -> list[int]:
-    """Return the indices of the largest differences in either direction, at most 12, without zeros."""
+    """Return the indices of at most 12 problems with the largest nonzero differences in either direction."""
     order = np.argsort(-np.abs(difference_P), kind="stable")[:MOST]
     return [int(place) for place in order if difference_P[place] != 0.0]

@@ -1,4 +1,4 @@
-"""The default experiment and the default baseline, the same in every view, command and report."""
+"""The default experiment and the default baseline, which are the same in every page, command and report."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ _BASELINES = ("grpo", "reinforce")
 
 
 def default_experiment(experiments: Mapping[str, Mapping[str, Settings]]) -> str | None:
-    """Return the latest experiment with at least two methods, else the latest one; None if there is none.
+    """Return the latest experiment with at least two methods.
 
-    `experiments` maps each experiment, latest first, to the settings of its training runs; it excludes
-    sweeps, evaluations and archived runs.
+    If no experiment has two methods, the latest one is returned, and None if there is none. `experiments`
+    maps each experiment, latest first, to the settings of its training runs. It excludes sweeps, evaluations
+    and archived runs.
     """
     several = (name for name, runs in experiments.items() if num_methods(name_arms(runs)) > 1)
     return next(several, next(iter(experiments), None))
 
 
 def named_by_default(runs_dir: Path) -> str:
-    """Return the experiment to compare by default; raises `ConfigError` if `runs_dir` contains none."""
+    """Return the experiment to compare by default; raise `ConfigError` if `runs_dir` has none."""
     chosen = default_experiment(trainings_by_experiment(runs_dir))
     if chosen is None:
         raise ConfigError(
@@ -42,7 +43,7 @@ def named_by_default(runs_dir: Path) -> str:
 
 
 def is_archived(folder: RunFolder) -> bool:
-    """Whether a user archived the run."""
+    """Return whether the user archived the run."""
     return read_object(folder.path / ANNOTATIONS)[0].get("is_archived") is True
 
 
@@ -63,12 +64,12 @@ def trainings_by_experiment(runs_dir: Path) -> dict[str, dict[str, Settings]]:
 
 
 def num_methods(arms: Iterable[NamedArm]) -> int:
-    """Return the number of arms without "other runs", the single deviating runs of an algorithm."""
+    """Return the number of arms, not counting "other runs": single runs that deviate from their algorithm."""
     return sum(not arm.is_other for arm in arms)
 
 
 def default_baseline(arms: Sequence[Arm]) -> Arm:
-    """Return the earliest GRPO arm, else the earliest REINFORCE arm, else the arm that started first."""
+    """Return the earliest GRPO arm, or the earliest REINFORCE arm if there is none, or the earliest arm."""
 
     def place(arm: Arm) -> tuple[int, float, str]:
         algorithm = arm.settings.get("algorithm.name", "")

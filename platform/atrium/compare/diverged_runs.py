@@ -17,8 +17,8 @@ def steps_used(runs: Sequence[EvaluatedRun], benchmark: str, at: At) -> dict[str
     """Return the evaluated step that a comparison uses for each run, by run name.
 
     Diverged runs do not influence the steps used for other runs. A diverged run is used at the common step if
-    it was evaluated there, else at its last evaluation. A diverged run without an evaluation has no entry; it
-    counts as always wrong.
+    it was evaluated there, and otherwise at its last evaluation. A diverged run without an evaluation has no
+    entry and counts as always wrong.
     """
     used = evaluations_at([run for run in runs if not run.has_diverged], benchmark, at)
     shared = next(iter(used.values())) if at is At.STEPS else None
@@ -30,7 +30,7 @@ def steps_used(runs: Sequence[EvaluatedRun], benchmark: str, at: At) -> dict[str
 
 
 def answers_used(folders: Sequence[RunFolder], benchmark: str, used: Mapping[str, int]) -> list[Answers]:
-    """Return the answers of each run; a run without an entry in `used` counts as always wrong."""
+    """Return the answers of each run. A run without an entry in `used` counts as always wrong."""
     read = {run.name: read_answers(run, benchmark, used[run.name]) for run in folders if run.name in used}
     asked = next(iter(read.values()))
     always_wrong = replace(
@@ -43,7 +43,7 @@ def answers_used(folders: Sequence[RunFolder], benchmark: str, used: Mapping[str
 
 
 def diverged_seeds(arms: Sequence[Arm], runs: Mapping[str, EvaluatedRun]) -> dict[str, tuple[int, ...]]:
-    """Return the seeds of each arm whose runs diverged, ascending; an empty tuple if none did."""
+    """Return for each arm the seeds whose runs diverged, in ascending order, possibly none."""
     return {
         arm.name: tuple(seed for seed in arm.seeds if runs[arm.runs[seed].name].has_diverged) for arm in arms
     }

@@ -81,9 +81,9 @@ def comparison_document(
     claims: Sequence[str] = (),
     measure: str = MEAN,
 ) -> Document:
-    """Return the whole document of a comparison; verdicts in its answer are by `measure`.
+    """Return the whole document of a comparison. The verdicts in its answer use the scores of `measure`.
 
-    `made` says where and when the comparison was made; `claims` are sentences about claims.
+    `made` says where and when the comparison was made. `claims` are sentences about claims.
     """
     sections = tuple(_sections(comparison, training, claims, measure))
     summary = comparison_summary(comparison, measure)
@@ -92,7 +92,7 @@ def comparison_document(
 
 
 def comparison_summary(comparison: RunsComparison, measure: str = MEAN) -> Document:
-    """Return the document of a comparison without its sections; verdicts are by `measure`."""
+    """Return the document of a comparison without its sections. Verdicts use the scores of `measure`."""
     intervals = _INTERVALS if comparison.has_intervals else ()
     return Document(
         key="comparison",
@@ -108,7 +108,7 @@ def comparison_summary(comparison: RunsComparison, measure: str = MEAN) -> Docum
 
 
 def report_name(comparison: RunsComparison) -> str:
-    """Return a name for the report files that is valid in file systems and URLs."""
+    """Return a name for the files of a report, which is valid in file systems and URLs."""
     text = "-vs-".join(one.arm.name for one in comparison.arms)
     return re.sub(r"[^A-Za-z0-9._=-]+", "-", text).strip("-.")[:60] or "comparison"
 

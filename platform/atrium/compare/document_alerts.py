@@ -1,4 +1,4 @@
-"""The alerts of a comparison: what weakens its answer, in a few words each, with an explanation to unfold."""
+"""The alerts of a comparison: short statements of what weakens its answer, with details to unfold."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _JUDGED = frozenset({"better", "worse", "not_distinguishable", "depends_on_diver
 
 
 def comparison_alerts(comparison: RunsComparison) -> tuple[Sentence, ...]:
-    """Return at most four alerts; the first weakens the answer most, and the last may combine several."""
+    """Return at most four alerts, most serious first. The last one may combine several."""
     found = [
         *_left_out(comparison),
         *_confounds(comparison),
@@ -37,7 +37,10 @@ def comparison_alerts(comparison: RunsComparison) -> tuple[Sentence, ...]:
 
 
 def collapse_alerts(collapses: Mapping[str, Mapping[int, Collection[str]]]) -> list[Sentence]:
-    """Return an alert on collapsed runs; empty if there are none. `collapses` is by arm and seed."""
+    """Return an alert on collapsed runs, or no alert without any.
+
+    `collapses` has findings by arm and seed.
+    """
     rates, findings = {}, {}
     for name, own in collapses.items():
         rates[name] = FailureRate(seeds=tuple(seed for seed in own if own[seed]), num_runs=len(own))
@@ -94,7 +97,7 @@ def _seeds(comparison: RunsComparison) -> Iterator[Sentence]:
 def _failed(
     what: str, rates: Mapping[str, FailureRate], findings: Mapping[str, str] | None = None
 ) -> list[Sentence]:
-    """Return an alert on arms with runs that failed; empty if there are none. `what` is their failure."""
+    """Return an alert on arms with failed runs, or no alert without any. `what` names the kind of failure."""
     failed = {name: rate for name, rate in rates.items() if rate.seeds}
     if not failed:
         return []
@@ -106,7 +109,7 @@ def _failed(
 
 
 def _listed(words: Sequence[str], noun: str) -> str:
-    """Join at most three words by commas; of more, return the number with the noun."""
+    """Join at most three words by commas. For more, return their number with the noun, such as `5 runs`."""
     return ", ".join(words) if len(words) <= _MOST_NAMED else counted(len(words), noun)
 
 

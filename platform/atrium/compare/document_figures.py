@@ -29,7 +29,10 @@ STEPS = Axis(title="training step", unit="count")
 
 
 def difference_figure(comparison: RunsComparison, measure: str = MEAN) -> Intervals:
-    """Return each arm's difference from the baseline; thick intervals: same problems, thin: new problems."""
+    """Return each arm's difference from the baseline, with intervals for the same and for new problems.
+
+    Thick lines are intervals for the same problems, and thin lines those for new problems.
+    """
     pairs = [comparison.pair(arm.arm.name, measure, comparison.headline) for arm in comparison.arms[1:]]
     title = comparison.title(measure)
     meaning = "Thin: interval for new problems. Thick: for the same problems, over seeds."
@@ -54,7 +57,7 @@ def difference_figure(comparison: RunsComparison, measure: str = MEAN) -> Interv
 
 
 def score_figure(comparison: RunsComparison, measures: tuple[str, ...] = MEASURES) -> Intervals:
-    """Return each arm's scores with a dot per seed (Mean@K filled, Pass@K open) and its intervals."""
+    """Return each arm's scores with their intervals, and a dot per seed (Mean@K filled, Pass@K open)."""
     shown = [(arm, m) for arm in comparison.arms for m in measures if m == MEAN or comparison.k > 1]
     kinds = " (Mean@K filled, Pass@K open)" if len(measures) > 1 else ""
     lines = "; lines are intervals for new problems" if comparison.has_intervals else ""
@@ -81,7 +84,7 @@ def score_figure(comparison: RunsComparison, measures: tuple[str, ...] = MEASURE
 
 
 def pass_at_k_figure(comparison: RunsComparison, benchmark: str | None = None) -> Lines | None:
-    """Return the figure of Pass@k against k, with a curve per arm; None with one sample per problem.
+    """Return the figure of Pass@k against k, with a curve per arm, or None with one sample per problem.
 
     The default benchmark is the headline benchmark. Bands are intervals for new problems.
     Dotted lines are Mean@K, whose expectation does not depend on K.
@@ -143,7 +146,7 @@ def grid_figure(comparison: RunsComparison, benchmark: str) -> Grid:
 
 
 def reward_figure(comparison: RunsComparison, rewards: Mapping[str, GroupCurve | None]) -> Lines | None:
-    """Return each arm's mean reward by step, with the range over its seeds; None if no arm recorded any."""
+    """Return each arm's mean reward by step, with the range over its seeds, or None without rewards."""
     series = tuple(
         Series(
             name=name,
@@ -171,7 +174,7 @@ def reward_figure(comparison: RunsComparison, rewards: Mapping[str, GroupCurve |
 def picture(
     comparison: RunsComparison, rewards: Mapping[str, GroupCurve | None]
 ) -> tuple[str, tuple[Figure, ...]]:
-    """Return a picture of a comparison: its sentences as the title, and figures of rewards and scores."""
+    """Return a picture of a comparison: its sentences, which form the title, and its figures."""
     sentences = [difference_sentence(comparison, pair) for pair in comparison.headline_pairs]
     if len(sentences) > _MOST_SENTENCES:
         sentences = [f"{len(sentences)} methods against {comparison.arms[0].arm.name}"]

@@ -1,4 +1,7 @@
-"""Sentences for a paper about a comparison; they claim no more than the intervals support."""
+"""Sentences about a comparison, for its headline and for a paper.
+
+They claim no more than the intervals show.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,9 @@ def paper_sentences(comparison: RunsComparison) -> list[str]:
 
 
 def headline_sentences(comparison: RunsComparison) -> list[Sentence]:
-    """Return a sentence on the highest arm and its lead over the next; empty if all arms are one method.
+    """Return a sentence on the highest arm and its lead over the next.
+
+    The result is empty if all arms are one method.
 
     An example is `atr is highest at 66.4 %, +3.9 points [−6.0, +13.7] over clip: not decided`. With more than
     two candidates, a second sentence counts those that beat the baseline.
@@ -58,7 +63,10 @@ def headline_sentences(comparison: RunsComparison) -> list[Sentence]:
 
 
 def _counts(pairs: Sequence[Pair]) -> list[Sentence]:
-    """Return the sentence `9 of 11 beat grpo`; empty for one or two pairs, and if no pair is judged."""
+    """Return the sentence `9 of 11 beat grpo`.
+
+    The result is empty for one or two pairs, and if no pair is judged.
+    """
     told = [pair.verdict for pair in pairs if pair.verdict.kind != "same_method"]
     if len(pairs) <= _FEW_PAIRS or all(verdict.withheld for verdict in told):
         return []
@@ -69,7 +77,10 @@ def _counts(pairs: Sequence[Pair]) -> list[Sentence]:
 
 
 def _rates(one: ArmScores, other: ArmScores) -> str:
-    """Say how many runs of each arm diverged and collapsed; unknown for imported runs."""
+    """Return a sentence that says how many runs of each arm diverged and collapsed.
+
+    For imported runs it says that this is unknown.
+    """
     if imported := [arm.arm.name for arm in (one, other) if arm.is_imported]:
         return f" Whether runs of {' and '.join(imported)} diverged is unknown."
     first, second = (
@@ -79,7 +90,7 @@ def _rates(one: ArmScores, other: ArmScores) -> str:
 
 
 def _condition(pair: Pair) -> str:
-    """Return a sentence on how diverged runs affect the bounds; empty if they do not."""
+    """Return a sentence on how diverged runs affect the bounds. The result is empty if they do not."""
     if pair.if_wrong is not None:
         return " The bounds hold whether diverged runs count with their scores or as always wrong."
     return "" if pair.verdict.names_difference else " The bound holds if no run diverges."
@@ -128,7 +139,7 @@ def _seeds(pair: Pair) -> str:
 
 
 def family_words(pair: Pair) -> str:
-    """Describe the family of comparisons that a pair belongs to; empty for a single difference.
+    """Describe the family of comparisons that a pair belongs to. The result is empty for a single difference.
 
     An example is `jointly for 5 candidates, Bonferroni`.
     """

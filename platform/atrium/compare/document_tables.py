@@ -77,7 +77,10 @@ def scores_table(comparison: RunsComparison) -> Table:
 
 
 def results_table(comparison: RunsComparison) -> Table:
-    """Return scores and differences for a paper; a score shown to be the best of its column is bold."""
+    """Return scores and differences for a paper.
+
+    A score that is shown to be the best of its column is bold.
+    """
     names = [(m, benchmark) for benchmark in _benchmarks(comparison) for m in _measures(comparison)]
     many = len(comparison.benchmarks) > 1
     titles = (f"{comparison.title(m)}, {b}" if many else comparison.title(m) for m, b in names)
@@ -160,14 +163,14 @@ def arms_table(comparison: RunsComparison) -> Table:
 
 
 def _window(window: Window | None) -> Cell:
-    """Return the window [l, u] as a cell; None if the trust region has no constant window."""
+    """Return the window [l, u] as a cell, or None if the trust region has no constant window."""
     if window is None:
         return None
     return "none" if window.is_unbounded else Estimate(None, (window.lower, window.upper), "ratio")
 
 
 def difference_tables(comparison: RunsComparison) -> list[Table | None]:
-    """Return the tables of differences (headline first), then the tables on collapsed runs and over seeds."""
+    """Return the tables of differences, headline first, and the tables on collapsed runs and on seeds."""
     tables = [
         _differences_by(comparison, measure, benchmark)
         for measure in _measures(comparison)
@@ -209,7 +212,7 @@ def _differences_by(comparison: RunsComparison, measure: str, benchmark: str) ->
 
 
 def _collapsed(comparison: RunsComparison) -> Table | None:
-    """Return the table of means, interquartile means and collapse rates by arm; None if no run collapsed."""
+    """Return means, interquartile means and collapse rates by arm, or None if no run collapsed."""
     rates = {arm.arm.name: arm.collapsed for arm in comparison.arms}
     if not any(rate is not None and rate.seeds for rate in rates.values()):
         return None
@@ -233,7 +236,7 @@ def _collapsed(comparison: RunsComparison) -> Table | None:
 
 
 def _over_seeds(comparison: RunsComparison) -> Table | None:
-    """Return statistics that assume no normal distribution; None with too few seeds for permutations."""
+    """Return statistics that assume no normal distribution, or None with too few seeds for permutations."""
     found = {pair.candidate: pair.comparison for pair in comparison.headline_pairs}
     if all(one.permutation_p is None for one in found.values()):
         return None
@@ -260,7 +263,7 @@ def _over_seeds(comparison: RunsComparison) -> Table | None:
 
 
 def planning_table(comparison: RunsComparison) -> Table | None:
-    """Return the smallest differences that new runs would detect, by number of seeds; None without a plan."""
+    """Return the smallest difference that new runs detect, by number of seeds, or None without a plan."""
     plan = comparison.plan
     if plan is None:
         return None
@@ -281,7 +284,7 @@ def planning_table(comparison: RunsComparison) -> Table | None:
 
 
 def pass_at_k_table(comparison: RunsComparison) -> Table | None:
-    """Return Pass@k at powers of two up to the number of samples; None for one or two samples."""
+    """Return Pass@k at powers of two up to the number of samples, or None for one or two samples."""
     if comparison.k < 3:
         return None
     shown_k = sorted({2**power for power in range(comparison.k.bit_length())} | {comparison.k})

@@ -18,7 +18,8 @@ from atrium.runs.layout import IMPORTED
 def draws_of(run: EvaluatedRun, benchmark: str, step: int) -> str:
     """Return the seeds of an evaluation's draws as text, such as `evaluation.seed=0 with the run's seed 1`.
 
-    If the evaluation did not record them, the rule of older versions applies: one stream for all seeds.
+    If the evaluation did not record its draws, all seeds used one stream of random numbers, as in older
+    versions.
     """
     evaluation_seed, run_seed = setting(run.config, "evaluation.seed"), None
     for point in run.evaluations[benchmark]:

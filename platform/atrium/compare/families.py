@@ -1,4 +1,4 @@
-"""Families of arms, compared at equal values of x: a setting, or another outcome.
+"""Comparison of families of arms at equal values of x, where x is a setting or another outcome.
 
 A family is one method with several values of a setting, such as the width of its window; each value is an
 arm. An arm has a point (x, y) per seed, and straight lines join the points of a seed in the order of x.
@@ -37,7 +37,7 @@ class FamilyPoints:
 def places_in_common(families: Sequence[FamilyPoints], shares: Sequence[float]) -> Floats | None:
     """Return x-values [P, S] at the given shares (0 to 1) of the range of x that all families have in common.
 
-    The common range is determined for each seed; None if it is empty for some seed.
+    The common range is determined for each seed. Returns None if the range of some seed is empty.
     """
     low_S = np.max([family.x_WS.min(axis=0) for family in families], axis=0)
     high_S = np.min([family.x_WS.max(axis=0) for family in families], axis=0)

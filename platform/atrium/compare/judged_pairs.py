@@ -24,10 +24,10 @@ def judge_pairs(
 ) -> tuple[list[Pair], dict[tuple[str, str], tuple[str, ...]], Pair | None]:
     """Compare all arms with the first, and the highest arm with the next.
 
-    Returns the pairs with the first arm; the leaders, which are the arms that may be the best, by measure and
-    benchmark, highest first (empty if verdicts are withheld); and the lead. The lead is the pair of the arm
-    with the highest Mean@K on the headline benchmark, as the baseline, with the next arm of another method;
-    None if all arms are one method.
+    Returns `(pairs, leaders, lead)`. `pairs` compare the first arm with each other arm. `leaders` are the
+    arms that may be the best, highest first, by measure and benchmark. They are empty if verdicts are
+    withheld. `lead` compares the arm with the highest Mean@K on the headline benchmark, as the baseline, with
+    the next arm of another method. It is None if all arms are one method.
 
     The measures are Mean@K and, if `k` is above 1, Pass@k. `tables` contains the outcomes of all planned
     runs; verdicts use the runs of the latest look. `diverged` contains the seeds that diverged, by arm.
@@ -64,7 +64,7 @@ def judge_pairs(
 
 
 def _tables_of(some: Sequence[Arm], arms: Sequence[Arm], tables: Tables) -> Tables:
-    """Return the tables restricted to the runs in `some`; `tables` contains all runs of `arms`."""
+    """Return the tables restricted to the runs in `some`. `tables` has all runs of `arms`."""
     rows = {
         one.name: [row for row, seed in enumerate(arm.seeds) if seed in one.runs]
         for one, arm in zip(some, arms, strict=True)
@@ -76,7 +76,7 @@ def _tables_of(some: Sequence[Arm], arms: Sequence[Arm], tables: Tables) -> Tabl
 
 
 def _before_plan(pair: Pair, num_in: int, num_planned: int) -> Pair:
-    """Return the pair without intervals, since an interval before the planned seeds would be a verdict."""
+    """Return the pair without intervals, which would be a verdict before the planned seeds are done."""
     if pair.verdict.kind == "same_method":
         return pair
     known = pair.comparison.difference
@@ -110,7 +110,7 @@ def scored_arms(
     k: int,
     num_looks: int = 1,
 ) -> list[ScoredArms]:
-    """Return the scores of all arms: on the macro average, if there are several benchmarks, and on each one.
+    """Return the scores of all arms on each benchmark, and, if there are several, on their macro average.
 
     `measure` is `MEAN` or `PASS`; `k` is the k of Pass@k, and `num_looks` the number of planned looks.
     """

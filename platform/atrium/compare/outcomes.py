@@ -1,4 +1,4 @@
-"""Outcomes from run directories: the answers of each run's checkpoint to each problem of a benchmark.
+"""Outcomes read from run directories: which problems of a benchmark each run's checkpoint solves.
 
 An evaluation's Parquet file has a row per problem and sample; `read_answers` counts correct answers.
 `evaluations_at` selects the evaluation of each run that a comparison uses: the last one, or the one at equal
@@ -56,9 +56,9 @@ _AXES = {At.TOKENS: XAxis.TOKENS, At.WALL_CLOCK: XAxis.WALL_CLOCK}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """Correct answers of one checkpoint on a benchmark, by problem id, out of `num_samples` per problem.
+    """Numbers of correct answers of one checkpoint by problem id, of `num_samples` per problem.
 
-    `clusters` maps problems to the names of their clusters; `path` is the file with the answers.
+    `clusters` maps problems to the names of their clusters. `path` is the file with the answers.
     """
 
     benchmark: str
@@ -71,9 +71,9 @@ class Answers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeTable:
-    """Counts [S, P] of correct answers out of K samples each; all runs answered these P problems.
+    """Counts [S, P] of correct answers among K samples, for the P problems that all runs answered.
 
-    `cluster_P` is the number of each problem's cluster, or None without clusters.
+    `cluster_P` is the index of each problem's cluster, or None without clusters.
     """
 
     benchmark: str
@@ -93,7 +93,7 @@ class OutcomeTable:
         return shares_SP
 
     def pass_up_to(self, k: int) -> Floats:
-        """Return Pass@j [S, P, k] for j = 1 to k; `ValueError` if a run has fewer than k samples."""
+        """Return Pass@j [S, P, k] for j = 1 to k; raise `ValueError` if a run has fewer than k samples."""
         if not 1 <= k <= min(self.num_samples_S):
             raise ValueError(
                 f"k must be between 1 and {min(self.num_samples_S)}, the smallest number of samples, got {k}"
@@ -102,17 +102,17 @@ class OutcomeTable:
         return np.stack([pass_at_k(count_P, num)[:, :k] for count_P, num in counts])
 
     def pass_at(self, k: int) -> Floats:
-        """Return Pass@k by run and problem [S, P]; `ValueError` if a run has fewer than k samples."""
+        """Return Pass@k by run and problem [S, P]; raise `ValueError` if a run has fewer than k samples."""
         return self.pass_up_to(k)[..., -1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedRun:
-    """A run's evaluations by benchmark, and the training cost at each: tokens generated, seconds.
+    """A run's evaluations by benchmark, and the training cost of each in generated tokens and seconds.
 
-    The `evaluations` of a trained run exclude step 0, which is not an outcome of training. `cost` contains,
-    for each cost that the run recorded, the value at each evaluated step. If `has_diverged` is set, the
-    evaluations are those of the policy that the run diverged to.
+    The `evaluations` of a trained run exclude step 0, which is not an outcome of training. `cost` has, for
+    each cost that the run recorded, the value at each evaluated step. If `has_diverged` is set, the
+    evaluations are those of the diverged run's last policy.
     """
 
     folder: RunFolder
@@ -197,7 +197,7 @@ def matched_by_text(answers: Sequence[Answers]) -> Sequence[Answers]:
     """Return the answers with problems of equal text renamed to one id, if ids do not identify problems.
 
     Ids identify problems if all runs share some ids and no run was imported without ids. A problem gets the
-    first id that a run has for it; a text that occurs twice in a run is not matched.
+    first id that a run has for it. A text that occurs twice in a run is not matched.
     """
     ids = [set(one.num_correct) for one in answers]
     is_named = not any(name.startswith(TEXT_ID) for own in ids for name in own)

@@ -34,24 +34,24 @@ class SeedPlan:
 
     @property
     def all_looks(self) -> tuple[int, ...]:
-        """The planned looks in seeds per arm; without any, one look at all planned seeds."""
+        """The planned looks in seeds per arm. If none are planned, there is one look at all planned seeds."""
         return self.looks or (self.num_seeds,)
 
     def look(self, num_in: int) -> int | None:
-        """Return the latest look, in seeds per arm, after `num_in` finished seeds; None before the first."""
+        """Return the latest look, in seeds per arm, at `num_in` finished seeds, or None before the first."""
         return max((look for look in self.all_looks if look <= num_in), default=None)
 
     def words(self, num_in: int) -> str:
-        """Return the progress in words: `3 of 5 planned seeds`."""
+        """Return the progress as text, such as `3 of 5 planned seeds`."""
         return f"{min(num_in, self.num_seeds)} of {self.num_seeds} planned seeds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedArms:
-    """The planned runs of all arms: available (`arms`) and `missing`; and the runs `beyond` the plan.
+    """The planned runs of all arms, with an outcome (`arms`) or `missing`, and runs `beyond` the plan.
 
-    `num_in` is the smallest number of available planned seeds of any arm. Without a plan, `arms` contains all
-    runs and `plan` is None.
+    `num_in` is the smallest number of planned seeds with an outcome of any arm. Without a plan, `arms` has
+    all runs and `plan` is None.
     """
 
     arms: tuple[Arm, ...]
@@ -62,7 +62,7 @@ class PlannedArms:
 
     @property
     def look(self) -> int | None:
-        """The number of seeds per arm at the latest look; None before the first look and without a plan."""
+        """The number of seeds per arm at the latest look, or None before the first look or without a plan."""
         return None if self.plan is None else self.plan.look(self.num_in)
 
     @property
@@ -83,7 +83,10 @@ class PlannedArms:
         return self if self.look is None else replace(_first(self, self.look), num_in=self.num_in)
 
     def words(self) -> str:
-        """Return the plan's progress as a line, which is shown beside the verdicts; empty without a plan."""
+        """Return the plan's progress as a line, which is shown beside the verdicts.
+
+        The result is empty without a plan.
+        """
         if self.plan is None:
             return ""
         if self.look is None or not self.plan.looks:
@@ -118,8 +121,8 @@ def _recorded_plan(folder: RunFolder) -> SeedPlan | None:
 def _first(planned: PlannedArms, num: int) -> PlannedArms:
     """Return each arm's first `num` runs by start time, missing ones included.
 
-    No outcome can influence the start times. If the first runs of an arm are all missing, the arm keeps all
-    of its runs.
+    Outcomes cannot influence this choice, since start times precede them. If the first runs of an arm are all
+    missing, the arm keeps all of its runs.
     """
     arms, missing, beyond, num_in = [], {}, {}, num
     for arm in planned.arms:

@@ -53,9 +53,9 @@ class ArmScores:
     """The results of one arm in a comparison.
 
     `scores` are by measure and then by benchmark, including the macro average. `steps`, `num_tokens` and
-    `wall_s` (seconds) are the minimum and maximum over runs at the evaluations used; None if not recorded.
-    `diverged` counts the runs that diverged. `collapses` contains, by seed, the findings by which the run
-    counts as collapsed (`collapse`); seeds for which this is unknown are missing. `unknown` names the
+    `wall_s` (seconds) are the minimum and maximum over runs at the evaluations used, or None if not recorded.
+    `diverged` counts the runs that diverged. `collapses` has, for each seed, the findings by which its run
+    counts as collapsed (see `collapse`). It lacks seeds for which this is unknown. `unknown` names the
     settings that imported runs do not record.
     """
 
@@ -70,12 +70,12 @@ class ArmScores:
 
     @property
     def is_imported(self) -> bool:
-        """Whether another program recorded some of the runs; it is then unknown whether they diverged."""
+        """Whether another program recorded some of the runs. Then it is unknown whether these diverged."""
         return any(settings.get("kind") == IMPORTED for settings in self.arm.all_settings)
 
     @property
     def collapsed(self) -> FailureRate | None:
-        """How many runs collapsed; None if this is unknown for some run."""
+        """How many runs collapsed, or None if this is unknown for some run."""
         if len(self.collapses) < len(self.arm.runs):
             return None
         seeds = tuple(seed for seed, findings in self.collapses.items() if findings)
@@ -93,12 +93,12 @@ class ArmScores:
 class RunsComparison:
     """The results of a comparison; the first arm is the baseline, and each pair compares another arm with it.
 
-    `k` is the k of Pass@k. `benchmarks` excludes
-    the macro average, which exists only for two or more benchmarks. `outcomes` are by benchmark and arm, on
-    the problems that all runs answered, with seeds ascending; `steps` are the evaluated steps by benchmark
-    and run. `leaders` and `lead` are explained in `judge_pairs`. `shared_draws` names the arms whose seeds
-    share the random draws of evaluations. `confounds` are differences between arms other than the method,
-    `environment` lists versions and hardware, `left_out` the excluded runs, and `planned` the planned seeds.
+    `k` is the k of Pass@k. `benchmarks` excludes the macro average, which exists only for two or more
+    benchmarks. `outcomes` are by benchmark and arm, on the problems that all runs answered, with seeds in
+    ascending order. `steps` are the evaluated steps by benchmark and run. `leaders` and `lead` are explained
+    in `judge_pairs`. `shared_draws` names the arms whose seeds share the random draws of evaluations.
+    `confounds` are differences between arms other than the method, `environment` lists versions and hardware,
+    `left_out` the excluded runs, and `planned` the planned seeds.
     """
 
     arms: tuple[ArmScores, ...]
@@ -125,14 +125,14 @@ class RunsComparison:
 
     @property
     def mean_k(self) -> int | None:
-        """The K of Mean@K; None if runs differ in K."""
+        """The K of Mean@K, or None if runs differ in K."""
         tables = [table for by_arm in self.outcomes.values() for table in by_arm.values()]
         sizes = {num for table in tables for num in table.num_samples_S}
         return sizes.pop() if len(sizes) == 1 else None
 
     @property
     def same_methods(self) -> tuple[tuple[str, ...], ...]:
-        """The names of arms that are one method, in groups of at least two."""
+        """Groups of two or more arms that use the same method, by name."""
         return same_method_groups([one.arm for one in self.arms])
 
     @property
@@ -147,7 +147,7 @@ class RunsComparison:
 
     @property
     def best(self) -> dict[tuple[str, str], str | None]:
-        """The arm that is shown to be the best, by measure and benchmark; None if several arms may be."""
+        """The arm that is shown to be the best, by measure and benchmark, or None if several arms may be."""
         return {key: names[0] if len(names) == 1 else None for key, names in self.leaders.items()}
 
     @property
@@ -174,7 +174,7 @@ class RunsComparison:
         return places({arm.name: arm.settings.get("algorithm.name", arm.name) for arm in arms})
 
     def title(self, measure: str) -> str:
-        """Return the measure's name with its k: `Mean@8`, `Pass@8`."""
+        """Return the measure's name with its k, such as `Mean@8` or `Pass@8`."""
         if measure == PASS:
             return f"Pass@{self.k}"
         return f"Mean@{'K' if self.mean_k is None else self.mean_k}"
@@ -330,7 +330,7 @@ def _arm_scores(
 def _plan(pairs: Sequence[Pair], effect: float) -> Plan | None:
     """Plan new runs that detect `effect`, from the variance components of the headline differences.
 
-    None without variance components, which need two seeds per arm.
+    Returns None without variance components, which require two seeds per arm.
     """
     headline = MACRO if any(pair.benchmark == MACRO for pair in pairs) else pairs[0].benchmark
     found = [
@@ -358,7 +358,7 @@ def _problem_notes(benchmarks: Sequence[str], all_k: Set[int]) -> list[str]:
 
 
 def _clusters_notes(benchmark: str, table: OutcomeTable) -> list[str]:
-    """Return a note on the scope of the intervals; empty if the problems have no clusters."""
+    """Return a note on the scope of the intervals. The result is empty if the problems have no clusters."""
     if table.cluster_P is None:
         return []
     num = num_clusters(table.cluster_P)

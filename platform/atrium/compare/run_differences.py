@@ -21,10 +21,10 @@ _LINE_TONES: Mapping[str, Tone] = {"+": "better", "-": "worse", "@": "muted"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDifferences:
-    """The recorded values in which runs differ, by dotted key: a text per run, in the order of the runs.
+    """The recorded values in which runs differ: for each dotted key a text per run, in the order of the runs.
 
-    `code_diff` contains the lines of unified diffs between the uncommitted changes of the first run and those
-    of each other run. `problems` describes files that could not be read.
+    `code_diff` has the lines of unified diffs between the uncommitted changes of the first run and those of
+    each other run. `problems` describes files that could not be read.
     """
 
     settings: Mapping[str, tuple[str, ...]]
@@ -40,7 +40,7 @@ class RunDifferences:
 
 
 def run_differences(*folders: RunFolder) -> RunDifferences:
-    """Return the differences between runs; missing parts of a damaged directory count as absent."""
+    """Return the differences between runs. Missing files of a damaged directory count as absent values."""
     problems = []
     contents: list[tuple[Mapping[str, object], Mapping[str, object]]] = []
     for folder in folders:

@@ -1,4 +1,4 @@
-"""The figures of one run as data: evaluations, reward, entropy, length, clipped shares; scores against k."""
+"""The figures of one run as data: training curves, evaluations by step, and scores against k."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BLUE, _ORANGE, _GREEN, _PURPLE = range(4)
 
 
 def run_pictures(folder: RunFolder) -> list[Picture]:
-    """Return all panels in one picture, `curves`, and each panel as a picture of its own.
+    """Return one picture with all panels, `curves`, and a picture of each panel.
 
     The panel of a quantity that was not recorded says so. Raises `OSError` if a file cannot be read.
     """
@@ -69,7 +69,7 @@ def _panels(metrics: MetricTable) -> tuple[Lines, ...]:
 def _panel(
     metrics: MetricTable, key: str, title: str, y: Axis, quantities: Sequence[tuple[Quantity, str, int]]
 ) -> Lines:
-    """Return a panel of quantities by step; from 20 steps on, faint lines with a thick moving mean."""
+    """Return a panel of quantities by step. With 20 or more steps, it adds moving means as thick lines."""
     num = len(metrics.steps)
     width = max(num // 20, 3) | 1  # odd, so that the mean is centered
     series: list[Series] = []
@@ -143,7 +143,8 @@ def evaluation_pictures(folder: RunFolder) -> list[Picture]:
 def evaluation_figure(point: EvaluationPoint) -> Lines:
     """Return Mean@k, Pass@k and Pass^k for k = 1..K, with recorded 95 % intervals over problems.
 
-    More samples reduce only the noise of Mean@k; Pass@k increases with k, and Pass^k decreases.
+    With k, Pass@k increases and Pass^k decreases. The expectation of Mean@k is constant; only its noise
+    changes.
     """
     results, k = point.results, point.k or 1
     num = "" if point.num_problems is None else f", {counted(point.num_problems, 'problem')}"
@@ -200,7 +201,7 @@ def _whiskers(found: Sequence[tuple[int, float, tuple[float, float]]], place: in
 
 
 def _numbers(results: Mapping[str, object], key: str) -> list[float]:
-    """Return the list of numbers under a dotted key; empty if there is none."""
+    """Return the list of numbers under a dotted key. The result is empty if there is none."""
     value = setting(results, key)
     if not isinstance(value, list | tuple):
         return []

@@ -21,7 +21,7 @@ def _dots(key: str) -> list[int]:
 
 @lru_cache(maxsize=64)
 def _sections(keys: tuple[str, ...]) -> frozenset[str]:
-    """Return the dotted names of all sections that contain the keys; cached, as most runs share keys."""
+    """Return the dotted names of all sections that contain the keys. The result is cached."""
     return frozenset(key[:place] for key in keys for place in _dots(key))
 
 
@@ -47,7 +47,7 @@ def differing(runs: Sequence[Settings]) -> list[str]:
 
 
 def _is_elsewhere(key: str, runs: Sequence[Settings], sections: Sequence[frozenset[str]]) -> bool:
-    """Whether a run without this key has another value or section in its place."""
+    """Return whether some run that lacks this key has another value or section in its place."""
     kind = f"{key.rpartition('.')[0]}.kind"
     kinds = {run.get(kind) for run in runs if key in run}
     parents = [key[:place] for place in _dots(key)]
@@ -92,7 +92,7 @@ def label(keys: Sequence[str], values: Sequence[str], *, is_short: bool = False)
 
 
 def short_number(value: str) -> str:
-    """Format a number as people write it: `3e-4`, `0.02314`; whole numbers and other text are unchanged.
+    """Format a number briefly, such as `3e-4` or `0.02314`. Whole numbers and other text are unchanged.
 
     >>> [short_number(text) for text in ("0.0003", "0.023143551", "1e-05", "0.2", "512", "kl3")]
     ['3e-4', '0.02314', '1e-5', '0.2', '512', 'kl3']

@@ -1,4 +1,4 @@
-"""The part of a comparison about training: mean rewards, and tables of curve outcomes and staleness."""
+"""The sections of a comparison on training: mean rewards, curve outcomes and staleness."""
 
 from __future__ import annotations
 
@@ -51,10 +51,11 @@ def read_training(
     outcomes: Sequence[CurveOutcome] = (),
     ceilings_of: Sequence[str] = (),
 ) -> Training:
-    """Return the training rewards and tables of the arms; differences have intervals if `has_intervals`.
+    """Return the training rewards and tables of the arms.
 
-    `outcomes` are the requested outcomes of curves; `ceilings_of` are the metrics whose ceilings are
-    estimated. Raises `ConfigError` if a run lacks an outcome.
+    `has_intervals` says whether differences have intervals. `outcomes` are the requested outcomes of curves,
+    and `ceilings_of` the metrics whose ceilings are estimated. Raises `ConfigError` if a run lacks an
+    outcome.
     """
     wanted = [
         *(outcome_table(arms, one, has_intervals=has_intervals) for one in outcomes),
@@ -73,7 +74,7 @@ def read_training(
 def _areas(arms: Sequence[Arm], rewards: dict[str, GroupCurve | None], *, has_intervals: bool) -> list[Table]:
     """Return the table of the mean reward of each arm over the steps that all runs recorded.
 
-    Empty if some run lacks the reward of a step.
+    The result is empty if some run lacks the reward of a step.
     """
     known = [one for one in rewards.values() if one is not None]
     whole = [one.x[one.num_runs == len(arm.seeds)] for one, arm in zip(known, arms, strict=False)]
@@ -87,9 +88,10 @@ def _areas(arms: Sequence[Arm], rewards: dict[str, GroupCurve | None], *, has_in
 
 
 def _staleness(columns: Mapping[str, Sequence[Mapping[str, Floats]]]) -> list[Table]:
-    """Return the table of the mean age of batches in steps, and of its effects before the first update.
+    """Return the table of the batches' mean age in steps, and of its effects before the first update.
 
-    Empty if no batch is older than the current step. `columns` contains the curves of each seed by arm.
+    The result is empty if no batch is older than the current step. `columns` has the curves of each seed by
+    arm.
     """
 
     def mean(of_seeds: Sequence[Mapping[str, Floats]], quantity: Quantity) -> float | None:
@@ -198,7 +200,7 @@ def ceiling_table(arms: Sequence[Arm], metric: str, *, has_intervals: bool) -> T
 
 
 def _known_fit(run: RunFolder, metric: str) -> CeilingFit | None:
-    """Return the fit of a run's curve; None if the curve does not determine its ceiling.
+    """Return the fit of a run's curve, or None if the curve does not determine its ceiling.
 
     A step's score belongs to the policy before this step, so its x-value is the tokens of earlier steps.
     """

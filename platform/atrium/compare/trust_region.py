@@ -50,7 +50,7 @@ def counts_of_record(record: Mapping[str, object]) -> Floats | None:
 
 
 def bin_edges(count_SB: Floats, window: Window | None) -> Floats | None:
-    """Return edges of 81 equal bins in log w that cover the window and most tokens; None without tokens."""
+    """Return edges of 81 equal bins in log w that cover the window and most tokens (None if no tokens)."""
     total_B = count_SB.sum(axis=0)
     if not total_B.sum():
         return None
@@ -78,7 +78,7 @@ def binned(count_SB: Floats, edges: Floats) -> Floats:
 
 
 def window_in_use(divergence: object) -> tuple[Window | None, str]:
-    """Return the constant window of a run's divergence and "", or None and the reason why there is none."""
+    """Return the constant window of a run's divergence and an empty text, or None and the reason."""
     if not isinstance(divergence, Mapping):
         return None, "the run's configuration cannot be read"
     kind = str(divergence.get("kind"))

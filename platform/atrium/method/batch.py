@@ -69,7 +69,7 @@ class Batch(RowTensors):
     reference_logprob_BT
         Log-probabilities of the regularizer's reference policy, if one is needed.
     advantage_BT
-        Advantages; None before `Objective.with_advantages`.
+        Advantages, or None before `Objective.with_advantages`.
     is_trained_B
         False for rows whose groups have no signal. Denominators still count these rows.
 

@@ -192,5 +192,5 @@ class Method:
         return {"window": bounds, "description": self.words(), "key": self.key(use)}
 
     def words(self) -> dict[str, str]:
-        """Return a short description of each axis; empty for neutral choices."""
+        """Return a short description of the choice on each axis, or an empty text for neutral choices."""
         return describe(self.algorithm, self.divergence, self.regularizer)

@@ -34,7 +34,7 @@ _SCALES = {
 
 
 def describe(algorithm: Algorithm, divergence: Divergence, regularizer: Regularizer) -> dict[str, str]:
-    """Return the description of each axis's choice, in reading order; empty for a neutral choice."""
+    """Return a description of each axis's choice, in reading order. Neutral choices have an empty text."""
     return {
         "advantage": _advantage(algorithm),
         "ratio": _ratio(algorithm),

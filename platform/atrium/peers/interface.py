@@ -90,7 +90,7 @@ class LoadedMethod:
 
     @property
     def words(self) -> Mapping[str, str]:
-        """Short descriptions of the method's choices, by axis; empty for neutral choices."""
+        """Short descriptions of the method's choices, by axis. Neutral choices have an empty text."""
         return self.method.words()
 
     def advantages(

@@ -50,7 +50,7 @@ class TrainerDemand:
         Whether tensors are offloaded to main memory: all shards with several ranks, or the optimizer's state
         with a single rank.
     num_adapter_parameters, num_adapter_tensors, adapter_width
-        Number of parameters and tensors of adapters, and the sum of their ranks; 0 without adapters. With
+        Number of parameters and tensors of adapters, and the sum of their ranks; all 0 without adapters. With
         adapters, the model's own weights are not trained.
     recomputes
         Whether activations are recomputed in the backward pass.

@@ -122,7 +122,7 @@ def name_to_type(folder: RunFolder) -> str:
 
 
 def started(folder: RunFolder) -> float:
-    """Return the run's start time in seconds since 1970, from its status or else its name; 0 if unknown."""
+    """Return the run's start time in seconds since 1970 from its status or name, or 0 if unknown."""
     if (recorded := known_status(folder.status_file).started) > 0.0:
         return recorded
     if match := _START.match(folder.path.name):

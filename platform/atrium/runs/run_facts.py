@@ -21,7 +21,7 @@ class RunFacts:
     reward: str = "correctness"
     grader: str = "math"
     answer_place: str = "box"
-    """Where the grader looks for an answer; empty for a grader without such a setting."""
+    """Where the grader looks for an answer, or an empty text for a grader without such a setting."""
     thinks: bool = False
     """Whether answers must begin with reasoning that ends in </think>."""
     is_imported: bool = False

@@ -175,7 +175,7 @@ class ScoredArms:
         }
 
     def best(self, diverged: Mapping[str, Collection[int]]) -> str | None:
-        """Return the arm shown to be better than all others under both readings; None if there is none."""
+        """Return the arm shown to be better than all others under both readings, or None if there is none."""
         leaders = self.leaders(diverged)
         return leaders[0] if len(leaders) == 1 else None
 

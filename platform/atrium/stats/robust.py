@@ -96,7 +96,7 @@ def bootstrap_interval(
 
 
 def permutation_p_value(difference_S: ArrayLike, *, seed: int, num_resamples: int = 10_000) -> float | None:
-    """Return the two-sided p value of a sign-flip test on paired differences; None for fewer than 6 seeds.
+    """Return the two-sided p value of a sign-flip test on paired differences, or None for fewer than 6 seeds.
 
     With up to 14 seeds, all combinations of signs are enumerated. With more, they are drawn at random, and
     the observed signs are counted among them.
