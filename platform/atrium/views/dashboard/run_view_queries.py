@@ -63,7 +63,8 @@ def region_of_run(watcher: Watcher, name: str, step: int | None) -> tuple[list[i
     If `step` is None, the document is about all steps. Raises `RunFolderError` for an unknown run.
     """
     entry = watcher.scan.entry(name)
-    counts = ratios_of(entry.folder.ratios_file, step) or no_counts()
+    found = ratios_of(entry.folder.ratios_file, step)
+    counts = no_counts() if found is None else found
     table = watcher.index.read(entry.folder)
     columns = {} if table is None else table.columns
     steps = evenly_chosen([int(one) for one in columns.get("step", ())], _MAX_STEPS)
