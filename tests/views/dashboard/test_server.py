@@ -157,6 +157,9 @@ def test_a_metric_on_the_x_axis_gives_a_point_per_step(client):
     assert [len(one["x"]) for one in reward["series"]] == [16, 16]
     assert sorted(set(reward["series"][0]["x"]))[-1] == 1.0
     assert [len(one["y"]) for one in score["series"]] == [2, 2], "the last step of two runs was evaluated"
+    for points, kept in ((0, 16), (3, 6)):
+        panel = ask(client, "curves", **shown, x="objective/entropy", points=points)["panels"][0]
+        assert [len(one["x"]) for one in panel["series"]] == [kept, kept], "0 keeps all; 3 of each run"
     saved = client.get("/api/figure/curves", params={**shown, "x": "objective/entropy", "suffix": "svg"})
     assert saved.content.startswith(b"<?xml")
 

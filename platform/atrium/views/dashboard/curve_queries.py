@@ -220,7 +220,7 @@ def _points(recorded: _Recorded, metric: str, num_points: int) -> Curve | None:
     if y is None:
         return None
     known = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
-    kept = known[_even(len(known), num_points)]
+    kept = known[_even(len(known), num_points or len(known))]  # 0 keeps all points
     return Curve(x=x[kept], y=y[kept]) if len(kept) else None
 
 
