@@ -1,4 +1,4 @@
-"""Descriptions of a shipped method by axis, and its settings by key."""
+"""Descriptions of the choices of a shipped method on each axis, and its settings by key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from atrium.config.presets import PartFile, Preset
 
 
 def axes(preset: Preset) -> dict[str, str]:
-    """Return short descriptions of a method's choices by axis; empty for neutral choices.
+    """Return short descriptions of a method's choices by axis, with an empty text for neutral choices.
 
     The key `rollouts` lists the method's files outside the objective, and `on policy` compares its gradient
     with that of REINFORCE while the policy is still the one that sampled.

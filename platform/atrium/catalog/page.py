@@ -116,7 +116,7 @@ def places(header: str) -> list[str]:
 
 
 def deviation(header: str) -> tuple[str, str]:
-    """Return a header's text before and after `Differs:`; the second is empty if nothing differs."""
+    """Return a header's text before and after `Differs:`. The second is empty if nothing differs."""
     lines = (line for line in header.splitlines() if not line.startswith(_AS_OF))
     text = " ".join(" ".join(lines).split())
     before, _, after = text.partition(_DEVIATION)
@@ -124,7 +124,10 @@ def deviation(header: str) -> tuple[str, str]:
 
 
 def as_of(header: str) -> str:
-    """Return the source's date, version or commit from the header's line `As of:`; empty without one."""
+    """Return the source's date, version or commit from the header's line `As of:`.
+
+    The result is empty without one.
+    """
     lines = (line.removeprefix(_AS_OF) for line in header.splitlines() if line.startswith(_AS_OF))
     return next(lines, "").strip().removesuffix(".")
 

@@ -19,19 +19,19 @@ PROBABILITIES = (0.01, 0.1, 0.3, 0.5, 0.9)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """A divergence at a budget; `name` is the name of its file, followed by the budget if one was given."""
+    """A divergence at a budget. `name` is the name of its file, followed by the budget if one was given."""
 
     name: str
     config: Divergence
 
     @property
     def window(self) -> Window | None:
-        """The window shared by all tokens; None if there is none."""
+        """The window shared by all tokens, or None if there is none."""
         return self.config.window()
 
     @property
     def delta(self) -> float | None:
-        """The budget of a divergence of the ratio; None for other divergences."""
+        """The budget of a divergence of the ratio, or None for other divergences."""
         config = self.config
         return config.delta if isinstance(config, BudgetDivergence | AlphaDivergence) else None
 
@@ -103,7 +103,7 @@ def parse_budget(text: str, where: str) -> float:
 
 
 def _at_budget(config: Divergence, name: str, budget: float) -> Divergence | None:
-    """Return the divergence at another budget; None if it has no budget."""
+    """Return the divergence at another budget, or None if it has no budget."""
     changed = config.with_budget(budget)
     return None if changed is None else divergence_from(changed, f"divergence={name} at budget {budget}")
 

@@ -28,7 +28,7 @@ _MODULES = {"import": "import_results"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line `argv` (by default this process's) and return its exit code.
+    """Run the command line `argv`, by default the arguments of this process, and return its exit code.
 
     A user error prints one line on standard error and returns its own code (2 for an invalid setting or
     command line). An interruption returns 130. Any other exception is a bug and is raised.
@@ -119,7 +119,7 @@ def _run(given: Sequence[str]) -> int:
 
 
 def module_of(command: str) -> str:
-    """Return a subcommand's module; `import` needs another name, since it is a Python keyword."""
+    """Return a subcommand's module. That of `import` has another name, since `import` is a Python keyword."""
     return f"atrium.cli.{_MODULES.get(command, command.replace('-', '_'))}"
 
 

@@ -1,4 +1,4 @@
-"""`atrium audit`: conclusions that a published table of scores supports, and those it does not."""
+"""`atrium audit`: which conclusions a published table of scores supports."""
 
 from __future__ import annotations
 

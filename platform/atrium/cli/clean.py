@@ -1,4 +1,4 @@
-"""`atrium clean`: a list of files of the runs directory that are no longer needed; `--yes` deletes them."""
+"""`atrium clean`: list files that a runs directory no longer needs, and delete them with `--yes`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shell completion: the script of `atrium -sc install=bash` calls `atrium -sc query=bash` for a line.
+"""Shell completion: the script that `atrium -sc install=bash` prints calls `atrium -sc query=bash`.
 
 The first word is a command. After `train` and `config`, groups, options, keys and values are completed; after
 other commands, bash and zsh complete file names.
@@ -88,7 +88,7 @@ def completions(words: Sequence[str], commands: Sequence[str]) -> list[str]:
 
 
 def _settings(before: Sequence[str]) -> Iterator[str]:
-    """Yield GROUP=OPTION for each configuration file, and KEY=VALUE for the settings that `before` gives."""
+    """Yield GROUP=OPTION for each configuration file, and KEY=VALUE for each setting, after `before`."""
     from atrium.base.nested import flattened_text
     from atrium.config.compose import compose
     from atrium.config.files import conf_folder, read_groups

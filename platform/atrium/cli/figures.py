@@ -70,7 +70,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _words(folder: RunFolder) -> Mapping[int, str]:
-    """Return the text of each token id, from the last checkpoint's tokenizer; empty without a tokenizer."""
+    """Return the text of each token id, from the last checkpoint's tokenizer.
+
+    The result is empty without a tokenizer.
+    """
     steps = folder.checkpoint_steps()
     path = folder.checkpoint_path(steps[-1]) / "policy" / "tokenizer.json" if steps else None
     if path is None or not path.is_file():

@@ -1,4 +1,4 @@
-"""`atrium memory`: prediction of a run's memory, by item and phase, and of its time."""
+"""`atrium memory`: predict the memory of a run by item and phase, and its time."""
 
 from __future__ import annotations
 

@@ -61,7 +61,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _alike(presets: Sequence[Preset]) -> tuple[Sentence, ...]:
-    """Return sentences on which methods have the same gradients; empty for one method or without torch."""
+    """Return sentences on which methods have the same gradients.
+
+    The result is empty for one method or without torch.
+    """
     if len(presets) < 2 or find_spec("torch") is None:
         return ()
     from atrium.theory.atlas_document import alike_sentences

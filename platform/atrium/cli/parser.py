@@ -54,7 +54,7 @@ class CommandParser(argparse.ArgumentParser):
         raise ConfigError(f"{self.prog}: {message}{self._wanted(message)}; see `{self.prog} --help`")
 
     def add_overrides(self, own: Sequence[str] = ()) -> None:
-        """Accept `key=value` settings of a run; `own` are further keys of the command, for suggestions."""
+        """Accept `key=value` settings of a run. `own` lists the command's own keys, used in suggestions."""
         self._settings = own
         self.add_argument(
             "overrides", nargs="*", default=[], metavar="KEY=VALUE", help="settings, as for `atrium train`"
@@ -170,7 +170,7 @@ class CommandParser(argparse.ArgumentParser):
         return as_setting if setting and is_named(setting, name) else near or as_setting
 
     def _wanted(self, message: str) -> str:
-        """Return the help, in parentheses, of the argument that `message` reports as missing; else ''."""
+        """Return the help, in parentheses, of the argument that is missing according to `message`, or ''."""
         lacking = re.match(r"argument (\S+): expected|.* required: (\w+)", message)
         name = lacking and (lacking[1] or lacking[2])
         found = [one.help for one in self._actions if name in ("/".join(one.option_strings), one.metavar)]

@@ -42,7 +42,7 @@ def main(run: str, *flags: str) -> int:
 def _end_with(launcher: int) -> None:
     """Wait until the process `launcher` exits, and then end this rank.
 
-    SIGTERM ends the rank after its current step; after 60 s, its process group is killed.
+    SIGTERM ends the rank after its current step. If it still runs after 60 s, its process group is killed.
     """
     while os.getppid() == launcher:
         time.sleep(_LOOK_S)

@@ -1,4 +1,4 @@
-"""`atrium samples`: an evaluation's answers and verdicts by problem, and their export to other formats."""
+"""`atrium samples`: show an evaluation's answers and verdicts by problem, or export them to other formats."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class Recorded:
     values: Mapping[str, tuple[str, ...]]
 
     def differs(self, *arms: str) -> bool:
-        """Whether at least two of the given arms (by default all arms) have different known values."""
+        """Return whether at least two of the given arms, by default all, have different known values."""
         known = [self.values[arm] for arm in arms or self.values if self.values[arm]]
         return len({frozenset(values) for values in known}) > 1
 

@@ -38,7 +38,7 @@ class ProblemsDatasetConfig(ProblemSetConfig):
     num_validation: Count
     """Number of held-out problems on which the best checkpoint is chosen."""
     num_test: CountOrZero
-    """Number of held-out problems for benchmark=held_out; 0 if other benchmarks are used."""
+    """Number of held-out problems for benchmark=held_out, or 0 if other benchmarks are used."""
     seed: Seed
     """Random seed of the split, independent of the run's seed."""
     require_stop: bool

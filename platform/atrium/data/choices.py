@@ -1,4 +1,4 @@
-"""Multiple choice: reading choices from any layout, showing them with letters, finding the correct letter.
+"""Multiple-choice questions: choices in any layout, their letters, and the letter of the correct choice.
 
 Layouts: a list of texts (with or without letters in front), a mapping from letter to text, ARC's mapping with
 the lists `label` and `text`, a list of objects with a label and a text, one text such as `a ) 38 , b ) 27`,
@@ -35,7 +35,7 @@ class Choices:
     texts: tuple[str, ...]
 
     def shuffled(self, question: str) -> Choices:
-        """Return the choices in an order set by a hash of the question and each text, relabeled A, B, ..."""
+        """Return the choices ordered by a hash of the question and each text, with the labels A, B, ..."""
         pairs = sorted(self.texts, key=lambda text: hashlib.sha256(f"{question}\n{text}".encode()).digest())
         return Choices(tuple(ascii_uppercase[: len(pairs)]), tuple(pairs))
 
@@ -70,7 +70,9 @@ class Choices:
 
 
 def choice_columns(names: Iterable[object]) -> tuple[str, ...]:
-    """Return the columns whose names indicate one choice each, in order; empty if there are none.
+    """Return the columns whose names indicate one choice each, in order.
+
+    The result is empty if there are none.
 
     Examples of such names are A, B, C; option_a, option_b; and choice1, choice2.
     """

@@ -1,4 +1,4 @@
-"""Detection of training problems that also appear in a benchmark: equal questions, or shared word sequences.
+"""Detection of training problems that also appear in a benchmark, by equal questions or shared words.
 
 Sources: open-r1 flags a problem that shares any 8 consecutive words with a benchmark (`num_words=8`,
 `min_common_frac=0`). Qwen2.5-Math flags 13 shared consecutive words if the longest common subsequence is

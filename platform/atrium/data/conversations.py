@@ -30,7 +30,7 @@ class Asked:
 
     @property
     def system(self) -> str | None:
-        """The text of the system turn, which is always the first turn; None without a system turn."""
+        """The text of the system turn, which is always the first turn, or None without a system turn."""
         return self.turns[0][1] if self.turns and self.turns[0][0] == "system" else None
 
     @property

@@ -87,6 +87,6 @@ def _is_instruction(text: str) -> bool:
 
 
 def _without_equation(math: re.Match[str]) -> str:
-    """Return an empty string for an equation whose missing part is a box, other mathematics unchanged."""
+    """Return an empty text for an equation whose missing part is a box, and other mathematics unchanged."""
     rest = _BOX.sub("", math[0])
     return "" if rest != math[0] and re.search(r"[0-9A-Za-z=]", rest) else math[0]

@@ -72,7 +72,7 @@ class ProblemStream:
         self._seed = seed
 
     def take(self, cursor: int, num: int) -> tuple[Problem, ...]:
-        """Return the problems at positions `cursor` to `cursor + num - 1`; both are at least 0."""
+        """Return the problems at positions `cursor` to `cursor + num - 1`, where both are at least 0."""
         if cursor < 0 or num < 0:
             raise ValueError(f"cursor and num must be at least 0, got cursor={cursor} and num={num}")
         taken: list[Problem] = []

@@ -1,4 +1,4 @@
-"""Location of a problem set's files, on this machine or on the Hugging Face Hub, and their download.
+"""The files of a problem set, on this machine or on the Hugging Face Hub, from which they are downloaded.
 
 Files of one repository always come from one commit, which is reported; interrupted downloads are resumed.
 `HF_ENDPOINT` names another Hub, `HF_HUB_OFFLINE` forbids network access, and `HF_HOME` or `HF_HUB_CACHE`
@@ -107,7 +107,7 @@ def _downloaded(source: str, name: str, *, revision: str | None, cache_dir: Path
 
 
 def _files_on_hub(source: str, revision: str | None, cache_dir: Path) -> tuple[tuple[str, ...], str | None]:
-    """Return the only data file of a repository, as a tuple of one name, and the commit (or None)."""
+    """Return a tuple with the name of a repository's only data file, and the commit (or None)."""
     from huggingface_hub import HfApi, snapshot_download
 
     try:
@@ -140,7 +140,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _commit_of(path: Path, name: str) -> str | None:
-    """Return the commit in a cache path `.../snapshots/<commit>/<name>`; None for any other path."""
+    """Return the commit in a cache path `.../snapshots/<commit>/<name>`, or None for any other path."""
     snapshot = path.parents[len(PurePosixPath(name).parts) - 1]
     return snapshot.name if snapshot.parent.name == "snapshots" else None
 

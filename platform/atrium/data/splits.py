@@ -1,8 +1,8 @@
-r"""Identity of questions, and the assignment of problems to the parts of a dataset.
+r"""Splits of a dataset into training, validation and test problems, and keys that identify questions.
 
-Two questions are the same if they differ only in spacing and in LaTeX for spacing and size. Problems are
-ranked by a hash of the seed and the question. The parts of a dataset therefore do not depend on the order of
-the rows, and adding or removing rows moves few problems to another part.
+Two questions count as the same if they differ only in spacing and in LaTeX for spacing and size. Problems are
+ranked by a hash of the seed and the question. Splits therefore do not depend on the order of the rows, and
+adding or removing rows moves few problems to another split.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Documents: the output of commands and pages as typed records, which `views` renders in each medium."""
+"""Documents: the output of commands and pages as typed records, which `views` renders as text and figures."""

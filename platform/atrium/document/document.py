@@ -56,7 +56,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """A number over time (`values`, oldest first), shown as a sparkline; HTML draws a line at `limit`."""
+    """A number over time (`values`, oldest first), shown as a sparkline. HTML adds a line at `limit`."""
 
     values: tuple[float, ...]
     limit: float | None = None
@@ -135,8 +135,8 @@ class Table:
 class Axis:
     """An axis of a figure; `title` includes the unit.
 
-    `low` and `high` are fixed ends; None means automatic. Shares and points are drawn in percent. `labels`
-    replace the numbers at the positions 0, 1, 2 and so on.
+    `low` and `high` are the ends of the axis, or None to fit the data. Shares and points are drawn in
+    percent. `labels` replace the numbers at the positions 0, 1, 2 and so on.
     """
 
     title: str = ""
@@ -242,7 +242,10 @@ class Intervals(Figure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bars(Figure):
-    """A figure with one bar per row, pale in the outer interval and strong in the inner interval."""
+    """A figure with one bar per row.
+
+    The outer interval of a bar is pale, and the inner interval is strong.
+    """
 
     rows: tuple[Bounds, ...]
     interval_names: tuple[str, str] = ("interval", "inner interval")

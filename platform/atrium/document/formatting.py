@@ -91,7 +91,7 @@ def share(value: float | None) -> str:
 
 
 def span(interval: tuple[float, float] | None) -> str:
-    """Format an interval of shares, such as `[84.9, 91.5]` in percent; empty for None."""
+    """Format an interval of shares in percent, such as `[84.9, 91.5]`, or return an empty text for None."""
     return "" if interval is None else f"[{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
 
 

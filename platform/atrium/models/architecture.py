@@ -16,7 +16,7 @@ from atrium.models.sources import buildable, locate, quiet, readable
 
 
 def hub_shape(source: str, revision: str | None = None) -> ModelShape:
-    """Return the shape of the model at a Hub id or in a local folder; raises as `load_policy` does."""
+    """Return the shape of the model at a Hub id or in a local folder. Raises the errors of `load_policy`."""
     location = locate(source, revision)
     with quiet(), readable(location):
         config = AutoConfig.from_pretrained(location, revision=revision or "main", trust_remote_code=False)

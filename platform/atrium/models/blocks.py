@@ -21,7 +21,10 @@ def decoder_of(model: PreTrainedModel) -> nn.Module:
 
 
 def decoder_blocks(model: PreTrainedModel) -> list[nn.Module]:
-    """Return the blocks in the model's order; empty if the architecture does not declare them."""
+    """Return the blocks in the model's order.
+
+    The result is empty if the architecture does not declare them.
+    """
     names = set(model._no_split_modules or ())
     # Base classes count too, because FSDP2 replaces a block's class by a derived class.
     return [module for module in model.modules() if names & {kind.__name__ for kind in type(module).__mro__}]

@@ -22,9 +22,9 @@ _ORIGINAL = "original_max_position_embeddings"
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Maximum number of tokens of a prompt and its completion together; 0 if a model has no limit.
+    """Maximum number of tokens of a prompt and its completion together, or 0 if a model has no limit.
 
-    `rope_type` is the type of rotary embedding that sets this limit; None if another key sets it.
+    `rope_type` is the type of rotary embedding that sets this limit, or None if another key sets it.
     """
 
     length: int
@@ -40,7 +40,10 @@ class Context:
 
     @property
     def reason(self) -> str:
-        """A clause for messages that explains a limit by the rotary embedding; empty without such a limit."""
+        """A clause for messages that explains a limit by the rotary embedding.
+
+        It is empty without such a limit.
+        """
         if self.rope_type is None:
             return ""
         return (

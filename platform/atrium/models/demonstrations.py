@@ -87,7 +87,7 @@ def demonstration_batches(
     batch_size: int,
     seed: int,
 ) -> Iterator[PackedBatch]:
-    """Yield batches of `batch_size` demonstrations; a phase is a number of batches and a demonstrator.
+    """Yield batches of `batch_size` demonstrations. Each phase has a number of batches and a demonstrator.
 
     Held-out questions are never demonstrated.
     """

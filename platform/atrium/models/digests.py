@@ -49,7 +49,7 @@ def weights_digest(weights: Mapping[str, Tensor]) -> str:
 
 
 def architecture(policy: Policy) -> dict[str, Any]:
-    """Return the model's configuration, without keys for where and how it was loaded."""
+    """Return the model's configuration, without the keys that depend on where and how it was loaded."""
     return _plain(policy.model.config.to_dict())
 
 

@@ -119,7 +119,10 @@ def load_policy(
 def load_tokenizer(
     source: str | Path, *, revision: str | None = None
 ) -> tuple[PreTrainedTokenizerBase, Context]:
-    """Load the tokenizer and the context of a policy, without its weights. Raises as `load_policy` does."""
+    """Load the tokenizer and the context of a policy, without its weights.
+
+    Raises the errors of `load_policy`.
+    """
     location = locate(str(source), revision)
     with quiet(), readable(location):
         config, tokenizer = _described(location, {"revision": revision or "main", "trust_remote_code": False})

@@ -23,7 +23,7 @@ tokens."""
 
 
 class WarmupSettings(Section):
-    """The supervised warm-up of the built-in model; with 0 steps in both phases, there is no warm-up."""
+    """The supervised warm-up of the built-in model. With 0 steps in both phases, there is no warm-up."""
 
     num_clean_steps: CountOrZero = 600
     """Number of steps on correct worked solutions, which build competence."""

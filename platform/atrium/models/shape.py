@@ -1,8 +1,8 @@
 """The shape of a transformer, which determines its memory and how it can be split over processes.
 
-`read_shape` reads the shape from the keys of a config.json, for dense decoders with gated feed-forward
-layers, and without importing torch. `models/architecture.py` supports all models of transformers, whose
-import takes longer.
+`read_shape` reads the shape of a dense decoder with gated feed-forward layers from the keys of its
+config.json, without importing torch. `models/architecture.py` determines the shape of any model that
+transformers knows, but importing transformers takes longer.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ VOCABULARY_UNIT = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """The sizes of a decoder. Tied parameters count once; `num_tensors` counts parameter tensors.
+    """The sizes of a decoder. Tied parameters count once, and `num_tensors` counts parameter tensors.
 
-    `context_length` is in tokens, 0 if unknown. `linear_maps` lists every linear layer of the decoder: the
-    last part of its name, its number of inputs, and its number of outputs.
+    `context_length` is in tokens, or 0 if unknown. `linear_maps` lists every linear layer of the decoder by
+    the last part of its name, its number of inputs, and its number of outputs.
     """
 
     model_type: str
@@ -45,12 +45,12 @@ class ModelShape:
 
     @property
     def query_size(self) -> int:
-        """The width of all query heads together."""
+        """The total width of all query heads."""
         return self.num_heads * self.head_size
 
     @property
     def key_size(self) -> int:
-        """The width of all key heads together, which is also that of all value heads."""
+        """The total width of all key heads, which equals that of all value heads."""
         return self.num_key_value_heads * self.head_size
 
     @property
@@ -68,7 +68,7 @@ class ModelShape:
         return 2 * self.num_layers * num_heads * self.head_size
 
     def splitting_obstacle(self, num_ranks: int) -> str | None:
-        """Return the part of the model that `num_ranks` vLLM ranks cannot split; None if they can split all.
+        """Return a part of the model that `num_ranks` vLLM ranks cannot split, or None if there is none.
 
         Only whole heads, columns of the feed-forward layer and rows of the vocabulary are split. Key-value
         heads may be copied.
@@ -85,7 +85,7 @@ class ModelShape:
 
 
 def read_shape(keys: Mapping[str, object] | None) -> ModelShape | None:
-    """Return the shape from the keys of a config.json; None if a size in `SIZES` is missing.
+    """Return the shape from the keys of a config.json, or None if a size in `SIZES` is missing.
 
     Norms and biases, less than a thousandth of the parameters, are left out.
     """

@@ -1,4 +1,4 @@
-"""The full tensor and the local part of a tensor that may be sharded over processes (`DTensor`).
+"""Access to the full tensor and the local part of a tensor that may be sharded over processes (`DTensor`).
 
 A plain tensor is its own full tensor and its own local part. The same code therefore handles weights in a
 single process, where torch.distributed is not loaded.

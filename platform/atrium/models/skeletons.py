@@ -1,4 +1,4 @@
-"""Models whose parameters have shapes but no values; ranks use them until they receive their shards.
+"""Models whose parameters have shapes but no values. Ranks hold such a model until they receive their shards.
 
 Buffers, such as the frequencies of rotary embeddings, always have values.
 """

@@ -21,7 +21,7 @@ from atrium.sweep.setup import PREDICTED_AT
 from atrium.sweep.study import SweepStudies, Trial
 
 Values = Mapping[str, Mapping[int, float | None]]
-"""Outcomes by arm and seed; None for a run without the outcome."""
+"""Outcomes by arm and seed, or None for a run without the outcome."""
 ContrastKind = Literal["agrees", "contradicted", "unclear", "missing", "seen", "not_seen"]
 _SIGNS = {"positive": 1, "negative": -1}
 

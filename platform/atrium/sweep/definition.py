@@ -200,7 +200,7 @@ class ContrastConfig(Section):
     because: Text
     """The reason for the prediction."""
     predicted: dict[str, PredictionConfig] = Field(default_factory=dict)
-    """Predictions by outcome; empty for a null contrast, whose arms are equivalent by construction."""
+    """Predictions by outcome. A null contrast, whose arms are equivalent by construction, has none."""
 
     @property
     def is_null(self) -> bool:

@@ -30,7 +30,7 @@ from atrium.sweep.study import DEFINITION, SweepStudies, stages_of
 
 CREATED, PLUGINS = "created", "plugins"
 PREDICTED_AT = "predictions_commit"
-"""The commit that contained the current predictions when the sweep started; None if there was none."""
+"""The commit that contained the current predictions when the sweep started, or None if there was none."""
 STORAGE_VARIABLE, PARENT_VARIABLE = "ATRIUM_SWEEP_STORAGE", "ATRIUM_SWEEP_PARENT"
 """Environment variables for workers: the storage URL, hidden from process lists, and the parent process."""
 _MAY_CHANGE = ("trials", "max_attempts", "tiny", "labels")
