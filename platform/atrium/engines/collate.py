@@ -142,7 +142,7 @@ def collate(
     seed
         Random seed for an objective's choices on these rows.
     weight_version
-        Version of the policy's current weights; None if these weights sampled all rows except those read
+        Version of the policy's current weights, or None if these weights sampled all rows except those read
         from disk.
     """
     rollouts = [rollout for group in groups for rollout in group.rollouts]

@@ -29,7 +29,7 @@ class Vocabulary:
 
     `encode` and `decode` neither add nor expect special tokens. The first of `stop_token_ids` is appended to
     an encoded text. Token ids are less than `num_tokens`. `unknown_token_id` represents text outside the
-    vocabulary; None if no token does.
+    vocabulary, or None if no token does.
     """
 
     encode: Callable[[str], Sequence[int]]

@@ -54,14 +54,14 @@ class Sampling(Section):
     top_k: Count | None = None
     """Number of the likeliest tokens that are sampled from; null for all."""
     min_p: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Minimum probability of a sampled token, relative to that of the likeliest token; 0 for no minimum."""
+    """Minimum probability of a sampled token, relative to that of the likeliest token; 0 for none."""
     repetition_penalty: Annotated[float, Field(ge=0.01, le=10.0)] = 1.0
     """Factor for the logits of tokens in prompt and answer, by which positive logits are divided and negative
     ones multiplied; 1 for no penalty."""
     presence_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] = 0.0
-    """Penalty subtracted from the logit of each token that occurs in the answer; 0 for no penalty."""
+    """Penalty subtracted from the logit of each token that occurs in the answer; 0 for none."""
     frequency_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] = 0.0
-    """Penalty subtracted from a token's logit for each of its occurrences in the answer; 0 for no penalty."""
+    """Penalty subtracted from a token's logit for each of its occurrences in the answer; 0 for none."""
     max_new_tokens: Count
     """Maximum number of tokens of an answer; by default `rollout.max_new_tokens`."""
 
@@ -122,7 +122,7 @@ class EngineDemand:
     evaluation_tokens
         Number of tokens of an evaluation's longest prompt and answer together.
     device_bytes
-        Size of the device's memory in bytes; None if unknown.
+        Size of the device's memory in bytes, or None if unknown.
     """
 
     dtype: str
@@ -333,11 +333,11 @@ class EngineSettings(Choice, axis=True, tag="engine"):
         raise NotImplementedError
 
     def concurrency(self, shape: ModelShape, dtype: str, device_bytes: int) -> Concurrency | None:
-        """Return how many completions a GPU decodes at once; None if the engine's speed is not predicted."""
+        """Return how many completions a GPU decodes at once, or None if speed is not predicted."""
         return None
 
     def wave_size(self, num_parameters: int) -> WaveSize | None:
-        """Return the limits on an evaluation's work per call; None for an engine that batches by itself.
+        """Return the limits on an evaluation's work per call, or None for an engine that batches by itself.
 
         The limits follow a fixed rule, not a measurement: they affect the last bits of log-probabilities, so
         a resumed evaluation must use the same limits.
@@ -354,7 +354,7 @@ class EngineSettings(Choice, axis=True, tag="engine"):
             os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
     def for_evaluation(self) -> Self | None:
-        """Return the settings for an evaluation in one process; None if the engine cannot sample answers."""
+        """Return the settings for an evaluation in one process, or None if the engine cannot sample."""
         return self.model_copy(update=ALONE)
 
 

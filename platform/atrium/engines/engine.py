@@ -72,8 +72,8 @@ class EngineFacts:
     """The properties of a started engine that a run records.
 
     `described` contains derived values, such as the size of the engine's cache. `num_preempted` counts
-    samples that were preempted from the cache and recomputed since the start; None if preemption cannot
-    happen. `idle_s` is the time in seconds that servers were idle since the start, averaged over servers;
+    samples that were preempted from the cache and recomputed since the start, or None if preemption cannot
+    happen. `idle_s` is the time in seconds that servers were idle since the start, averaged over servers, or
     None for an engine in the trainer's process, whose idle time is not measured.
     """
 

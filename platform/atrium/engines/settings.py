@@ -321,7 +321,7 @@ class VllmSettings(EngineSettings):
         )
 
     def _cache_bytes(self, shape: ModelShape, dtype: str, device_bytes: int | None) -> int | None:
-        """Return the bytes of the cache on one device; None if it is a share of an unknown device memory."""
+        """Return the bytes of the cache on one device, or None if that depends on unknown device memory."""
         if self.kv_cache_mb is not None:
             return self.kv_cache_mb * _MEGABYTE
         if device_bytes is None:

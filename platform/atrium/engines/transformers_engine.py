@@ -62,7 +62,7 @@ class TransformersEngine:
         Limit on rows * (longest prompt + max_new_tokens) of a wave, and thereby on memory; a single row
         that exceeds it runs alone. None for no limit.
     unit_samples
-        Maximum number of completions of consecutive requests that share waves; None for no limit.
+        Maximum number of completions of consecutive requests that share waves, or None for no limit.
     """
 
     model: PreTrainedModel

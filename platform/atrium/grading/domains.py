@@ -87,7 +87,7 @@ def domain(tokens: Tokens, *, reads_points: bool = False) -> Domain | None:
 
 
 def same_domain(wanted: Domain, given: Domain, leaf: Leaf) -> bool | None:
-    """Return whether two domains are the same set; None if that cannot be decided."""
+    """Return whether two domains are the same set, or None if that cannot be decided."""
     if wanted.variable and given.variable and wanted.variable != given.variable:
         return None if any(_names(end) for end in (*wanted.ends, *given.ends)) else False
     places: dict[Tokens, int] = {}
@@ -195,7 +195,7 @@ class _Reader:
         self.reads_points = reads_points
 
     def condition(self, tokens: Tokens) -> Node | None:
-        """Parse relations joined by "and", "or" or commas; None for other tokens."""
+        """Parse relations joined by "and", "or" or commas, or None for other tokens."""
         if RELATIONS.isdisjoint(tokens):
             return None
         several = split(tokens, _OR)

@@ -80,7 +80,7 @@ _SAME_VALUE, _OTHER_VALUE = Finding(True, "same value"), Finding(False, "other v
 
 
 def settle(gold: str, answer: str, *, tolerance: Tolerance = EXACT) -> Finding | None:
-    """Compare an answer with the reference answer `gold` in cheap cases; None if `verify` has to decide.
+    """Compare an answer with the reference answer `gold`, or return None if `verify` has to decide.
 
     Numbers are compared within the tolerance; by default exactly, and decimals to six places. Texts of more
     than `MAX_ANSWER_CHARS` characters are equal only if they are identical.
@@ -156,7 +156,7 @@ def _verify(wanted: Tokens, given: Tokens) -> Finding:
 
 
 def _compare_choices(wanted: Form, given: Form) -> Finding | None:
-    """Compare the letters of two multiple-choice answers; None if the letters do not decide."""
+    """Compare the letters of two multiple-choice answers. Returns None if the letters do not decide."""
     if wanted.words is not None and wanted.words in CHOICES:
         chosen = choice(given.tokens)
         return Finding(chosen[0] == wanted.words, "the letter of the choice") if chosen else None
@@ -199,7 +199,7 @@ def _fit(wanted: Tokens, given: Tokens, conditions: Conditions, leaf: Leaf) -> b
 
 
 def _compare_families(wanted: Tokens, given: Tokens, letters: tuple[str, str]) -> bool | None:
-    """Compare families of values such as `3k`, whose `letters` stand for all integers; None if undecided."""
+    """Compare families such as `3k`, whose `letters` stand for all integers (None if undecided)."""
     if _compare(wanted, given, _compare_values_precisely):
         return True
     if wanted[:2] == given[:2] and wanted[1:2] == (r"\neq",):
@@ -241,7 +241,7 @@ def _spelled(form: Form) -> str:
 
 
 def _compare(wanted: Tokens, given: Tokens, leaf: Leaf) -> bool | None:
-    """Return whether two answers are equal; None if neither their structure nor `leaf` decides.
+    """Return whether two answers are equal, or None if neither their structure nor `leaf` decides.
 
     Lists, sets and tuples are compared element by element, and single values by `leaf`.
     """
@@ -365,7 +365,7 @@ def _compare_unordered(wanted: Sequence[Tokens], given: Sequence[Tokens], leaf: 
 
 
 def _compare_values(wanted: Tokens, given: Tokens, *, tolerance: Tolerance = EXACT) -> bool | None:
-    """Compare two single values by arithmetic; None if arithmetic does not decide."""
+    """Compare two single values by arithmetic. Returns None if arithmetic does not decide."""
     wanted, given = without_base(wanted), without_base(given)
     wanted_percent, given_percent = wanted[-1:] == PERCENT, given[-1:] == PERCENT
     a = evaluate(wanted[:-1] if wanted_percent else wanted)

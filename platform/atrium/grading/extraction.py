@@ -68,7 +68,7 @@ _CONJUNCTION_JOINT = re.compile(rf"[^.!?\n]*\b(?:and|or)\b[\s,:]*{_LABEL}?", re.
 
 
 def answer_text(text: str, *, thinking: bool) -> str | None:
-    """Return the part of a completion that may hold its answer; None if the reasoning never ended."""
+    """Return the part of a completion that may hold its answer, or None if the reasoning never ended."""
     begin, end = REASONING_MARKERS
     _, tag, after = text.rpartition(end)
     if thinking and not tag:
@@ -138,7 +138,7 @@ class _Box(NamedTuple):
 
 
 def _outermost_boxes(text: str, braces: re.Pattern[str]) -> list[_Box]:
-    """Return the outermost boxes; empty if the last box is never closed."""
+    """Return the outermost boxes. The result is empty if the last box is never closed."""
     first = _FIRST_BOX.search(text)
     if first is None:
         return []

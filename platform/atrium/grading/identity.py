@@ -39,7 +39,7 @@ _LOG_BASES = (Fraction(10), Fraction(27, 10))
 
 
 def same(first: Tokens, second: Tokens) -> bool | None:
-    """Return whether two expressions are equal; None if one cannot be parsed or has no value to compare."""
+    """Return whether two expressions are equal, or None if one cannot be parsed or has no value."""
     names: set[str] = set()
     rooted: list[set[str]] = []
     for tokens in (first, second):
@@ -90,7 +90,7 @@ def _has_bare_log(tokens: Tokens) -> bool:
 
 
 def _agree_at(first: Tokens, second: Tokens, points: Iterator[_Point]) -> bool | None:
-    """Return whether two expressions agree at six of `points`; None if fewer can be decided."""
+    """Return whether two expressions agree at six of `points`, or None if fewer can be decided."""
     num_agreed = 0
     for point in points:
         is_equal = _agree(first, second, point)
@@ -103,7 +103,7 @@ def _agree_at(first: Tokens, second: Tokens, points: Iterator[_Point]) -> bool |
 
 
 def _agree(first: Tokens, second: Tokens, point: Mapping[str, Fraction]) -> bool | None:
-    """Return whether two expressions have the same value at a point; None if that cannot be decided."""
+    """Return whether two expressions have the same value at a point, or None if that cannot be decided."""
     bits, before = _FIRST_BITS, None
     while True:
         a, b = _evaluated(first, bits, point), _evaluated(second, bits, point)
@@ -126,7 +126,7 @@ def _agree(first: Tokens, second: Tokens, point: Mapping[str, Fraction]) -> bool
 
 
 def _agree_in_powers(first: Tokens, second: Tokens) -> bool | None:
-    """Return whether two products of huge powers are equal; None for sums, decimals and moderate numbers."""
+    """Return whether two products of huge powers are equal, or None for sums, decimals or small numbers."""
     sides = [Evaluator(tokens, POWERS).run() for tokens in (first, second)]
     a, b = (side.result for side in sides)
     if not (isinstance(a, Product) or isinstance(b, Product)) or any(side.is_decimal for side in sides):

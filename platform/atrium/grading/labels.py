@@ -27,7 +27,7 @@ _ENDS = frozenset((")", ":", "."))
 
 
 def choice(tokens: Tokens) -> tuple[str, Tokens] | None:
-    """Return the letter and the value (may be empty) of a multiple-choice answer; None for other answers."""
+    """Return the letter and value of a multiple-choice answer (the value may be empty), or None."""
     if not (tokens and (tokens[0] == "(" or tokens[0] in CHOICES or is_text(tokens[0]))):
         return None
     letter, start = _choice_start(tokens)
@@ -41,7 +41,10 @@ def choice(tokens: Tokens) -> tuple[str, Tokens] | None:
 
 
 def letter_of(words: str) -> str:
-    """Return the letter in words such as `Option B:` and `The answer is (B)`; empty for other words."""
+    """Return the letter in words such as `Option B:` and `The answer is (B)`.
+
+    The result is empty for other words.
+    """
     found = _SET_CHOICE.fullmatch(words)
     return "" if found is None or changes_value(found["before"] or "") else found["letter"]
 
@@ -64,7 +67,7 @@ def _choice_start(tokens: Tokens) -> tuple[str, int]:
 
 
 def compare_by_convention(wanted: Tokens, given: Tokens, leaf: Leaf) -> bool | None:
-    """Compare times of day and ratios; None for other answers, or if `leaf` cannot decide."""
+    """Compare times of day and ratios. Returns None for other answers, or if `leaf` cannot decide."""
     first, second = time_of_day(wanted), time_of_day(given)
     if first and second and (first[1] or second[1] or (":" in wanted and ":" in given)):
         return _same_time(first, second)
@@ -87,7 +90,7 @@ def compare_by_convention(wanted: Tokens, given: Tokens, leaf: Leaf) -> bool | N
 
 
 def time_of_day(tokens: Tokens) -> tuple[int, str] | None:
-    """Return the minutes and the mark of a time of day; None for other tokens.
+    """Return the minutes and the mark of a time of day, or None for other tokens.
 
     The mark is `am`, `pm`, or empty. It does not affect the minutes: 1:30 pm has 90.
     """

@@ -255,7 +255,10 @@ def _without_lead_in(tokens: list[str]) -> list[str]:
 
 
 def _multiple(word: str, tokens: list[str]) -> Tokens:
-    """Return the factor that a word such as `million` after a number stands for; empty for other words."""
+    """Return the factor that a word such as `million` after a number stands for.
+
+    The result is empty for other words.
+    """
     is_behind_number = tokens and tokens[-1][-1].isdigit()
     return _MULTIPLES.get(word.lower(), ()) if is_behind_number else ()
 

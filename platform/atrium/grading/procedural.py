@@ -52,7 +52,10 @@ class ReasoningGymVerifier(ExpressionVerifier):
         return self if named is None else self.model_copy(update={"problem": named})
 
     def settle(self, gold: str, answer: str) -> Finding | None:
-        """Decide cheap cases as `MathVerifier` does; None for reasoning-gym problems, which workers score."""
+        """Decide cheap cases as `MathVerifier` does.
+
+        Returns None for reasoning-gym problems, which workers score.
+        """
         return equivalence.settle(gold, answer) if self.problem is None else None
 
     def compare(self, gold: str, answer: str) -> Finding:

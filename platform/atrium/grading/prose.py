@@ -123,7 +123,7 @@ def _in_digits(text: str) -> str:
 
 
 def named_number(words: str) -> int | None:
-    """Return the natural number that words such as `twenty-five` name; None for other words."""
+    """Return the natural number that words such as `twenty-five` name, or None for other words."""
     total, part, room = 0, 0, 1_000
     for word in words.lower().replace("-", " ").replace(" and ", " ").split():
         if word in _NAMED and _NAMED[word] < room:

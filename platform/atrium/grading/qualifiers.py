@@ -122,7 +122,10 @@ def agree(wanted: tuple[Condition, ...], given: tuple[Condition, ...], leaf: Lea
 
 
 def family_letters(wanted: Tokens, given: Tokens, conditions: Conditions) -> tuple[str, str]:
-    """Return, for each answer, the letter that stands for all integers; empty if there is no such letter."""
+    """Return, for each answer, the letter that stands for all integers.
+
+    The result is empty if there is no such letter.
+    """
     first, second = (
         next((min(c.names) for c in side if c.is_family and len(c.names) == 1), "") for side in conditions
     )
@@ -133,7 +136,9 @@ def family_letters(wanted: Tokens, given: Tokens, conditions: Conditions) -> tup
 
 
 def _undeclared(tokens: Tokens, declared: str) -> str:
-    """Return the letter that stands for all integers in an answer without conditions; empty if none does.
+    """Return the letter that stands for all integers in an answer without conditions.
+
+    The result is empty if none does.
 
     `declared` is the letter that the other answer declares, or empty. After a label, as in `n = 3m`, every
     letter of `_WHOLE` counts. Without a label only `k` counts, since other letters may be given numbers.
@@ -168,7 +173,7 @@ def is_of_fewer(given: Tokens, wanted: tuple[Condition, ...], others: tuple[Cond
 
 
 def same_family(wanted: Tokens, given: Tokens, letters: tuple[str, str], leaf: Leaf) -> bool | None:
-    """Return whether `a + bk` and `c + dm` give the same set for all integers k and m; None if undecided."""
+    """Return whether `a + bk` and `c + dm` give the same set over all integers, or None if undecided."""
     first, second = (
         [substituted(tokens, letter, (number,)) for number in "012"]
         for tokens, letter in zip((wanted, given), letters, strict=True)
@@ -222,7 +227,7 @@ def is_quantifier(token: str) -> bool:
 
 
 def _conditions(tokens: Tokens) -> tuple[Condition, ...] | None:
-    """Parse tokens that consist of conditions; None if the tokens contain anything else."""
+    """Parse tokens that consist of conditions. Returns None if the tokens contain anything else."""
     if tokens[:1] == ("(",) and enclosed(tokens):
         tokens = tokens[1:-1]
     if tokens.count("(") < tokens.count(")") and tokens[-1:] == (")",):

@@ -80,7 +80,7 @@ class SeveralReward(Reward):
 
 
 def weighted_sum(parts: NamedRewards) -> float | None:
-    """Return the weighted sum of the rewards with a value and a nonzero weight; None if there are none.
+    """Return the weighted sum of the rewards with a value and a nonzero weight, or None if there are none.
 
     The sum is rounded only once, so that the order of the rewards does not matter.
     """

@@ -75,7 +75,7 @@ def _restated(tokens: Tokens) -> str:
 
 
 def _set_of_numbers(tokens: Tokens) -> str:
-    r"""Restate conditions as a set builder, or a set of numbers as a condition; empty for other answers."""
+    r"""Restate conditions as a set builder and sets of numbers as conditions, or return an empty text."""
     is_builder = tokens[:1] == (r"\{",) and not RELATIONS.isdisjoint(tokens)
     is_joined = len(split(tokens, RELATIONS)) > 1 and len(split(tokens, _CONJUNCTIONS)) > 1
     is_named = not _NAMED.isdisjoint(tokens)
@@ -92,7 +92,10 @@ def _set_of_numbers(tokens: Tokens) -> str:
 
 
 def _read_backwards(tokens: Tokens) -> str:
-    """Return inequalities from right to left, `7 > x > 2` for `2 < x < 7`; empty for other answers."""
+    """Return inequalities from right to left, `7 > x > 2` for `2 < x < 7`.
+
+    The result is empty for other answers.
+    """
     signs = [token for token in tokens if token in REVERSED]
     parts = split(tokens, frozenset(REVERSED))
     if (

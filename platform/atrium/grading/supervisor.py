@@ -201,12 +201,15 @@ class Supervisor:
         return self._closed()
 
     def _own_worker(self) -> _Worker | None:
-        """Return this thread's worker, and start one if necessary; None if that failed."""
+        """Return this thread's worker, started if necessary, or None if starting it failed."""
         self._own.worker = self._own.worker or self._start_worker()
         return self._own.worker
 
     def _start_worker(self) -> _Worker | None:
-        """Start a worker and wait until it is ready; None if that failed and the caller should try again."""
+        """Start a worker and wait until it is ready.
+
+        Returns None if that failed and the caller should try again.
+        """
         with self._starting:
             if self._is_closed:
                 return None

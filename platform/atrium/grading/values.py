@@ -28,8 +28,8 @@ class Value:
     """The value of an expression: a number, with facts about its computation.
 
     `scale` is the largest intermediate magnitude. `is_decimal` tells whether the expression contains a
-    decimal fraction, so that the value may be rounded. `names` are the letters in the expression; empty for a
-    constant.
+    decimal fraction, so that the value may be rounded. `names` are the letters in the expression. The result
+    is empty for a constant.
     """
 
     number: Number
@@ -49,7 +49,7 @@ def differ(first: Value, second: Value) -> bool:
 
 
 def rationally_equal(first: Value, second: Value) -> bool | None:
-    """Return whether two rational constants are equal; None if either is not a rational constant.
+    """Return whether two rational constants are equal, or None if either is not a rational constant.
 
     Decimals must agree after rounding to six places, as in math-verify, and up to a relative difference of
     1e-5, so that 0.0000001 is not 0.
@@ -83,7 +83,7 @@ EXACT = Tolerance()
 
 
 def close(first: Value, second: Value, tolerance: Tolerance) -> bool | None:
-    """Return whether two constants agree within a tolerance; None if either has letters or is infinite."""
+    """Return whether two constants agree within a tolerance, or None if either has letters or is infinite."""
     if first.names or second.names or is_infinite(first.number) or is_infinite(second.number):
         return None
     a, b = complex(first.number), complex(second.number)

@@ -58,7 +58,7 @@ class Verifier(Choice, axis=True):
 
     @abstractmethod
     def extract(self, text: str) -> str | None:
-        """Return the answer in the text of a completion after its reasoning; None if there is no answer."""
+        """Return the answer in the text of a completion after its reasoning, or None without an answer."""
 
     @abstractmethod
     def compare(self, gold: str, answer: str) -> Finding:
@@ -105,7 +105,7 @@ class PlacedVerifier(Verifier):
     {answer}' and GSM8K's '#### {answer}'. The last match counts, up to the end of its line."""
 
     def extract(self, text: str) -> str | None:
-        """Return the answer at the place that `answer` sets; None if there is no answer."""
+        """Return the answer at the place that `answer` sets, or None if there is no answer."""
         if self.answer == "box":
             return last_box(text)
         return last_number(text) if self.answer == "last_number" else answer_after(text, self.answer)
@@ -117,7 +117,10 @@ class PlacedVerifier(Verifier):
         return f"It is {answer}" if self.answer == "last_number" else self.answer.replace(ANSWER, answer)
 
     def settle(self, gold: str, answer: str) -> Finding | None:
-        """Compare an answer with `gold` in the calling process; None if a worker process has to decide."""
+        """Compare an answer with `gold` in the calling process.
+
+        Returns None if a worker process has to decide.
+        """
         return None
 
 
@@ -228,7 +231,10 @@ class NumericVerifier(ExpressionVerifier):
     """Maximum difference, relative to the larger number."""
 
     def settle(self, gold: str, answer: str) -> Finding | None:
-        """Decide whether two numbers differ by at most the tolerance; None if either has no simple value."""
+        """Decide whether two numbers differ by at most the tolerance.
+
+        Returns None if either has no simple value.
+        """
         if len(gold) > MAX_ANSWER_CHARS or len(answer) > MAX_ANSWER_CHARS:
             return Finding(False, "too long for a number")
         wanted, given = _number(gold), _number(answer)

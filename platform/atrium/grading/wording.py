@@ -68,7 +68,7 @@ def in_symbols(tokens: Tokens) -> Tokens:
 
 
 def _symbols(atoms: list[str]) -> Tokens | None:
-    """Replace phrases, and words for the real numbers, by symbols; None if a word has no symbol."""
+    """Replace phrases, and words for the real numbers, by symbols. Returns None if a word has no symbol."""
     found: list[str] = []
     index = 0
     while index < len(atoms):
@@ -134,7 +134,7 @@ def _without(tokens: Tokens) -> Tokens | None:
 
 
 def _built(tokens: Tokens) -> Tokens | None:
-    r"""Add the braces of a set builder: `\{x \mid x > 2\}` for `x \mid x > 2`; None for other tokens."""
+    r"""Add the braces of a set builder, `\{x \mid x > 2\}` for `x \mid x > 2`; None for other tokens."""
     head = split(tokens, frozenset((r"\mid",)))[0]
     is_named = len(head[0]) == 1 and head[0].isalpha() and (len(head) == 1 or head[1] == r"\in")
     return (r"\{", *tokens, r"\}") if is_named and not RELATIONS.isdisjoint(tokens) else None

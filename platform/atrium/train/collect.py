@@ -53,7 +53,7 @@ class Collected:
     Attributes
     ----------
     groups, trains
-        The groups in the batch, and whether the model computes each group in updates; means count all groups.
+        The groups in the batch, and whether updates compute each group. Means count all groups.
     cursor
         The position in the stream of problems after the batch.
     measurements
@@ -70,9 +70,10 @@ class Collected:
 class RolloutCollector:
     """A collector that turns the next problems of a stream into graded rollout groups.
 
-    Prompts are distributed over the engines of the `ranks`; each engine's share is sampled and graded, then
-    every rank receives all groups. With `require_stop`, truncated answers count as incorrect for the group
-    filter, as they do for the reward. With `per_reward`, each of several rewards has its own advantages.
+    Prompts are distributed over the engines of the `ranks`. Each engine's share is sampled and graded, and
+    then every rank receives all groups. With `require_stop`, truncated answers count as incorrect for the
+    group filter, as they do for the reward. With `per_reward`, each of several rewards has its own
+    advantages.
     """
 
     stream: ProblemStream
@@ -93,7 +94,7 @@ class RolloutCollector:
     def collect(
         self, step: int, cursor: int, measurements: Measurements, sampler: Sampler | None = None
     ) -> Collected:
-        """Sample, grade and filter the groups of a step, from problem `cursor` of the stream on.
+        """Sample, grade and filter the groups of a step, starting at problem `cursor` of the stream.
 
         With the filter `resample`, the group of the next prompt replaces each rejected group. Which prompts
         are sampled depends on rewards and verdicts, but not on the order in which completions finish. If
@@ -181,12 +182,12 @@ class RolloutCollector:
         return groups
 
     def submit(self, problem: Problem, completions: Sequence[Completion]) -> Graded:
-        """Start grading the completions of a problem; return each completion with its pending verdict."""
+        """Start grading a problem's completions, and return each completion with its pending verdict."""
         submit = self.grader.submit
         return [(one, submit(one.text, problem.answer, problem.judged_by)) for one in completions]
 
     def group(self, step: int, problem: Problem, prompt_token_ids: TokenIds, graded: Graded) -> RolloutGroup:
-        """Wait for the grades of a problem's completions; return its group with the rewards of `step`."""
+        """Wait for the verdicts on a problem's completions, and return its group with rewards for `step`."""
         completions, verdicts = zip(*((one, future.result()) for one, future in graded), strict=True)
         rewards, parts = rewards_of(
             self.reward,
@@ -208,7 +209,7 @@ class RolloutCollector:
         return RolloutGroup(problem=problem, prompt_token_ids=prompt_token_ids, rollouts=tuple(rollouts))
 
     def request(self, problem: Problem, position: int) -> GenerationRequest:
-        """Return the engine request for a problem; its sample seeds depend on `position` in the stream."""
+        """Return the engine request for a problem. Its sample seeds depend on `position` in the stream."""
         # Stream 0 keeps the draws of versions without streams.
         stream = (self.sampling_stream,) if self.sampling_stream else ()
         return GenerationRequest(
@@ -276,7 +277,7 @@ class _Round:
         self._num_exchanged = len(self.requests)
 
     def num_rejected(self, *, wait: bool) -> int:
-        """Return how many graded groups were rejected; with `wait`, first wait for all pending grades."""
+        """Return how many graded groups were rejected. With `wait`, first wait for all pending verdicts."""
         for place, graded in self._graded.items():
             if place not in self._groups and (wait or all(future.done() for _, future in graded)):
                 self._keep(place, self._group(place, graded))

@@ -1,9 +1,10 @@
 """Continuous sampling (`rollout.continuous`): servers never wait for a step, and steps use finished groups.
 
 At any time, problems for `rollout.lag` steps are in progress. New weights may arrive in the middle of a
-completion, which then records the weight version of each of its parts. A group's age is that of its oldest
-weights; a group older than `lag` steps is dropped. The order of completion depends on timing, so a repeated
-run differs. Problems that were requested but not trained on are skipped when a run is resumed.
+completion, which then records the weight version of each of its parts. A group is as old as the oldest
+weights that sampled it, and a group older than `lag` steps is dropped. The order in which groups finish
+depends on timing, so a repeated run differs. A resumed run skips problems that were requested but not trained
+on.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class ContinuousSteps(Steps):
             self._finished.put(error)
 
     def _next_group(self, step: int) -> RolloutGroup:
-        """Wait for the next finished group; return it with its rewards, computed for `step`."""
+        """Wait for the next finished group, and return it with its rewards, computed for `step`."""
         found = self._finished.get()
         if isinstance(found, BaseException):
             raise found

@@ -43,7 +43,7 @@ class LaggedSteps(Steps):
         self._ready = deque(run.lagged)
 
     def collect(self, state: TrainingState) -> Collected:
-        """Return the batch of the next step, after sampling the one that is due `lag` steps later."""
+        """Sample the batch that is due `lag` steps after the next step; return the batch of the next step."""
         num_before = len(self._ready)
         self._fill(state, self._lag + 1)
         return self._next(num_before)
@@ -62,7 +62,7 @@ class LaggedSteps(Steps):
                 self._ready.append(self._measured_by_sampling_weights(state, step, batch))
 
     def _next(self, num_before: int) -> Collected:
-        """Return the next batch; record that `num_before` batches were ready when the step began."""
+        """Return the next batch, and record that `num_before` batches were ready when the step began."""
         batch = self._ready.popleft()
         batch.measurements.add(metrics.QUEUE_BATCHES, num_before)
         return batch
@@ -136,7 +136,7 @@ class OverlappedSteps(LaggedSteps):
         return self._next(num_before)
 
     def hand_over(self, state: TrainingState, measurements: Measurements) -> None:
-        """Send the weights to the servers; first wait for pending batches unless servers keep old weights."""
+        """Send the weights to the servers, after pending batches unless servers can keep old weights."""
         if not self._servers.keeps_weights:
             for pending in self._pending:
                 pending.wait()
@@ -204,19 +204,19 @@ class _Pending:
 
     @property
     def batch(self) -> Collected:
-        """The sampled batch; waits for it, and raises the error of the sampling thread."""
+        """The sampled batch. Access waits for the batch, and raises an error of the sampling thread."""
         return self._sampled.result()
 
     def cursor_behind(self) -> int:
-        """Wait for the batch; return the position in the stream of problems after its last problem."""
+        """Wait for the batch, and return the position in the stream of problems after its last problem."""
         return self.batch.cursor
 
     def join(self) -> None:
-        """Wait until sampling has ended; an error in its thread is not raised here."""
+        """Wait until sampling has ended, without raising an error of the sampling thread."""
         self._sampled.exception()
 
     def wait(self) -> None:
-        """Wait for the batch; measure the seconds of this wait, and of sampling before it."""
+        """Wait for the batch, and measure the seconds of the wait and of the sampling before it."""
         if self._is_measured:
             return
         asked = time.perf_counter()

@@ -35,7 +35,7 @@ _PHASES = (
 
 
 def train(run: Training, state: TrainingState) -> TrainingState:
-    """Train from `state` to the last step; return the final state.
+    """Train from `state` to the last step, and return the final state.
 
     Raises `Interrupted` on a stop request, after saving a checkpoint of the last complete step, and
     `TrainingDivergedError` after evaluating the diverged policy.
@@ -74,9 +74,9 @@ def _steps_of(run: Training, state: TrainingState) -> Steps:
 
 
 def _next(run: Training, steps: Steps, state: TrainingState) -> tuple[TrainingState, Measurements]:
-    """Run the next step; return the state after it, and its measurements.
+    """Run the next step, and return the state after it and its measurements.
 
-    If training diverges, evaluates the remaining policy before the error propagates.
+    If training diverges, the policy before the failed update is evaluated before the error propagates.
     """
     try:
         with run.profiler.watch(state.step + 1) if run.profiler else nullcontext():
@@ -88,7 +88,7 @@ def _next(run: Training, steps: Steps, state: TrainingState) -> tuple[TrainingSt
 
 
 def _record(run: Training, step: int, measurements: Measurements) -> None:
-    """Record a step, before its checkpoint, so that every step up to a checkpoint is recorded."""
+    """Record a step. This happens before its checkpoint, so every step up to a checkpoint is recorded."""
     run.rank_report.add(step, measurements)
     run.listener.step(step, measurements.named())
     if (ratios := measurements.ratio_histogram()) is not None:

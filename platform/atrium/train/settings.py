@@ -13,7 +13,7 @@ OptimizerKind = Literal["adamw", "adamw_8bit", "adamw_bf16"]
 
 
 class AdamWSettings(Section):
-    """AdamW and its schedule over training steps; all updates of a step share one learning rate."""
+    """AdamW and its schedule over training steps. All updates of a step share one learning rate."""
 
     kind: OptimizerKind = "adamw"
     """Kind of AdamW: float32 state; state in 8 bits; or weights and state in bfloat16 with compensated

@@ -43,7 +43,9 @@ class Evaluate(Protocol):
     """A function that evaluates the current policy and records the result."""
 
     def __call__(self, step: int, *, final: bool) -> float | None:
-        """Evaluate the policy after `step`; return the validation score, or None without validation problems.
+        """Evaluate the policy after `step`.
+
+        Returns the validation score, or None without validation problems.
 
         The checkpoint with the highest score counts as the best. `final` adds the benchmarks that are
         evaluated only before and after training.
@@ -55,8 +57,8 @@ class LoopSettings:
     """The training loop's schedule.
 
     With a `lag` of k, the batch of step t is sampled by the weights after step t - 1 - k, or by the initial
-    ones; with `continuous`, by weights that are at most k steps old. `max_mismatch` bounds the mean
-    difference of the engine's and the trainer's log-probabilities, in nats.
+    weights for the first steps. With `continuous`, it is sampled by weights that are at most k steps old.
+    `max_mismatch` bounds the mean difference of the engine's and the trainer's log-probabilities, in nats.
     """
 
     num_steps: int
@@ -74,10 +76,11 @@ class LoopSettings:
 class Training:
     """The parts of a run that the loop uses.
 
-    `weights` returns the policy's full state dict, for the engine; `listener` receives events; `should_stop`
-    is called after every step. `lagged` are the batches of the next steps, if they were sampled before the
-    run was resumed. `servers` is the engine if it samples while the trainer works, else None. `profiler`
-    traces one step. `rank_report` reports differences between the processes that share the run.
+    `weights` returns the policy's full state dict for the engine. `listener` receives events, and
+    `should_stop` is called after every step. `lagged` has the batches of the next steps that were sampled
+    before the run was resumed. `servers` is the engine if it samples while the trainer works, and None
+    otherwise. `profiler` traces one step. `rank_report` reports differences between the processes that share
+    the run.
     """
 
     settings: LoopSettings
@@ -113,7 +116,7 @@ class Training:
     def rows(self, batch: Collected, weight_version: int | None = None) -> RolloutRows:
         """Return the batch as padded tensors for the trainer.
 
-        `weight_version` is the version of the trainer's weights; None if they sampled the batch.
+        `weight_version` is the version of the trainer's weights, or None if they sampled the batch.
         """
         return collate(
             batch.groups,
@@ -132,7 +135,7 @@ class Steps:
         self.run = run
 
     def step(self, state: TrainingState) -> tuple[TrainingState, Measurements]:
-        """Run the next training step; return the state after it, and its measurements."""
+        """Run the next training step, and return the state after it and its measurements."""
         batch = self.collect(state)
         state = update(self.run, state, batch)
         self.hand_over(state, batch.measurements)
@@ -203,7 +206,7 @@ def update(run: Training, state: TrainingState, batch: Collected) -> TrainingSta
 
 
 def evaluated(run: Training, state: TrainingState, measurements: Measurements) -> TrainingState:
-    """Evaluate the policy; return `state`, with the best step and its score updated."""
+    """Evaluate the policy, and return `state` with the best step and its score updated."""
     run.enter(state.step, "evaluation")
     with (
         _timed(metrics.EVALUATE_S, measurements),
@@ -218,7 +221,7 @@ def evaluated(run: Training, state: TrainingState, measurements: Measurements) -
 
 @contextmanager
 def sampling(run: Training, measurements: Measurements) -> Iterator[None]:
-    """Measure the peak memory of sampling within the block; add advice to out-of-memory errors."""
+    """Measure the peak memory of sampling within the block, and add advice to out-of-memory errors."""
     with (
         run.peak.of_phase(metrics.ROLLOUT_PEAK_MB, measurements),
         memory_explained("sampling", ENGINE_ADVICE),

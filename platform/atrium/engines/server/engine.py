@@ -51,7 +51,7 @@ class ServerEngine:
     folders
         Folders that are deleted when the engine is closed.
     sender
-        Sender of weights from the trainer's GPU; None if servers read weight files.
+        Sender of weights from the trainer's GPU, or None if servers read weight files.
     """
 
     def __init__(

@@ -150,7 +150,10 @@ class ServerProcess:
             path.unlink(missing_ok=True)
 
     def last_words(self) -> str:
-        """Return the last lines of the server's log as one line; empty if the log cannot be read."""
+        """Return the last lines of the server's log as one line.
+
+        The result is empty if the log cannot be read.
+        """
         with suppress(OSError):
             text = self.log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
             lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -1,1 +1,1 @@
-"""The state that a run is resumed from: checkpoints, their digests, and batches sampled ahead."""
+"""The state from which a run is resumed: checkpoints, their digests, and batches that were sampled ahead."""

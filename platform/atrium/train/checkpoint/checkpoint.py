@@ -1,10 +1,11 @@
 """Checkpoints: complete, atomic, free of pickle, and usable as plain transformers folders.
 
-`checkpoints/step-000040/` contains `policy/` (a transformers folder), `optimizer.safetensors`,
-`reference.safetensors` if the reference moves, `lagged-N.json` and `lagged-N.safetensors` if the batch of the
-N-th next step is already sampled, `state.json`, which lists every file with its size, and the digests of all
-files. A checkpoint is written under a temporary name, flushed to disk and renamed, so a folder with the final
-name is complete. The digests detect damage (a bad disk, a manual change); a damaged checkpoint is not loaded.
+`checkpoints/step-000040/` contains `policy/` (a transformers folder), `optimizer.safetensors`, `state.json`,
+which lists every file with its size, and the digests of all files. It contains `reference.safetensors` if the
+reference moves, and `lagged-N.json` and `lagged-N.safetensors` if the batch of the N-th next step is already
+sampled. A checkpoint is written under a temporary name, flushed to disk and renamed, so a folder with the
+final name is complete. Digests detect damage, such as that of a bad disk or a manual change. A damaged
+checkpoint is not loaded.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ from atrium.train.guard.faults import UpdateState
 class TrainingState:
     """The state of a run besides weights and optimizer state.
 
-    `cursor` is the position in the stream of problems, `weight_version` the number of optimizer updates,
-    `best_step` the evaluated step with the highest score `best_value` on the validation problems, `update`
-    the count of skipped updates and any reduced micro-batch size.
+    `cursor` is the position in the stream of problems, and `weight_version` the number of optimizer updates.
+    `best_step` is the evaluated step with the highest score, `best_value`, on the validation problems.
+    `update` has the number of skipped updates and any reduced micro-batch size.
     """
 
     step: int = 0
@@ -78,8 +79,8 @@ class Checkpoint:
 class CheckpointStore:
     """The checkpoints of one run.
 
-    `save_policy` writes a transformers folder. The newest `keep_last` checkpoints are kept, and the best one
-    if `keep_best`.
+    `save_policy` writes a transformers folder. The newest `keep_last` checkpoints are kept, and, if
+    `keep_best` is set, the best one.
     """
 
     folder: Path
@@ -115,7 +116,7 @@ class CheckpointStore:
     def _write_whole(
         self, state: TrainingState, write: Callable[[Path], None], *, prepared: bool = False
     ) -> Path:
-        """Fill a temporary folder with `write`, add state and digests, and rename it; return its final path.
+        """Write a checkpoint with `write`, add state and digests, and rename it; return its final path.
 
         `prepared` means that the temporary folder already exists. Raises `CheckpointError` if the disk is
         full.
@@ -200,7 +201,7 @@ def latest_checkpoint(folder: Path, *, with_tensors: bool = True) -> Checkpoint 
 
 
 def load_checkpoint(path: Path, *, with_tensors: bool = True, digests: bool = True) -> Checkpoint:
-    """Read a checkpoint; raises `CheckpointError` if it is missing, incomplete or damaged.
+    """Read a checkpoint; raise `CheckpointError` if it is missing, incomplete or damaged.
 
     Without `with_tensors`, the tensors of optimizer and reference are not read: ranks read their shards
     later. Without `digests`, only sizes are compared, which suffices if another rank verifies the digests.

@@ -27,7 +27,7 @@ _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
-    """Return the checkpoint folders, sorted by step; raises `CheckpointError` if they cannot be listed."""
+    """Return the checkpoint folders, sorted by step; raise `CheckpointError` if they cannot be listed."""
     if not os.path.lexists(folder):  # a broken link is an error
         return []
     try:
@@ -66,7 +66,7 @@ def check_files(folder: Path, *, below: str = "", digests: bool = True) -> None:
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """Return the content of `state.json`; raises `CheckpointError` if it is missing, damaged, or outdated."""
+    """Return the content of `state.json`; raise `CheckpointError` if it is missing, damaged or outdated."""
     with _damage_named(folder):
         try:
             state: dict[str, Any] = json.loads(read_plain(folder / STATE))
@@ -123,7 +123,7 @@ def _damage_named(folder: Path) -> Iterator[None]:
 
 
 def _read_digests(folder: Path, state: dict[str, Any]) -> dict[str, str]:
-    """Return the digests by file name; raises `ValueError` unless every file in `state` has one."""
+    """Return the digests by file name; raise `ValueError` unless every file in `state` has one."""
     digests = {}
     for line in read_plain(folder / DIGESTS).decode().splitlines():
         if (match := _LINE.fullmatch(line)) is None:

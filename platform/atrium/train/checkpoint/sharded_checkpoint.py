@@ -1,4 +1,4 @@
-"""Checkpoints of a run on several ranks; each rank writes its shards in the background.
+"""Checkpoints of a run on several ranks, each of which writes its shards in the background.
 
 `torch.distributed.checkpoint` writes safetensors per rank and merges them into the same files that a run on
 one process writes, so a checkpoint can be resumed on any number of ranks and is a plain transformers folder.
@@ -38,7 +38,7 @@ _WRITTEN = "model-00001-of-00001.safetensors"
 
 @dataclass(frozen=True, kw_only=True)
 class ShardedCheckpointStore(CheckpointStore):
-    """The checkpoints of a run on several ranks; every rank calls all methods.
+    """The checkpoints of a run on several ranks. Every rank calls all methods.
 
     `model` is the sharded policy. `save_policy` writes the files of the policy's folder other than
     weights. All ranks need access to the checkpoint folder.
@@ -114,7 +114,7 @@ class ShardedCheckpointStore(CheckpointStore):
 
 
 def read_shards(folder: Path, tensors: Mapping[str, Tensor], ranks: ConnectedRanks) -> None:
-    """Fill the tensors, by name, from a folder's safetensors files; each rank reads its own shards.
+    """Fill the named tensors from the safetensors files of a folder. Each rank reads its own shards.
 
     Raises `CheckpointError` if a tensor is missing or has another shape.
     """
@@ -166,6 +166,6 @@ def _shards(folder: Path, name: str) -> Path:
 
 
 def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies in the host's memory, which training does not change during writing."""
+    """Return copies in the host's memory, so that training cannot change the values during writing."""
     with torch.no_grad():
         return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}

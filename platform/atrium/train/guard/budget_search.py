@@ -27,7 +27,7 @@ _FIRST_TOKEN = 1
 
 
 def largest_budget(fits: Callable[[int], bool], *, longest: int, largest: int) -> int | None:
-    """Return the number of tokens that fit, with a margin; None if a single row of `longest` does not fit.
+    """Return the number of tokens that fit, with a margin, or None if a single row of `longest` does not fit.
 
     `fits` tests a number of tokens. The result is between `longest` and `largest`, or `longest` if
     `largest` is smaller. `largest` is tried first, since it often fits; then the range is bisected until its
@@ -71,7 +71,9 @@ def update_fits(forward: PolicyForward, num_tokens: int, *, longest: int, reserv
 
 
 def worst_rows(num_tokens: int, *, longest: int, device: torch.device) -> RolloutRows:
-    """Return rows of `longest` tokens, the last one shorter, without shared prompts: `num_tokens` in all."""
+    """Return rows with `num_tokens` tokens in all, without shared prompts.
+
+    All rows have `longest` tokens, except that the last row may be shorter."""
     num_rows = max(1, -(-num_tokens // longest))
     num_tokens_B = np.full(num_rows, longest)
     num_tokens_B[-1] = max(_NUM_PROMPT_TOKENS + 1, num_tokens - (num_rows - 1) * longest)
@@ -102,7 +104,7 @@ def _pass(forward: PolicyForward, rows: RolloutRows) -> None:
 
 
 def _make_gradients(model: nn.Module) -> None:
-    """Create zero gradients: from the second micro-batch on, a pass adds to existing gradients."""
+    """Create zero gradients, to which a pass adds, as it does from the second micro-batch on."""
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.grad = torch.zeros_like(parameter)

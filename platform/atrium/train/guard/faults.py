@@ -1,7 +1,7 @@
 """Updates that are skipped because their gradient is not finite: their records, and the limit on them.
 
-The minibatch of a skipped update is written into the run directory as safetensors and JSON, with its
-advantages, so that it can be inspected and run again; the weights are in the checkpoints.
+The minibatch of a skipped update is written to the run directory as safetensors and JSON, with its
+advantages, so that it can be inspected and repeated. The weights are in the checkpoints.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MAX_NAMES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateState:
-    """The consequences of failed updates for later steps; saved in every checkpoint.
+    """The consequences of failed updates for later steps, which are saved in every checkpoint.
 
     `num_skipped` counts the updates skipped since the last successful update. `micro_batch_tokens` is the
     reduced limit if memory ran out, or None if the setting still applies.
@@ -63,8 +63,8 @@ class SkippedUpdate:
 class FaultHandling:
     """The rule for updates whose gradient is not finite.
 
-    Up to `max_skipped` in a row may be skipped; one more ends the run. Their minibatches are written to
-    `folder`, unless `folder` is None.
+    Up to `max_skipped` consecutive updates may be skipped. One more ends the run. Minibatches of skipped
+    updates are written to `folder`, unless it is None.
     """
 
     max_skipped: int = 0
@@ -92,7 +92,7 @@ class FaultHandling:
         )
 
     def _kept(self, skipped: SkippedUpdate) -> str:
-        """Write the minibatch; return a phrase for messages with its location, or why it was not written."""
+        """Write the minibatch, and return a phrase with its location or the reason for a failure."""
         if self.folder is None:
             return "its minibatch is not kept"
         path = self.folder / f"step-{skipped.step:06d}-update-{skipped.update}"

@@ -22,9 +22,9 @@ _LARGEST_KEPT, _MOST_KEPT = 2**30, 2**31 - 1
 def keep_freed_memory() -> bool:
     """Make the C library reuse the memory of freed tensors; return False if it has no such setting.
 
-    Keeps tensors of up to 1 GB, and up to 2 GB in total. By default glibc returns tensors above 32 MB to the
-    system and requests them again, page by page: on a CPU an element-wise operation on a wide batch then
-    takes twice as long.
+    The library keeps the memory of tensors of up to 1 GB, and up to 2 GB in total. By default, glibc returns
+    the memory of tensors above 32 MB to the system and requests it again, page by page. On a CPU, an
+    element-wise operation on a wide batch then takes twice as long.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and all(
@@ -55,7 +55,7 @@ class PeakMemory:
         measurements.add(quantity, torch.cuda.max_memory_allocated(self._device) / 2**20)
 
     def peak_mb(self) -> float:
-        """Return peak allocated memory on a CUDA device, else peak resident memory of the process, in MB."""
+        """Return the peak memory in MB: allocated on a CUDA device, or resident in the process on a CPU."""
         if self._device is None:
             return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KILOBYTES_PER_UNIT / 1024
         self._highest = max(self._highest, torch.cuda.max_memory_allocated(self._device) / 2**20)

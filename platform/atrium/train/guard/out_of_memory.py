@@ -1,4 +1,4 @@
-"""Out-of-memory errors: one message with phase, size and settings, and shrinking micro-batches.
+"""Out-of-memory errors: one-line messages that name phase, size and settings, and smaller micro-batches.
 
 PyTorch raises `torch.OutOfMemoryError` on a GPU and a plain `RuntimeError` on the CPU, recognized by its
 message; numpy raises `MemoryError`. A process killed by the operating system cannot be handled here.
@@ -80,7 +80,7 @@ class MicroBatch(NamedTuple):
 
 @dataclass
 class MicroBatchBudget:
-    """The maximum number of tokens in a micro-batch; with `shrinks`, it is halved when memory runs out.
+    """The maximum number of tokens in a micro-batch. With `shrinks`, it is halved when memory runs out.
 
     The division into micro-batches changes a gradient by no more than rounding, so a failed update can be
     repeated with smaller micro-batches. Passes run within `limit`, which may be less than the available
@@ -112,7 +112,7 @@ class MicroBatchBudget:
     def split(
         self, forward: PolicyForward, rows: RolloutRows, subset: NDArray[np.int64]
     ) -> Iterator[MicroBatch]:
-        """Yield this rank's micro-batches of `subset`; remember the current size for error messages."""
+        """Yield this rank's micro-batches of `subset`, and keep the size of each for error messages."""
         parts = self._parts(forward, rows, subset)
         for number, part in enumerate(parts, 1):
             num_tokens_B = rows.num_tokens_B[part.rows]
@@ -127,7 +127,7 @@ class MicroBatchBudget:
     def _parts(
         self, forward: PolicyForward, rows: RolloutRows, subset: NDArray[np.int64]
     ) -> list[MicroBatch]:
-        """Return this rank's micro-batches; each rank gets equally many, with about equal numbers of tokens.
+        """Return this rank's micro-batches. All ranks get equally many, with about equal numbers of tokens.
 
         A rank with too few micro-batches also gets copies of the shortest row with `is_real=False`.
         """
@@ -143,7 +143,9 @@ class MicroBatchBudget:
         ]
 
     def fit(self, work: Callable[[], _T]) -> _T:
-        """Return the result of `work`; while memory runs out, halve the micro-batches and call it again.
+        """Call `work` and return its result.
+
+        While memory runs out, halve the micro-batches and call it again.
 
         `work` gets its micro-batches from `split` and starts over each time. Raises `MemoryExhaustedError` if
         it fails on a single row, or if `shrinks` is not set.

@@ -33,7 +33,7 @@ class StepProfiler:
 
     @contextmanager
     def watch(self, step: int) -> Iterator[None]:
-        """Trace the block if `step` is the chosen step; a step that fails writes no trace."""
+        """Trace the block if `step` is the chosen step. If the block fails, no trace is written."""
         if step != self.step:
             yield
             return
@@ -68,7 +68,7 @@ class StepProfiler:
 
 
 def top_operations(averages: EventList, *, on_cuda: bool) -> list[str]:
-    """Return a line for each of the costliest operations by own time: time, share, calls and name."""
+    """Return a line with time, share, calls and name for each of the operations with the most own time."""
     found = _operations(averages, on_cuda=on_cuda)
     total = sum(seconds for _, seconds, _ in found) or 1.0
     return [
@@ -78,7 +78,7 @@ def top_operations(averages: EventList, *, on_cuda: bool) -> list[str]:
 
 
 def _operations(averages: EventList, *, on_cuda: bool) -> list[tuple[str, float, int]]:
-    """Return name, seconds and calls of each operation (on a GPU, each kernel), the costliest first."""
+    """Return name, seconds and calls of each operation, or kernel on a GPU, in descending order of time."""
 
     def own_us(event: FunctionEventAvg) -> float:
         return float(event.self_device_time_total if on_cuda else event.self_cpu_time_total)

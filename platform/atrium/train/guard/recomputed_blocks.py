@@ -1,6 +1,6 @@
 """Decoder blocks that keep only their inputs for the backward pass, and recompute the rest.
 
-Activations then take the memory of one block, plus the states between blocks; an update computes one more
+Activations then take the memory of one block, plus the states between blocks, and an update computes one more
 forward pass. Values and gradients equal those of blocks that keep their activations.
 
 Source: sublinear memory by checkpoints, arXiv 1604.06174, with one segment per block.
@@ -21,7 +21,7 @@ from atrium.train.update.packed_attention import attention_of
 
 
 class RecomputedBlocks:
-    """The blocks of a model, which keep only their inputs if a pass with a gradient runs inside `used`.
+    """The blocks of a model, which keep only their inputs in passes with a gradient inside `used`.
 
     Raises `ConfigError` for a model whose blocks are unknown.
     """

@@ -1,4 +1,4 @@
-"""Durations of work on a device: on a GPU from events between its kernels, else from a clock."""
+"""Durations of work on a device, from events between kernels on a GPU, or from a clock."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Model FLOPs of an update: relative to a device's peak, the model FLOPs utilization (MFU).
+"""Model FLOPs of an update. Their rate relative to a device's peak is the model FLOPs utilization (MFU).
 
-As in PaLM (arXiv 2204.02311, appendix B), the count includes the model's necessary work: two operations per
-weight and token forward and twice that backward; attention over the tokens before each one; the LM head at
-completion tokens only. Padding, repeated prompts, recomputation and passes without a gradient are not
-counted, so that wasted time lowers the share.
+As in PaLM (arXiv 2204.02311, appendix B), the count includes only necessary work: two operations per weight
+and token in the forward pass and twice as many in the backward pass, attention of each token to the tokens
+before it, and the LM head at completion tokens. Padding, repeated prompts, recomputation and passes without a
+gradient are not counted, so that wasted time lowers the MFU.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ModelFlops:
 
     @classmethod
     def of(cls, model: nn.Module) -> ModelFlops | None:
-        """Return the sizes of a transformers language model; None if its configuration lacks them.
+        """Return the sizes of a transformers language model, or None if its configuration lacks them.
 
         Returns None for mixtures of experts too, since a token uses only a part of their weights.
         """
@@ -60,7 +60,7 @@ class ModelFlops:
         num_tokens_B: NDArray[np.int64],
         prompt_index_B: NDArray[np.int64],
     ) -> float:
-        """Return the number of operations of a forward and backward pass; a shared prompt counts once."""
+        """Return the number of operations of a forward and backward pass. A shared prompt counts once."""
         _, owner_U = np.unique(prompt_index_B, return_index=True)
         prompts, rows = num_prompt_tokens_B[owner_U].astype(float), (num_tokens_B - 1).astype(float)
         num_completion = float((num_tokens_B - num_prompt_tokens_B).sum())
@@ -73,5 +73,5 @@ class ModelFlops:
 
 
 def _pairs(length: Floats) -> float:
-    """Return the number of pairs of a token and itself or an earlier token, in sequences of these lengths."""
+    """Return the number of pairs of a token with itself or an earlier one, in sequences of these lengths."""
     return float((length * (length + 1.0)).sum() / 2.0)

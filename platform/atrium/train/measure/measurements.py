@@ -51,7 +51,7 @@ class Measurements:
         self._pending_ratios = counts if pending is None else pending + counts
 
     def add(self, quantity: Quantity, total: float, count: float = 1.0) -> None:
-        """Add a total over `count` items; of a quantity reduced by maximum or minimum, add a value."""
+        """Add a total over `count` items, or a value of a quantity that is reduced by maximum or minimum."""
         added = Metric(total, count, quantity.reduction)
         present = self._metrics.get(quantity)
         self._metrics[quantity] = added if present is None else present.merge(added)
@@ -61,7 +61,7 @@ class Measurements:
         self._pending_spans.append((quantity, span))
 
     def sum_over(self, ranks: Ranks) -> None:
-        """Combine the sums and ratio counts of all ranks; must be called once, after the last has been added.
+        """Combine the sums and ratio counts of all ranks. Call this once, after the last ones are added.
 
         Values added by `add` are known to all ranks and stay unchanged.
         """
@@ -136,7 +136,7 @@ class Measurements:
         return named
 
     def ratio_histogram(self) -> RatioHistogram | None:
-        """Return the distribution of the ratios counted so far; None if there are none."""
+        """Return the distribution of the ratios counted so far, or None if there are none."""
         self._collect()
         bins = np.flatnonzero(self._ratio_counts.any(axis=0))
         if not len(bins):
@@ -176,7 +176,10 @@ class Measurements:
 
 
 def _combine(quantity: Quantity, pairs_N2: Floats) -> tuple[float, float]:
-    """Combine (total, count) pairs: sum the counts, and sum the totals or take their maximum or minimum."""
+    """Combine pairs (total, count).
+
+    Counts are summed; totals are summed, or reduced by maximum or minimum.
+    """
     total_N, count_N = pairs_N2.T
     match quantity.reduction:
         case Reduction.MAX:

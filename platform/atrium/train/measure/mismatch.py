@@ -48,7 +48,7 @@ def check_mismatch(
 ) -> None:
     """Raise `EngineError` if engine and trainer differ by more than `bound` nats on average.
 
-    `find_cause` receives the mean difference and the bound; it returns a phrase that says whether engine or
+    `find_cause` receives the mean difference and the bound, and returns a phrase that says whether engine or
     trainer disagrees with the whole model.
     """
     mean = measured.get(metrics.MISMATCH_MEAN.name)
@@ -64,11 +64,11 @@ def check_mismatch(
 def mismatch_cause(
     forward: PolicyForward, rows: RolloutRows, micro_batch_tokens: int, mean: float, bound: float
 ) -> str:
-    """Return whether engine or trainer disagrees with the whole model on a single row, and a remedy.
+    """Return a phrase that says whether engine or trainer disagrees with the whole model, and a remedy.
 
     The weights have been updated since `mean`, the difference of engine and trainer in nats, was measured.
-    Therefore the trainer's pass is checked, since it uses the current weights like the whole model; if it
-    agrees, the engine does not.
+    Therefore the trainer's pass over a single row is compared with that of the whole model, under the current
+    weights of both. If these agree, the engine disagrees.
     """
     some = rows.select(forward.split(rows, np.arange(len(rows.num_tokens_B)), micro_batch_tokens)[0])
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The measurements of one step's updates: sums over micro-batches, times, positions, token traces."""
+"""The measurements of one step's updates: sums over micro-batches, times, position counts, token traces."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from atrium.train.update.packing import num_packed_tokens
 
 @dataclass(kw_only=True, eq=False)
 class StepRecord:
-    """A record of a step's updates; of an update that is not applied, only the positions count.
+    """A record of a step's updates. Of an update that is not applied, only the positions count.
 
-    `trace` enables `traces`. `peak_flops` is the devices' peak in FLOPs per second, None if unknown.
+    `trace` enables `traces`. `peak_flops` is the devices' peak in FLOPs per second, or None if unknown.
     """
 
     measurements: Measurements
@@ -61,7 +61,7 @@ class StepRecord:
         self._num_attempts, self._place_B = number, place_B
 
     def begin_passes(self) -> None:
-        """Start an update's micro-batches; called again if they are repeated after running out of memory."""
+        """Start an update's micro-batches. Called again if they are repeated after memory ran out."""
         self._sums, self._num_positions = [], 0
 
     def see(

@@ -46,8 +46,8 @@ class ConnectedRanks(Ranks):
     ranks_per_engine
         Number of consecutive ranks that share one engine; must divide the number of ranks per node.
 
-    Raises `ConfigError` if the variables are incomplete, there are fewer GPUs than local ranks or GPUs of
-    several kinds, and `RankError` if the others cannot be reached in time.
+    Raises `ConfigError` if the variables are incomplete, or if there are fewer GPUs than local ranks or GPUs
+    of several kinds. Raises `RankError` if the other ranks cannot be reached in time.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class ConnectedRanks(Ranks):
         return group
 
     def gather(self, record: Any) -> list[Any]:  # noqa: ANN401 - whatever JSON can hold
-        """Return every rank's record, in the order of the ranks; records must be valid JSON."""
+        """Return every rank's record, in the order of the ranks. Records must be valid JSON."""
         return [json.loads(found) for found in self.gather_bytes(json.dumps(record).encode())]
 
     def gather_bytes(self, content: bytes) -> list[bytes]:
@@ -136,7 +136,7 @@ class ConnectedRanks(Ranks):
         return tensor
 
     def scatter(self, own: Tensor, parts: Sequence[Tensor]) -> None:
-        """Fill the contiguous `own` with this rank's part; only rank 0 passes `parts`, one for each rank."""
+        """Fill the contiguous `own` with this rank's part. Only rank 0 passes `parts`, one for each rank."""
         group = self._host if own.device.type == "cpu" else None
         sent = [part.contiguous().flatten().view(torch.uint8) for part in parts]
         received = own.view(-1).view(torch.uint8)  # bytes: gloo does not know every dtype
@@ -144,7 +144,7 @@ class ConnectedRanks(Ranks):
 
     @contextmanager
     def first_alone(self, what: str) -> Iterator[None]:
-        """Run the block on rank 0, and on the others once rank 0 has left it.
+        """Run the block on rank 0, and on the other ranks after rank 0 has left it.
 
         `what` names the work in error messages. Raises `RankError` if rank 0 fails or takes too long.
         """

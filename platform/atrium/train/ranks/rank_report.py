@@ -21,7 +21,7 @@ _NUM_SLOW_STEPS = 5
 
 @dataclass
 class RankReport:
-    """A report that adds differences between ranks to a step's measurements; no effect with one process.
+    """A report that adds differences between ranks to a step's measurements if there are several ranks.
 
     `file` receives a line per step with this rank's own values. `log` receives a line about each slow rank,
     and another only after that rank has kept up again.
@@ -34,7 +34,7 @@ class RankReport:
     _num_slow: dict[int, int] = field(default_factory=dict, init=False)
 
     def add(self, step: int, measurements: Measurements) -> None:
-        """Gather the ranks' values of a step; times and memory peaks become the maximum over ranks."""
+        """Gather the ranks' values of a step. Times and memory peaks become the maximum over ranks."""
         if self.ranks.is_alone:
             return
         waited_s = self.ranks.waited_s

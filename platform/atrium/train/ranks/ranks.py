@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 
 
 class Ranks:
-    """The ranks (numbered processes) of a run with a single process; subclasses support several."""
+    """The ranks (numbered processes) of a run with a single process. Subclasses support several."""
 
     rank: int = 0
     size: int = 1
@@ -57,11 +57,11 @@ class Ranks:
 
     @property
     def leads_engine(self) -> bool:
-        """Whether this rank uses its engine's answers; other ranks that share the engine drop them."""
+        """Whether this rank uses its engine's completions. Other ranks that share the engine drop them."""
         return self.rank % self.ranks_per_engine == 0
 
     def shares(self, things: Sequence[_T]) -> list[list[_T]]:
-        """Distribute items round-robin over the engines; return each engine's list, which may be empty."""
+        """Distribute items round-robin over the engines. Returns each engine's list, which may be empty."""
         return [list(things[engine :: self.num_engines]) for engine in range(self.num_engines)]
 
     def share(self, things: Sequence[_T]) -> list[_T]:
@@ -69,7 +69,7 @@ class Ranks:
         return self.shares(things)[self.engine]
 
     def gather(self, record: Any) -> list[Any]:  # noqa: ANN401 - whatever JSON can hold
-        """Return every rank's record, in the order of the ranks; records must be valid JSON."""
+        """Return every rank's record, in the order of the ranks. Records must be valid JSON."""
         return [record]
 
     def gather_bytes(self, content: bytes) -> list[bytes]:
@@ -87,7 +87,7 @@ class Ranks:
     def add_up(self, tensor: Tensor) -> Tensor:
         """Sum the tensor over ranks, in place, on its device; return the tensor.
 
-        Torch determines the order of addition.
+        The order of addition is torch's.
         """
         return tensor
 
@@ -111,12 +111,12 @@ class Ranks:
         """Announce this rank's current phase, which other ranks report if this rank is missing."""
 
     def close(self, failure: str | None = None) -> None:
-        """Leave the run; with `failure`, report the reason to the other ranks. May be called twice."""
+        """Leave the run, and report the reason `failure`, if any, to the other ranks. May be called twice."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shards:
-    """The sharded models of a run; None for a model that does not exist or is not sharded."""
+    """The sharded models of a run. A model that does not exist or is not sharded is None."""
 
     policy: ShardedModel | None = None
     reference: ShardedModel | None = None

@@ -1,4 +1,4 @@
-"""Distribution of a model that rank 0 has loaded to the other ranks: buffers, and shards of parameters."""
+"""Transfer of a model that rank 0 has loaded to the other ranks: its buffers and shards of its parameters."""
 
 from __future__ import annotations
 

@@ -26,14 +26,14 @@ from atrium.models.blocks import known_blocks
 
 
 class _Root(nn.Module):
-    """The FSDP unit of all parameters outside blocks; it calls a function with these parameters gathered."""
+    """The FSDP unit of all parameters outside blocks. It calls functions with its parameters gathered."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, compute: Callable[[], tuple[Tensor | None, ...]]) -> tuple[Tensor | None, ...]:
-        """Return the tensors that `compute` returns; tensors with a gradient are cloned."""
+        """Return the tensors that `compute` returns, with copies of those that require a gradient."""
         # Copies of the tensors that autograd sees: the hook that gathers parameters for the backward pass is
         # attached to them, and would be lost if a view were changed in place.
         return tuple(x if x is None or not x.requires_grad else x.clone() for x in compute())
@@ -58,7 +58,7 @@ class ShardedModel:
             self.root.set_requires_gradient_sync(is_last)
 
     def run(self, compute: Callable[[], tuple[Tensor | None, ...]]) -> tuple[Tensor | None, ...]:
-        """Call `compute` with gathered embeddings and LM head; return its tensors, with gradients.
+        """Call `compute` with gathered embeddings and LM head, and return its tensors, with gradients.
 
         All ranks must call this equally often, since it exchanges parameters.
         """

@@ -35,7 +35,7 @@ class DivergenceMeter:
     _proximal_head: nn.Module | None = field(default=None, init=False)
 
     def freeze(self, head: nn.Module) -> None:
-        """Store a frozen copy of the LM head; must be called at the start of each step."""
+        """Store a frozen copy of the LM head. Call this at the start of each step."""
         self._proximal_head = copy.deepcopy(head).requires_grad_(False)
 
     def measure(
@@ -59,7 +59,7 @@ class DivergenceMeter:
 
 
 def meter_of(divergence: Divergence) -> DivergenceMeter | None:
-    """Return the meter of a divergence between next-token distributions; None for other divergences."""
+    """Return the meter of a divergence between next-token distributions, or None for other divergences."""
     match divergence:
         case StateDivergence():
             return DivergenceMeter(STATE_DIVERGENCES[divergence.measure], None)

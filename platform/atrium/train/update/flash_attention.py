@@ -1,4 +1,4 @@
-"""FlashAttention 3 instead of torch's own FlashAttention 2, for all later calls in this process."""
+"""Replacement of torch's FlashAttention 2 by FlashAttention 3, for all later calls in this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HOPPER = (9, 0)
 
 
 def use_flash_attention_3() -> None:
-    """Make torch's attention call FlashAttention 3; raises `ConfigError` with the reason if it cannot."""
+    """Make torch's attention call FlashAttention 3; raise `ConfigError` with the reason if it cannot."""
     reason = None
     if not hasattr(attention, "activate_flash_attention_impl"):
         reason = f"torch {torch.__version__} cannot replace its own version"

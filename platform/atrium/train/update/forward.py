@@ -147,7 +147,7 @@ class PolicyForward:
         return self.sharded is not None
 
     def recomputing(self) -> Self:
-        """Return a copy that recomputes activations; raises `ConfigError` if the model cannot do so."""
+        """Return a copy that recomputes activations; raise `ConfigError` if the model cannot do so."""
         return replace(self, recomputes=True)
 
     def freeze_proximal_head(self) -> None:
@@ -167,7 +167,7 @@ class PolicyForward:
         return num_packed_tokens(*rows.lengths)
 
     def split(self, rows: RolloutRows, subset: NDArray[np.int64], max_tokens: int) -> list[NDArray[np.int64]]:
-        """Divide the rows of `subset` into micro-batches of at most `max_tokens`; return index arrays.
+        """Return the row indices of micro-batches of at most `max_tokens` that contain the rows of `subset`.
 
         A shared prompt counts in each of its rows. Packed micro-batches have about equal numbers of tokens.
         Padded micro-batches contain rows of similar length, and the limit includes padding.
@@ -178,12 +178,12 @@ class PolicyForward:
         return [subset[part] for part in split_by_length(length_B, max_tokens=max_tokens)]
 
     def begin_micro_batch(self, *, is_last: bool) -> None:
-        """Prepare the next micro-batch's backward pass: ranks may exchange gradients only after the last."""
+        """Prepare a micro-batch's backward pass. Ranks may exchange gradients only after the last one."""
         if self.sharded is not None:
             self.sharded.begin_micro_batch(is_last=is_last)
 
     def run(self, compute: Callable[[], _Tensors]) -> _Tensors:
-        """Call `compute` and return its result; a sharded model first gathers its parameters."""
+        """Call `compute` and return its result. A sharded model first gathers its parameters."""
         return compute() if self.sharded is None else self.sharded.run(compute)
 
     def whole_states(self, token_BL: Tensor) -> Tensor:
@@ -236,7 +236,7 @@ class PolicyForward:
 
     @property
     def pads(self) -> bool:
-        """Whether attention pads rows; torch's kernel without padding requires a GPU and half precision."""
+        """Whether attention pads rows. Torch's kernel without padding requires a GPU and half precision."""
         return not (self.device.type == "cuda" and self.dtype.itemsize == 2)
 
     @property
@@ -273,7 +273,7 @@ class _Places:
         self.column_M = on_device(row_M * length + rows.num_prompt_tokens_B[row_M] + offset_M, device)
 
     def spread(self, value_M: Tensor) -> Tensor:
-        """Return the values of completion tokens at their positions [B, T, ...], 0 elsewhere."""
+        """Return the values of completion tokens at their positions [B, T, ...], and 0 elsewhere."""
         flat = value_M.new_zeros((self._shape.numel(), *value_M.shape[1:]))
         spread: Tensor = flat.index_copy(0, self.place_M, value_M).unflatten(0, self._shape)
         return spread

@@ -1,7 +1,7 @@
-"""A check before training that an update computes the same as the whole model.
+"""A check before training that an update computes the same log-probabilities as the whole model.
 
-Training on other log-probabilities than the engine's would go unnoticed: some architectures scale or cap
-their logits after the LM head, some attend to later tokens, and some cannot be packed.
+Without the check, training could use other log-probabilities than the engine's unnoticed: some architectures
+scale or cap their logits after the LM head, some attend to later tokens, and some cannot be packed.
 
 Axes: B rows, L tokens of a row, D width of the model.
 """

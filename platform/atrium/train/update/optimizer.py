@@ -58,7 +58,7 @@ class PolicyOptimizer:
         return measured
 
     def gradients(self) -> dict[str, Tensor | None]:
-        """Return each parameter's gradient by name; None if there is none."""
+        """Return each parameter's gradient by name, or None if there is none."""
         return {name: parameter.grad for name, parameter in self._parameters.items()}
 
     def step(self, step: int) -> float:

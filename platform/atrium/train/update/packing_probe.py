@@ -72,7 +72,7 @@ def _attention(
     scaling: float | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
-    """Record a layer's attention arguments; return its values, repeated for each query head, unmixed."""
+    """Record a layer's attention arguments, and return its values without mixing, repeated per query head."""
     obstacle = attention_obstacle(module, query, value, attention_mask, packing, others)
     if packing is None:
         raise ConfigError(obstacle)
@@ -89,9 +89,9 @@ def _mask(
     device: Any = "cpu",  # noqa: ANN401 - as torch takes it
     **_: object,
 ) -> Tensor | None:
-    """Return None for a plain causal mask; for others a mask [1, 1, Q, K], which layers pass on.
+    """Return None for a plain causal mask, and a mask [1, 1, Q, K] for any other.
 
-    `attention_obstacle` reports a layer that receives a mask.
+    Layers pass the mask on to their attention, and `attention_obstacle` reports a layer that receives one.
     """
     if _is_causal(mask_function, device):
         return None

@@ -1,6 +1,6 @@
-"""The reference policy of a regularizer: a separate model, which follows the policy by the method's rule.
+"""The reference policy of a regularizer: a separate model that follows the policy by the method's rule.
 
-If only adapters are trained, a frozen reference needs no separate model.
+If only adapters are trained, a frozen reference requires no separate model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from atrium.train.update.token_logprobs import Entropy
 class MovingReference:
     """A model with the reference's weights.
 
-    `moves` is False if the reference stays at the initial policy; checkpoints then do not contain it.
+    `moves` is False if the reference stays at the initial policy. Checkpoints then do not contain it.
     `atrium.method.references` determines how far the reference moves after a step.
     """
 
@@ -30,7 +30,7 @@ class MovingReference:
     moves: bool
 
     def follow(self, weights: Mapping[str, Tensor], share: float) -> None:
-        """Move the reference toward the policy's weights: `share` 0 keeps it, 1 copies the policy."""
+        """Move the reference by `share` of its distance to the policy: 0 keeps it, 1 copies the policy."""
         if share == 1.0:
             self.load(weights)
         elif share > 0.0:
@@ -52,6 +52,6 @@ class UnadaptedForward(PolicyForward):
     """The forward pass of the policy without its adapters, that is, of the initial model."""
 
     def __call__(self, rows: RolloutRows, *, entropy: Entropy) -> PolicyTokens:
-        """Return what the policy's forward pass returns, computed with adapters off."""
+        """Return the results of the policy's forward pass with its adapters turned off."""
         with adapters_off(self.model):
             return super().__call__(rows, entropy=entropy)

@@ -31,7 +31,7 @@ _NUM_ROWS, _MAX_BLOCK = 4, 2048
 
 
 class SlicedLogprobs(torch.autograd.Function):
-    """Log-probabilities and entropies [M]; the backward pass computes the logits again."""
+    """Log-probabilities and entropies [M]. The backward pass computes the logits again."""
 
     @staticmethod
     def forward(
@@ -101,7 +101,7 @@ def _add_statistics(
 ):  # fmt: skip
     """Add a slice of the vocabulary, which begins at logit `first`, to the running softmax of a few tokens.
 
-    Of each token: `most` is the maximum m of the logits so far, `total` the sum of p = exp(logit - m),
+    For each token, `most` is the maximum m of the logits so far, `total` the sum of p = exp(logit - m),
     `product` the sum of p (logit - m), and `chosen` the logit of the token itself.
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)

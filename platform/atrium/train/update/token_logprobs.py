@@ -1,9 +1,9 @@
 """Log-probabilities and entropies of chosen tokens from hidden states, without all logits in memory.
 
-Logits exist for one chunk of tokens at a time. A single chunk is kept for the backward pass; several are
-recomputed there, so that memory does not grow with the number of tokens times the vocabulary. The gradient
-overwrites the logits. Log-softmax is at least float32, whatever the model's dtype. `sliced_logprobs` divides
-the vocabulary instead of the tokens.
+Logits exist for one chunk of tokens at a time. If there is a single chunk, it is kept for the backward pass.
+Several chunks are recomputed there, so that memory does not grow with the number of tokens times the size of
+the vocabulary. The gradient overwrites the logits. Log-softmax is computed in float32 or more, whatever the
+model's dtype. `sliced_logprobs` divides the vocabulary instead of the tokens.
 
 Axes: M tokens, D width of the model, V vocabulary.
 """
@@ -122,7 +122,7 @@ def selected_logprobs(
 class _ChunkedLogprobs(torch.autograd.Function):
     """Log-probabilities and entropies [M], from logits that are overwritten by their own gradient.
 
-    A single chunk of logits is kept for the backward pass; several are recomputed.
+    If there is a single chunk of logits, it is kept for the backward pass. Several chunks are recomputed.
     """
 
     @staticmethod

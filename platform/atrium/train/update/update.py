@@ -54,7 +54,7 @@ class UpdateSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """An attempted update on a minibatch; `learning_rate` is None if the update was not applied."""
+    """An attempted update on a minibatch. `learning_rate` is None if the update was not applied."""
 
     number: int
     minibatch: RolloutRows
@@ -139,7 +139,7 @@ class Update:
     def prepare(
         self, minibatch: RolloutRows, state: ObjectiveState, budget: MicroBatchBudget
     ) -> MinibatchConstants:
-        """Return the constants that a minibatch's micro-batches share; runs a pass if they require one."""
+        """Return the constants that a minibatch's micro-batches share, after a pass if they require one."""
         policy = None
         if self.objective.needs.prepare_pass:
             policy = without_gradient(minibatch, self.forward, budget)
@@ -255,7 +255,7 @@ class Update:
 def without_gradient(rows: RolloutRows, forward: PolicyForward, budget: MicroBatchBudget) -> PolicyTokens:
     """Return the log-probabilities and entropies [B, T] of all rows, computed without gradients.
 
-    Each rank computes a share of the rows in micro-batches; all ranks receive all values.
+    Each rank computes a share of the rows in micro-batches, and all ranks receive all values.
     """
     shape = rows.batch.mask_BT.shape
     logprob_BT = rows.batch.rollout_logprob_BT.new_zeros(shape)
