@@ -34,8 +34,8 @@ _NOT_FOUND = frozenset(("proof", "notfound"))
 class UnreadableValueError(ValueError):
     """Raised if a value contains no question, no choices, or not exactly one answer; the message says why.
 
-    `part` is the path of the part of the value that may be the answer, such as `.target` or `[0]`. It is empty
-    if no part qualifies.
+    `part` is the path of the part of the value that may be the answer, such as `.target` or `[0]`. It is
+    empty if no part qualifies.
     """
 
     def __init__(self, message: str, *, part: str = "") -> None:

@@ -1,1 +1,1 @@
-"""Engines that sample completions, and batching of rollouts into tensors."""
+"""Engines that sample completions, and the conversion of rollouts to tensors."""

@@ -1,9 +1,9 @@
 """An engine that returns stored completions from a bank, for all or part of each group.
 
-Stored completions of a group are drawn without replacement, so complete stored groups stay complete. Unlike
-in other engines, where a completion depends only on its own seed, the draw depends on the prompt and the
-group's first seed. A live engine with the policy's weights samples the rest of the group. Evaluation always
-uses the live engine, since stored completions do not represent the current policy.
+Stored completions of a group are drawn without replacement, so complete stored groups stay complete. The draw
+depends on the prompt and the group's first seed, whereas a completion of other engines depends only on its
+own seed. A live engine with the policy's weights samples the rest of the group. Evaluation always uses the
+live engine, since stored completions do not represent the current policy.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class BankEngine:
     def generate(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> Iterator[Generation]:
-        """Yield each request's completions, the stored ones first.
+        """Yield each request's completions, with stored completions before live ones.
 
-        Temperature, `top_p` and `top_k` apply to live completions only. Raises `EngineError` as every engine
-        does, and for a prompt with too few stored completions, for a stored completion longer than
-        `max_new_tokens`, and for `ignore_stop` and stop strings, which cannot apply to stored text.
+        Temperature, `top_p` and `top_k` apply to live completions only. Beyond the errors of every engine,
+        raises `EngineError` for a prompt with too few stored completions, for a stored completion longer than
+        `max_new_tokens`, and for `ignore_stop` and stop strings, which cannot be applied to stored text.
         """
         check_requests(requests, sampling, context_length=self._context_length)
         if sampling.stop:

@@ -28,7 +28,7 @@ class RolloutRows:
     Attributes
     ----------
     token_BL
-        Int64 prompt and completion tokens of each row, from column 0 on; then `pad_token_id`.
+        Int64 prompt and completion tokens of each row, followed by `pad_token_id` up to the longest row.
     num_prompt_tokens_B, num_tokens_B
         Int64 arrays on the host: length of the prompt, and of prompt and completion together. The mask of
         `batch` marks the completion tokens that are trained on.
@@ -115,7 +115,7 @@ class RolloutRows:
 
 
 def on_device(array: NDArray[Any], device: torch.device) -> Tensor:
-    """Return the array as a tensor on a device; a GPU copies from pinned memory without blocking the host."""
+    """Return the array as a tensor on a device. A GPU copies from pinned memory without blocking the host."""
     tensor = torch.from_numpy(array)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 

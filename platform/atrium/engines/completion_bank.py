@@ -1,7 +1,8 @@
 """A bank of stored completions as tokens of the policy, by prompt.
 
-Text without token ids is encoded with the policy's tokenizer; a stop token is appended unless the completion
-was cut off. Stored token ids are checked to belong to this tokenizer, and used unchanged.
+Text without token ids is encoded with the policy's tokenizer, and a stop token is appended unless the
+completion is truncated. Stored token ids are used unchanged, after a check that they belong to this
+tokenizer.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def build_bank(
     max_new_tokens: int,
     num_needed: int,
 ) -> Bank:
-    """Build a bank from stored completions; `encode_prompt` returns the token ids of a problem's prompt.
+    """Build a bank from stored completions. `encode_prompt` returns the token ids of a problem's prompt.
 
     Raises `DataError` for token ids of another tokenizer, for a number of log-probabilities other than one
     per token, for a completion longer than `max_new_tokens`, and for a prompt with fewer than `num_needed`
@@ -103,7 +104,7 @@ def _completion(one: StoredCompletion, vocabulary: Vocabulary, *, compares_text:
 
 
 def _own_text(one: StoredCompletion, vocabulary: Vocabulary, *, compares_text: bool) -> str:
-    """Return the text of stored token ids; with `compares_text`, it must equal the stored text.
+    """Return the text of stored token ids. With `compares_text`, it must equal the stored text.
 
     Raises `DataError` for token ids of another tokenizer.
     """

@@ -210,17 +210,17 @@ class EngineSettings(Choice, axis=True, tag="engine"):
 
     @property
     def processes_per_engine(self) -> int:
-        """The number of processes that share one engine; on a GPU machine, each has its own GPU."""
+        """The number of processes that share one engine. On a machine with GPUs, each has its own GPU."""
         return 1
 
     @property
     def ranks_per_engine(self) -> int:
-        """The number of the run's own processes that share one engine; 1 with servers."""
+        """The number of the run's own processes that share one engine, which is 1 with servers."""
         return self.processes_per_engine if self.placement == "inside" else 1
 
     @property
     def num_outside(self) -> int:
-        """The number of servers; it applies only to `placement=server`."""
+        """The number of servers, for `placement=server` only."""
         return len(self.servers) or self.num_servers
 
     def num_gpus(self, num_processes: int, num_nodes: int) -> int:
@@ -233,7 +233,7 @@ class EngineSettings(Choice, axis=True, tag="engine"):
 
     @property
     def num_kept_weights(self) -> int:
-        """The number of weight versions whose files are kept for servers: `lag` + 1, but at least 2."""
+        """The number of weight versions whose files are kept for servers: `lag` + 1 and at least 2."""
         return max(2, self.lag + 1)
 
     @property

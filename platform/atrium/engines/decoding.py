@@ -65,7 +65,7 @@ class Decoder:
         self.select(torch.tensor([place[prompt.tobytes()] for prompt in prompts], device=model.device))
 
     def select(self, index_N: Tensor) -> None:
-        """Replace the batch by its rows at `index_N`, in that order; rows may be dropped or repeated."""
+        """Replace the batch by its rows at `index_N`, in that order. Rows may be dropped or repeated."""
         self._cache.batch_select_indices(index_N)
         self.logit_NV = self.logit_NV[index_N]
         if self._mask is not None:
@@ -91,7 +91,7 @@ class Decoder:
         return logit_NV
 
     def _decoding_mask(self, mask_UL: Tensor, max_new_tokens: int) -> Tensor:
-        """Return the attention mask of all decoding steps; a step uses the columns of the tokens so far.
+        """Return the attention mask of all decoding steps. A step uses the columns of the tokens so far.
 
         If every layer attends to the whole cache, the mask is created in the form that attention adds to its
         scores, [U, 1, 1, L + T], so that transformers need not create it at every step.
@@ -150,7 +150,7 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
         return self.keys, self.values
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Replace the batch by its rows at `indices`, in that order; rows may be dropped or repeated."""
+        """Replace the batch by its rows at `indices`, in that order. Rows may be dropped or repeated."""
         length = self.get_seq_length()
         self._key_room = self._key_room[indices]
         self._value_room = self._value_room[indices]

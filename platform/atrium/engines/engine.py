@@ -23,11 +23,10 @@ class SamplingParams(Sampling):
     `temperature` 0 is greedy decoding (log-probabilities are then those at temperature 1). `top_p` 1, `top_k`
     None and `min_p` 0 leave the distribution unchanged, as on-policy training requires.
 
-    The penalties change a token's logit z if the token has occurred. First, `repetition_penalty` r replaces z
-    by z / r if z > 0 and by z r otherwise, for tokens of prompt and completion (arXiv 1909.05858, as in
-    vLLM); then z decreases by `presence_penalty` + n `frequency_penalty`, where n > 0 is the token's count in
-    the completion. Training rollouts use no penalties, since samples would not follow the policy's
-    distribution.
+    Penalties change a token's logit z if the token has occurred. First, for tokens of prompt and completion,
+    `repetition_penalty` r replaces z by z / r if z > 0 and by z r otherwise (arXiv 1909.05858, as in vLLM).
+    Then z decreases by `presence_penalty` + n `frequency_penalty`, where n > 0 is the token's count in the
+    completion. Training rollouts use no penalties, since samples would not follow the policy's distribution.
 
     `ignore_stop`, which only speed measurements use, samples exactly `max_new_tokens` tokens: the stop tokens
     get probability 0, and log-probabilities are those of the distribution without them. `stop` lists strings
@@ -47,11 +46,11 @@ class SamplingParams(Sampling):
 class GenerationRequest:
     """A prompt and the seeds of its samples: one completion per seed.
 
-    The completion of a seed depends only on the prompt, the weights, the sampling parameters and that seed,
-    not on other requests, their order, or the engine's batching (up to floating-point rounding of the logits,
-    since a batch's shape may change the last bits). `wave` is the number of the request's wave in an
-    evaluation (see `WaveSize`). An engine that forms batches never mixes waves in a batch, so the results of
-    a wave do not depend on other waves.
+    The completion of a seed depends only on the prompt, the weights, the sampling parameters and that seed.
+    It does not depend on other requests, their order, or the engine's batching, except that the shape of a
+    batch may change the last bits of logits. `wave` is the number of the request's wave in an evaluation (see
+    `WaveSize`). An engine that forms batches never mixes waves in a batch, so the results of a wave do not
+    depend on other waves.
     """
 
     prompt_token_ids: TokenIds
@@ -105,7 +104,7 @@ class ReportsQueue(Protocol):
 
     @property
     def num_pending(self) -> int:
-        """The number of samples that are waiting or being sampled; any thread may read it."""
+        """The number of samples that are waiting or being sampled. Any thread may read it."""
 
 
 class Engine(Sampler, Protocol):

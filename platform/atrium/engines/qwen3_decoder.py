@@ -1,9 +1,9 @@
-"""Decoding Qwen3 models on a CPU with fewer and larger operations than the module's forward pass.
+"""Decoding of Qwen3 models on a CPU, with fewer and larger operations than the module's forward pass.
 
-For models small enough to train on a CPU, a decoding step of transformers spends a third of its time between
-operations. `Qwen3Decoder` does the same computation with the same weights, but computes query, key and value
-in one product, gate and up in another, and attention as two batched products. Its results equal the module's
-up to rounding.
+With a model small enough to train on a CPU, a decoding step of transformers spends a third of its time
+between operations. `Qwen3Decoder` does the same computation with the same weights, but computes query, key
+and value in one product, gate and up projections in another, and attention as two batched products. Its
+results equal the module's up to rounding.
 
 Axes: N rows, H query heads, K key-value heads, R = H / K, D head size, L tokens so far, E hidden size.
 
@@ -54,7 +54,7 @@ def has_fused_form(model: PreTrainedModel) -> bool:
 class _Block:
     """The weights of one layer, with the norms' scales multiplied into the matrices.
 
-    The matrices are stored with the input axis first: for 100 rows, MKL multiplies them 20 % faster than in
+    The matrices are stored with the input axis first. With 100 rows, MKL multiplies them 20 % faster than in
     the module's own layout.
     """
 

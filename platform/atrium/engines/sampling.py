@@ -1,8 +1,8 @@
 """Sampling of tokens from logits, with randomness that depends only on sample seed and position.
 
-The functions are pure and work on any device, without a model and without a random generator's state. A
-uniform number is hashed from a sample's seed and a position; the token is the value of the inverse cumulative
-distribution function at this number. Batching, order and other samples cannot change the token.
+The functions are pure and work on any device, without a model and without the state of a random generator. A
+sample's seed and a position are hashed to a uniform number, and the token is the value of the inverse
+cumulative distribution function at this number. Batching, order and other samples cannot change the token.
 
 Axes: N rows, T positions, V vocabulary, S stop tokens.
 
@@ -101,11 +101,11 @@ class Occurrences:
 def log_distribution(logits_NV: Tensor, sampling: SamplingParams) -> Tensor:
     """Return the log-probabilities float32 [N, V] of the sampled distribution.
 
-    The distribution is softmax(logits / temperature), truncated in vLLM's order and renormalized: to the
-    tokens that are at least `min_p` times as likely as the likeliest (arXiv 2407.01082), then to the `top_k`
-    likeliest (including ties with the last), then to the smallest set of the likeliest with probability
-    `top_p` of the remainder. Excluded tokens have -inf. Temperature 0 returns the whole distribution at
-    temperature 1.
+    The distribution is softmax(logits / temperature), truncated in vLLM's order and renormalized. First, it
+    is truncated to the tokens that are at least `min_p` times as likely as the likeliest (arXiv 2407.01082).
+    Then it is truncated to the `top_k` likeliest, including ties with the last. Finally, it is truncated to
+    the smallest set of the likeliest tokens that has the share `top_p` of the remaining probability. Excluded
+    tokens have -inf. With temperature 0, the result is the whole distribution at temperature 1.
     """
     scores_NV = logits_NV.float()
     if sampling.temperature == 0:

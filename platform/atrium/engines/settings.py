@@ -44,7 +44,7 @@ class DecoderSettings(EngineSettings):
     """Maximum number of completions sampled together, in whole groups; affects the last bits of results."""
 
     def check(self, use: EngineUse) -> None:
-        """Raise `ConfigError` as for every engine, and if a batch cannot hold one completion."""
+        """Raise the errors of every engine, and `ConfigError` if a batch has no space for one completion."""
         super().check(use)
         if self.max_batch_tokens is not None and self.max_batch_tokens <= self.max_new_tokens:
             raise ConfigError(
@@ -133,7 +133,7 @@ class VllmSettings(EngineSettings):
 
     @property
     def processes_per_engine(self) -> int:
-        """The number of processes that share one engine; on a GPU machine, each has its own GPU."""
+        """The number of processes that share one engine. On a machine with GPUs, each has its own GPU."""
         return self.tensor_parallel
 
     @property
@@ -147,7 +147,7 @@ class VllmSettings(EngineSettings):
         return not self.sleeps and self.tensor_parallel == 1
 
     def check(self, use: EngineUse) -> None:
-        """Raise `ConfigError` as for every engine, and for combinations that vLLM does not support."""
+        """Raise the errors of every engine, and `ConfigError` for combinations that vLLM does not support."""
         if self.overlaps and self.sleeps:
             raise ConfigError(
                 f"rollout.sleep_level={self.sleep_level} cannot be used with "
@@ -293,7 +293,7 @@ class VllmSettings(EngineSettings):
         return self.context_length or allowed
 
     def memory(self, shape: ModelShape, demand: EngineDemand) -> tuple[MemoryItem, ...]:
-        """Return the memory of weights and cache; with `sleep_level`, they are freed during updates."""
+        """Return the memory of weights and cache. With `sleep_level`, both are freed during updates."""
         phases = (Phase.START, Phase.SAMPLING, Phase.EVALUATION) if self.sleeps else tuple(Phase)
         # Sharded weights are loaded right after an update, so vLLM's copy is also in memory while saving.
         of_weights = (*phases, Phase.SAVING) if self.sleeps and demand.num_ranks > 1 else phases
@@ -337,7 +337,7 @@ class VllmSettings(EngineSettings):
         return NUMBER_BYTES[cached] * shape.cache_numbers_per_token(self.tensor_parallel)
 
     def prepare_environment(self, device: str, cache_dir: Path) -> None:
-        """Set the environment variables of vLLM and the compilers; those set by the user are kept."""
+        """Set the environment variables of vLLM and the compilers. Those set by the user are kept."""
         super().prepare_environment(device, cache_dir)
         set_environment(device, enforce_eager=self.enforce_eager, cache_dir=cache_dir)
 
@@ -367,7 +367,7 @@ class BankSettings(DecoderSettings):
         return round(self.stored_frac * self.group_size)
 
     def check(self, use: EngineUse) -> None:
-        """Raise `ConfigError` as for every engine, and for settings that conflict with stored completions."""
+        """Raise the errors of every engine, and `ConfigError` for conflicts with stored completions."""
         super().check(use)
         if self.lag:
             raise ConfigError(f"rollout.lag must be 0 for completions read from disk, got {self.lag}")

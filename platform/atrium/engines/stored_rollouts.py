@@ -49,7 +49,7 @@ class StoredCompletion:
 def read_stored(paths: Sequence[Path], problems: Sequence[Problem]) -> list[StoredCompletion]:
     """Read the completions of all files, in order, each with its problem.
 
-    A row is matched to a problem by its `problem_id`; if the row also has a question, it must be the
+    A row is matched to a problem by its `problem_id`. If the row also has a question, it must be the
     problem's question. Rows without an id are matched by their question, ignoring white space at both ends.
     Raises `DataError` for a file that cannot be read or lacks a column, and for a row that matches no
     problem.
@@ -87,7 +87,7 @@ def stored_files(source: Path) -> list[Path]:
 
 
 def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield each row of a file as a mapping with keys from `_KNOWN`; missing columns have no key."""
+    """Yield each row of a file as a mapping with keys from `_KNOWN`. Missing columns have no key."""
     try:
         with open_plain(path) as plain, pq.ParquetFile(plain) as file:
             present = set(file.schema_arrow.names)

@@ -1,4 +1,4 @@
-"""Sampling with a transformers model in this process: the engine that runs anywhere, on CPU and CUDA.
+"""Sampling with a transformers model in this process, on CPUs and on CUDA devices.
 
 The engine decodes left-padded batches with a key-value cache, through the public interface of transformers.
 Each distinct prompt is computed once and shared by its completions. Finished rows are dropped when this saves
@@ -161,7 +161,7 @@ class TransformersEngine:
         ]
 
     def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Load a full `state_dict` as `version`; tensors that share the module's memory are not copied.
+        """Load a full `state_dict` as `version`. Tensors that share the module's memory are not copied.
 
         Raises `EngineError`, with nothing changed, unless names and shapes are exactly the module's. Tied
         weights must appear under each of their names, with equal values.
@@ -202,7 +202,7 @@ class _Sample:
 
 
 def cut_units(requests: Sequence[GenerationRequest], unit_samples: int | None) -> list[range]:
-    """Divide requests into units of consecutive requests; return the range of request indices of each unit.
+    """Divide requests into units of consecutive requests, and return the range of indices of each unit.
 
     A batch's shape changes the last bits of its results, so units depend only on the requests. All requests
     of a unit have the same `wave`. A unit has at most `unit_samples` samples, unless a single request has
@@ -256,7 +256,7 @@ class _Wave:
         self._logprob_TN = torch.empty(shape, dtype=torch.float32, device=device)
 
     def run(self) -> list[_Sample]:
-        """Decode until at least one completion is finished; return the newly finished completions.
+        """Decode until at least one completion is finished, and return the newly finished completions.
 
         `num_live` must be greater than 0.
         """

@@ -1,6 +1,6 @@
-"""Adapters that vLLM applies itself: it loads the base weights once, and the adapters after each update.
+"""Adapters that vLLM applies itself, after loading the base weights once and the adapters after each update.
 
-vLLM reads both from files. In bfloat16, merging would round the sum of a weight and its change; separate
+vLLM reads both from files. Merging in bfloat16 would round the sum of a weight and its change. Separate
 adapters avoid this rounding, since only the two parts are rounded.
 """
 

@@ -1,4 +1,4 @@
-"""Sampling with vLLM in this process: the engine for real models, on a GPU or with the CPU build.
+"""Sampling with vLLM in this process, on a GPU or with vLLM's CPU build.
 
 There is one engine per process. All samples of a call are in flight together, each with its own seed, and a
 request's completions are returned as soon as they are finished, so that grading runs while others are still
@@ -6,8 +6,8 @@ being sampled. The weights are the trainer's: the engine starts from an architec
 every update is copied in place. Log-probabilities are those of the sampled distribution
 (`processed_logprobs`), and a stop token is kept in its completion.
 
-vLLM's own tokenizer, generation defaults and end-of-sequence rules are not used: prompts are token ids and
-the policy defines the stop tokens, so that sampler and trainer always agree about both.
+vLLM's own tokenizer, generation defaults and end-of-sequence rules are not used. Prompts are token ids and
+the policy defines the stop tokens, so that sampler and trainer always agree on both.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class VllmEngine:
     def _submit(
         self, request_index: int, request: GenerationRequest, sampling: SamplingParams
     ) -> dict[str, _Place]:
-        """Submit the samples of one request to vLLM; return their places by vLLM's request id."""
+        """Submit the samples of one request to vLLM, and return their places by vLLM's request id."""
         from vllm import TokensPrompt
 
         samples: dict[str, _Place] = {}
@@ -216,7 +216,7 @@ class VllmEngine:
     def _step(
         self, in_flight: dict[str, _Place], sampling: SamplingParams, version: int
     ) -> list[tuple[_Place, Completion]]:
-        """Run one decoding step of vLLM; return finished samples and remove them from `in_flight`."""
+        """Run one decoding step of vLLM. Return finished samples, and remove them from `in_flight`."""
         if not in_flight:
             return []
         with self._bounded("a decoding step of vLLM", self._settings.step_timeout_s):
@@ -265,7 +265,7 @@ class VllmEngine:
             self._weights = {}  # vLLM has them now, so their owner may free them
 
     def _refresh(self) -> None:
-        """Wake vLLM's weights, and load new weights if there are any; vLLM's cache may stay asleep."""
+        """Wake vLLM's weights, and load new weights if there are any. vLLM's cache may stay asleep."""
         if "weights" in self._asleep:
             self._rouse("weights")
         if self._is_stale:
@@ -273,7 +273,7 @@ class VllmEngine:
             self._is_stale = False
 
     def _wake(self) -> None:
-        """Wake weights and cache; new weights are loaded before the cache's memory is allocated again."""
+        """Wake weights and cache. New weights are loaded before the cache's memory is allocated again."""
         self._refresh()
         if "kv_cache" in self._asleep:
             self._rouse("kv_cache")
@@ -315,7 +315,7 @@ class VllmEngine:
 
     @contextmanager
     def _bounded(self, what: str, timeout_s: float) -> Iterator[None]:
-        """Run vLLM's code with a timeout and without warnings; any failure becomes an `EngineError`."""
+        """Run vLLM's code with a timeout and without warnings. Any failure becomes an `EngineError`."""
         try:
             with self._watchdog.bounded(what, timeout_s), warnings.catch_warnings():
                 warnings.simplefilter("ignore")

@@ -113,7 +113,7 @@ def environment(device: str, *, enforce_eager: bool, cache_dir: Path) -> dict[st
 
 
 def set_environment(device: str, *, enforce_eager: bool, cache_dir: Path) -> None:
-    """Set the environment variables of vLLM and torch; variables set by the user are kept.
+    """Set the environment variables of vLLM and torch. Variables set by the user are kept.
 
     This must be called before vLLM or torch is imported. The variables make the engine run in this process,
     keep its caches below `cache_dir`, and send no usage reports. Raises `EngineError` if a user's variable
@@ -140,7 +140,7 @@ def check_fp8_cache(head_size: int) -> None:
 
 
 def _minor(version: str) -> tuple[int, int]:
-    """Return the first two numbers of a version; (0, 0) if it has another form."""
+    """Return the first two numbers of a version, or (0, 0) if it has another form."""
     numbers = version.split(".")[:2]
     if len(numbers) < 2 or not all(number.isdecimal() for number in numbers):
         return (0, 0)

@@ -11,7 +11,7 @@ from vllm.v1.executor.uniproc_executor import ExecutorWithExternalLauncher
 
 
 class GlooExecutor(ExecutorWithExternalLauncher):  # type: ignore[misc]  # vLLM has no types here
-    """A vLLM executor for one of several ranks started by a launcher; it uses no shared memory."""
+    """A vLLM executor without shared memory, for one of several ranks started by a launcher."""
 
     def _distributed_args(self) -> tuple[str, int, int]:
         """Return vLLM's arguments with the rank appended to the address.

@@ -1,4 +1,4 @@
-"""HTTP client of a vLLM server: samples, weights and state."""
+"""An HTTP client of a vLLM server, for its samples, weights and state."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class ServerClient:
         return None if answer.status_code == httpx.codes.OK else f"/health returned {answer.status_code}"
 
     async def check(self, expected: Expected) -> Mapping[str, str | int | float]:
-        """Return a description of the server; raises `UnfitServerError` if it does not fit the run."""
+        """Return a description of the server; raise `UnfitServerError` if it does not fit the run."""
         open_answer = await self._client.get("/weight_info", headers={"Authorization": ""})
         if open_answer.status_code != httpx.codes.UNAUTHORIZED:
             raise UnfitServerError(f"the server accepts requests without a token; {_ADVICE}")
@@ -116,7 +116,7 @@ class ServerClient:
         }
 
     async def sample(self, token_ids: Sequence[int], parameters: Mapping[str, Any]) -> SimpleNamespace:
-        """Sample one completion; return its `token_ids`, `logprobs`, `finish_reason` and `spans`.
+        """Sample one completion, and return its `token_ids`, `logprobs`, `finish_reason` and `spans`.
 
         `spans` lists (weight version, start, end) for each range of tokens. Raises `ServerError` for an
         invalid response.
@@ -146,9 +146,9 @@ class ServerClient:
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Pause the server while the `with` block loads weights; running requests then continue with these.
+        """Pause the server while the `with` block loads weights, with which running requests then continue.
 
-        The requests' caches are cleared, since a cache computed by two sets of weights is valid for neither.
+        The requests' caches are cleared, since a cache that mixes two sets of weights is valid for neither.
         """
         await self._json("POST", "/pause", mode="keep", clear_cache="true")
         try:
@@ -180,12 +180,12 @@ class ServerClient:
         return int((await self._json("GET", "/get_world_size"))["world_size"])
 
     async def join_group(self, init_info: Mapping[str, Any]) -> None:
-        """Make the server leave an earlier NCCL group and join the trainer's; wait until all have joined."""
+        """Make the server join the trainer's NCCL group in place of any earlier one, and wait for it."""
         await self._json("POST", "/shutdown_weight_transfer_engine")
         await self._json("POST", "/init_weight_transfer_engine", {"init_info": init_info})
 
     async def receive_weights(self, update_info: Mapping[str, Any], version: int) -> None:
-        """Make the server receive the weights that the trainer sends over NCCL, as `version`."""
+        """Make the server receive the weights of `version`, which the trainer sends over NCCL."""
         await self._json("POST", "/start_weight_update")
         await self._json("POST", "/update_weights", {"update_info": update_info})
         await self._clear_cache()

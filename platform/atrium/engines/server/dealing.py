@@ -30,7 +30,8 @@ _MAX_TRIES = 3  # invalid responses for one sample
 class Sample:
     """A completion to sample, with vLLM's sampling parameters.
 
-    `place` is the index of its request and its index within the request. `num_tries` counts invalid answers.
+    `place` has the index of its request, and its index within the request. `num_tries` counts invalid
+    answers.
     """
 
     place: tuple[int, int]
@@ -41,7 +42,7 @@ class Sample:
 
 @dataclass(kw_only=True, eq=False)
 class Batch:
-    """A batch of requests to sample with the weights of `version`; None means the servers' current weights.
+    """A batch of requests to sample with the weights of `version` (None for the servers' current weights).
 
     `complete` converts a request's answers to completions. Any thread may put answers and errors into
     `found`, but only one thread may call `next`.
@@ -64,7 +65,7 @@ class Batch:
         return not self.waiting and not self.tasks
 
     def next(self) -> Generation:
-        """Wait for the next finished request and return its completions; raise an error put into `found`."""
+        """Wait for the next finished request, and return its completions or raise an error in `found`."""
         while True:
             found = self.found.get()
             if isinstance(found, BaseException):
@@ -91,7 +92,7 @@ class Dealer:
         self._batches: list[Batch] = []
 
     async def answer(self, batch: Batch) -> None:
-        """Sample the whole batch; raises `EngineError` if servers are lost repeatedly.
+        """Sample the whole batch; raise `EngineError` if servers are lost repeatedly.
 
         A batch with version None may grow at any time, so this coroutine runs until it is cancelled.
         """
@@ -139,7 +140,7 @@ class Dealer:
         task.add_done_callback(lambda _: self._pool.notify())
 
     async def _one(self, server: Server, lost: asyncio.Future[None], sample: Sample, batch: Batch) -> None:
-        """Request one sample; on failure, return it to the front of the queue."""
+        """Request one sample. If that fails, return the sample to the front of the queue."""
         pool = self._pool
         request = asyncio.create_task(server.client.sample(sample.token_ids, sample.parameters))
         try:

@@ -257,7 +257,7 @@ class VersionSampler:
 
 
 class CompletionStream:
-    """An endless stream of completions; each token is sampled with the server's current weights.
+    """An endless stream of completions, in which each token is sampled with the server's current weights.
 
     Completions record the versions of these weights. One thread may call `add` while another calls `next`.
     """
@@ -269,7 +269,7 @@ class CompletionStream:
         self._task = engine._submit(engine._answered(self._batch))
 
     def add(self, index: int, request: GenerationRequest) -> None:
-        """Add a request under `index`; raises `EngineError` for a prompt that is empty or too long."""
+        """Add a request under `index`; raise `EngineError` for a prompt that is empty or too long."""
         engine = self._engine
         check_requests((request,), self._sampling, context_length=engine.context_length)
         self._batch.num_samples[index] = len(request.sample_seeds)
@@ -281,11 +281,11 @@ class CompletionStream:
         self._engine.pool.notify()
 
     def next(self) -> Generation:
-        """Wait for the next finished request; raises as `ServerEngine.generate` does."""
+        """Wait for the next finished request. Raises the errors of `ServerEngine.generate`."""
         return self._batch.next()
 
     def close(self) -> None:
-        """Cancel sampling; `next` raises `InterruptedError`."""
+        """Cancel sampling, so that `next` raises `InterruptedError`."""
         self._task.cancel()
 
 

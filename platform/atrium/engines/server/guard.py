@@ -1,4 +1,4 @@
-"""ASGI middleware for vLLM's server: every path requires the token in ATRIUM_TOKEN.
+"""ASGI middleware for vLLM's server that requires the token in ATRIUM_TOKEN for every path.
 
 vLLM's `--api-key` protects the sampling endpoints only and leaves weights, pauses and worker methods open.
 Start a server with `--middleware atrium.engines.server.guard.Guard`.

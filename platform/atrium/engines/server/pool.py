@@ -29,10 +29,10 @@ RESUME = "resume from the last checkpoint with --resume"
 class Server:
     """A server of the pool; `process` is None for a server that Atrium did not start.
 
-    `lost` is a future while the server is ready, and None otherwise; its result is set when the server is
-    lost. `version` is the version of the server's weights, None while they are unknown. `num_lost` counts the
-    losses since the last completion. `busy_s` is the total time in seconds of past periods with requests; the
-    current period started at `busy_since`.
+    `lost` is a future while the server is ready, and None otherwise. Its result is set when the server is
+    lost. `version` is the version of the server's weights, or None while it is unknown. `num_lost` counts the
+    losses since the last completion. `busy_s` is the total time in seconds of past periods with requests, and
+    the current period started at `busy_since`.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Server:
 
     @property
     def log(self) -> str:
-        """A fragment of a message: the path and the last lines of the server's log, if Atrium started it."""
+        """Text for a message: the path and the last lines of the server's log, if Atrium started it."""
         if self.process is None:
             return "its log is where it was started"
         return f"log {self.process.log}: {self.process.last_words()}"
@@ -87,7 +87,7 @@ class ServerPool:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     async def start(self, folder: Path | None, version: int) -> None:
-        """Start all servers with the weights in `folder`; raises `EngineError` if one does not start.
+        """Start all servers with the weights in `folder`; raise `EngineError` if one does not start.
 
         Without a folder, servers wait for weights from `receive`, also after a restart.
         """
@@ -136,7 +136,7 @@ class ServerPool:
         self._changed.set()
 
     async def reachable(self, *, wait_for_all: bool = False) -> list[Server]:
-        """Wait for at least one server, or for all, to respond; return the servers that respond.
+        """Wait for at least one server, or for all, to respond, and return the servers that respond.
 
         Raises `EngineError` if the pool fails in the meantime.
         """
@@ -152,7 +152,7 @@ class ServerPool:
         raise self._failure
 
     async def receive(self, servers: Sequence[Server], update_info: Mapping[str, Any], version: int) -> None:
-        """Let `servers` receive weights over NCCL, as `version`; raises `ServerError` if a server is lost."""
+        """Let `servers` receive the weights of `version` over NCCL; raise `ServerError` if one is lost."""
         for server in servers:
             server.version = None
         tasks = {asyncio.create_task(_receive(one, update_info, version)) for one in servers}
@@ -173,7 +173,7 @@ class ServerPool:
         self._changed.set()
 
     async def restart(self, why: str) -> None:
-        """Restart all servers and wait until they are ready; `why` is the reason for the log.
+        """Restart all servers, log the reason `why`, and wait until the servers are ready.
 
         Raises `EngineError` if a server was not started by Atrium.
         """
@@ -326,7 +326,7 @@ class ServerPool:
 
     @property
     def _waits(self) -> str:
-        """A fragment of a message: how long the run waits for a server that Atrium did not start."""
+        """Text for a message: how long the run waits for a server that Atrium did not start."""
         return f"the run waits {self.start_timeout_s:g} s for it (rollout.start_timeout_s)"
 
     def fail(self, why: str) -> None:

@@ -64,9 +64,11 @@ class NcclSender:
         """Send a full `state_dict` as `version` to the servers that are ready.
 
         A restarting server receives the weights of a later call. If a server is lost during the transfer, the
-        others cannot finish it: all servers are restarted, and the weights are sent again. Raises
-        `EngineError` if this fails too. Sharded weights are not sent again; all ranks must call this at the
-        same time, each for its own servers, and a lost server raises `EngineError` at once.
+        others cannot finish it. All servers are then restarted, and the weights are sent again. Raises
+        `EngineError` if this fails too.
+
+        With sharded weights, all ranks must call this at the same time, each for its own servers. Sharded
+        weights are not sent again: a lost server raises `EngineError` at once.
         """
         try:
             self._send(weights, version, pool, submit)
@@ -99,7 +101,7 @@ class NcclSender:
                 received.result()
 
     def _connect(self, servers: Sequence[Server], submit: Submit) -> None:
-        """Form an NCCL group with the servers, unless it exists; after a restart, a new group is needed."""
+        """Form an NCCL group with the servers if there is none. After a restart, a new group is needed."""
         members = tuple(server.lost for server in servers)
         if self._group is not None and members == self._members:
             return

@@ -1,4 +1,4 @@
-"""Safetensors files from which servers load weights: in shared memory, or in a folder shared by machines."""
+"""Safetensors files from which servers load weights, in shared memory or in a folder that machines share."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class WeightFiles:
         self._folders: list[Path] = []
 
     def write(self, weights: Mapping[str, Tensor], version: int) -> Path:
-        """Write a full `state_dict` and return its folder; folders of outdated versions are deleted."""
+        """Write a full `state_dict` and return its folder, after deleting folders of outdated versions."""
         folder = self._base / str(version)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
