@@ -1,1 +1,1 @@
-"""Grading: verdicts from a text and a reference answer, and rewards from verdicts; never imports torch."""
+"""Grading: verdicts on completions, and rewards computed from verdicts. This package never imports torch."""

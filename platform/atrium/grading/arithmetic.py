@@ -1,9 +1,9 @@
-r"""Evaluation of an answer that is an expression; the value is exact if it is rational, else inexact.
+r"""Evaluation of answers that are expressions. Rational values are exact, and others are inexact.
 
-A small evaluator for the unambiguous part of LaTeX: numbers, fractions, mixed numbers, roots, powers,
+The evaluator supports the unambiguous part of LaTeX: numbers, fractions, mixed numbers, roots, powers,
 products, sums, factorials, binomials, functions, absolute values, degrees, the imaginary unit, and letters. A
 letter is replaced by a number, by default one that depends only on the letter's name. A `Field` computes the
-values: floats distinguish most values, and `identity` decides the remaining cases with exact points and
+values. Floats distinguish most values, and `identity` decides the remaining cases with exact points and
 arbitrary precision.
 
 Anything ambiguous (`f(x)`, `1/2x`, `\sin x/2`, a word, a set, a relation) has no value here and is left to
@@ -50,7 +50,7 @@ _INVERSES = {r"\sin": r"\arcsin", r"\cos": r"\arccos", r"\tan": r"\arctan"}
 
 @lru_cache(maxsize=4_096)
 def evaluate(tokens: tuple[str, ...]) -> Value | None:
-    """Evaluate canonical tokens as a rational or a float; None unless they are unambiguous arithmetic."""
+    """Return the value of canonical tokens, or None unless they are unambiguous arithmetic."""
     if r"\log" in tokens:
         return None  # the base may be 10 or e
     evaluator = Evaluator(tokens, FLOATS).run()
@@ -108,7 +108,7 @@ class Evaluator:
         self._in_function = 0
 
     def run(self) -> Evaluator:
-        """Evaluate the tokens and return the evaluator; `result` remains None if there is no value."""
+        """Evaluate the tokens and return the evaluator, whose `result` remains None without a value."""
         try:
             number = self.expression(0)
         except (NoValueError, ZeroDivisionError, ValueError, OverflowError, RecursionError):

@@ -134,7 +134,7 @@ def _ends(node: Node) -> Iterator[Tokens]:
 
 
 def _members(node: Node, positions: range, ranks: dict[Tokens, int]) -> frozenset[int]:
-    """Return the positions that satisfy a condition: odd ones are end points, even ones the gaps between."""
+    """Return the positions that satisfy a condition. Odd ones are end points, even ones the gaps between."""
     parts = [_members(part, positions, ranks) for part in node.parts]
     match node.kind:
         case "or":
@@ -195,7 +195,7 @@ class _Reader:
         self.reads_points = reads_points
 
     def condition(self, tokens: Tokens) -> Node | None:
-        """Parse relations joined by "and", "or" or commas, or None for other tokens."""
+        """Parse relations joined by "and", "or" or commas. Returns None for other tokens."""
         if RELATIONS.isdisjoint(tokens):
             return None
         several = split(tokens, _OR)
@@ -268,7 +268,7 @@ class _Reader:
         return _joined("and", [_around(shift, order, end) for order, end in bounds])
 
     def set_of_numbers(self, tokens: Tokens) -> Node | None:
-        """Parse intervals, points, the real numbers, set builders, and operations on sets; else None."""
+        """Parse intervals, points, the real numbers, set builders, and operations on sets, or return None."""
         for separators, kind in ((_UNIONS, "or"), (_INTERSECTIONS, "and"), (_AND, "or")):
             parts = split(tokens, separators)
             if separators is _AND and not all(map(self._is_interval, parts)):

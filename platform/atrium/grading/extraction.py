@@ -108,7 +108,7 @@ def last_box(visible: str) -> str | None:
 
 
 def last_number(visible: str) -> str | None:
-    """Return the last number of a text, such as -1,234.5; a minus sign after a value is not part of it."""
+    """Return the last number of a text, such as -1,234.5. A minus sign after a value is not part of it."""
     numbers = _NUMBER.findall(visible)
     return str(numbers[-1]).replace(" ", "") if numbers else None
 
@@ -117,7 +117,7 @@ def answer_after(visible: str, place: str) -> str | None:
     """Return the text at {answer} in the last match of `place`, in a text without reasoning.
 
     The answer extends to the end of its line, or to the text that follows {answer} in `place`. Case, white
-    space and emphasis around the answer are ignored. None if there is no match or no answer.
+    space and emphasis around the answer are ignored. Returns None if there is no match or no answer.
     """
     before, _, after = place.partition(ANSWER)
     words = map(re.escape, re.findall(r"\w+|[^\w\s]", before))

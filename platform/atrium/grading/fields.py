@@ -1,4 +1,4 @@
-r"""Arithmetic for evaluating expressions: exact for rationals, and inexact for all other numbers.
+r"""Arithmetic of expressions, which is exact for rationals and inexact for all other numbers.
 
 `Field` and `Precise` represent rationals of moderate size exactly. `Field` represents all other numbers by
 floats, which are fast and distinguish most numbers. `Precise` represents them by mpmath numbers of any
@@ -275,5 +275,5 @@ FLOATS = Field()
 
 @lru_cache(maxsize=32)
 def precise(bits: int) -> Precise:
-    """Return the field with `bits` bits of precision; cached, because mpmath contexts are slow to create."""
+    """Return the field with `bits` bits of precision. It is cached, as mpmath contexts are slow to create."""
     return Precise(bits)

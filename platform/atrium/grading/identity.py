@@ -1,4 +1,4 @@
-r"""Equality of two expressions, decided at exact points and with as much precision as necessary.
+r"""A decision whether two expressions are equal, at exact points and with as much precision as necessary.
 
 **Constants.** Rationals are compared exactly. The difference of other constants is computed with a precision
 that doubles until its sign is known. Two algebraic numbers that agree to the bits of a root separation bound
@@ -155,7 +155,7 @@ def _agree_in_decimals(a: Evaluator, b: Evaluator) -> bool:
 
 
 def _points(draw: Callable[[int, str], Fraction]) -> Iterator[_Point]:
-    """Yield numbered points; `draw` returns a letter's value, given the point's number and the letter."""
+    """Yield numbered points. `draw` returns a letter's value, given the point's number and the letter."""
     for number in range(_MAX_TRIES):
         point = _Point(partial(draw, number))
         point[LOG] = _LOG_BASES[number % 2]
@@ -163,7 +163,7 @@ def _points(draw: Callable[[int, str], Fraction]) -> Iterator[_Point]:
 
 
 def _real(positive: set[str], number: int, name: str) -> Fraction:
-    """Return a random value, the same in every process; it is positive for letters in `positive`."""
+    """Return a random value, which is the same in every process and positive for letters in `positive`."""
     generator = random.Random(f"real {number} {name}")
     value = Fraction(generator.randrange(200, 5_000), generator.randrange(701, 997))
     return -value if name not in positive and generator.random() < 0.4 else value

@@ -1,7 +1,7 @@
 r"""The grader of training and evaluation: a pool of workers that returns futures of verdicts.
 
-Cheap comparisons run in the calling process, and their futures are done when `submit` returns; only
-comparisons that need math-verify are sent to a worker process. A verdict depends on the answer alone; the
+Cheap comparisons run in the calling process, and their futures are done when `submit` returns. Only
+comparisons that need math-verify are sent to a worker process. A verdict depends on the answer alone, and the
 reward decides whether a truncated completion counts. `supervisor` manages the processes.
 """
 
@@ -70,7 +70,7 @@ class GraderPool:
     def submit(
         self, text: str, gold: str, judged_by: Mapping[str, Any] = MappingProxyType({})
     ) -> Future[Verdict]:
-        """Start grading a completion; the future yields a verdict, or `GraderError` if grading fails.
+        """Start grading a completion. The future yields a verdict, or `GraderError` if grading fails.
 
         `judged_by` holds the metadata and the verifier values of the problem. Blocks only while 10,000 jobs
         are queued for the workers. After `close`, answers that need a worker get the verdict `crashed`.
@@ -88,7 +88,7 @@ class GraderPool:
         return future
 
     def compare(self, gold: str, answer: str) -> Future[Verdict]:
-        """Start comparing an extracted answer with the reference answer; otherwise like `submit`."""
+        """Start comparing an extracted answer with the reference answer; see `submit` for the future."""
         return self._compare(self.verifier, gold, answer)
 
     def _compare(self, verifier: Verifier, gold: str, answer: str) -> Future[Verdict]:
@@ -116,11 +116,11 @@ class GraderPool:
         self._supervisor.prepare()
 
     def worker_process_ids(self) -> list[int]:
-        """Return the process ids of the workers that are ready; empty until a worker is needed."""
+        """Return the process ids of the workers that are ready. There are none until one is needed."""
         return self._supervisor.process_ids()
 
     def close(self) -> None:
-        """Stop all workers; pending answers get the verdict `crashed`."""
+        """Stop all workers. Pending answers get the verdict `crashed`."""
         self._supervisor.close()
 
     def __enter__(self) -> GraderPool:

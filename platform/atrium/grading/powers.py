@@ -1,7 +1,7 @@
 r"""Products of powers with exact exponents, for numbers that are too large to write out: `2^{2^{100}}`.
 
-Two products are compared by their exponents. Their bases are split by common divisors until they are pairwise
-coprime; then the products are equal if all exponents are equal, whether integers or fractions.
+Two products are compared by their exponents, which are integers or fractions. Bases are split by common
+divisors until they are pairwise coprime. The products are then equal if all exponents are equal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from atrium.grading.values import NoValueError, Number
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product of a sign and powers of natural numbers: pairs of base and exponent."""
+    """A product of a sign and powers of natural numbers, as pairs of base and exponent."""
 
     sign: int
     powers: tuple[tuple[int, Fraction], ...]

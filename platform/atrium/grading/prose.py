@@ -1,4 +1,4 @@
-r"""Handling of text around an answer: escapes, emphasis, sentences, `\text` with numbers, bases in words.
+r"""Cleaning of the text around an answer: escapes, emphasis, sentences, `\text` with numbers, bases in words.
 
 `unwrapped` cleans the text before tokenization. `is_lead_in` decides which words may precede a value without
 changing it: `The answer is` and `Alice has`, but not `more than` or `multiples of`.

@@ -1,4 +1,4 @@
-"""Execution of grading jobs in worker processes that may be killed; every job gets an outcome.
+"""Execution of grading jobs in worker processes that may be killed. Every job gets an outcome.
 
 Each worker process has a thread in the caller. The thread sends one job at a time to the worker, kills the
 worker at the deadline, replaces a dead worker, and calls back with the outcome. Processes start with the
@@ -63,7 +63,7 @@ class _NoProcessesError(Exception):
 
 
 class _Worker:
-    """The caller's connection to one worker; `pid` is None until the worker's first message."""
+    """The caller's connection to one worker. `pid` is None until the worker's first message."""
 
     def __init__(self, template: Template) -> None:
         self.template = template
@@ -129,7 +129,7 @@ class Supervisor:
             self._threads.submit(self._own_worker)
 
     def submit(self, line: bytes, on_done: Callable[[Outcome], None]) -> None:
-        """Queue a job; `on_done` is called once, from a thread of the supervisor.
+        """Queue a job. `on_done` is called once, from a thread of the supervisor.
 
         Blocks while `MAX_PENDING` jobs are queued, except in a callback, which must never block. After
         `close`, `on_done` is called immediately with a `Failure`, or with the `Defect` that ended the
@@ -142,7 +142,7 @@ class Supervisor:
             on_done(self._closed())
 
     def close(self) -> None:
-        """Stop all processes; unfinished jobs fail. A second call has no effect."""
+        """Stop all processes. Unfinished jobs fail, and a second call has no effect."""
         self._is_closed = True
         with self._starting:
             for worker in self._workers.copy():
@@ -162,7 +162,7 @@ class Supervisor:
         return self._defect or Failure(False, "the grader was closed")
 
     def _run(self, line: bytes, on_done: Callable[[Outcome], None], has_room: bool) -> None:
-        """Run a job and call back with its outcome; after an unexpected error, no further job runs."""
+        """Run a job and call back with its outcome. After an unexpected error, no further job runs."""
         self._own.runs_jobs = True
         if has_room:
             self._room.release()

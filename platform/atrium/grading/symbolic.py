@@ -22,7 +22,7 @@ _NAMES = frozenset("abcfghjkmnopqrstuvwyzABFGHJKMPQRTUVWYZ")  # letters without 
 
 
 def numeric_value(text: str) -> complex | None:
-    """Return the value of a text that math-verify parses as a number, else None; in worker processes only."""
+    """Return the value of a text that math-verify parses as a number, or None. Only workers call this."""
     tokens = unlabelled(read(text).tokens)
     is_percent = tokens[-1:] == PERCENT
     found = parsed(join(tokens[:-1] if is_percent else tokens))

@@ -84,7 +84,7 @@ def is_too_deep(tokens: Sequence[str], limit: int = MAX_DEPTH) -> bool:
 
 
 def group_start(tokens: Sequence[str], end: int) -> int:
-    """Return the position of the bracket that `tokens[end - 1]` closes; -1 if there is none."""
+    """Return the position of the bracket that `tokens[end - 1]` closes, or -1 if there is none."""
     depth = 0
     for index in range(end - 1, -1, -1):
         depth -= NESTING.get(tokens[index], 0)

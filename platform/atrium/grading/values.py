@@ -28,8 +28,8 @@ class Value:
     """The value of an expression: a number, with facts about its computation.
 
     `scale` is the largest intermediate magnitude. `is_decimal` tells whether the expression contains a
-    decimal fraction, so that the value may be rounded. `names` are the letters in the expression. The result
-    is empty for a constant.
+    decimal fraction, so that the value may be rounded. `names` are the letters in the expression, of
+    which a constant has none.
     """
 
     number: Number
@@ -91,7 +91,7 @@ def close(first: Value, second: Value, tolerance: Tolerance) -> bool | None:
 
 
 def is_integer(number: Number) -> bool:
-    """Return whether a number is an exact integer; False for every float."""
+    """Return whether a number is an exact integer, which no float is."""
     return isinstance(number, Fraction) and number.denominator == 1
 
 

@@ -206,7 +206,7 @@ class ToleranceVerifier(ExpressionVerifier):
 
 
 class ExactVerifier(PlacedVerifier):
-    """A verifier that compares answers as text, regardless of the amount of white space."""
+    """A verifier that compares answers as text, and ignores the amount of white space."""
 
     kind: Literal["exact"] = "exact"
     """Kind of grader."""
@@ -251,7 +251,7 @@ class NumericVerifier(ExpressionVerifier):
 
 
 class MultipleChoiceVerifier(PlacedVerifier):
-    """A verifier that compares the letters of the chosen answers; several letters are compared as a set."""
+    """A verifier that compares the letters of the chosen answers, and several letters as a set."""
 
     kind: Literal["multiple_choice"] = "multiple_choice"
     """Kind of grader."""
