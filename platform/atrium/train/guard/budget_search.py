@@ -73,7 +73,8 @@ def update_fits(forward: PolicyForward, num_tokens: int, *, longest: int, reserv
 def worst_rows(num_tokens: int, *, longest: int, device: torch.device) -> RolloutRows:
     """Return rows with `num_tokens` tokens in all, without shared prompts.
 
-    All rows have `longest` tokens, except that the last row may be shorter."""
+    All rows have `longest` tokens, except that the last row may be shorter.
+    """
     num_rows = max(1, -(-num_tokens // longest))
     num_tokens_B = np.full(num_rows, longest)
     num_tokens_B[-1] = max(_NUM_PROMPT_TOKENS + 1, num_tokens - (num_rows - 1) * longest)
