@@ -35,10 +35,9 @@ def paper_sentences(comparison: RunsComparison) -> list[str]:
 def headline_sentences(comparison: RunsComparison) -> list[Sentence]:
     """Return a sentence on the highest arm and its lead over the next.
 
-    The result is empty if all arms are one method.
-
-    An example is `atr is highest at 66.4 %, +3.9 points [−6.0, +13.7] over clip: not decided`. With more than
-    two candidates, a second sentence counts those that beat the baseline.
+    The result is empty if all arms are one method. An example is `atr is highest at 66.4 %, +3.9 points
+    [−6.0, +13.7] over clip: not decided`. With more than two candidates, a second sentence counts those that
+    beat the baseline.
     """
     lead = comparison.lead
     if lead is None:

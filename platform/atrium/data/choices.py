@@ -70,9 +70,7 @@ class Choices:
 
 
 def choice_columns(names: Iterable[object]) -> tuple[str, ...]:
-    """Return the columns whose names indicate one choice each, in order.
-
-    The result is empty if there are none.
+    """Return the columns that contain one choice each according to their names, in order, possibly none.
 
     Examples of such names are A, B, C; option_a, option_b; and choice1, choice2.
     """

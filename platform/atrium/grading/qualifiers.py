@@ -136,9 +136,7 @@ def family_letters(wanted: Tokens, given: Tokens, conditions: Conditions) -> tup
 
 
 def _undeclared(tokens: Tokens, declared: str) -> str:
-    """Return the letter that stands for all integers in an answer without conditions.
-
-    The result is empty if none does.
+    """Return the letter that stands for all integers in an answer without conditions, or an empty text.
 
     `declared` is the letter that the other answer declares, or empty. After a label, as in `n = 3m`, every
     letter of `_WHOLE` counts. Without a label only `k` counts, since other letters may be given numbers.

@@ -222,5 +222,5 @@ def _covariance(x: SelectionInputs, sum_over_ranks: Sum) -> tuple[Tensor, Tensor
 
 
 def _share(count: Tensor, frac: float) -> Tensor:
-    """Return the number of tokens in the share `frac` of `count` tokens, at least one."""
+    """Return the number of tokens that make up the share `frac` of `count` tokens, at least one."""
     return (count * frac).floor().clamp(min=1.0)

@@ -43,12 +43,10 @@ class Evaluate(Protocol):
     """A function that evaluates the current policy and records the result."""
 
     def __call__(self, step: int, *, final: bool) -> float | None:
-        """Evaluate the policy after `step`.
+        """Evaluate the policy after `step`, and return its validation score.
 
-        Returns the validation score, or None without validation problems.
-
-        The checkpoint with the highest score counts as the best. `final` adds the benchmarks that are
-        evaluated only before and after training.
+        Returns None without validation problems. The checkpoint with the highest score counts as the best.
+        `final` adds the benchmarks that are evaluated only before and after training.
         """
 
 
