@@ -140,7 +140,6 @@ def test_archives_among_the_wheels_are_named_with_the_command_that_builds_them(r
         report.with_wheels(tmp_path, tmp_path)
 
 
-@pytest.mark.full
 def test_each_test_of_a_file_is_a_record_of_its_own(report, tmp_path):
     command = [sys.executable, str(BENCHMARKS / "gpu_tests.py"), "test_packed_cuda.py", "--device", "cpu"]
     found, reason = report.records_of(command, os.environ, 300.0, tmp_path / "log")

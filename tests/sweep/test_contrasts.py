@@ -229,7 +229,7 @@ def test_only_a_commit_of_the_very_predictions_counts(study, tmp_path):
         (
             CONTRASTS,
             {"families": FAMILIES | {"x": "divergence.delta"}},
-            "a number in each arm, but clip has no such number",
+            "a number in each arm, but it is not a number in clip",
         ),
     ],
 )

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import httpx
@@ -90,6 +91,17 @@ def test_run_with_two_servers_of_which_one_is_killed_equals_the_run_inside(tmp_p
     assert shared_memory() <= shared
 
 
+def wait_until_healthy(url, server, timeout_s=300.0):
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        assert server.poll() is None, "the server exited before it was ready"
+        with contextlib.suppress(httpx.TransportError):
+            if httpx.get(f"{url}/health", headers={"Authorization": "Bearer secret"}).status_code == 200:
+                return
+        time.sleep(0.5)
+    raise AssertionError(f"{url} was not ready within {timeout_s} s")
+
+
 @pytest.fixture(scope="module")
 def at_address(tmp_path_factory):
     """The URL of a server that `atrium engine-command` says how to start, and the folder of its model."""
@@ -107,6 +119,7 @@ def at_address(tmp_path_factory):
             start_new_session=True,
         )
     (model,) = (folder / ".cache" / "vllm-models").iterdir()
+    wait_until_healthy(f"http://127.0.0.1:{port}", server)
     yield f"http://127.0.0.1:{port}", model
     os.killpg(server.pid, signal.SIGKILL)
     server.wait()

@@ -43,7 +43,7 @@ def branch_config(stored: RunConfig, parent: RunFolder, step: int, overrides: Se
     if is_rank():
         raise ConfigError(
             f"resume={parent.name}@{step} must be started by a single process, but torchrun started "
-            "several; run the command without torchrun, which then starts compute.num_processes=N itself"
+            "several; run the command without torchrun, and set compute.num_processes=N to use N processes"
         )
     steps = parent.checkpoint_steps()
     if step not in steps:

@@ -279,10 +279,10 @@ def load_evaluated_policy(config: RunConfig, cache_dir: Path, listener: Listener
 def fitted_benchmark(
     benchmark: Benchmark, context: Context, encode: PromptEncoder, log: Callable[[str], None]
 ) -> Benchmark:
-    """Return the benchmark, with a lower limit on answer tokens if the model's context requires it.
+    """Return the benchmark, with fewer tokens per answer if the model's context requires it.
 
-    A lower limit is logged. If the rotary embedding limits the context (`context.reason`), a limit that
-    is too high raises `ConfigError` instead. A prompt that leaves no space for an answer also raises
+    The reduced limit is logged. If the rotary embedding limits the context (`context.reason`), a limit
+    that is too high raises `ConfigError` instead. A prompt that leaves no space for an answer also raises
     `ConfigError`.
     """
     wanted, length = benchmark.sampling.max_new_tokens, context.length

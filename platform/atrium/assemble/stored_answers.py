@@ -1,6 +1,7 @@
-"""Stored answers in files of other programs.
+"""Answers stored in files that other programs wrote.
 
-Supported layouts are one completion per row, samples of lm-evaluation-harness, and details of lighteval.
+Supported files have one completion per row, or are sample files of lm-evaluation-harness or details files of
+lighteval.
 """
 
 from __future__ import annotations

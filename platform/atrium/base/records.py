@@ -214,7 +214,7 @@ class TokenTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatioHistogram:
-    """Histograms of one step's importance ratios in N bins, one for each sign of the token's advantage.
+    """Histograms of one step's importance ratios in N bins, with one histogram per sign of the advantage.
 
     The ratios are those that the trust region bounds. `edges` are the N + 1 bounds of the bins, in increasing
     order. Ratios below or above all bounds count in the first or last bin. The other fields are numbers of

@@ -146,7 +146,7 @@ def _parser() -> CommandParser:
 
 
 def _missing_package(name: str, error: ModuleNotFoundError) -> Exception:
-    """Return an error that names the extra to install; `error` itself if no package is missing."""
+    """Return an error that names the extra to install, or `error` itself if the extra is installed."""
     from atrium.assemble.doctor import PLATFORM, missing_packages
 
     if not missing_packages():

@@ -1,4 +1,4 @@
-"""`atrium engine-command`: print the command that starts a vLLM server for a run on another machine."""
+"""`atrium engine-command`: print the command that starts a vLLM server for a trainer on another machine."""
 
 from __future__ import annotations
 

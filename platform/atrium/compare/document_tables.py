@@ -77,9 +77,9 @@ def scores_table(comparison: RunsComparison) -> Table:
 
 
 def results_table(comparison: RunsComparison) -> Table:
-    """Return scores and differences for a paper.
+    """Return a table of scores and differences for a paper.
 
-    A score that is shown to be the best of its column is bold.
+    A score is bold if the intervals establish that it is the best of its column.
     """
     names = [(m, benchmark) for benchmark in _benchmarks(comparison) for m in _measures(comparison)]
     many = len(comparison.benchmarks) > 1

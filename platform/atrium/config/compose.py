@@ -103,7 +103,7 @@ def check_overrides(lines: Sequence[str], *, allow_sweeps: bool = False) -> list
 
 
 def with_files(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments as a run records them, with each user's file replaced by its settings."""
+    """Return the arguments as a run records them, with the user's own files replaced by their settings."""
     return expand_files(arguments, read_groups(conf_folder()))
 
 

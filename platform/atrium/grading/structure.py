@@ -98,7 +98,10 @@ def main_value(tokens: Tokens) -> Tokens:
 
 
 def unlabelled(tokens: Tokens) -> Tokens:
-    """Return the value of an answer without a label such as `x =`, and without a rounded value after it."""
+    r"""Drop a label such as `x =`, and the rounded value in answers such as `7/9 \approx 0.78`.
+
+    For `x \approx 2`, where the left side is a label, the value 2 remains.
+    """
     return _labelled(main_value(tokens))[1]
 
 

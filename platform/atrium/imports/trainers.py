@@ -38,8 +38,8 @@ def read_trl_completions(path: Path, first: Row, stated: Stated) -> Source:
     reward = stated.columns.get("score") or (rewards[0] if len(rewards) == 1 else "")
     if reward not in first:
         raise ConfigError(
-            f"{path}: several rewards could be the score; give --map score=REWARD with one of "
-            f"{', '.join(rewards) or 'none'}"
+            f"{path}: --map score=REWARD must name a reward of the file, which has "
+            f"{', '.join(rewards) or 'no rewards'}"
         )
     method = stated_method(path, stated)
     answers = (

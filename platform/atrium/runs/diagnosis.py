@@ -115,7 +115,7 @@ class _Span:
 
 
 class Course:
-    """The steps of a run in progress that rules read. To limit memory, it keeps the first and the newest."""
+    """The steps that rules read from a run in progress: the first and the newest, to limit memory."""
 
     def __init__(self, steps: Sequence[Step] = (), *, num_newest: int = NUM_STEPS) -> None:
         self._first: list[Step] = []

@@ -12,7 +12,7 @@ from atrium.runs.listener import Listener
 
 
 class FirstLines(Listener):
-    """A listener that logs a line after the evaluation before training, and another after the first step.
+    """A listener that logs a line after the initial evaluation, and another after the first training step.
 
     `answer_tokens` and `rollout_tokens` are the maximum lengths of evaluated answers and of training
     completions, in tokens.

@@ -56,7 +56,7 @@ class ParameterConfig(Section):
                 raise ValueError("choices must contain at least one value")
             return self
         if self.low is None or self.high is None:
-            raise ValueError("a parameter must have either low and high, or choices; add them")
+            raise ValueError("a parameter must have either low and high, or choices; add one of the two")
         if not self.low < self.high:
             raise ValueError(f"low must be less than high, got low={self.low:g} and high={self.high:g}")
         if self.log and not self.low > 0:
@@ -341,7 +341,7 @@ class SweepDefinition(SpaceConfig):
             for arm in arms:
                 if type(self.arms[arm].get(families.x)) not in (int, float):
                     raise ValueError(
-                        f"families.x={families.x} must be an outcome or a number in each arm, but {arm} "
-                        "has no such number; choose another x"
+                        f"families.x={families.x} must name an outcome, or a setting that is a number in "
+                        f"each arm, but it is not a number in {arm}; choose another x"
                     )
         return self

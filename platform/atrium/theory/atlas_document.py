@@ -81,10 +81,10 @@ def _numbers(one: Partition) -> tuple[int, int, int]:
 
 
 def _classes(one: Partition) -> list[str]:
-    """Return a line for each class of several methods with one gradient direction.
+    """Return a line for each class of two or more methods that have the same gradient direction.
 
-    Within a line, `|` separates groups of methods with equal gradients. The last line lists the classes of
-    one method.
+    Within a line, `|` separates groups of methods with equal gradients. The last line lists the methods that
+    are alone in their class.
     """
     lines = []
     for number, group in enumerate(_several(one), 1):

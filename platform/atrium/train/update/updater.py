@@ -99,7 +99,7 @@ class PolicyUpdater(Update):
     def behavior_logprobs(
         self, rows: RolloutRows, carried: UpdateState, measurements: Measurements
     ) -> Tensor:
-        """Return the log-probabilities [B, T] of rows that were sampled by the current weights."""
+        """Return the log-probabilities [B, T] of rows under the current weights, which sampled the rows."""
         budget = self._budget(carried.micro_batch_tokens or self.settings.micro_batch_tokens, measurements)
         with budget.phase("computing behavior log-probabilities", metrics.BEHAVIOR_S):
             return budget.fit(lambda: without_gradient(rows, self.forward, budget)).logprob_BT
