@@ -161,10 +161,7 @@ class Claim(Section):
                 "candidate and baseline are required; set them to two arms of the designs' sweeps"
             )
         if not self.designs:
-            raise ValueError(
-                "designs must contain at least one scale; add an entry such as laptop: {sweep: NAME, "
-                "effect: 0.1, deviation: 0.05, source: TEXT}"
-            )
+            raise ValueError("designs must contain at least one scale; add one, as laptop: {sweep: NAME}")
         if self.expected is not None and self.expected.sign is None:
             raise ValueError(
                 "expected.at_most applies only to computations; set expected.sign for a claim about runs"
