@@ -225,7 +225,7 @@ def set_aside_run(folder: RunFolder, requested: Mapping[str, str]) -> LeftOut | 
 
 
 def _classified(overview: RunOverview, at: At) -> EvaluatedRun | LeftOut:
-    """Return the run's evaluations if the run counts, or why it is left out (it may be missing)."""
+    """Return the evaluations of a run that counts; for any other run, why it is missing or left out."""
     folder = overview.folder
 
     def left_out(cause: Cause, reason: str) -> LeftOut:

@@ -2,8 +2,8 @@
 
 This package reads no runs.
 
-`compare` is the interface for other programs: docs/statistics_library.md. It is imported on first access, so
-that importing a module of this package does not load it.
+Other programs call the function `atrium.stats.compare` (docs/statistics_library.md). The function is imported
+on first access, so importing another module of this package does not load it.
 """
 
 from typing import TYPE_CHECKING
