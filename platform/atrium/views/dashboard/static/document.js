@@ -2,7 +2,7 @@
 
 import { button, el, svg } from "./dom.js";
 import { saveTable } from "./export.js";
-import { DASH, known, number, percent, valueText } from "./format.js";
+import { DASH, known, number, percent, plural, valueText } from "./format.js";
 import { swatch } from "./palette.js";
 
 const MOST_OPEN = 6;
@@ -162,6 +162,6 @@ export function answerBoxes({ answer }) {
   const verdicts = answer.filter(({ key }) => key.startsWith("verdict/"));
   const others = answer.filter((one) => one !== headline && !verdicts.includes(one));
   const open = verdicts.length <= MOST_OPEN;
-  const summary = el("summary", `${verdicts.length} verdicts`);
+  const summary = el("summary", plural(verdicts.length, "verdict"));
   return [box(headline), el("details.card.pad", { open }, summary, verdicts.map(box)), others.map(box)];
 }
