@@ -111,7 +111,7 @@ def interrupted_evaluation(wanted: str, runs_dir: str) -> tuple[EvaluationSettin
 
 
 def _place_in_run(path: Path) -> tuple[RunFolder, int | None] | None:
-    """Return the run and the step that the path of a checkpoint belongs to.
+    """Return the run and the step of a checkpoint's path.
 
     For the path of a run with checkpoints, the step is None. For any other path, the result is None.
     """

@@ -1,4 +1,4 @@
-"""The check of reference answers before training: each one, written in another form, must be graded correct.
+"""The check, before training, that the grader accepts every reference answer written in another form.
 
 Results are cached in the subfolder `references/` of the cache folder. The cache key consists of the grader's
 kind, version and settings, and the text of the reference. A check that times out is inconclusive and not
@@ -108,7 +108,7 @@ def _key(problem: Problem, own: Verifier, *, is_own: bool) -> str:
 def _results(
     worked: dict[str, Future[Verdict]], listener: Listener, name: str
 ) -> Iterator[tuple[str, _Checked | None]]:
-    """Yield each key of `worked` with its result: whether the reference is readable, and the reason.
+    """Yield each key of `worked` with its result: whether the reference is readable and, if not, why.
 
     The result is None after a timeout. A progress bar is shown for at least `_MIN_SHOWN` results.
     """

@@ -3,8 +3,8 @@
 A confound is a recorded setting that differs between two arms, is not part of the method's own sections and
 is not set by a preset file. Random seeds, paths, trackers and placement are not confounds, and neither are
 settings that a planned sweep tuned or by which the user groups the runs. `FACTS` lists what runs record
-besides their settings. To report another recorded fact, as a confound or below the confounds, add it to this
-list.
+besides their settings. To report another recorded fact, as a confound or as part of the environment, add it
+to this list.
 """
 
 from __future__ import annotations

@@ -17,9 +17,10 @@ _STEP = re.compile(rb'\{"step":(\d{1,15})[,}]')
 
 
 def ratios_of(path: Path, step: int | None = None, *, until: int | None = None) -> Floats | None:
-    """Return a run's token counts [signs, fine bins] at `step`, by default summed over steps, or None.
+    """Return a run's token counts [signs, fine bins] at `step`, by default summed over steps.
 
-    At most 300 evenly spaced steps are summed. Steps after `until` are excluded.
+    At most 300 evenly spaced steps are summed. Steps after `until` are excluded. Returns None if no counts
+    can be read.
     """
     try:
         return _read_counts(path, step, until)

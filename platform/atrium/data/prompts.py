@@ -1,4 +1,4 @@
-r"""Prompts: the conversion of a problem's question to the token ids that a policy continues.
+"""Prompts: the conversion of a problem's question to the token ids that a policy continues.
 
 A prompt template adds an instruction, worked examples and an optional system turn, and may define strings
 that end an answer. The markers of turns come from the tokenizer's chat template, so one prompt template
@@ -10,8 +10,9 @@ Sources: the instruction of `qwen_boxed` is recommended for mathematics by the Q
 tokenizer, `qwen_boxed` and `qwen_user_boxed` give the prompts that the evaluation code of
 github.com/hkust-nlp/simpleRL-reason calls qwen25-math-cot and qwen-boxed. `matharena` and `matharena_aime`
 come from github.com/eth-sri/matharena, `dapo` from arXiv 2503.14476, and `r1` from table 1 of arXiv
-2501.12948. Differs: `dapo` and `r1` also ask for a box around the answer, because the grader reads the box.
-`base_boxed` is specific to Atrium, for models without a chat template; `bare` adds nothing.
+2501.12948. Unlike the published prompts, `dapo` and `r1` also ask for a box around the answer, because the
+grader reads the box. `base_boxed` is specific to Atrium, for models without a chat template; `bare` adds
+nothing.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ class Vocabulary:
     """The parts of the policy's tokenizer that a bank needs.
 
     `encode` and `decode` neither add nor expect special tokens. The first of `stop_token_ids` is appended to
-    an encoded text. Token ids are less than `num_tokens`. `unknown_token_id` represents text outside the
-    vocabulary, or None if no token does.
+    an encoded text. Token ids are less than `num_tokens`. `unknown_token_id` is the token for text outside
+    the vocabulary, or None if there is no such token.
     """
 
     encode: Callable[[str], Sequence[int]]

@@ -175,7 +175,7 @@ def described(engine: Any) -> Mapping[str, str | int | float]:  # noqa: ANN401 -
 
 
 def _sharing(settings: VllmSettings, place: Place) -> dict[str, Any]:
-    """Return the arguments for engines in the run's process group; none for a single process.
+    """Return the arguments for engines in the run's process group. A single process needs none.
 
     All ranks start and end their engines at the same time. vLLM splits an engine over consecutive ranks, each
     of which schedules and samples by itself. Several engines are independent copies.

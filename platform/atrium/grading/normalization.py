@@ -94,8 +94,8 @@ class Form:
     If the answer consists of words only, `words` is their text in lower case and without spaces (a single
     letter keeps its case); otherwise it is None. `has_text` tells whether words are set as text,
     `\text{even}`, unlike letters that may be variables. `has_stray_digits` tells whether digits occur inside
-    and outside of such text, so that no unit can be dropped. `has_change` tells whether the answer is more
-    than words, and a word negates something or changes the value before it.
+    and outside of such text, so that no unit can be dropped. `has_change` tells whether the answer has a
+    value and words that negate something or change that value.
     """
 
     tokens: Tokens

@@ -291,7 +291,7 @@ def _of_letters(rest: Tokens, kind: str) -> Condition | None:
 
 
 def _sequence(tokens: Tokens) -> str:
-    r"""Return the kind of a sequence: `integer` if it contains `-` or `\pm`, else `natural` and its start."""
+    r"""Return the kind of a sequence: `integer` with `-` or `\pm`, else `natural` and the first token."""
     return "integer" if {"-", r"\pm"} & set(tokens) else "natural" + "".join(tokens[:1])
 
 

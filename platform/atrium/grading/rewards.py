@@ -188,7 +188,7 @@ class LengthReward(Reward):
     """A reward for short completions: 1 for a completion of at most `limit` tokens, else 0.
 
     Source: the length reward of GDPO's experiments on mathematics (arXiv 2601.05242); `only_correct` selects
-    its variant for correct answers only. Both follow the paper from memory and were not checked against it.
+    its variant for correct answers only. The details of both were not checked against the paper.
     """
 
     kind: Literal["length"] = "length"

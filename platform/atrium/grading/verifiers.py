@@ -155,9 +155,9 @@ class MathVerifier(ExpressionVerifier):
 class ToleranceVerifier(ExpressionVerifier):
     """A verifier that compares answers symbolically, or as numbers within a tolerance.
 
-    Source: Qwen2.5-Math's evaluation code, with a relative tolerance of 1e-4. Differs: that code also accepts
-    the reference answer divided or multiplied by 100; here percentages are read as in `math`. OlympiadBench's
-    evaluation code has absolute tolerances instead, by default 1e-8.
+    Source: Qwen2.5-Math's evaluation code, with a relative tolerance of 1e-4. That code also accepts the
+    reference answer divided or multiplied by 100, whereas this class treats percentages as `math` does.
+    OlympiadBench's evaluation code has absolute tolerances instead, by default 1e-8.
     """
 
     kind: Literal["math_tolerance"] = "math_tolerance"

@@ -168,7 +168,7 @@ class PrefixBudget(Divergence):
 
     @property
     def of_single_tokens(self) -> bool:  # type: ignore[override]
-        """Whether the inner divergence depends on single tokens' probabilities."""
+        """Whether the inner divergence also depends on the sampled token's probability."""
         return self.of.of_single_tokens
 
     @property

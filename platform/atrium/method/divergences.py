@@ -81,7 +81,8 @@ class Divergence(Part, axis=True):
     def widths(self) -> tuple[float, float] | None:
         """Return the distances below and above 1 at which the constraint binds (see `Region.widths`).
 
-        Returns None if ratio 0 does not cut off the window [l, u]. The distances are then 1 - l and u - 1.
+        Returns None unless ratio 0 cuts off the window [l, u]; without a cut-off, the distances are 1 - l and
+        u - 1.
         """
         return None
 
@@ -174,7 +175,7 @@ class BudgetDivergence(Divergence):
         return windows.window(self.kind, self.delta)
 
     def widths(self) -> tuple[float, float] | None:
-        """Return (u - 1, u - 1) if ratio 0 cuts off the window and D is symmetric about 1, or else None."""
+        """Return (u - 1, u - 1) if D is symmetric about 1 and ratio 0 cuts off the window, otherwise None."""
         window = self.window()
         is_cut = self.kind in ("ratio", "total_variation", "chi2") and window.lower == 0.0
         return (window.upper - 1.0, window.upper - 1.0) if is_cut else None

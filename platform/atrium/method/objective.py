@@ -53,11 +53,11 @@ class ObjectiveState:
 class MinibatchConstants(RowTensors):
     """Detached constants shared by the micro-batches of a minibatch.
 
-    Per row: the reduction's factor; the entropy bonus's factor, if the bonus has its own reduction; the
-    coefficient of the NLL term, divided by the reduction's factor; and the surrogate's constant.
-    Per token: the token weight's selection; and the correction's factor, if it depends on sums over the
-    minibatch. For the whole minibatch: the window's bounds [2], if they depend on the minibatch, and the
-    entropy bonus's coefficient.
+    Each row has the factor of the reduction, the coefficient of the NLL term divided by that factor, the
+    constant of the surrogate, and a factor of the entropy bonus if the bonus has its own reduction. Each
+    token has the selection of the token weight, and the factor of the correction if it depends on sums over
+    the minibatch. The whole minibatch has the coefficient of the entropy bonus, and the bounds [2] of the
+    window if they depend on the minibatch.
 
     Examples
     --------
@@ -323,7 +323,7 @@ class Objective:
     def _token_weights(
         self, logprob_BT: Tensor, batch: Batch, prepared: MinibatchConstants
     ) -> tuple[list[Tensor], Tensor | None]:
-        """Return the surrogate's factors, each [B, T], and the KL penalty's factor [B, T] (None means 1)."""
+        """Return the surrogate's factors [B, T], and the KL penalty's factor [B, T] (None means 1)."""
         weight = self.method.algorithm.token_weight
         corrected_BT: list[Tensor | None] = [prepared.correction_BT]
         if prepared.correction_BT is None:

@@ -37,8 +37,9 @@ class Surrogate(Part, axis=True):
     values and clipped tokens.
 
     `gradient` is the path of the gradient: `pathwise` through w, or `score` as a detached weight times the
-    log-probability. If a surrogate has both forms, their coefficients agree up to `log_ratio_limit`. Beyond
-    it, the bounded ratio is constant: a pathwise gradient is 0, a score gradient is not.
+    log-probability. If a surrogate has both forms, their coefficients agree for log-ratios up to
+    `log_ratio_limit`. Beyond that limit the bounded ratio is constant, so the pathwise gradient is 0, but the
+    score gradient is not.
 
     Attributes
     ----------

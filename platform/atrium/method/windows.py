@@ -117,7 +117,8 @@ def share_after_batch(share: float, window: Window) -> float:
 def find_root(function: Callable[[float], float], low: float, high: float, *, xtol: float) -> float:
     """Return a function's root between two points where its signs differ, to a relative error of 1e-15.
 
-    Raises `MissingDependencyError` if scipy is not installed, as in programs that use only the objectives.
+    Raises `MissingDependencyError` if scipy is not installed. Programs that use only the objectives may run
+    without it.
     """
     try:
         from scipy.optimize import brentq

@@ -173,7 +173,10 @@ def _checked(num_correct_P: ArrayLike, num_samples: int) -> Counts:
 
 
 def _share_of_subsets(size_P: Counts, num_samples: int) -> Floats:
-    """Return C(m, k) / C(n, k) for k = 1..n [P, n]: the share of k-subsets of n samples within m of them."""
+    """Return C(m, k) / C(n, k) for k = 1..n [P, n], where m is `size_P` and n is `num_samples`.
+
+    This is the share of the k-subsets of n samples whose elements all belong to m given samples.
+    """
     drawn_K = np.arange(num_samples)
     left_PK = np.maximum(size_P[:, None] - drawn_K, 0)
     return np.cumprod(left_PK / (num_samples - drawn_K), axis=1)

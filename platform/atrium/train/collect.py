@@ -246,7 +246,10 @@ class _Round:
         return self._own(first)
 
     def take(self, place: int, completions: Sequence[Completion]) -> None:
-        """Submit the completions of prompt `place` for grading, if this rank leads its engine's ranks."""
+        """Submit the completions of prompt number `place` for grading.
+
+        Does nothing unless this rank leads its engine's ranks.
+        """
         self._answered.add(place)
         if not self._collector.ranks.leads_engine:
             return  # the leading rank sends the group

@@ -136,7 +136,10 @@ class OverlappedSteps(LaggedSteps):
         return self._next(num_before)
 
     def hand_over(self, state: TrainingState, measurements: Measurements) -> None:
-        """Send the weights to the servers, after pending batches unless servers can keep old weights."""
+        """Send the weights to the servers.
+
+        If servers cannot keep old weights, this first waits for pending batches.
+        """
         if not self._servers.keeps_weights:
             for pending in self._pending:
                 pending.wait()

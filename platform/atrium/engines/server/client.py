@@ -146,9 +146,10 @@ class ServerClient:
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Pause the server while the `with` block loads weights, with which running requests then continue.
+        """Pause the server while the `with` block loads weights.
 
-        The requests' caches are cleared, since a cache that mixes two sets of weights is valid for neither.
+        Running requests then continue with the new weights. Their caches are cleared, since a cache that
+        mixes two sets of weights is valid for neither.
         """
         await self._json("POST", "/pause", mode="keep", clear_cache="true")
         try:

@@ -1,4 +1,4 @@
-"""Updates that are skipped because their gradient is not finite: their records, and the limit on them.
+"""Records of updates that are skipped because their gradient is not finite, and a limit on their number.
 
 The minibatch of a skipped update is written to the run directory as safetensors and JSON, with its
 advantages, so that it can be inspected and repeated. The weights are in the checkpoints.

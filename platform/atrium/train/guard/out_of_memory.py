@@ -1,4 +1,4 @@
-"""Out-of-memory errors: one-line messages that name phase, size and settings, and smaller micro-batches.
+"""Out-of-memory errors: one-line messages for them, and repetition of the work with smaller micro-batches.
 
 PyTorch raises `torch.OutOfMemoryError` on a GPU and a plain `RuntimeError` on the CPU, recognized by its
 message; numpy raises `MemoryError`. A process killed by the operating system cannot be handled here.

@@ -61,7 +61,7 @@ class Measurements:
         self._pending_spans.append((quantity, span))
 
     def sum_over(self, ranks: Ranks) -> None:
-        """Combine the sums and ratio counts of all ranks. Call this once, after the last ones are added.
+        """Combine the sums and ratio counts of all ranks. Call this once, after all values are added.
 
         Values added by `add` are known to all ranks and stay unchanged.
         """

@@ -27,7 +27,7 @@ from atrium.train.update.packing import num_packed_tokens
 
 @dataclass(kw_only=True, eq=False)
 class StepRecord:
-    """A record of a step's updates. Of an update that is not applied, only the positions count.
+    """A record of a step's updates. For an update that is not applied, only computed positions are counted.
 
     `trace` enables `traces`. `peak_flops` is the devices' peak in FLOPs per second, or None if unknown.
     """

@@ -23,8 +23,8 @@ _NUM_SLOW_STEPS = 5
 class RankReport:
     """A report that adds differences between ranks to a step's measurements if there are several ranks.
 
-    `file` receives a line per step with this rank's own values. `log` receives a line about each slow rank,
-    and another only after that rank has kept up again.
+    `file` receives a line per step with this rank's own values. `log` receives a line when a rank becomes
+    slow; a rank that stays slow is not reported again.
     """
 
     ranks: Ranks = Ranks()

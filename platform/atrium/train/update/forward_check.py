@@ -69,10 +69,13 @@ def check_model(forward: PolicyForward, longest: int) -> None:
 
 
 def find_packing(forward: PolicyForward, longest: int) -> PackingFinding:
-    """Check whether the model can be trained on packed tokens: by its layers' arguments, then numerically.
+    """Check whether the model can be trained on packed tokens.
 
-    Packed states are compared with those of whole rows in the run's own precision, and in float32 on rows
-    longer than every window or chunk in the model's configuration, up to the length of the run's rows.
+    The arguments of its layers are checked first. Then states are compared numerically.
+
+    Packed states are compared with those of whole rows in the run's own precision. They are also compared in
+    float32, on rows longer than every window or chunk in the model's configuration, but not longer than the
+    run's rows.
     """
     obstacles: list[str] = []
 
