@@ -41,7 +41,7 @@ def make_atlas(
 ) -> Atlas:
     """Group the methods by equal gradients on the rollouts in `steps`.
 
-    Without `steps`, random rollouts are used. `name` is the source of the rollouts, as shown in the document.
+    Without `steps`, random rollouts are used. `name` describes the source of the rollouts in the document.
     Raises `ConfigError` if no step has log-probabilities, or if fewer than two methods can be compared.
     """
     # These modules import torch.

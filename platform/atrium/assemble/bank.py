@@ -1,4 +1,4 @@
-"""Training on stored rollouts: finds and checks the rollouts, and gives them to the rollout collector."""
+"""Functions that find stored rollouts, check them, and pass them to the rollout collector for training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs and evaluations from the command line: checks them and starts them here or as SLURM jobs.
+"""Functions that check runs and evaluations given on the command line, and start them locally or on SLURM.
 
 A run is new, resumed, branched from a step of another run, or repeated from a stored configuration. All
 settings are checked before torch is loaded.
@@ -70,7 +70,7 @@ class Origin:
 
     @property
     def arguments(self) -> list[str]:
-        """The flags of `atrium train` for this origin: `--resume RUN`, `--from-config FILE`, or none."""
+        """The `atrium train` flags that select this origin: `--resume RUN`, `--from-config FILE`, or none."""
         flags = {"--resume": self.run, "--from-config": self.file}
         return [word for flag, value in flags.items() if value is not None for word in (flag, value)]
 
@@ -105,7 +105,7 @@ def begin(origin: Origin, overrides: Sequence[str], *, prints_job: bool = False)
 def _train(config: RunConfig, overrides: Sequence[str], arguments: Sequence[str]) -> None:
     """Print the plan of a run and start it.
 
-    `arguments` are the arguments of `atrium train` in a SLURM job.
+    `arguments` are the arguments with which a SLURM job calls `atrium train`.
     """
     _print_plan(config)
     if is_started_here(config):
@@ -147,7 +147,7 @@ def print_notes(config: RunConfig, overrides: Sequence[str]) -> None:
 
 
 def _repeated(file: str, overrides: Sequence[str]) -> RunConfig:
-    """Return the configuration stored in `file`, for a new run that repeats the stored run."""
+    """Return the configuration stored in `file`, as that of a new run with the same settings."""
     if overrides:
         raise ConfigError(
             f"{shown(overrides[0])} cannot be used, since a repeated run keeps its settings; remove the "
@@ -163,7 +163,11 @@ def _repeated(file: str, overrides: Sequence[str]) -> RunConfig:
 
 
 def _continued(run: str, step: int | None, overrides: Sequence[str]) -> tuple[RunConfig, RunConfig]:
-    """Return a run's stored configuration, and the configuration that resumes it or branches from `step`."""
+    """Return the stored configuration of a run, and the configuration of its continuation.
+
+    If `step` is given, the continuation is a new run that branches from this step. Otherwise it resumes the
+    run.
+    """
     runs_dir = compose([line for line in overrides if line.startswith("runs_dir=")]).runs_dir
     try:
         folder = find_run(runs_dir, run, last=TRAINED)
@@ -193,7 +197,10 @@ def _notes(origin: Origin, stored: RunConfig | None, config: RunConfig, step: in
 
 
 def _branch(config: RunConfig, step: int, overrides: Sequence[str]) -> tuple[RunConfig, list[str]]:
-    """Create the new run of `--resume RUN@STEP`; return its configuration and arguments to resume it."""
+    """Create the new run of `--resume RUN@STEP`.
+
+    Returns its configuration, and the command-line arguments that resume it.
+    """
     assert config.resume is not None
     begun = begin_branch(config, RunFolder.open(config.resume), step, overrides)
     assert begun.resume is not None
@@ -221,9 +228,9 @@ def _read_stored(file: Path, wanted: str) -> RunConfig:
 
 
 def _named(jobs: Sequence[tuple[Sequence[str], RunConfig]]) -> dict[str, dict[str, object]]:
-    """Return the configurations of the jobs that have the first job's seed, by job name.
+    """Return the configurations of all jobs with the first job's seed, keyed by job name.
 
-    A job's name consists of the overrides that not all jobs share, without the seed.
+    A job is named after its overrides, without the seed and without overrides that all jobs share.
     """
     shared = set.intersection(*(set(lines) for lines, _ in jobs))
     first = [(lines, config) for lines, config in jobs if config.seed == jobs[0][1].seed]
@@ -366,7 +373,7 @@ def _stopped(number: int) -> Interrupted:
 
 
 def set_threads(config: RunConfig) -> None:
-    """Set the environment variables of OpenMP and the engine, and print the settings of the computation."""
+    """Set the environment variables of OpenMP and of the engine, and print the compute settings."""
     compute = config.compute
     os.environ["OMP_NUM_THREADS"] = str(compute.num_threads)
     policy = os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -1,4 +1,4 @@
-"""Benchmarks of a configuration: loads them for training and `atrium evaluate`, without importing torch."""
+"""Functions that load the configured benchmarks, for training and `atrium evaluate`, without torch."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from atrium.grading.verifiers import Verifier
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedBenchmark:
-    """The test problems of a benchmark, their origin, and how answers are graded.
+    """The test problems of a benchmark, their origin, and the settings that determine how answers are graded.
 
-    If `verifier` is None, the run's own grader is used. `require_stop` counts a truncated answer as wrong.
-    `published` is the first day on which the problems were public (YYYY-MM-DD), or None if it is unknown.
+    If `verifier` is None, the run's own grader is used. If `require_stop` is set, a truncated answer counts
+    as wrong. `published` is the first day on which the problems were public (YYYY-MM-DD), or None if it is
+    unknown.
     """
 
     dataset: Dataset

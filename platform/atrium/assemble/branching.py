@@ -35,7 +35,7 @@ def split_step(run: str) -> tuple[str, int | None]:
 
 
 def branch_config(stored: RunConfig, parent: RunFolder, step: int, overrides: Sequence[str]) -> RunConfig:
-    """Return the configuration of a new run that branches from `step` of `parent`, without writing anything.
+    """Return the configuration of a new run that branches from `step` of the run `parent`; write nothing.
 
     Raises `ConfigError` if the parent has no checkpoint of the step, or if torchrun started this process.
     Raises `CheckpointError` if the checkpoint is damaged.

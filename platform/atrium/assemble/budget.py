@@ -52,7 +52,10 @@ def tune_micro_batches(run: Run, updater: PolicyUpdater, *, longest: int) -> Pol
 
 
 def _fitting_blocks(run: Run, updater: PolicyUpdater, longest: int) -> PolicyUpdater:
-    """Return an updater that recomputes activations if updates are otherwise predicted not to fit."""
+    """Return the updater, with activation recomputation turned on if an update would not fit without it.
+
+    Whether an update fits is predicted, not measured.
+    """
     config, is_needed = run.config, None
     if run.ranks.is_first and _may_recompute(config, updater):
         is_needed = needs_recomputation(
@@ -102,7 +105,7 @@ def _fitting_micro_batches(run: Run, updater: PolicyUpdater, longest: int) -> Po
 
 
 def _kept_or_found(run: Run, updater: PolicyUpdater, longest: int) -> int | None:
-    """Return the number of tokens per micro-batch, which is cached or else found by trial.
+    """Return the number of tokens per micro-batch, from the cache or else found by trial.
 
     Returns None if a single row does not fit.
     """

@@ -1,4 +1,4 @@
-"""Checks of the machine, its memory, and the stored checkpoint, before a run loads the model.
+"""Checks, before a run loads the model, of the machine, its memory, and the checkpoint to resume from.
 
 The memory check compares the machine's memory with the minimum that a training step needs: the trained
 state, the engine, and an update on one short row with recomputed activations. A run that passes the check may
@@ -58,7 +58,7 @@ _COMPARED = (
 
 
 def check_machine(config: RunConfig) -> None:
-    """Raise an `AtriumError` with the reason if this machine cannot train with `config`."""
+    """Check that this machine can train with `config`; raise an `AtriumError` with the reason if not."""
     check_before_run(config)
     check_optimizer(config.optimizer.kind)
     check_offload(config.compute)

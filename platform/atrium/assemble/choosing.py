@@ -43,7 +43,7 @@ def with_split(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
 def with_split_of(
     config: RunConfig, overrides: Sequence[str], shape: ModelShape, gpu_name: str, num_bytes: int | None
 ) -> RunConfig:
-    """Return the result of `with_split` for a machine whose GPU has this name and `num_bytes` of memory."""
+    """Return what `with_split` returns on a machine with GPU `gpu_name` and `num_bytes` of GPU memory."""
     if num_bytes is None or not leaves_engine_open(overrides):
         return config
     return fastest_split(config, shape, gpu_name, num_bytes)

@@ -1,4 +1,4 @@
-"""Datasets: loads disjoint training, validation and test problems, without importing torch."""
+"""Functions that load a dataset as disjoint training, validation and test problems, without torch."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def load_dataset(
 ) -> tuple[Splits, Origin]:
     """Load the dataset; return its training, validation and test problems, and their origin.
 
-    Problems that also occur in `benchmarks` (problems by benchmark name) are dropped. Generated datasets are
-    not compared with `benchmarks`. Raises `DataError` if the data are missing, do not match their
-    declaration, or are too few.
+    Problems that also occur in `benchmarks` (problems keyed by benchmark name) are dropped. Generated
+    datasets are not compared with `benchmarks`. Raises `DataError` if the data are missing, do not match
+    their declaration, or are too few.
     """
     if isinstance(dataset, ArithmeticDatasetConfig):
         splits = arithmetic_splits(dataset)

@@ -42,9 +42,10 @@ def _checkpoint_bytes(config: RunConfig, shape: ModelShape) -> int:
 
 
 def _most_at_once(config: RunConfig) -> int:
-    """Return the largest number of checkpoints on disk at once: those kept, and the one being written.
+    """Return the largest number of checkpoints that are on disk at the same time.
 
-    It is at most the number of checkpoints that the run writes.
+    These are the checkpoints that are kept and the one being written, but no more than the run writes in
+    total.
     """
     settings, every = config.checkpoint, config.evaluation.every_num_steps
     num_saved = -(-config.num_steps // settings.every_num_steps)

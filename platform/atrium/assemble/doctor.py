@@ -69,10 +69,10 @@ def examine(runs_dir: Path) -> Iterator[Finding]:
 
 
 def requirements() -> dict[str, list[str]]:
-    """Return the requirements (such as `torch>=2.6`) of each extra, by the name of the extra.
+    """Return the requirements of each extra, such as `torch>=2.6`, keyed by the name of the extra.
 
-    The name "" stands for the base installation. The requirements are read from pyproject.toml in a
-    checkout, else from the metadata of the installed package.
+    The key "" stands for the base installation. The requirements are read from pyproject.toml in a checkout,
+    else from the metadata of the installed package.
     """
     checkout = Path(atrium.__file__).resolve().parents[2] / "pyproject.toml"
     if checkout.is_file():

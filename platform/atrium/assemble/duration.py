@@ -1,4 +1,4 @@
-"""Times of a run: predictions as text and for JSON, and the measured times of a resumed run."""
+"""The time that a run takes: predictions, as text and for JSON, and the measured times of a resumed run."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from atrium.runs.run_folder import RunFolder
 def time_lines(
     config: RunConfig, shape: ModelShape | None, gpu_name: str, num_tokens: int = PROMPT_TOKENS
 ) -> list[str]:
-    """Return lines with the predicted times of a step, its phases and the run, or why there is no prediction.
+    """Return lines with the predicted times of a step, its phases and the run.
 
-    `num_tokens` is the assumed length of a prompt in tokens.
+    Without a prediction, the lines say why. `num_tokens` is the assumed length of a prompt in tokens.
     """
     if config.compute.device == "cpu":
         return ["time is not predicted on a CPU; measured times follow after the first steps"]

@@ -1,4 +1,4 @@
-"""Engines: builds them from their settings, and checks that engine and model fit into memory."""
+"""Functions that build engines from their settings, and check that engine and model fit into memory."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _vllm(settings: VllmSettings, config: RunConfig, policy: Policy, *, shares_m
 
 
 def vllm_place(config: RunConfig, context_length: int) -> Place:
-    """Return the device, number formats and context length for vLLM, in this process or in a server."""
+    """Return the device, number formats and context length that vLLM uses, in this process or in a server."""
     compute = config.compute
     return Place(
         device=compute.device,

@@ -197,7 +197,7 @@ def _evaluate_one(parts: _Parts, loaded: LoadedBenchmark, grader: Grader, count:
     started = time.monotonic()
 
     def show(num_tokens: int, mean: float | None) -> None:
-        """Advance the progress bar by one sample, with the mean score and the sampling speed so far."""
+        """Advance the progress bar by one sample; show the mean score and the sampling speed so far."""
         speed = number(num_tokens / max(time.monotonic() - started, 1e-9))
         run.listener.advance(1, f"{share(mean)} correct so far  {speed} tokens/s")
 
@@ -279,11 +279,11 @@ def load_evaluated_policy(config: RunConfig, cache_dir: Path, listener: Listener
 def fitted_benchmark(
     benchmark: Benchmark, context: Context, encode: PromptEncoder, log: Callable[[str], None]
 ) -> Benchmark:
-    """Return the benchmark, with fewer tokens per answer if the model's context requires it.
+    """Return the benchmark, with a lower limit on the tokens of an answer if the model's context requires it.
 
-    The reduced limit is logged. If the rotary embedding limits the context (`context.reason`), a limit
-    that is too high raises `ConfigError` instead. A prompt that leaves no space for an answer also raises
-    `ConfigError`.
+    The lower limit is logged. If the rotary embedding limits the context (see `context.reason`),
+    `ConfigError` is raised instead of lowering the limit. A prompt that leaves no space for an answer also
+    raises `ConfigError`.
     """
     wanted, length = benchmark.sampling.max_new_tokens, context.length
     last = max(benchmark.problems, key=lambda problem: len(encode(problem)))

@@ -1,4 +1,4 @@
-"""Settings of `atrium evaluate`: selects the policy (a run's checkpoint or a model) and its settings."""
+"""Choice of the policy that `atrium evaluate` evaluates (a checkpoint or a model), and of the settings."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def new_evaluation(
 
 
 def _as_trained(settings: EvaluationSettings, policy: Path, typed: Set[str]) -> EvaluationSettings:
-    """Return the settings with the values that are recorded in the exported `policy`.
+    """Return the settings with values replaced by those that are recorded with the exported `policy`.
 
-    `typed` contains the keys given on the command line, whose values are kept. If such a value differs
-    from the one in training, a note is printed.
+    `typed` contains the keys given on the command line, whose values are kept. If such a value differs from
+    the recorded one, a note is printed.
     """
     data = settings.config.model_dump(mode="json")
     for key, value in read_origin(policy).items():

@@ -32,7 +32,7 @@ from atrium.train.ranks.ranks import Ranks
 
 
 class JudgedBenchmark(NamedTuple):
-    """A benchmark, the grader of its answers, and the grader's settings."""
+    """A benchmark, the grader of its answers, and the verifier that the grader uses."""
 
     benchmark: Benchmark
     grader: Grader
@@ -81,7 +81,7 @@ class EvaluationPlan:
     def _before_training(self, judged: JudgedBenchmark) -> BenchmarkResult | None:
         """Return the evaluation before training on rank 0, and None on other ranks.
 
-        The evaluation is read from the cache, or computed and cached.
+        The result is read from the cache. If it is not cached, it is computed and added to the cache.
         """
         benchmark, grader, verifier = judged
         draws, ranks = replace(self.draws, run_seed=None), self.run.ranks
@@ -98,7 +98,7 @@ class EvaluationPlan:
 
 
 def _recalled(path: Path, benchmark: Benchmark) -> Finished:
-    """Return the cached samples by problem id.
+    """Return the cached samples of an evaluation, keyed by problem id.
 
     The result is empty if the file is missing or damaged. A damaged file is deleted.
     """

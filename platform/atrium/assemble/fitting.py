@@ -32,7 +32,7 @@ def changed(config: RunConfig, **sections: Mapping[str, object]) -> RunConfig:
 
 
 def _with(config: RunConfig, section: str, name: str, value: object) -> _Option:
-    """Return a setting as typed on the command line, and the configuration with this setting."""
+    """Return a setting as typed on the command line, and a copy of the configuration with this setting."""
     return f"{section}.{name}={override_text(value)}", changed(config, **{section: {name: value}})
 
 
@@ -58,11 +58,14 @@ def _apply(
 ) -> tuple[dict[_Change, str], float]:
     """Apply the changes one after the other until the plan fits.
 
-    Returns each used change with its setting as typed, and the remaining excess in bytes.
+    Returns the changes that were made, each with its setting as typed, and the remaining excess in bytes.
     """
 
     def excess(run: RunConfig) -> float:
-        """Return the bytes above the limit, summed over phases, or infinity if the run could not start."""
+        """Return the bytes above the limit, summed over phases.
+
+        The result is infinity if the run could not start.
+        """
         try:
             peaks = peak_by_phase(plan(run)).values()
         except ConfigError:  # for example, an engine's share of memory is too small for one completion

@@ -24,7 +24,7 @@ def build_grader(verifier: Verifier, model: ModelSettings) -> GraderPool:
 
 
 def grader_version(verifier: Verifier) -> str:
-    """Return the kind of the verifier, and the versions of the grading rules and of math-verify."""
+    """Return the version of a grader: the verifier's kind, and the versions of its rules and math-verify."""
     return f"{verifier.kind}, grader {GRADER_VERSION}, math-verify {metadata.version('math-verify')}"
 
 
@@ -37,7 +37,10 @@ class BenchmarkGraders:
         self._graders: list[tuple[Verifier, Grader]] = [(verifier, own)]
 
     def of(self, verifier: Verifier | None) -> Grader:
-        """Return the grader for `verifier`, which is built on first use; None means the run's own grader."""
+        """Return the grader for `verifier`, or the run's own grader for None.
+
+        A grader is built when it is first needed.
+        """
         if verifier is None:
             return self.own
         for known, grader in self._graders:

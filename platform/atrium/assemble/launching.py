@@ -1,4 +1,4 @@
-"""Processes of a run: checks the node, creates the run directory, and starts the processes.
+"""Functions that check a node, create the run directory, and start the processes of a run.
 
 A run with one process needs no launcher. With several processes per node, this process runs torchrun's
 agent, which starts and monitors them. A SLURM job runs the same command on each of its nodes.
@@ -41,7 +41,8 @@ def is_started_here(config: RunConfig) -> bool:
 def start(config: RunConfig, overrides: Sequence[str], arguments: Sequence[str]) -> None:
     """Start the processes of a run on this node, or submit it as a SLURM job, and wait until it has ended.
 
-    `arguments` are the arguments of `atrium train` in the SLURM job. If the run fails, its error is raised.
+    `arguments` are the arguments with which the SLURM job calls `atrium train`. If the run fails, its error
+    is raised.
     """
     if config.compute.slurm is not None and RUN_FILE_VARIABLE not in os.environ:
         submit([(config, arguments)])
@@ -52,8 +53,8 @@ def start(config: RunConfig, overrides: Sequence[str], arguments: Sequence[str])
 def submit(jobs: Sequence[tuple[RunConfig, Sequence[str]]]) -> None:
     """Submit SLURM jobs and wait until they have ended.
 
-    Each job is given by its configuration and its arguments of `atrium train`. Raises `ConfigError` if
-    the jobs need different resources, and the error of a failed job.
+    Each job is given by its configuration and the arguments with which it calls `atrium train`. Raises
+    `ConfigError` if the jobs need different resources, and the error of a failed job.
     """
     config = jobs[0][0]
     settings = _job_settings(config)

@@ -28,9 +28,9 @@ _STATE_DIVERGENCES = ("state_kl", "state_total_variation", "top_k_kl", "top_k_to
 
 
 def known_shape(config: RunConfig) -> ModelShape | None:
-    """Return the model's shape from its settings or a local folder.
+    """Return the model's shape, read from its settings or from a local folder.
 
-    Returns None if the shape is known only after the model is loaded.
+    Returns None if the shape is only known once the model is loaded.
     """
     model = config.model
     if isinstance(model, TinyModelSettings):
@@ -157,9 +157,9 @@ def needs_recomputation(
 ) -> bool:
     """Return whether updates recompute activations.
 
-    With `compute.recompute_activations=auto`, they do so only if an update does not fit otherwise. The
-    update is planned with the configured micro-batch size, or with one row if that size is found by trial
-    or may shrink. If `device_bytes` and the memory limit are unknown, updates count as fitting.
+    With `compute.recompute_activations=auto`, they do so only if an update does not fit without
+    recomputation. This is predicted for the configured micro-batch size, or for one row if that size is found
+    by trial or may shrink. If neither `device_bytes` nor a memory limit is known, updates count as fitting.
     """
     compute = config.compute
     if compute.recompute_activations != "auto":
@@ -202,9 +202,10 @@ def settled(config: RunConfig, shape: ModelShape, num_tokens: int, num_bytes: in
 def judge(
     config: RunConfig, shape: ModelShape, num_tokens: int, num_bytes: int | None
 ) -> tuple[RunConfig, FittedPlan]:
-    """Return the configuration from `settled`, and its memory plan with changes that would make it fit.
+    """Return the configuration from `settled`, and its memory plan.
 
-    Arguments and errors are those of `settled`.
+    The plan includes changes of settings that would make the run fit. Arguments and errors are those of
+    `settled`.
     """
     of_gpu = num_bytes if config.compute.device == "cuda" else None
     room = math.inf if num_bytes is None else USABLE_FRAC * num_bytes
@@ -310,7 +311,7 @@ def check_memory(
 def _check_peaks(config: RunConfig, least: Plan, usable: Plan, device_bytes: int) -> None:
     """Raise `ConfigError` with remedies if a phase of the plan `least` needs more than `device_bytes`.
 
-    The remedies are settings with which the plan `usable` fits.
+    The remedies are changes of settings that make the plan `usable` fit.
     """
     items = least(config)
     peaks = peak_by_phase(items)

@@ -60,10 +60,10 @@ def write_card(target: Path, folder: RunFolder, config: Mapping[str, object], st
 
 
 def usage_lines(config: Mapping[str, object], policy: Path, place: str, example: Problem | None) -> list[str]:
-    """Return Python lines that load the exported `policy` from `place` and sample an answer to `example`.
+    """Return Python code, as lines, that loads a policy from `place` and samples an answer to `example`.
 
-    If `example` is None, the lines contain an invented question. If the configuration has no readable prompt
-    template, the lines only load the policy.
+    `policy` is the folder of the exported policy. If `example` is None, the code contains an invented
+    question. If the configuration has no readable prompt template, the code only loads the policy.
     """
     lines = [
         f"from transformers import AutoModelForCausalLM, AutoTokenizer; place = {place!r}",
@@ -127,7 +127,10 @@ def _prompt(config: Mapping[str, object], template: PromptTemplate, policy: Path
 
 
 def _day(config: Mapping[str, object], policy: Path, reads: str) -> date | None:
-    """Return the date in training's prompts, or None if the chat template does not contain `reads`."""
+    """Return the date in the prompts of training.
+
+    Returns None if the chat template does not contain the text `reads`.
+    """
     day = setting(config, "model.date")
     files = [policy / name for name in ("chat_template.jinja", "tokenizer_config.json")]
     text = "".join(read_plain(path).decode("utf-8", "replace") for path in files if path.is_file())

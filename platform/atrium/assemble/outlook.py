@@ -15,7 +15,7 @@ from atrium.sweep.plan import count_runs
 
 
 def outlook(definition: SweepDefinition, gpu_name: str, num_workers: int) -> list[str]:
-    """Return lines of text with a sweep's number of runs, predicted hours, and memory per run.
+    """Return lines with the number of runs of a sweep, the predicted hours, and the memory per run.
 
     The prediction assumes that each of `num_workers` workers has a GPU of type `gpu_name`. Raises
     `ConfigError` for an unknown GPU.

@@ -1,4 +1,4 @@
-"""Policy, reference model and updater: builds them from the configuration."""
+"""Functions that build the policy, the reference model and the updater from the configuration."""
 
 from __future__ import annotations
 

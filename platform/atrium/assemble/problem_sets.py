@@ -1,4 +1,4 @@
-"""Problem sets: loads them and checks that the grader can read each reference answer.
+"""Functions that load problem sets and check that the grader can read each reference answer.
 
 This module does not import torch, so that problems are checked before torch and the model are loaded.
 """
@@ -24,7 +24,7 @@ _MAX_LISTED = 5
 
 
 def recorded_unreadable(provenance: Path) -> dict[str, tuple[str, ...]]:
-    """Return the recorded ids of problems with unreadable references, by problem set.
+    """Return the ids of problems that were recorded as having unreadable references, keyed by problem set.
 
     `provenance` is the path of `provenance.json`. The result is empty if the file is missing or damaged.
     """

@@ -106,9 +106,9 @@ def procedural_splits(dataset: ReasoningGymDatasetConfig, loading: Loading) -> S
 def _draw(
     dataset: ReasoningGymDatasetConfig, part: str, place: int, num: int, taken: set[str], ask: _Ask
 ) -> Iterator[Problem]:
-    """Yield `num` problems of a part whose questions are not in `taken`, and add their questions to `taken`.
+    """Yield `num` problems whose questions are not in `taken`, and add their questions to `taken`.
 
-    `place` is the index of the part, which determines its range of random seeds.
+    `part` is the name of a part of the dataset, and `place` its index, which determines its random seeds.
     """
     seed = (
         derive_seed(dataset.seed, "reasoning_gym", dataset.task) % _SEEDS_PER_PART + place * _SEEDS_PER_PART
@@ -145,7 +145,7 @@ def _draw(
 
 
 def _reply(process: subprocess.Popen[str], named: dict[str, Any]) -> dict[str, str]:
-    """Return the problem that the process generates from the settings `named`.
+    """Return the problem that `process` generates from the settings in `named`.
 
     Raises `DataError` if the process reports an error or has exited.
     """

@@ -1,4 +1,4 @@
-"""Prompts of a run: checks the chat template, encodes prompts with the run's date, and hashes them."""
+"""Functions that check the chat template, encode prompts with the run's date, and hash prompts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_HASHED = 256
 def checked_encoder(
     config: RunConfig, policy: Policy, problem: Problem, log: Callable[[str], None], *, is_resumed: bool
 ) -> PromptEncoder:
-    """Return a function from a problem to its prompt's tokens, after rendering `problem` as a check.
+    """Return a function that encodes the prompt of a problem; `problem` is encoded first, as a check.
 
     Raises `ConfigError` for an unsuitable chat template, and for a prompt setting that has no effect on the
     template. In a resumed run, the error is logged as a warning instead.
@@ -55,7 +55,10 @@ def _within(policy: Policy, encode: PromptEncoder) -> PromptEncoder:
 
 
 def prompt_hashes(sets: Mapping[str, Sequence[Problem]], encode: PromptEncoder) -> dict[str, str]:
-    """Return the SHA-256 (hex) of the tokens of each set's first 256 prompts, by the name of the set."""
+    """Return a hash of each problem set's prompts, keyed by the name of the set.
+
+    A hash is the SHA-256 (hex) of the tokens of the set's first 256 prompts.
+    """
     found = {}
     for name, problems in sets.items():
         digest = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""The ranks (processes) of a run: connects them, and makes them agree on settings and run directory.
+"""Functions that connect the ranks (processes) of a run and give them the same settings and run directory.
 
 A run with one process does not import torch.distributed.
 """
@@ -61,7 +61,7 @@ def joined_ranks(config: RunConfig) -> Iterator[Ranks]:
 
 @contextmanager
 def explained_by(ranks: Ranks) -> Iterator[None]:
-    """Re-raise errors caused by another rank's failure so that they name that rank."""
+    """Re-raise an error that another rank caused as an error that names this rank."""
     try:
         yield
     except Exception as error:  # torch, gloo and NCCL raise many types of error when a rank is lost

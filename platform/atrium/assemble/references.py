@@ -34,7 +34,7 @@ _Checked = tuple[bool, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Loading:
-    """The context for loading problems: the cache folder, and the receivers of log lines and progress.
+    """The arguments that all functions for loading problems need: the cache folder, a log, and a listener.
 
     `unreadable` contains the recorded results of the reference check in a resumed run: for each checked
     problem set, the ids of the problems with unreadable references. These sets are not checked again.

@@ -72,7 +72,7 @@ def regrade(answers: Sequence[StoredAnswer], verifier: Verifier, *, thinking: bo
 
 
 def answers_of_rows(rows: Sequence[Mapping[str, object]]) -> list[StoredAnswer]:
-    """Return the stored answers in the rows of an evaluation file."""
+    """Return the stored answers in the rows of an evaluation's sample file."""
     return [
         StoredAnswer(
             name=f"{row['problem_id']} #{row['sample_index']}",
@@ -90,7 +90,7 @@ def answers_of_rows(rows: Sequence[Mapping[str, object]]) -> list[StoredAnswer]:
 class RegradedSet:
     """The regraded answers of one benchmark or file, and the verifier that regraded them.
 
-    `grader` and `was_grader` are the versions of the current and the recorded grader.
+    `grader` and `was_grader` are the versions of the current grader and of the recorded one.
     """
 
     name: str
@@ -175,7 +175,7 @@ def regraded_document(found: Sequence[RegradedSet]) -> Document:
 
 
 def regraded_rows(found: Sequence[RegradedSet]) -> tuple[list[dict[str, object]], Sequence[str]]:
-    """Return one row per answer, with the stored and current verdicts, and the names of the columns."""
+    """Return one row per answer, with the stored and the current verdict, and the names of all columns."""
     rows: list[dict[str, object]] = [
         {
             "benchmark": one.name,

@@ -1,4 +1,4 @@
-"""Reproduction of a paper's claims at one scale: cost, sweeps, verdicts, figures, and the results page.
+"""Reproduction of a paper's claims at one scale: predicts the cost, runs sweeps, and writes the results page.
 
 Finished results are kept, and interrupted sweeps are resumed.
 """
@@ -89,7 +89,7 @@ def reproduce(
 
 
 def page(out: Path) -> str:
-    """Return the results page of all papers in Markdown, from the results stored in the folder `out`."""
+    """Return the results page of all papers as Markdown, made from the results in the folder `out`."""
     documents = [paper_document(claims_of(paper), stored_results(paper, out)) for paper in papers()]
     return "\n".join([f"# {PAGE_TITLE}\n", PAGE_INTRODUCTION, *map(markdown, documents)])
 
@@ -153,7 +153,7 @@ def _judged(claim: Claim, scale: Scale, runs: Runs, out: Path) -> dict[str, Any]
 
 
 def _store(out: Path, paper: str, scale: str, results: Mapping[str, Mapping[str, Any]]) -> None:
-    """Merge `results` (by claim) into the results file of a paper and scale.
+    """Merge `results`, keyed by claim, into the results file of a paper and scale.
 
     The file also records the commit, the software versions and the processor.
     """

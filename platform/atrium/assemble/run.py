@@ -1,4 +1,4 @@
-"""Start and end of a run: opens and locks its run directory, and records its outcome.
+"""Functions that open and lock a run directory at the start of a run, and record the outcome at its end.
 
 All runs use this module: training, evaluations, the runs of a sweep, and each rank of a launched run.
 """
@@ -63,9 +63,9 @@ class RunRequest:
 class Run:
     """An open run.
 
-    `checkpoint` is the checkpoint to resume from, or None for a new run. `closing` is closed last, after
-    the outcome is recorded. Entries of `summary` are added to summary.json. `gauges` are functions, by
-    metric name, whose values are recorded with the system metrics.
+    `checkpoint` is the checkpoint to resume from, or None for a new run. `closing` is closed last, after the
+    outcome is recorded. Entries of `summary` are added to summary.json. `gauges` maps metric names to
+    functions, whose values are recorded with the system metrics.
     """
 
     config: RunConfig
@@ -232,7 +232,7 @@ def _listeners(
     summary: Mapping[str, object],
     gauges: Mapping[str, Callable[[], float]],
 ) -> tuple[Listener, ...]:
-    """Return rank 0's listeners in the order of their calls: events are recorded before they are shown."""
+    """Return rank 0's listeners in calling order, in which events are recorded before they are shown."""
     log, tracking = Listeners(shown).message, request.config.tracking
     return (
         RunFolderWriter(
@@ -255,7 +255,7 @@ def _listeners(
 
 
 class StopRequests:
-    """A flag, set by a signal such as Ctrl-C or SIGTERM, that ends a run after the current step."""
+    """A flag that ends a run after the current step. Signals such as Ctrl-C and SIGTERM set it."""
 
     def __init__(self, log: Callable[[str], None]) -> None:
         self._log = log

@@ -1,4 +1,4 @@
-"""Placement of the engine: builds it in this process or as vLLM servers, as `rollout.placement` selects."""
+"""Functions that build the engine in this process or as vLLM servers, as `rollout.placement` selects."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def build_placed_engine(run: Run, policy: Policy) -> Engine:
 
 
 def engine_devices(config: RunConfig, ranks: Ranks) -> tuple[tuple[str | None, ...], ...]:
-    """Return the GPUs of the servers that this rank starts: for each server, one GPU for each process.
+    """Return the GPUs of each server that this rank starts, one GPU for each process of the server.
 
     On a CPU, every entry is None. The result is empty if `rollout.servers` gives addresses of running
     servers. Raises `ConfigError` if there are too few GPUs.

@@ -9,9 +9,9 @@ from atrium.models.shape import ModelShape
 
 
 def exact_shape(config: RunConfig) -> ModelShape:
-    """Return the model's shape from `model.architecture`, or from the config.json of the model's source.
+    """Return the model's shape, from `model.architecture` or from the config.json of the model's source.
 
-    Raises the same errors as loading the model.
+    Raises the errors that loading the model would raise.
     """
     model = config.model
     if isinstance(model, TinyModelSettings):

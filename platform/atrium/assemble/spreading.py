@@ -1,4 +1,4 @@
-"""Sharding of models and checkpoints over the ranks of a run, and the report on the ranks' speed.
+"""Sharding of models and checkpoints over the ranks of a run, and a report on differences in their speed.
 
 In a run with one process, models are not sharded and torch.distributed is not imported.
 """
@@ -55,7 +55,10 @@ def taken_weights(policy: Policy, ranks: Ranks) -> dict[str, Tensor]:
 def shard_models(
     run: Run, policy: Policy, reference: MovingReference | None, weights: dict[str, Tensor]
 ) -> Shards:
-    """Shard the policy and the reference over the ranks in place; `weights` is from `taken_weights`."""
+    """Shard the policy and the reference over the ranks, in place.
+
+    `weights` is the result of `taken_weights`.
+    """
     if run.ranks.is_alone:
         return Shards()
     from atrium.train.ranks.connected_ranks import ConnectedRanks

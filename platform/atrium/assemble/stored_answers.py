@@ -96,7 +96,10 @@ def _of_row(place: str, number: int, row: Mapping[str, Any]) -> StoredAnswer:
 
 
 def _of_lm_eval(place: str, number: int, row: Mapping[str, Any]) -> Iterator[StoredAnswer]:
-    """Yield the answers of a row of lm-evaluation-harness; `resps` is a list of completions per request."""
+    """Yield the answers in a row of lm-evaluation-harness.
+
+    The field `resps` is a list of completions for each request.
+    """
     texts = [
         text for request in row["resps"] for text in (request if isinstance(request, list) else [request])
     ]

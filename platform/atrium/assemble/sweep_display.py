@@ -60,9 +60,9 @@ class Progress:
     def words(self, state: Mapping[str, Any]) -> str:
         """Return text such as `7 of 20 runs, 1:12, about 2:14 left`.
 
-        The estimate counts finished steps of current runs. It is left out until work equal to three runs
-        has been completed since this display started. Trials that are not planned yet are not counted;
-        the text then says `at least` and `for these`.
+        The estimate also counts finished steps of unfinished runs. It is left out until the steps of three
+        whole runs have been completed since this display started. Trials that are not planned yet are not
+        counted; the text then says `at least` and `for these`.
         """
         trials = state["trials"]
         done, known = sum(map(_num_done, trials)), sum(trial["num_seeds"] for trial in trials)
@@ -99,7 +99,7 @@ class _LiveTable:
 
 
 class Lines:
-    """A display that prints a line per finished trial, and a progress line after 30 s without output."""
+    """A display that prints a line per finished trial, and a progress line after 30 s without any output."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""Sweeps on this machine: runs them in worker processes and shows their progress.
+"""Functions that run a sweep in worker processes on this machine, and show its progress.
 
 A worker imports torch once and trains one run after the other. A killed worker is replaced, and its trial
 is resumed. The first Ctrl-C stops all workers after their current step; the second one kills them.
@@ -164,7 +164,7 @@ class _Worker:
             self.process.send_signal(number)
 
     def last_words(self) -> str:
-        """Return the error at the end of the worker's log."""
+        """Return the error message at the end of the worker's log."""
         return last_words(self.log) or "it printed nothing"
 
 
@@ -217,7 +217,7 @@ def _replace_killed(workers: Sequence[_Worker], display: SweepDisplay) -> None:
 
 
 def _one_gpu(index: int) -> dict[str, str]:
-    """Return the environment variable that assigns one visible GPU to a worker, round-robin.
+    """Return the environment variable that gives worker number `index` one of the visible GPUs, round-robin.
 
     The result is empty if there are no GPUs.
     """

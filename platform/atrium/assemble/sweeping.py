@@ -1,4 +1,4 @@
-"""Runs of a sweep: trains them in this process, and reads their results from the run directories.
+"""Functions that train the runs of a sweep in this process, and read results from run directories.
 
 A worker imports torch once and trains one run after the other. A run depends only on its configuration,
 so it is bitwise identical to the same run in a process of its own.
@@ -42,7 +42,7 @@ LABEL_FILE = "sweep.json"
 
 
 def execute(run: TrialRun, watch: RunWatch) -> SeedResult:
-    """Train a run of a trial to its end, or resume it, and return its result.
+    """Train one run of a trial until it ends, or resume it, and return its result.
 
     A run that has already finished is not trained again.
     """
@@ -103,14 +103,14 @@ def read_result(
 
 
 def _test_result(folder: RunFolder, point: EvaluationPoint) -> dict[str, Any]:
-    """Return a record with an evaluation's scores, the mean score of each problem, and any clusters."""
+    """Return a record with an evaluation's scores, the mean score of each problem, and clusters, if any."""
     table = outcome_table([read_answers(folder, point.benchmark, point.step)])
     clusters = {} if table.cluster_P is None else {"clusters": table.cluster_P.tolist()}
     return {**point.as_record(), "problem_means": table.mean_at_k()[0].tolist(), **clusters}
 
 
 def _fall(folder: RunFolder, tests: Mapping[str, Sequence[EvaluationPoint]]) -> str | None:
-    """Return a sentence if a run's test scores fell below their initial values (a collapse), or None."""
+    """Return a sentence if test scores fell below their values before training (a collapse), or else None."""
     pairs = [(points[0], points[-1]) for points in tests.values() if points[0].step == 0 < points[-1].step]
     before, after = ([problem_means(folder, pair[side]) for pair in pairs] for side in (0, 1))
     if not fell_below_start(before, after):

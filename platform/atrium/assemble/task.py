@@ -1,4 +1,4 @@
-"""The task of a run: its training, validation and test problems, and checks of their prompts."""
+"""The task of a run, which consists of its problems, and checks that prompts fit the model's context."""
 
 from __future__ import annotations
 

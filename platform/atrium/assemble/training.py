@@ -1,4 +1,4 @@
-"""Training runs: builds their parts from the configuration and starts the training loop."""
+"""Functions that build the parts of a training run from its configuration and start the training loop."""
 
 from __future__ import annotations
 
@@ -157,9 +157,10 @@ class RunContext:
 def _ready(
     run: Run, grader: Grader, prepared: RunData, should_stop: Callable[[], bool]
 ) -> tuple[Training, TrainingState]:
-    """Build the parts of the training loop; return them with the initial state or that of the checkpoint.
+    """Build the parts of the training loop; return them and the state in which training starts.
 
-    The policy's weights are sent to the engine, and the listeners are notified of the start.
+    That state is the initial one, or that of the checkpoint. The policy's weights are sent to the engine, and
+    the listeners are notified of the start.
     """
     config = run.config
     for line in prepared.lines:

@@ -1,8 +1,8 @@
 """JSON Lines files: a writer that appends whole lines, and readers that tolerate a truncated last line.
 
-If the disk becomes full, the writer removes the line that it could not complete. Readers stop before an
-incomplete last line (which is still being written, or whose writer was killed). They count complete lines
-that do not contain a JSON object.
+If the disk becomes full, the writer removes the line that it could not complete. Readers ignore an incomplete
+last line, which is still being written or was left by a killed writer. They count complete lines that contain
+no JSON object.
 """
 
 from __future__ import annotations

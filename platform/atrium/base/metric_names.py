@@ -71,8 +71,8 @@ def mapped(values: Mapping[str, object]) -> dict[str, float]:
 def renamed(values: Mapping[str, float], names: str) -> dict[str, float]:
     """Rename the metrics of one step; `names` selects the naming scheme "atrium", "trl" or "verl".
 
-    Metrics without a counterpart keep their names. For TRL and verl, the share of clipped tokens is added. It
-    is the sum of `clip_high_frac` and `clip_low_frac`, which Atrium records separately.
+    Metrics without a counterpart keep their names. For TRL and verl, the share of all clipped tokens is
+    added, which is the sum of Atrium's `clip_high_frac` and `clip_low_frac`.
     """
     if names not in CLIP_FRAC_NAMES:
         return dict(values)

@@ -97,7 +97,7 @@ def load(files: Sequence[str] = ()) -> None:
 
 
 def note_changes(provenance_file: Path) -> list[str]:
-    """Compare the loaded plugins with a run's provenance file; print and return the differences.
+    """Compare the loaded plugins with those in a run's provenance file; print and return the differences.
 
     The lines and the errors are those of `changes`.
     """

@@ -1,4 +1,4 @@
-"""Tolerant readers for recorded JSON: missing values and values of the wrong type become None or empty."""
+"""Tolerant readers of recorded JSON. A missing value or a value of the wrong type becomes None or empty."""
 
 from __future__ import annotations
 

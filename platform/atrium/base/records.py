@@ -280,7 +280,7 @@ class Concurrency:
 
 @dataclass(frozen=True, slots=True)
 class MemoryItem:
-    """One item of a device's memory use: its size, its phases, and the settings that reduce it."""
+    """One item of a device's memory use: its size, the phases that need it, and settings that reduce it."""
 
     name: str
     num_bytes: int

@@ -1,7 +1,7 @@
 """A reader of data files (JSON Lines, JSON, Parquet, CSV) that yields rows as plain dictionaries.
 
-Rows are not interpreted, and nothing is unpickled or executed. Parquet files are read in batches and only in
-the requested columns, so that a file with millions of rows needs little memory.
+Rows are not interpreted, and nothing is unpickled or executed. Parquet files are read in batches, and only
+the requested columns are read, so a file with millions of rows needs little memory.
 """
 
 from __future__ import annotations

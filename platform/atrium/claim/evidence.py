@@ -130,7 +130,7 @@ def arm_runs(sweep: SweepDefinition, folders: Sequence[RunFolder]) -> Runs:
 
 
 def last_answers(run: RunFolder) -> list[Answers]:
-    """Return a run's answers to its test problems after the last step, one entry per benchmark."""
+    """Return a run's answers to its test problems after the last step, with one entry for each benchmark."""
     evaluated = read_evaluated_run(run).evaluations
     return [
         read_answers(run, name, points[-1].step)
@@ -142,8 +142,8 @@ def last_answers(run: RunFolder) -> list[Answers]:
 def _score(wanted: Design, answers: ArmAnswers) -> Evidence:
     """Return the difference in score between the arms.
 
-    Its interval generalizes to other seeds and to other problems of the same kind. Raises `ConfigError`
-    if a claim about Pass@k needs more samples per problem than the design has.
+    Its interval holds for other seeds and for other problems of the same kind. Raises `ConfigError` if a
+    claim about Pass@k needs more samples per problem than the design has.
     """
     outcome, seeds = wanted.claim.outcome, wanted.sweep.seeds
     assert isinstance(outcome, ScoreOutcome)

@@ -62,7 +62,7 @@ def _smoothed(arm: str, by_seed: Mapping[int, RunFolder], metric: str, place: in
 def _scores(
     outcome: ScoreOutcome, tables: Mapping[str, list[OutcomeTable]], place: Mapping[str, int]
 ) -> Intervals:
-    """Return a plot of each arm's score with each seed, and of the mean over seeds.
+    """Return a plot of each arm's score, with a dot per seed and the mean over seeds.
 
     Scores are averaged over benchmarks.
     """

@@ -40,9 +40,10 @@ def claims_of(paper: str) -> list[Claim]:
 
 
 def stored_results(paper: str, out: Path) -> dict[str, Mapping[str, Any]]:
-    """Return a paper's stored results in the folder `out` by scale, with computations first.
+    """Return the results of a paper that are stored in the folder `out`, keyed by scale.
 
-    The results of a scale are empty if their file is missing or cannot be read.
+    The results of computations come first. If the file of a scale is missing or unreadable, its results are
+    empty.
     """
     return {scale: read_object(results_file(paper, scale, out))[0] for scale in (COMPUTED, *SCALES)}
 

@@ -219,7 +219,7 @@ def _alerts(rows: Sequence[Published], pairs: Sequence[AuditedPair]) -> Iterator
 def _methods(rows: Sequence[Published], has: Callable[[StatedScore], bool]) -> str:
     """Return the names of the methods with a score for which `has` is true, separated by commas.
 
-    Returns `all methods` if there are no others, and an empty string if there is no such method.
+    Returns `all methods` if every method has such a score, and an empty string if none has.
     """
     named = list(dict.fromkeys(row.method for row in rows if has(row.stated)))
     return "all methods" if len(named) == len({row.method for row in rows}) else ", ".join(named)

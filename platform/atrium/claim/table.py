@@ -101,8 +101,8 @@ def _answers_of(
 ) -> Answers:
     """Return the number of correct answers to each problem, for one arm and seed.
 
-    `correct` contains the grades by (arm, seed) and by (problem, sample). Raises `ConfigError` unless all
-    samples of all problems in the tables are present.
+    `correct` maps each (arm, seed) to a mapping from (problem, sample) to the grade. Raises `ConfigError`
+    unless all samples of all problems in the tables are present.
     """
     cells = correct.get((arm, seed))
     if cells is None:

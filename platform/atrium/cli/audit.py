@@ -1,4 +1,4 @@
-"""`atrium audit`: which conclusions a published table of scores supports."""
+"""`atrium audit`: the conclusions that a published table of scores supports."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def _parser() -> CommandParser:
 
 
 def _regrade(stored: str, runs_dir: str, overrides: Sequence[str], csv: Path | None) -> None:
-    """Print the verdicts of the grader in `overrides` on stored answers, and write them to `csv` if given."""
+    """Print the verdicts of the grader in `overrides` on stored answers; write them to `csv` if given."""
     from atrium.assemble.regrading import regrade_stored, regraded_document, regraded_rows
     from atrium.runs.sample_exports import write_csv
 

@@ -106,7 +106,7 @@ class CommandParser(argparse.ArgumentParser):
         self.add_argument("--no-figures", action="store_true", help="draw nothing")
 
     def add_run(self) -> None:
-        """Add the argument that names one run, and the runs directory."""
+        """Add the argument that names one run, and the option that names the runs directory."""
         self.add_argument(
             "run",
             nargs="?",
@@ -170,7 +170,7 @@ class CommandParser(argparse.ArgumentParser):
         return as_setting if setting and is_named(setting, name) else near or as_setting
 
     def _wanted(self, message: str) -> str:
-        """Return the help, in parentheses, of the argument that is missing according to `message`, or ''."""
+        """Return the help, in parentheses, of the argument that `message` calls missing, or empty text."""
         lacking = re.match(r"argument (\S+): expected|.* required: (\w+)", message)
         name = lacking and (lacking[1] or lacking[2])
         found = [one.help for one in self._actions if name in ("/".join(one.option_strings), one.metavar)]

@@ -130,7 +130,10 @@ def _by_algorithm(keys: Sequence[str], groups: Sequence[_Group], chosen: frozens
 def _suffixes(
     keys: Sequence[str], groups: Sequence[_Group], among: Sequence[_Group]
 ) -> dict[tuple[str, ...], str]:
-    """Return a short text per group, by its `values`: settings that distinguish it from those in `among`."""
+    """Return text with the settings that distinguish each group from those in `among`.
+
+    The keys of the result are the `values` of the groups.
+    """
     first = [key for key in _TELLING_FIRST if key in keys]
     ordered = [*first, *(key for key in keys if key not in first and key != ALGORITHM)]
     order = [keys.index(key) for key in ordered if key in keys]

@@ -166,9 +166,10 @@ def as_trained(config: Mapping[str, object]) -> Mapping[str, object]:
 
 @cached_while_unchanged(4096)
 def _settings_of(path: Path) -> tuple[Settings, str | None]:
-    """Return the settings of a run's config.json (`as_trained`) as text by dotted key, and an error text.
+    """Return the settings in a run's config.json as text by dotted key, and an error message.
 
-    The error text says why the file cannot be read, and is None if it can.
+    The settings are those of `as_trained`. The message says why the file cannot be read, and is None if it
+    can.
     """
     config, problem = read_object(path)
     # Interning saves memory, since runs share most keys and values.

@@ -19,10 +19,11 @@ SCORE_FELL = "score below its start"
 
 
 def collapses_of(overview: RunOverview) -> dict[str, int] | None:
-    """Return the findings by which a run counts as collapsed, with the step at which each began (0: unknown).
+    """Return the findings that make a run count as collapsed, with the step at which each began (0: unknown).
 
-    These are the collapses that `runs.diagnosis` found at the end of training, and `SCORE_FELL`. Empty if the
-    run did not collapse, or None if there is neither a collapse nor a score before training.
+    These are the collapses that `runs.diagnosis` found at the end of training, and `SCORE_FELL`. The result
+    is empty if the run did not collapse. It is None if no collapse was found and there is no score before
+    training, with which the last score could be compared.
     """
     found = {rule: step for rule, step in recorded_findings(overview.folder).items() if rule in COLLAPSES}
     has_fallen = _has_fallen(overview)

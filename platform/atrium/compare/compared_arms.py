@@ -81,9 +81,10 @@ def _is_superseded(folder: RunFolder, arm: Arm) -> bool:
 
 
 def _requested(folders: Sequence[RunFolder], leave_out: Mapping[str, str]) -> dict[str, str]:
-    """Return the user's reasons by full run name. A key of `leave_out` is the end of a run's name.
+    """Return the user's reasons for leaving out runs, keyed by full run name.
 
-    Raises `ConfigError` if a key matches no run or several runs.
+    A key of `leave_out` is the end of a run's name. Raises `ConfigError` if a key matches no run or several
+    runs.
     """
     found = {}
     for wanted, reason in leave_out.items():

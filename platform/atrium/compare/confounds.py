@@ -192,7 +192,7 @@ def unknown_words(unknown: Mapping[str, tuple[str, ...]], *arms: str) -> str:
 def environment_lines(environment: Sequence[Recorded]) -> list[str]:
     """Return a line with the versions and hardware that all arms share, and a line with those that differ.
 
-    If a fact has more than three values, the second line states only their number.
+    If a fact has more than three different values, the second line states only how many it has.
     """
     shared = [one.words for one in environment if not one.differs()]
     different = []

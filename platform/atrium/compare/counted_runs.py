@@ -150,7 +150,7 @@ def left_out_words(left_out: Sequence[LeftOut], most: int | None = None) -> str:
 
 
 def left_out_experiments(left_out: Sequence[LeftOut], compared: Collection[str]) -> dict[str, str]:
-    """Return the reasons for exclusion of each experiment of which no run is in `compared`."""
+    """Return the experiments without any run in `compared`, with the reasons why their runs are left out."""
     kept = {name.partition("/")[0] for name in compared}
     found: dict[str, list[str]] = {}
     for one in left_out:

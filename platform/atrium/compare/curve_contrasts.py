@@ -78,9 +78,9 @@ def curve_contrast(
 def contrast_arms(
     value_by_arm: Mapping[str, Mapping[int, float | None]],
 ) -> dict[str, tuple[CurveContrast | None, str]]:
-    """Return each arm's contrast with the first arm, and a description of the seeds used.
+    """Return each arm's contrast with the first arm, and a description of the seeds that were used.
 
-    Intervals hold simultaneously. A contrast is None if the value of a used seed is unknown.
+    The intervals hold simultaneously. A contrast is None if the outcome of a seed that it uses is unknown.
     """
     (_, baseline), *candidates = value_by_arm.items()
     found: dict[str, tuple[CurveContrast | None, str]] = {}

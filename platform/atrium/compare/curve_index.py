@@ -164,7 +164,7 @@ def read_on(path: Path, table: CurveTable) -> CurveTable:
 
 
 def _parse(whole: bytes) -> tuple[dict[str, Floats], int]:
-    """Return the columns of complete lines of `metrics.jsonl`, and the number of lines."""
+    """Parse complete lines of `metrics.jsonl`; return the columns and the number of lines."""
     num_lines = whole.count(b"\n")
     if len(whole) > _FEW_BYTES and (columns := _parse_quickly(whole)) is not None:
         return columns, num_lines

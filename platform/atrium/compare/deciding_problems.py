@@ -69,7 +69,7 @@ def deciding_table(comparison: RunsComparison, candidate: str, benchmark: str) -
 
 
 def deciding_answers(comparison: RunsComparison, candidate: str, benchmark: str) -> list[AnswersBeside]:
-    """Return the two runs whose answers differ most, for each row of `deciding_table`.
+    """For each row of `deciding_table`, return the two runs whose answers to the problem differ most.
 
     Among equally different pairs, runs of the same seed are preferred.
     """

@@ -48,7 +48,7 @@ def is_archived(folder: RunFolder) -> bool:
 
 
 def trainings_by_experiment(runs_dir: Path) -> dict[str, dict[str, Settings]]:
-    """Return the settings of training runs by experiment, latest first, and by run name.
+    """Return the settings of training runs, keyed by experiment (latest first) and then by run name.
 
     Sweeps, evaluations, archived runs and failed starts are excluded.
     """

@@ -37,9 +37,9 @@ def comparison_alerts(comparison: RunsComparison) -> tuple[Sentence, ...]:
 
 
 def collapse_alerts(collapses: Mapping[str, Mapping[int, Collection[str]]]) -> list[Sentence]:
-    """Return an alert on collapsed runs, or no alert without any.
+    """Return a list with one alert on collapsed runs, which is empty if no run collapsed.
 
-    `collapses` has findings by arm and seed.
+    `collapses` contains the findings, keyed by arm and then by seed.
     """
     rates, findings = {}, {}
     for name, own in collapses.items():
@@ -97,7 +97,10 @@ def _seeds(comparison: RunsComparison) -> Iterator[Sentence]:
 def _failed(
     what: str, rates: Mapping[str, FailureRate], findings: Mapping[str, str] | None = None
 ) -> list[Sentence]:
-    """Return an alert on arms with failed runs, or no alert without any. `what` names the kind of failure."""
+    """Return a list with one alert on arms with failed runs, which is empty if there are none.
+
+    `what` names the kind of failure.
+    """
     failed = {name: rate for name, rate in rates.items() if rate.seeds}
     if not failed:
         return []

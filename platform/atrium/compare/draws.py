@@ -35,7 +35,7 @@ def read_draws(
 ) -> tuple[tuple[str, ...], list[str]]:
     """Return the names of the arms whose seeds share random draws, and notes on other draws.
 
-    The notes are on equal seeds of two arms with different draws, and on arms that sample continuously.
+    The notes name equal seeds of two arms that have different draws, and arms that sample continuously.
     `steps` are the evaluated steps by benchmark and run. The first arm is the baseline.
     """
     shared: dict[str, None] = {}

@@ -64,7 +64,7 @@ def judge_pairs(
 
 
 def _tables_of(some: Sequence[Arm], arms: Sequence[Arm], tables: Tables) -> Tables:
-    """Return the tables restricted to the runs in `some`. `tables` has all runs of `arms`."""
+    """Return the tables restricted to the runs in `some`. `tables` contains all runs of `arms`."""
     rows = {
         one.name: [row for row, seed in enumerate(arm.seeds) if seed in one.runs]
         for one, arm in zip(some, arms, strict=True)

@@ -56,9 +56,10 @@ _AXES = {At.TOKENS: XAxis.TOKENS, At.WALL_CLOCK: XAxis.WALL_CLOCK}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """Numbers of correct answers of one checkpoint by problem id, of `num_samples` per problem.
+    """The numbers of correct answers that one checkpoint gave to each problem, keyed by problem id.
 
-    `clusters` maps problems to the names of their clusters. `path` is the file with the answers.
+    Each problem has `num_samples` answers. `clusters` maps problems to the names of their clusters. `path` is
+    the file with the answers.
     """
 
     benchmark: str
@@ -110,9 +111,9 @@ class OutcomeTable:
 class EvaluatedRun:
     """A run's evaluations by benchmark, and the training cost of each in generated tokens and seconds.
 
-    The `evaluations` of a trained run exclude step 0, which is not an outcome of training. `cost` has, for
-    each cost that the run recorded, the value at each evaluated step. If `has_diverged` is set, the
-    evaluations are those of the diverged run's last policy.
+    The `evaluations` of a trained run exclude step 0, which is not an outcome of training. `cost` maps each
+    recorded cost to its values at the evaluated steps. If `has_diverged` is set, the evaluations are those of
+    the diverged run's last policy.
     """
 
     folder: RunFolder
@@ -254,11 +255,11 @@ def outcome_table(answers: Sequence[Answers]) -> OutcomeTable:
 
 
 def common_answers(tables: Mapping[str, OutcomeTable]) -> tuple[int, dict[str, NDArray[np.int64]]]:
-    """Return a common number of answers per problem, and how many of them are correct, by arm [P].
+    """Return a number of answers per problem that all arms have, and how many are correct, by arm [P].
 
-    The common number is the smallest of any arm, since an arm with more seeds or samples has more chances
-    of a wrong answer. Equally many answers are drawn from each arm, with a random seed derived from
-    benchmark and problem, so that the draw is reproducible.
+    This is the number of the arm with the fewest answers. An arm with more seeds or samples would have more
+    chances of a wrong answer, so equally many answers are drawn from each arm. The random seed of the draw is
+    derived from benchmark and problem, so the draw is reproducible.
     """
     num_answers = min(sum(table.num_samples_S) for table in tables.values())
     return num_answers, {name: _drawn(table, num_answers) for name, table in tables.items()}

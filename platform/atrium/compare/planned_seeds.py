@@ -48,10 +48,11 @@ class SeedPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedArms:
-    """The planned runs of all arms, with an outcome (`arms`) or `missing`, and runs `beyond` the plan.
+    """The runs of all arms by their place in the plan: planned with an outcome, missing, or beyond the plan.
 
-    `num_in` is the smallest number of planned seeds with an outcome of any arm. Without a plan, `arms` has
-    all runs and `plan` is None.
+    `arms` has the planned runs with an outcome, `missing` those without, and `beyond` all other runs.
+    `num_in` is the number of planned seeds with an outcome in the arm that has the fewest. Without a plan,
+    `arms` has all runs and `plan` is None.
     """
 
     arms: tuple[Arm, ...]
@@ -62,7 +63,7 @@ class PlannedArms:
 
     @property
     def look(self) -> int | None:
-        """The number of seeds per arm at the latest look, or None before the first look or without a plan."""
+        """The number of seeds per arm at the latest look. None without a plan and before the first look."""
         return None if self.plan is None else self.plan.look(self.num_in)
 
     @property

@@ -174,7 +174,7 @@ class RunsComparison:
         return places({arm.name: arm.settings.get("algorithm.name", arm.name) for arm in arms})
 
     def title(self, measure: str) -> str:
-        """Return the measure's name with its k, such as `Mean@8` or `Pass@8`."""
+        """Return the name of a measure with its K, such as `Mean@8` or `Pass@8`."""
         if measure == PASS:
             return f"Pass@{self.k}"
         return f"Mean@{'K' if self.mean_k is None else self.mean_k}"

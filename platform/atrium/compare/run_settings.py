@@ -64,9 +64,10 @@ def method_keys(runs: Sequence[Settings], *, at_last_step: bool = False) -> list
 
 
 def labels(keys: Sequence[str], groups: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
-    """Return the shortest labels that distinguish all groups by their values of the keys.
+    """Return the shortest labels that tell all groups apart by their values of `keys`.
 
-    Absent values are omitted and numbers have four digits, unless two groups would then have equal labels.
+    Absent values are omitted and numbers are rounded to four significant digits, unless two groups would then
+    have the same label.
     """
     told = list(dict.fromkeys(groups))
     for is_short in (True, False):
@@ -79,8 +80,8 @@ def labels(keys: Sequence[str], groups: Iterable[tuple[str, ...]]) -> dict[tuple
 def label(keys: Sequence[str], values: Sequence[str], *, is_short: bool = False) -> str:
     """Return a label such as `atr · delta 0.02`.
 
-    Values that are not words follow the last part of their key. With `is_short`, absent values are omitted
-    and numbers have at most four digits.
+    A value that is not a word follows the last part of its key. With `is_short`, absent values are omitted
+    and numbers are rounded to four significant digits.
     """
     parts = [
         value if _is_word(value) else f"{key.rpartition('.')[2]} {short_number(value) if is_short else value}"

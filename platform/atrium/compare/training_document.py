@@ -72,9 +72,9 @@ def read_training(
 
 
 def _areas(arms: Sequence[Arm], rewards: dict[str, GroupCurve | None], *, has_intervals: bool) -> list[Table]:
-    """Return the table of the mean reward of each arm over the steps that all runs recorded.
+    """Return a table with each arm's mean reward over the steps that all runs recorded.
 
-    The result is empty if some run lacks the reward of a step.
+    The list that is returned is empty if some run lacks the reward of a step.
     """
     known = [one for one in rewards.values() if one is not None]
     whole = [one.x[one.num_runs == len(arm.seeds)] for one, arm in zip(known, arms, strict=False)]
@@ -88,10 +88,10 @@ def _areas(arms: Sequence[Arm], rewards: dict[str, GroupCurve | None], *, has_in
 
 
 def _staleness(columns: Mapping[str, Sequence[Mapping[str, Floats]]]) -> list[Table]:
-    """Return the table of the batches' mean age in steps, and of its effects before the first update.
+    """Return a table of the mean age of batches in steps, and of its effects before the first update.
 
-    The result is empty if no batch is older than the current step. `columns` has the curves of each seed by
-    arm.
+    The list that is returned is empty if no batch is older than its step. `columns` maps arms to the curves
+    of each seed.
     """
 
     def mean(of_seeds: Sequence[Mapping[str, Floats]], quantity: Quantity) -> float | None:

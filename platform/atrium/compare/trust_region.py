@@ -27,7 +27,7 @@ _LEAST_REACH = 0.01
 
 
 def no_counts() -> Floats:
-    """Return counts [signs, fine bins] without any token, as the start of a sum."""
+    """Return counts [signs, fine bins] of 0, to which others can be added."""
     return np.zeros((len(SIGNS), NUM_FINE_BINS))
 
 
@@ -50,7 +50,10 @@ def counts_of_record(record: Mapping[str, object]) -> Floats | None:
 
 
 def bin_edges(count_SB: Floats, window: Window | None) -> Floats | None:
-    """Return edges of 81 equal bins in log w that cover the window and most tokens (None if no tokens)."""
+    """Return the edges of 81 equal bins in log w that cover the window and most tokens.
+
+    Returns None if there are no tokens.
+    """
     total_B = count_SB.sum(axis=0)
     if not total_B.sum():
         return None

@@ -241,7 +241,7 @@ def _compose(overrides: Sequence[str]) -> DictConfig:
 
 
 def _composition_error(overrides: Sequence[Override], error: Exception) -> ConfigError:
-    """Return a one-line error that names the wrong override if it is known, and otherwise quotes Hydra."""
+    """Return a one-line error that names the wrong override, or quotes Hydra if that is unknown."""
     said = " ".join(" ".join(str(part) for part in (error, error.__cause__ or "")).split())
     for override in overrides:
         key, line = override.key_or_group, override.input_line or ""

@@ -1,8 +1,9 @@
 """The configuration of `atrium evaluate`: the sections of a run's configuration that an evaluation reads.
 
-The configuration is composed and validated like that of a run. Overrides of settings that only training
-reads are errors, because they would have no effect. The evaluation's `config.json` stores all other
-sections separately, so that the complete configuration can be restored when the evaluation is resumed.
+The configuration is composed and validated like that of a run. Overrides of settings that only training reads
+are errors, because they would have no effect. The evaluation's `config.json` stores the sections that an
+evaluation does not read in a part of their own, so that the complete configuration can be restored when the
+evaluation is resumed.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ def check_method_name(method: str, own: Mapping[str, Any]) -> None:
 
 
 def wrong_name(said: str, own: Mapping[str, Any], allowed: str) -> ConfigError:
-    """Return the error for a method's file whose `name` is missing or belongs to another method.
+    """Return the error for a method's file whose `name` is missing or is the name of another method.
 
     `said` names the file, `own` contains its settings, and `allowed` describes a valid name.
     """

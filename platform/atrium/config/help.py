@@ -119,7 +119,7 @@ def _section(path: str) -> Iterator[str]:
 
 
 def _setting(path: str, node: Schema, schema: Schema, *, is_required: bool = False) -> Iterator[str]:
-    """Yield lines with the allowed values, default, and meaning of a setting."""
+    """Yield lines with the allowed values, the default and the meaning of a setting."""
     values = f"`--help {path}`" if kinds(node, schema) else allowed(node, schema)
     shown = default_text(node, is_required=is_required)
     said = f"; default {shown}" if shown else ""

@@ -163,8 +163,8 @@ def _names(detail: Details) -> list[str]:
 def _located(detail: Details, data: object) -> tuple[list[str], object]:
     """Return the keys that lead to an error in `data`, and the value there.
 
-    If there is no value, `_ABSENT` is returned in its place. Pydantic also adds the kinds of sections to
-    the location of an error. They are omitted.
+    If there is no value, `_ABSENT` is returned in its place. Pydantic adds the kinds of sections to the
+    location of an error, and these are removed.
     """
     path: list[str] = []
     location = detail["loc"]
@@ -216,9 +216,10 @@ def _unknown_in_section(
 
 
 def _switch(parents: Sequence[str], classes: Sequence[type[BaseModel]], key: str, value: object) -> str:
-    """List the kinds of the section `parents` that have the setting `key`, and say how to select one.
+    """Return text that lists the kinds of a section that have the setting `key`, and says how to select one.
 
-    `classes` are the settings classes of these kinds. `value` is the given value of the setting.
+    `parents` are the keys that lead to the section, `classes` the settings classes of these kinds, and
+    `value` the given value of the setting.
     """
     kinds = [kind for one in classes for kind in _kinds(one)]
     listed = ", ".join(kinds[:MAX_LISTED])

@@ -34,7 +34,7 @@ _MAX_LISTED = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartFile:
-    """The content of one file of a group. `header` is the comment at the start of the file."""
+    """One file of a group. `header` is the comment at the start of the file."""
 
     group: str
     name: str

@@ -106,7 +106,7 @@ def resumed(stored: RunConfig, folder: Path, overrides: Sequence[str]) -> RunCon
 
 
 def schedule_note(before: RunConfig, now: RunConfig, step: int) -> str | None:
-    """Return a line on how the learning rate jumps after `step` because `num_steps` has changed.
+    """Return a line that says how far the learning rate jumps after `step` because `num_steps` has changed.
 
     Returns None if the schedule is unaffected, or if `step` is not between the first and the last step.
     """

@@ -210,7 +210,7 @@ class RunConfig(Section):
 
     @property
     def use(self) -> Use:
-        """The properties of the run, apart from the method, with which the method must be compatible."""
+        """The properties of the run, apart from its method, that determine whether it can use a method."""
         return Use(
             num_updates_per_batch=self.num_updates_per_batch,
             group_size=self.rollout.group_size,
@@ -223,7 +223,7 @@ class RunConfig(Section):
 
     @property
     def engine_use(self) -> EngineUse:
-        """The properties of the run, apart from `rollout`, with which the engine must be compatible."""
+        """The properties of the run, apart from `rollout`, that determine whether an engine supports it."""
         return EngineUse(
             device=self.compute.device,
             num_ranks=self.compute.world_size,

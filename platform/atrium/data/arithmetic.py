@@ -86,7 +86,10 @@ def slipping_solution(question: str, rng: random.Random, *, slip_frac: float) ->
 
 
 def guessed_answer(question: str, rng: random.Random, *, error_frac: float) -> str:
-    """Return the boxed answer without steps, wrong by 1 or 2 with probability `error_frac`, never below 0."""
+    """Return a boxed answer without steps.
+
+    With probability `error_frac`, the answer is wrong by 1 or 2. It is never below 0.
+    """
     answer = _partial_results(question)[-1]
     if rng.random() < error_frac:
         answer += _draw_error(rng, lowest=answer)

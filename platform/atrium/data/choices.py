@@ -70,9 +70,9 @@ class Choices:
 
 
 def choice_columns(names: Iterable[object]) -> tuple[str, ...]:
-    """Return the columns that contain one choice each according to their names, in order, possibly none.
+    """Return the columns whose names say that they contain one choice each, in order.
 
-    Examples of such names are A, B, C; option_a, option_b; and choice1, choice2.
+    Examples of such names are A, B, C; option_a, option_b; and choice1, choice2. The result may be empty.
     """
     found: dict[str, dict[str, str]] = {}
     for name in names:

@@ -71,7 +71,7 @@ def _has_index(value: object, step: str | int) -> bool:
 def first_of(row: Mapping[str, Any], paths: Sequence[str]) -> Any:  # noqa: ANN401 - any value of a row
     """Return the first nonempty value at these paths.
 
-    Returns None if all fields that exist are empty, and `MISSING` if the row has none of the fields.
+    Returns None if the row has at least one of the fields but all are empty, and `MISSING` if it has none.
     """
     found: Any = MISSING
     for path in paths:

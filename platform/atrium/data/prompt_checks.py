@@ -69,7 +69,7 @@ def _renderer(
 
 
 def _check_repeats(template: PromptTemplate, prompt: list[int], text: str, render: Render) -> None:
-    """Raise `ConfigError` if the prompt differs at another time, or if it contains a memory address."""
+    """Raise `ConfigError` if the prompt is different at another time, or if it contains a memory address."""
     with moved_clock():
         again = render()
     if again == prompt and not _ADDRESS.search(text):

@@ -119,7 +119,7 @@ class RowReader:
         return choices_of(whole[:1] or list(found.values()), list(found) if is_named else ())
 
     def _answer_value(self, row: Row, prompt: Asked) -> object:
-        """Return the value of the answer field, or else the answer in the solution."""
+        """Return the value of the answer field. If the row has none, return the answer in its solution."""
         fields = self._wanted.fields
         value = first_of(row, fields.answer)
         if value is not MISSING and value is not None:

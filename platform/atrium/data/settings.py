@@ -67,7 +67,10 @@ Scalar = str | int | float | bool
 
 
 class Fields(Section):
-    """The mapping from a row's fields to their meaning. An answer or a solution is required."""
+    """The mapping from the fields of a row to their meaning.
+
+    A field for the answer or the solution is required.
+    """
 
     question: Annotated[FieldPaths, Field(min_length=1)]
     """Field with the problem's text, or with a message list whose last user turn is the problem."""

@@ -1,4 +1,4 @@
-r"""Splits of a dataset into training, validation and test problems, and keys that identify questions.
+"""Division of a dataset into training, validation and test problems, and keys that identify questions.
 
 Two questions count as the same if they differ only in spacing and in LaTeX for spacing and size. Problems are
 ranked by a hash of the seed and the question. Splits therefore do not depend on the order of the rows, and

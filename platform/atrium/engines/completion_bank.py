@@ -130,7 +130,7 @@ def _own_text(one: StoredCompletion, vocabulary: Vocabulary, *, compares_text: b
 
 
 def _compared(text: str) -> str:
-    """Return the text without reasoning markers, for comparison with decoded token ids.
+    """Return the text without reasoning markers, for the comparison of stored text with decoded token ids.
 
     Rollouts stored by earlier versions of Atrium lack the markers that are special tokens of the tokenizer.
     """

@@ -233,7 +233,7 @@ class EngineSettings(Choice, axis=True, tag="engine"):
 
     @property
     def num_kept_weights(self) -> int:
-        """The number of weight versions whose files are kept for servers: `lag` + 1 and at least 2."""
+        """The number of weight versions whose files are kept for servers: `lag` + 1, but at least 2."""
         return max(2, self.lag + 1)
 
     @property

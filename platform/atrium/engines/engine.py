@@ -47,10 +47,10 @@ class GenerationRequest:
     """A prompt and the seeds of its samples: one completion per seed.
 
     The completion of a seed depends only on the prompt, the weights, the sampling parameters and that seed.
-    It does not depend on other requests, their order, or the engine's batching, except that the shape of a
-    batch may change the last bits of logits. `wave` is the number of the request's wave in an evaluation (see
-    `WaveSize`). An engine that forms batches never mixes waves in a batch, so the results of a wave do not
-    depend on other waves.
+    It does not depend on other requests, on their order, or on how the engine forms batches, except that the
+    shape of a batch may change the last bits of logits. `wave` is the number of the request's wave in an
+    evaluation (see `WaveSize`). An engine that forms batches never mixes waves in a batch, so the results of
+    a wave do not depend on other waves.
     """
 
     prompt_token_ids: TokenIds

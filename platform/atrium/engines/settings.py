@@ -78,7 +78,7 @@ class DecoderSettings(EngineSettings):
         )
 
     def wave_size(self, num_parameters: int) -> WaveSize:
-        """Return the limits on an evaluation's work per call: fewer samples for larger models."""
+        """Return the limits on the work of an evaluation per call. Larger models get fewer samples."""
         is_small = num_parameters <= _SMALL_MODEL_PARAMETERS
         return WaveSize() if is_small else WaveSize(num_samples=_SAMPLES_OF_LARGE_MODELS)
 

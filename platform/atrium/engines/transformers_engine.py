@@ -204,9 +204,9 @@ class _Sample:
 def cut_units(requests: Sequence[GenerationRequest], unit_samples: int | None) -> list[range]:
     """Divide requests into units of consecutive requests, and return the range of indices of each unit.
 
-    A batch's shape changes the last bits of its results, so units depend only on the requests. All requests
-    of a unit have the same `wave`. A unit has at most `unit_samples` samples, unless a single request has
-    more; None means no limit.
+    The shape of a batch changes the last bits of its results, so the division depends only on the requests.
+    All requests of a unit have the same `wave`. A unit has at most `unit_samples` samples, unless a single
+    request has more; None means no limit.
     """
     units: list[range] = []
     first = num_samples = 0

@@ -279,7 +279,7 @@ class VllmEngine:
             self._rouse("kv_cache")
 
     def _rouse(self, pool: str) -> None:
-        """Wake one of vLLM's two memory pools, by vLLM's name for it (checked in 0.25 to 0.33)."""
+        """Wake the weights or the cache, by vLLM's name of their memory pool (checked in 0.25 to 0.33)."""
         with self._bounded(f"vLLM's {pool} to wake up", self._settings.step_timeout_s):
             self._engine.wake_up(tags=[pool])
         self._asleep.remove(pool)

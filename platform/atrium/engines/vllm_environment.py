@@ -140,7 +140,7 @@ def check_fp8_cache(head_size: int) -> None:
 
 
 def _minor(version: str) -> tuple[int, int]:
-    """Return the first two numbers of a version, or (0, 0) if it has another form."""
+    """Return the first two numbers of a version, or (0, 0) if the version does not begin with two numbers."""
     numbers = version.split(".")[:2]
     if len(numbers) < 2 or not all(number.isdecimal() for number in numbers):
         return (0, 0)

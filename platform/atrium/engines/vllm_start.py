@@ -27,7 +27,7 @@ _GLOO_EXECUTOR = "atrium.engines.vllm_executor.GlooExecutor"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The device, number format, and context length in tokens with which vLLM computes.
+    """The device, the number format and the context length in tokens that vLLM uses.
 
     `head_dtype` is the number format of the logits; `model` means `dtype`.
     """

@@ -63,7 +63,7 @@ class Benchmark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draws:
-    """The engine that samples answers, with its prompts, seeds and batch limits.
+    """The engine that samples answers, the encoder of prompts, the random seeds, and limits on batches.
 
     Attributes
     ----------

@@ -290,7 +290,7 @@ class _Reader:
         return self._bracketed(tokens) if enclosed(tokens) else None
 
     def _is_interval(self, tokens: Tokens) -> bool:
-        """Return whether the tokens are an interval; `(1,2)` counts as one only with `reads_points`."""
+        """Return whether the tokens are an interval. `(1,2)` is an interval only if `reads_points` is set."""
         is_enclosed = enclosed(tokens) and tokens[0] in ("(", "[") and len(split(tokens[1:-1], _AND)) == 2
         is_shown = tokens[0] == "[" or tokens[-1] == "]" or r"\infty" in tokens
         return is_enclosed and (is_shown or self.reads_points)

@@ -293,7 +293,7 @@ def _compare_domains(wanted: Tokens, given: Tokens, leaf: Leaf) -> bool | None:
 
 
 def _are_read_backwards(wanted: Tokens, given: Tokens, leaf: Leaf) -> bool:
-    r"""Return whether the answers are `a \neq b` and `b \neq a`, which math-verify considers different."""
+    r"""Return whether the answers are `a \neq b` and `b \neq a`, which math-verify does not equate."""
     if r"\neq" not in wanted or r"\neq" not in given:
         return False
     first, second = (split(side, frozenset((r"\neq",))) for side in (wanted, given))

@@ -68,7 +68,7 @@ _CONJUNCTION_JOINT = re.compile(rf"[^.!?\n]*\b(?:and|or)\b[\s,:]*{_LABEL}?", re.
 
 
 def answer_text(text: str, *, thinking: bool) -> str | None:
-    """Return the part of a completion that may hold its answer, or None if the reasoning never ended."""
+    """Return the part of a completion in which an answer may stand, or None if the reasoning has no end."""
     begin, end = REASONING_MARKERS
     _, tag, after = text.rpartition(end)
     if thinking and not tag:
@@ -77,11 +77,12 @@ def answer_text(text: str, *, thinking: bool) -> str | None:
 
 
 def extract_answer(text: str, *, thinking: bool) -> str | None:
-    r"""Return the content of the last cluster of balanced boxes, or None if there is no answer.
+    r"""Return the content of a completion's last cluster of boxes, or None if there is no answer.
 
-    The contents of a cluster's boxes are joined by `", "`, or by `\approx` before an approximation; empty and
-    repeated boxes are dropped. A nested box is part of the outer box's content. There is no answer if no box
-    is balanced, if the last cluster holds only white space, or if the reasoning never ended.
+    A box is `\boxed{...}` with balanced braces. Adjacent boxes form a cluster, as the module describes. Their
+    contents are joined by `", "`, or by `\approx` before an approximation; empty and repeated boxes are
+    dropped. A nested box is part of the outer box's content. There is no answer if there is no box, if the
+    last cluster contains only white space, or if `thinking` is set and the reasoning has no end.
     """
     visible = answer_text(text, thinking=thinking)
     return None if visible is None else last_box(visible)

@@ -199,7 +199,10 @@ class Field:
 
 
 class Precise(Field):
-    """Arithmetic with exact rationals, and mpmath numbers of `bits` bits and almost unlimited exponents."""
+    """Arithmetic with exact rationals, and with mpmath numbers for all others.
+
+    The mpmath numbers have `bits` bits and an almost unlimited range of exponents.
+    """
 
     max_bits = 2**18
 

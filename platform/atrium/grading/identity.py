@@ -138,7 +138,7 @@ def _agree_in_powers(first: Tokens, second: Tokens) -> bool | None:
 
 
 def _wanted_bits(a: Evaluator, b: Evaluator) -> int:
-    """Return the precision, in bits, at which the difference of two different values becomes visible."""
+    """Return the precision, in bits, that is sufficient to tell two different values apart."""
     wanted = 2 * (a.num_bits + b.num_bits) * min(a.degree * b.degree, _MAX_DEGREE) + _FIRST_BITS
     is_algebraic = a.is_algebraic and b.is_algebraic
     return wanted if is_algebraic else min(max(wanted, _ENOUGH_BITS // 4), _ENOUGH_BITS)

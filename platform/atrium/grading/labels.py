@@ -90,9 +90,9 @@ def compare_by_convention(wanted: Tokens, given: Tokens, leaf: Leaf) -> bool | N
 
 
 def time_of_day(tokens: Tokens) -> tuple[int, str] | None:
-    """Return the minutes and the mark of a time of day, or None for other tokens.
+    """Return the time of day that the tokens denote, in minutes, and its mark, or None for other tokens.
 
-    The mark is `am`, `pm`, or empty. It does not affect the minutes: 1:30 pm has 90.
+    The mark is `am`, `pm`, or empty. It does not change the minutes: 1:30 pm has 90.
     """
     mark = ""
     if tokens and (is_text(tokens[-1]) or tokens[-1].isalpha()):

@@ -61,7 +61,7 @@ def _slope(middle: Tokens, name: str, start: Tokens, one: Tokens) -> Fraction | 
 
 
 def _is_divisor(tokens: Tokens, name: str) -> bool:
-    """Return whether the letter occurs in a divisor, so that the expression may be undefined somewhere."""
+    """Return whether a divisor contains the letter, so that the expression may be undefined somewhere."""
     depth = 0
     for index, (before, token) in enumerate(pairwise(tokens), start=1):
         if depth or (before, token) == ("}", "{"):

@@ -137,7 +137,10 @@ def read(answer: str) -> Form:
 
 
 def with_tokens(form: Form, tokens: Tokens) -> Form:
-    """Return the form of a part of an answer, given the form of the whole and the tokens of the part."""
+    """Return the form of a part of an answer, which has the given tokens.
+
+    `form` is that of the whole answer.
+    """
     tokens = without_unit(tokens)
     return replace(
         form, tokens=tokens, text=join(tokens), words=_words(tokens), has_text=any(map(is_text, tokens))

@@ -67,7 +67,10 @@ class ReasoningGymVerifier(ExpressionVerifier):
         return Finding(score > 1 - 1e-6, f"scored {score:.3g} by {PACKAGE}", score)
 
     def restate(self, gold: str) -> str:
-        """Return a reasoning-gym answer unchanged, since its scorer must accept it; restate others."""
+        """Return an equal answer in another notation, or an answer to a reasoning-gym problem unchanged.
+
+        The scorer of such a problem must accept the reference answer itself.
+        """
         return super().restate(gold) if self.problem is None else gold
 
 

@@ -103,8 +103,8 @@ def qualified(tokens: Tokens) -> tuple[Tokens, tuple[Condition, ...]]:
 def agree(wanted: tuple[Condition, ...], given: tuple[Condition, ...], leaf: Leaf) -> bool:
     """Return whether the answer's conditions (`given`) agree with those of the reference answer (`wanted`).
 
-    Kinds and bounds of a letter are compared only if both answers have conditions on it. `leaf` compares the
-    end points of bounds.
+    The kind and the bounds of a letter are compared only if both answers have conditions on this letter.
+    `leaf` compares the end points of bounds.
     """
     if any(condition.is_narrow for condition in given) != any(condition.is_narrow for condition in wanted):
         return False

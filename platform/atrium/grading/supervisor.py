@@ -92,7 +92,7 @@ class _Worker:
 
 
 class _Own(threading.local):
-    """The state of one thread: its worker, and whether it is a thread of the supervisor."""
+    """The data of one thread: its worker, and whether the thread is one of the supervisor's."""
 
     worker: _Worker | None = None
     runs_jobs = False

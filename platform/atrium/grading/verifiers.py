@@ -269,7 +269,10 @@ class MultipleChoiceVerifier(PlacedVerifier):
 
 
 def place_of(error: Exception, verifier: Verifier | None) -> str:
-    """Describe an error of a comparison in one line, with its position in the file of a user's verifier."""
+    """Describe in one line an error that was raised while answers were compared.
+
+    If the verifier is a user's, the line names the position in the verifier's file.
+    """
     module = sys.modules.get(type(verifier).__module__)
     file = None if type(verifier).__module__.startswith("atrium.") else getattr(module, "__file__", None)
     frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename == file]

@@ -256,9 +256,9 @@ def _of_problem(
 ) -> Iterator[Answer]:
     """Yield `num_samples` answers to a problem from their mean score.
 
-    The mean determines how many answers are correct, but not which; the first answers are marked correct.
-    With `stated.correct_at`, either all or none are correct. Raises `DataError` if `score` cannot be the mean
-    of `num_samples` scores of 0 or 1.
+    The mean determines how many answers are correct, but not which ones, so the first answers are marked
+    correct. With `stated.correct_at`, either all answers or none are correct. Raises `DataError` if `score`
+    cannot be the mean of `num_samples` scores of 0 or 1.
     """
     correct = [False] * num_samples
     if num_samples > 1 and stated.correct_at is None:

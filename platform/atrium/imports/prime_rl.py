@@ -25,7 +25,10 @@ _TWICE = (("train", "all"), ("eval", "effective"))
 
 
 def is_repeated(path: Path) -> bool:
-    """Return whether an import of a directory skips this file, because another file has the same episodes."""
+    """Return whether an import of a directory skips this file.
+
+    It does so if another file contains the same episodes.
+    """
     return path.name == _TRACES and path.parts[-3:-1] in _TWICE
 
 

@@ -42,8 +42,8 @@ _MAX_NAME = 100
 class RunKey:
     """The identity of a run: its method and seed.
 
-    If no seed is stated, `unit` takes its place: the run's directory, with the key of its curve if there is
-    one, and the number of the run among those of the same method and directory.
+    If no seed is stated, `unit` identifies the run instead. It consists of the run's directory, the key of
+    its curve if it has one, and the run's number among the runs of the same method and directory.
     """
 
     method: str
@@ -268,10 +268,10 @@ class Spool:
         return part
 
     def _free(self, answer: Answer, file: int, unit: str) -> RunKey:
-        """Return the run to which an answer without a seed belongs.
+        """Return the run that an answer without a seed belongs to.
 
-        It is the first run of this method and directory (`unit`) in which no other file has answers to the
-        same benchmark at the same step.
+        This is the first run of the answer's method and directory (`unit`) in which no other file has answers
+        to the same benchmark at the same step.
         """
         number = 0
         while True:

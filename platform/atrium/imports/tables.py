@@ -91,7 +91,7 @@ def chosen_columns(
     roles: Mapping[str, Ranks],
     constants: Collection[str] = (),
 ) -> dict[str, str]:
-    """Return the column of each role: the stated one, else one with a known name.
+    """Return the column of each role: the stated column, or else a column with a name known for the role.
 
     Roles in `constants` have a fixed value and need no column. Raises `ConfigError` for an unknown role, a
     stated column that does not exist, and a role that several columns could have.

@@ -1,7 +1,8 @@
 """Readers of tracker curves: CSV exports of W&B charts and event files of TensorBoard.
 
 A W&B export has a column `Step` and a column `<run> - <metric>` for each run. Trackers record runs, not
-methods: the method is `--method`, the run setting given by `--map method=KEY`, or else the run's name.
+methods. The method is therefore the value of `--method`, or the value of the run's setting KEY with `--map
+method=KEY`, or else the run's name.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ class NodeAgent(LocalElasticAgent):
                 (os.killpg if to_group else os.kill)(pid, number)
 
     def phases(self) -> Mapping[int, str]:
-        """Return the last phase of each rank as `<number> <phase>`, or as an empty string if it is unknown.
+        """Return each rank's last phase as `<number> <phase>`, or an empty string if it is unknown.
 
         The number counts the phases that the rank has entered. The mapping is empty before the nodes are
         connected, and after the node that serves the store has exited.

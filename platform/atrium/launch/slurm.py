@@ -108,7 +108,7 @@ class Submission:
             ) from error
 
     def follow(self) -> int:
-        """Log the states of the jobs until all have ended; return the highest exit code of `atrium train`.
+        """Log the states of the jobs until all have ended; return the highest exit code among them.
 
         Raises `Interrupted` on Ctrl-C, after which the jobs continue.
         """

@@ -137,7 +137,7 @@ class NodeRun:
 
 
 class HangClock:
-    """A detector of a hung run, in which no rank enters a new phase for too long.
+    """A detector of a hung run: no rank has entered a new phase for longer than the limit.
 
     The limit is six times `timeout_s`, but at least 360 seconds.
     """

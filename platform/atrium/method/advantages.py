@@ -214,7 +214,10 @@ def group_sum(value_B: Tensor, group_B: Tensor) -> Tensor:
 
 
 def _divided(value: Tensor, scale: Tensor) -> Tensor:
-    """Return the values divided by their scale, and 0 where the scale is 0: equal rewards carry no signal."""
+    """Return the values divided by their scale.
+
+    Where the scale is 0, all rewards are equal and the result is 0.
+    """
     return (value / scale).masked_fill(scale == 0.0, 0.0)  # NaN stays NaN, so that the update is skipped
 
 

@@ -19,7 +19,10 @@ from atrium.method.token_weights import AllTokens, TokenWeight
 
 
 class OnPolicy(Section):
-    """The declared relation between a method's on-policy gradient and the policy gradient A grad log pi."""
+    """The relation of a method's gradient on its own samples to the policy gradient A grad log pi.
+
+    It is declared in the method's file.
+    """
 
     law: Literal["exact", "expectation", "scaled", "differs"]
     """Relation of the gradients. `exact`: equal. `expectation`: equal in expectation. `scaled`: equal up to

@@ -19,7 +19,7 @@ from atrium.method.token_windows import BinaryTotalVariation
 
 
 def check_parts(algorithm: Algorithm, divergence: Divergence, regularizer: Regularizer, use: Use) -> None:
-    """Raise `ConfigError` for incompatible choices, and for a choice without effect."""
+    """Raise `ConfigError` if choices are incompatible, or if a choice has no effect."""
     _check_groups(algorithm, use.group_size)
     _check_advantage(algorithm.advantage)
     _check_weight(algorithm)

@@ -104,7 +104,10 @@ def kl_k3(log_ratio_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def extreme(value_BT: Tensor, mask_BT: Tensor, *, largest: bool) -> Tensor:
-    """Return the largest unmasked value (-inf if there is none), or the smallest (inf if there is none)."""
+    """Return the largest unmasked value, or with `largest=False` the smallest one.
+
+    Without unmasked values, the result is -inf, or inf for the smallest.
+    """
     if value_BT.numel() == 0:
         return value_BT.new_tensor(-torch.inf if largest else torch.inf)
     if largest:

@@ -53,11 +53,10 @@ class ObjectiveState:
 class MinibatchConstants(RowTensors):
     """Detached constants shared by the micro-batches of a minibatch.
 
-    Each row has the factor of the reduction, the coefficient of the NLL term divided by that factor, the
-    constant of the surrogate, and a factor of the entropy bonus if the bonus has its own reduction. Each
-    token has the selection of the token weight, and the factor of the correction if it depends on sums over
-    the minibatch. The whole minibatch has the coefficient of the entropy bonus, and the bounds [2] of the
-    window if they depend on the minibatch.
+    Constants per row are the reduction's factor, the NLL term's coefficient divided by this factor, the
+    surrogate's constant and, if the entropy bonus has its own reduction, its factor. Constants per token are
+    the token weight's selection and, if it depends on sums over the minibatch, the correction's factor. The
+    others are the entropy bonus's coefficient and, if they depend on the minibatch, the window's bounds [2].
 
     Examples
     --------

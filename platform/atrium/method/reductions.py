@@ -45,7 +45,10 @@ class Totals:
 
 
 def count_totals(num_tokens_B: Tensor, group_B: Tensor, sum_over_ranks: Sum = local_sum) -> Totals:
-    """Return the totals over all ranks, each at least 1. A group must not span ranks."""
+    """Return the numbers of tokens, rows and groups of all ranks, each at least 1.
+
+    A group must not span ranks.
+    """
     import torch
 
     counts_B = (num_tokens_B > 0).double()

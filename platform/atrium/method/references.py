@@ -54,7 +54,7 @@ class FrozenReference(Reference):
 
 
 class PeriodicReference(Reference):
-    """The policy as of the last step whose number is a multiple of `num_steps`."""
+    """The policy after the latest step whose number is a multiple of `num_steps`."""
 
     kind: Literal["every_num_steps"] = "every_num_steps"
     num_steps: Count

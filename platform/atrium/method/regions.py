@@ -32,10 +32,10 @@ class RegionInputs:
 class Region:
     """A trust region at a batch's tokens.
 
-    `lower` and `upper` are the window's bounds on the ratio, as numbers or per token [B, T]; both are 1
-    where there is no window. `feasible_BT` says whether each token satisfies the constraint. `widths` are the
-    distances below and above 1 at which the constraint binds. They are larger than 1 - `lower` and
-    `upper` - 1 if the window is cut off at ratio 0 or probability 1; None means that it is not cut off.
+    `lower` and `upper` are the window's bounds on the ratio, as numbers or per token [B, T]; both are 1 where
+    there is no window. `feasible_BT` says whether each token satisfies the constraint. `widths` are the
+    distances below and above 1 at which the constraint binds. They are larger than 1 - `lower` and `upper` -
+    1 if the window is cut off at ratio 0 or probability 1. If the window is not cut off, `widths` is None.
 
     Examples
     --------

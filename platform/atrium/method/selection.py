@@ -110,5 +110,5 @@ def signed(word: int) -> int:
 
 
 def _mixed(word: Tensor) -> Tensor:
-    """Return SplitMix64's output for the state that follows `word`."""
+    """Return SplitMix64's output for the generator state that follows the state `word`."""
     return mix(word + signed(INCREMENT))

@@ -30,7 +30,10 @@ def total_variation(anchor_logprob_NV: Tensor, policy_logprob_NV: Tensor) -> Ten
 
 
 def with_rest(logprob_NV: Tensor, token_NK: Tensor) -> Tensor:
-    """Return log-probabilities [N, K + 1] of the given tokens and of all others together (-inf if none)."""
+    """Return the log-probabilities of the given tokens, and of all other tokens together, [N, K + 1].
+
+    If there are no other tokens, their log-probability is -inf.
+    """
     chosen_NK = logprob_NV.gather(-1, token_NK)
     others_NV = logprob_NV.scatter(-1, token_NK, -torch.inf)
     return torch.cat([chosen_NK, others_NV.logsumexp(dim=-1, keepdim=True)], dim=-1)

@@ -189,8 +189,8 @@ def _probability_change(x: RegionInputs) -> Tensor:
 def _outer_odds(delta: float, anchor_BT: Tensor) -> Tensor:
     """Return a starting point for Newton's method: log-odds of p at or above the upper bound.
 
-    `anchor_BT` is q, and p solves (p - q)^2 / (2 p) = delta. For p > q, the divergence is at least the left
-    side.
+    `anchor_BT` is q. The starting point is the p > q that solves (p - q)^2 / (2 p) = delta. Since the
+    divergence is at least the left side, this p is not below the bound.
     """
     spread_BT = (delta**2 + 2.0 * delta * anchor_BT).sqrt()
     outer_BT = (anchor_BT + delta + spread_BT).clamp(max=1.0)

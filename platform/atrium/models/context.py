@@ -53,7 +53,7 @@ class Context:
 
 
 def windows(keys: Mapping[str, object]) -> dict[str, int]:
-    """Return all attention windows and chunks in a config.json by key, in tokens."""
+    """Return the lengths of all attention windows and chunks in a config.json, in tokens, by key."""
     found = {
         name: size for name, value in keys.items() if _WINDOW_KEY.search(str(name)) and (size := _size(value))
     }

@@ -1,9 +1,9 @@
 """Low-rank adapters (LoRA) in a policy: adding, disabling, merging and storing them.
 
-peft inserts the adapters into the model in place: each chosen linear map W becomes W + (alpha / rank) B A,
-where only A and B are trained. B is initially 0, so the policy is initially unchanged. Merged weights are
-computed in new tensors, one map at a time. W itself never changes, so adding and subtracting the adapters
-loses no precision. Adapters are stored in peft's own format, as safetensors.
+The library peft inserts the adapters into the model in place: each chosen linear map W becomes W + (alpha /
+rank) B A, of which only A and B are trained. B is initially 0, so the policy is initially unchanged. Merged
+weights are computed in new tensors, one map at a time. W itself never changes, so adding and subtracting the
+adapters loses no precision. Adapters are stored in peft's own format, as safetensors.
 
 Source: LoRA, arXiv 2106.09685, equation 3.
 """

@@ -117,7 +117,7 @@ class RegisteredMethod:
         index: Sequence[object],
         **_: Any,  # noqa: ANN401 - what other estimators of verl take
     ) -> tuple[Tensor, Tensor]:
-        """Return the advantages [B, T] of a whole batch twice, as advantages and as returns.
+        """Return a batch's advantages [B, T] twice, since verl expects advantages and returns.
 
         Rows with equal `index` form a group.
         """

@@ -129,7 +129,10 @@ def _num_passes(config: RunConfig) -> int:
 
 
 def _num_evaluated(config: RunConfig) -> int:
-    """Return the number of problems in all evaluations of a run; a problem counts once per evaluation."""
+    """Return the number of problems in all evaluations of a run.
+
+    A problem counts once for each evaluation.
+    """
     every = config.evaluation.every_num_steps
     num_validations = 1 + (0 if every is None else config.num_steps // every)
     num_tests = 2 if config.evaluation.tests_before else 1

@@ -325,5 +325,5 @@ def logits_bytes(model: ModelShape, demand: TrainerDemand) -> int:
 
 
 def _states_bytes(model: ModelShape, demand: TrainerDemand) -> int:
-    """Return the bytes of the last hidden states of a batch and of a copy of the LM head, in float32."""
+    """Return the bytes of a batch's last hidden states and of a copy of the LM head, in float32."""
     return _FLOAT32 * model.hidden_size * (demand.batch_tokens + model.vocabulary_size)

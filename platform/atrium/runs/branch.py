@@ -1,4 +1,4 @@
-"""Branches of runs: new run directories that start with another run's records up to a step."""
+"""Branches: run directories of new runs that start with another run's records up to a step."""
 
 from __future__ import annotations
 

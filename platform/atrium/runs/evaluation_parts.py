@@ -1,7 +1,8 @@
 """Files ("parts") with the finished problems of an evaluation in progress, so that it can be resumed.
 
-Each part is written atomically and never changed, so an interruption loses only problems that are not yet in
-a part. When a benchmark is finished, all its samples are written to one file, and the parts are deleted.
+Each part is written atomically and never changed, so an interruption loses only the problems that no part
+contains yet. When a benchmark is finished, all its samples are written to one file, and the parts are
+deleted.
 """
 
 from __future__ import annotations

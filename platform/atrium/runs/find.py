@@ -169,7 +169,7 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _as_path(wanted: str) -> Path | None:
-    """Return `wanted` as a path if it is the path of a run directory, else None."""
+    """Return `wanted` as a path if a run directory exists at this path, else None."""
     try:
         path = Path(wanted)
         if len(path.parts) < 3 or ".." in path.parts:  # the runs directory is two levels above a run

@@ -1,4 +1,4 @@
-"""The first log lines about a run's data: the numbers of truncated answers and of groups without signal."""
+"""Log lines, early in a run, on the shares of truncated answers and of groups without signal."""
 
 from __future__ import annotations
 

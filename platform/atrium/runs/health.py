@@ -65,7 +65,10 @@ _HEALTH = (
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The threshold of a rule in `diagnosis`: the rule applies above `value`, or below it if `is_floor`."""
+    """A threshold of a rule in `diagnosis`.
+
+    The rule applies above `value`, or below it if `is_floor` is set.
+    """
 
     value: float
     is_floor: bool = False

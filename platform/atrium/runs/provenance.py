@@ -220,7 +220,8 @@ def _output(command: list[str], *, timeout_s: float) -> str | None:
 def _shareable(diff: str, environment: Mapping[str, str]) -> str:
     """Return the diff without secrets, truncated to `MAX_DIFF_BYTES`.
 
-    Twice as much text is searched for secrets, so that a secret at the cut is found too.
+    Secrets are removed from twice as much text before the truncation, so that a secret that would be cut in
+    two is found.
     """
     searched = diff[: 2 * MAX_DIFF_BYTES]
     data = redact(searched, environment).encode("utf-8", "replace")

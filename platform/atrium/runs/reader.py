@@ -83,10 +83,10 @@ class Scores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricTable:
-    """The metrics of a run: `steps` [N], `times` [N] in seconds since 1970, and columns [N] by name.
+    """The metrics of a run: `steps` [N], `times` [N] in seconds since 1970, and a column [N] per metric.
 
-    A column is NaN where a step did not record the quantity. `num_unreadable` counts the lines that are not
-    in the table: damaged lines, lines without a step, and lines replaced by a later line for the same step.
+    A column is NaN at steps that did not record the metric. `num_unreadable` counts the lines that are not in
+    the table: damaged lines, lines without a step, and lines replaced by a later line for the same step.
     """
 
     steps: NDArray[np.int64]

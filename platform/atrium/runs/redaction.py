@@ -70,7 +70,11 @@ def _could_be_secret(value: str) -> bool:
 
 
 def redact(text: str, environment: Mapping[str, str]) -> str:
-    """Return the text with values of secret variables, and well-known keys, replaced by `[redacted]`."""
+    """Return the text with secrets replaced by `[redacted]`.
+
+    Secrets are the values of secret environment variables, and text that has the form of a key, token or
+    password.
+    """
     for value in sorted(secrets_of(environment).values(), key=len, reverse=True):
         text = text.replace(value, REDACTED)
     for pattern in _PATTERNS:

@@ -45,7 +45,7 @@ def samples_document(evaluations: Mapping[str, Sequence[Sample]], problem_id: st
 
 
 def _mean(values: Sequence[float | None], unit: Unit) -> Value:
-    """Return the mean of the values. It is unknown if a value is None, as in some imported rows."""
+    """Return the mean of the values. The mean is unknown if any value is None, as in some imported rows."""
     known = [value for value in values if value is not None]
     return Value(sum(known) / len(known) if len(known) == len(values) else None, unit)
 

@@ -62,11 +62,11 @@ class SystemMetrics(Listener):
         self._thread.start()
 
     def begin(self, *, step: int, num_steps: int, title: str = "") -> None:
-        """Store the step after which training starts (0 for a new run), for the next records."""
+        """Set the last finished step, with which later records are labeled, to `step` (0 for a new run)."""
         self._step = step
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Store the last finished step, for the next records."""
+        """Set the last finished step, with which later records are labeled."""
         self._step = step
 
     def end(self, state: RunState, error: str | None = None, cause: str | None = None) -> None:

@@ -105,9 +105,9 @@ class ScoredArms:
     """The scores of every arm, in arrays `value_SP` of shares in [0, 1].
 
     `values` maps each arm to one array per benchmark, and `seeds` to the seed of each row; benchmarks have
-    equal weights. `measure` and `benchmark` name the scores. `family` counts the differences with
-    simultaneous intervals. `clusters` names every problem's cluster, by benchmark. `is_paired` is True if
-    all arms have the same seeds by design, however few, and False if no seeds are paired; with None,
+    equal weights. `measure` and `benchmark` name the scores. `family` is the family of differences whose
+    intervals hold simultaneously. `clusters` names every problem's cluster, by benchmark. `is_paired` is True
+    if all arms have the same seeds by design, however few, and False if no seeds are paired; with None,
     `pair_seeds` decides.
     """
 

@@ -44,7 +44,7 @@ def clusters_words(num: int) -> str:
 
 
 def sources_words(cluster_B: Sequence[ArrayLike | None]) -> str:
-    """Return text that describes the clusters of each benchmark with clusters; it may be empty."""
+    """Return text that describes the clusters of each benchmark. Benchmarks without clusters are left out."""
     return " and ".join(clusters_words(num_clusters(one)) for one in cluster_B if one is not None)
 
 

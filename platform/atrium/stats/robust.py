@@ -76,8 +76,8 @@ def bootstrap_interval(
     """Return a statistic's percentile interval over resampled seeds, or None for fewer than 10 seeds.
 
     `scores` lists `score_SB` of each arm. Seeds are drawn in each arm separately or, if `paired`, the same
-    seeds in all arms. The statistic receives R resamples of each arm at once, [R, S, B], and returns values
-    [R].
+    seeds in all arms. The statistic receives R resamples of each arm at once, as an array [R, S, B], and
+    returns R values.
     """
     arms = [np.asarray(score_SB, dtype=np.float64) for score_SB in scores]
     if min(len(arm) for arm in arms) < MIN_SEEDS_BOOTSTRAP:

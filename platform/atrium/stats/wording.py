@@ -172,7 +172,7 @@ def same_method_words(names: Sequence[str]) -> str:
 
 
 def uninformative(is_correct: bool) -> Verdict:
-    """Return the verdict for arms whose answers are all correct, or all wrong."""
+    """Return the verdict for arms whose answers are all correct, or, with `is_correct=False`, all wrong."""
     subject = "every answer of every arm" if is_correct else "no answer of any arm"
     return worded("uninformative", f"{subject} is correct, so these answers cannot show a difference")
 

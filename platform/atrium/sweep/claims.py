@@ -169,7 +169,7 @@ class Claims:
         return held[0] if held is not None else 0
 
     def num_attempts_without_progress(self, resource: str, progress: int) -> int:
-        """Return the number of most recent claims of a resource that all recorded this `progress`."""
+        """Return how many of a resource's latest claims in a row recorded the given `progress`."""
         claims = [ticket["progress"] for _, ticket in sorted(self._winners(resource).items(), reverse=True)]
         return next((num for num, one in enumerate(claims) if one != progress), len(claims))
 

@@ -214,7 +214,7 @@ class ContrastConfig(Section):
 
 
 class FamiliesConfig(Section):
-    """Families of arms, such as a divergence at several widths, compared in `y` at equal `x`."""
+    """Families of arms, such as a divergence at several widths, whose `y` is compared at equal `x`."""
 
     x: Text
     """An outcome, or a setting that is a number in each arm of a family."""

@@ -149,7 +149,7 @@ def _rate_text(what: str, rate: FailureRate | None) -> str:
 
 
 def _contrast_sentences(found: PlannedContrasts) -> Iterator[Sentence]:
-    """Yield sentences on the predictions: whether they were committed before the first run and came true."""
+    """Yield sentences on the predictions: which came true, and whether they were committed in advance."""
     if found.commit:
         text = f"predictions: {found.predictions}, committed in {found.commit[:12]} before the first run"
         yield Sentence(text, key=f"{_NOTE}predictions")

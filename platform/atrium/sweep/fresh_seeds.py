@@ -1,7 +1,7 @@
 """The comparison on fresh seeds: every candidate against the baseline, including diverged runs.
 
-A diverged run is counted in two ways: with the score of the diverged policy, and as always wrong. A
-verdict either holds for both ways or says that it depends on the diverged runs.
+A diverged run is counted in two ways: with the score of the diverged policy, and as always wrong. A verdict
+either holds in both cases or says that it depends on the diverged runs.
 
 Axes: A arms (the baseline first), S seeds, P problems.
 """

@@ -46,9 +46,10 @@ class SeedResult:
 
     @property
     def outcome(self) -> Mapping[str, Mapping[str, Any]]:
-        """The test results after the run's last step, or in the step in which the run diverged.
+        """The test results after the run's last step, or in the step at which the run diverged.
 
-        A benchmark on which the diverged policy was not evaluated counts as always wrong.
+        If the diverged policy was not evaluated on a benchmark, all of its answers to this benchmark count as
+        wrong.
         """
         if self.state == DIVERGED:
             return {

@@ -216,7 +216,10 @@ class TrialRunner:
             raise Interrupted(f"sweep {name} stopped at step {step}; run the same command to resume")
 
     def _worse_than_best(self, trial: Trial, results: Sequence[SeedResult]) -> str | None:
-        """Return why a trial's other seeds are skipped, or None if the trial is not worse than the best."""
+        """Return why the trial's remaining seeds are skipped, or None to run them.
+
+        They are skipped if the trial is worse than the best trial.
+        """
         pruner, objective = self.studies.definition.pruner, self.studies.definition.objectives[0]
         num_left = len(trial.seeds) - len(results)
         if pruner.between_seeds == "none" or trial.stage is Stage.FINAL or num_left == 0:

@@ -314,7 +314,7 @@ def _contrast_tables(found: object) -> Iterator[Table]:
 
 
 def _collapsed(trials: Sequence[SnapshotTrial], collapses: Mapping[str, Sequence[str]]) -> Iterator[Sentence]:
-    """Yield a warning for each kind of problem, with the number of affected runs and their trials' names."""
+    """Yield a warning for each kind of problem, with the number of affected runs and their trials."""
     found = [(one.name, collapses.get(run, ())) for one in trials for run in one.runs]
     for rule in dict.fromkeys(rule for _, rules in found for rule in rules):
         names = [name for name, rules in found if rule in rules]

@@ -85,7 +85,7 @@ class SweepWorker:
         return any(self._take(trial) for trial in (*running, *waiting))
 
     def _plan(self, stage: Stage) -> bool:
-        """Plan a stage if it is ready to be planned; return whether this worker planned it."""
+        """Plan a stage if all that it depends on has ended; return whether this worker planned it."""
         if self._studies.num_planned(stage) is not None:
             return False
         if stage is not Stage.FINAL:

@@ -118,7 +118,10 @@ def faithfulness(
 
 
 def _cosine(objective: Objective, distance: float, num_tokens: int, seed: int) -> tuple[float, float]:
-    """Return one seed's cosine (0 if the method's gradient is 0), and KL(behavior || policy) in nats."""
+    """Return, for one seed, the cosine between two expected gradients, and KL(behavior || policy) in nats.
+
+    The gradients are those of the method and of the reward. The cosine is 0 if the method's gradient is 0.
+    """
     behavior = Tabular.random(400 + seed, num_tokens).trainable()
     generator = torch.Generator().manual_seed(500 + seed)
     reward_B = torch.rand(behavior.num_completions, generator=generator, dtype=torch.float64)

@@ -304,7 +304,10 @@ def _rewards(group: RolloutGroup) -> list[float]:
 
 
 def _rewarded(group: RolloutGroup) -> RolloutGroup:
-    """Return the group without completions whose reward is None, or the group itself if all have one."""
+    """Return the group without the completions whose reward is None.
+
+    If all completions have a reward, the group itself is returned.
+    """
     rollouts = tuple(rollout for rollout in group.rollouts if rollout.reward is not None)
     return group if len(rollouts) == len(group.rollouts) else replace(group, rollouts=rollouts)
 

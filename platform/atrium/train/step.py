@@ -133,7 +133,7 @@ class Steps:
         self.run = run
 
     def step(self, state: TrainingState) -> tuple[TrainingState, Measurements]:
-        """Run the next training step, and return the state after it and its measurements."""
+        """Run the next training step; return the resulting state and the step's measurements."""
         batch = self.collect(state)
         state = update(self.run, state, batch)
         self.hand_over(state, batch.measurements)
@@ -204,7 +204,7 @@ def update(run: Training, state: TrainingState, batch: Collected) -> TrainingSta
 
 
 def evaluated(run: Training, state: TrainingState, measurements: Measurements) -> TrainingState:
-    """Evaluate the policy, and return `state` with the best step and its score updated."""
+    """Evaluate the policy, and return `state` with an updated best step and best score."""
     run.enter(state.step, "evaluation")
     with (
         _timed(metrics.EVALUATE_S, measurements),

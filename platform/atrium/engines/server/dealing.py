@@ -118,9 +118,10 @@ class Dealer:
                 return
 
     def _free(self, version: int | None) -> tuple[Server, asyncio.Future[None]] | None:
-        """Return the least busy server with the weights `version` (None: any), and its `lost` future.
+        """Return the least busy server whose weights are `version`, and its `lost` future.
 
-        Returns None if there is no such server, or if all of them are busy.
+        If `version` is None, any server qualifies. Returns None if no server qualifies or all of these are
+        busy.
         """
         up = [
             (one, one.lost)
@@ -168,7 +169,7 @@ class Dealer:
 
 
 async def _is_idle_connection(server: Server, error: Exception) -> bool:
-    """Return whether the error only means that a healthy server closed an idle connection."""
+    """Return whether the error only means that a healthy server has closed a connection that was idle."""
     if not isinstance(error, httpx.ReadError | httpx.RemoteProtocolError):
         return False
     has_ended = server.process is not None and server.process.ended is not None

@@ -36,7 +36,7 @@ def is_alive(process: str) -> bool:
 
 
 def shared_memory_of(pid: int | str) -> set[Path]:
-    """Return the shared-memory files of vLLM's queues that a process has mapped."""
+    """Return the shared-memory files of vLLM's queues that a process has mapped into its memory."""
     with suppress(OSError):
         lines = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace").splitlines()
         return {Path(path) for line in lines if (path := line.split()[-1]).startswith("/dev/shm/psm_")}

@@ -49,7 +49,7 @@ class Server:
 
     @property
     def log(self) -> str:
-        """Text for a message: the path and the last lines of the server's log, if Atrium started it."""
+        """Text for a message: where the server's log is and, if Atrium started the server, its last lines."""
         if self.process is None:
             return "its log is where it was started"
         return f"log {self.process.log}: {self.process.last_words()}"
@@ -118,7 +118,8 @@ class ServerPool:
     def check(self, version: int | None) -> None:
         """Raise `EngineError` if the pool has failed.
 
-        The pool also fails if there are no weight files, and no server has the weights `version` (None: any).
+        The pool also fails if no server has the weights `version` (None: any) and there are no weight files
+        to load.
         """
         has_version = version is None or any(one.version == version for one in self.servers)
         if not self._folders and not has_version:

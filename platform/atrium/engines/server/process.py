@@ -162,7 +162,7 @@ class ServerProcess:
 
 
 def _group(session: int) -> list[int]:
-    """Return the ids of all processes in a session."""
+    """Return the ids of all processes in the session with the id `session`."""
     found = []
     for process in psutil.process_iter():
         with suppress(ProcessLookupError, PermissionError):

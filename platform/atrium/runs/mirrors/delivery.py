@@ -259,8 +259,8 @@ class Mirrors(Listener):
 class MirrorThread(threading.Thread):
     """A thread that delivers one run to one tracker. It gives up `LINGER_S` after the end of the run.
 
-    `make` creates the delivery. `problem` is the latest error, or None. Setting the event `wake` ends a pause
-    early. Setting `is_closing` tells the thread that the run directory is complete.
+    `make` creates the delivery. `problem` is the latest error, or None. The event `wake` ends a pause early
+    when it is set. `is_closing` tells the thread that the run directory is complete.
     """
 
     def __init__(self, kind: str, make: Callable[[], Delivery]) -> None:

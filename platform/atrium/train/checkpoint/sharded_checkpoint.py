@@ -38,10 +38,10 @@ _WRITTEN = "model-00001-of-00001.safetensors"
 
 @dataclass(frozen=True, kw_only=True)
 class ShardedCheckpointStore(CheckpointStore):
-    """The checkpoints of a run on several ranks. Every rank calls all methods.
+    """The checkpoints of a run on several ranks. All ranks must call each method together.
 
-    `model` is the sharded policy. `save_policy` writes the files of the policy's folder other than
-    weights. All ranks need access to the checkpoint folder.
+    `model` is the sharded policy. `save_policy` writes all files of the policy's folder except the weights.
+    All ranks need access to the checkpoint folder.
     """
 
     model: PreTrainedModel

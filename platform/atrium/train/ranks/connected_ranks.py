@@ -1,7 +1,7 @@
 """Ranks started by torchrun: connected by gloo on the host, and by NCCL on GPUs.
 
-Every wait has a timeout. The ranks' activities and failures are in torchrun's store, so that an error can
-name the rank and the phase that others waited for in vain.
+Every wait has a timeout. Ranks record their phases and failures in torchrun's store, so that an error can
+name the rank and the phase that the other ranks waited for.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def build_adamw(settings: AdamWSettings, parameters: Iterable[nn.Parameter]) -> 
 
 
 def state_of(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Tensor]:
-    """Return the tensors of a parameter's state by name; empty before its first update.
+    """Return the tensors of a parameter's state by name. There are none before its first update.
 
     State shared by parameters (bitsandbytes' tables, the count of a group) is cloned, since stored tensors
     must not share memory. Step counts become tensors.

@@ -99,7 +99,7 @@ def _mask(
 
 
 def _is_causal(mask_function: Callable[..., Any], device: Any) -> bool:  # noqa: ANN401 - as torch takes it
-    """Return whether the mask allows exactly a query's own and all earlier positions."""
+    """Return whether the mask lets a query attend to exactly its own position and all earlier ones."""
     near = {0, *(2**power + offset for power in range(31) for offset in (-1, 0, 1))}
     position = torch.tensor(sorted(near), device=device)
     query, key = position[:, None], position[None]

@@ -151,7 +151,10 @@ class PolicyUpdater(Update):
         measurements.add(metrics.KL_AFTER_UPDATE, float(total), float(count))
 
     def _skip(self, attempt: Attempt, num_in_a_row: int, state: ObjectiveState, step: int) -> None:
-        """Discard an update's gradient that is not finite, then save and report the update."""
+        """Discard the gradient of an update, which is not finite, and save the minibatch of this update.
+
+        Raises `TrainingDivergedError` after too many skipped updates in a row.
+        """
         skipped = SkippedUpdate(
             step=step,
             update=attempt.number,

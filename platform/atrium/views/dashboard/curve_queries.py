@@ -59,9 +59,9 @@ _TITLES = {_MEAN: "Mean@k", _PASS: "Pass@k", _LENGTH: "answer length", _TRUNCATE
 class CurveRequest:
     """A request for the curves of `metrics`, one panel per metric and one curve per group of runs.
 
-    `group_by` is `EACH`, `METHODS`, or settings joined by commas. `axis` is an `XAxis`, or a quantity for
-    a scatter plot. The curves of a panel have common x-values. `zoom` is a range (low, high) of x-values,
-    None for the whole panel; at most about `num_points` x-values in it are returned (0 means all).
+    `group_by` is `EACH`, `METHODS`, or settings joined by commas. `axis` is an `XAxis`, or a quantity for a
+    scatter plot. The curves of a panel have common x-values. `zoom` is a range (low, high) of x-values, or
+    None for the whole panel. About `num_points` x-values in this range are returned at most; 0 means all.
     """
 
     runs: tuple[str, ...]

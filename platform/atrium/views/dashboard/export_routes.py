@@ -35,8 +35,8 @@ def asked_runs(
 ) -> list[str]:
     """Return the names of the runs that a request asks for.
 
-    These are the names in `run`, or if there are none, the training runs of the experiment `exp` that are
-    not archived (`*` means all experiments).
+    These are the names in `run`. If there are none, they are the training runs of the experiment `exp` that
+    are not archived, where `*` means all experiments.
     """
     if run or exp is None:
         return run

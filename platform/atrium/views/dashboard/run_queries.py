@@ -106,7 +106,7 @@ def spark_of(values: Floats | None) -> list[float | None]:
 
 
 def lasts_answer(watcher: Watcher, metrics: Iterable[str], since: int = -1) -> Answer:
-    """Return the last finite value of each metric, for each run that changed after version `since`."""
+    """Return, for each run that changed after version `since`, the last finite value of each metric."""
     found: dict[str, dict[str, float]] = {metric: {} for metric in metrics}
     for name, entry in watcher.scan.entries.items():
         if watcher.changed_at.get(name, since + 1) <= since:

@@ -85,9 +85,9 @@ def line_style(place: int) -> tuple[str, str]:
 
 
 def spread(values: Sequence[float], *, gap: float, least: float) -> list[float]:
-    """Return the heights `values` of labels, moved up where necessary.
+    """Return positions for labels at the heights `values`, moved up where labels would overlap.
 
-    The returned heights are at least `gap` apart and not below `least`. They are in the order of `values`.
+    The positions are at least `gap` apart and not below `least`. They are in the order of `values`.
     """
     placed = list(values)
     for index in sorted(range(len(placed)), key=placed.__getitem__):

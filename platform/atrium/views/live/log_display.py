@@ -107,7 +107,7 @@ class LogDisplay(Listener):
             self._line("  ".join(part for part in parts if part))
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Print the first and last step, about 20 steps in between, and any step after a silent minute."""
+        """Print the first and the last step, about 20 in between, and any step after a minute of silence."""
         if self._pace is None:
             return
         self._pace.tick()
@@ -117,7 +117,7 @@ class LogDisplay(Listener):
             self._line(step_line(step, self._num_steps, metrics, self._pace))
 
     def evaluation(self, result: BenchmarkResult) -> None:
-        """Print the main results of an evaluation, and its step unless it evaluates an untrained model."""
+        """Print the main results of an evaluation, with its step if the evaluated policy was trained."""
         step = "" if self._pace is None and result.step == 0 else f" at step {result.step}"
         self._line(f"evaluation{step}: {result.benchmark}  {evaluation_text(result.results)}")
 
