@@ -112,7 +112,7 @@ WRONG = [
     # Combinations.
     ({"optimizer.num_minibatches": 3}, "optimizer.num_minibatches must divide rollout.num_prompts=64"),
     ({"rollout.num_prompts": 6}, "got 4; use one of 1, 2, 3, 6"),
-    ({"rollout.max_batch_tokens": 64}, "rollout.max_batch_tokens must be at least the tokens of one prompt"),
+    ({"rollout.max_batch_tokens": 64}, "rollout.max_batch_tokens must be greater than"),
     (
         {"rollout.max_new_tokens": 113},
         "rollout.max_new_tokens must be at most 112, which is model.context_length=128",

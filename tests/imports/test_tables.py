@@ -195,7 +195,7 @@ BASE = {"method": "a", "seed": 0, "problem": "p", "sample": 0, "correct": 1}
         ([{**BASE, "seed": -1}], (), "seed must be a whole number from 0"),
         ([{**BASE, "num_tokens": 2**40}], (), "tokens must be a whole number from 0"),
         ([{**BASE, "seed": ""}], (), "the seed is missing"),
-        ([{**BASE, "method": "a\x1bb"}], (), "must have at most 100 printable characters"),
+        ([{**BASE, "method": "a\x1bb"}], (), "must have at most 100 characters, all of them printable"),
         ([{"method": "a", "mean": 0.5, "n": 30}], (), "no problem column, only method, mean, n"),
         ([{"problem": "p", "correct": 1}], (), "--map method=COLUMN, or --method NAME"),
         ([{**BASE, "id": 1}], (), "problem and id could each be the problem; give --map problem=COLUMN"),

@@ -80,7 +80,7 @@ def test_a_derived_setting_says_which_run_it_cannot_be_measured_on(tmp_path):
 
 
 def test_a_dropped_share_needs_a_run_and_nothing_else_takes_one():
-    with pytest.raises(ValueError, match="requires run"):
+    with pytest.raises(ValueError, match="run must be set for the function budget_for_dropped"):
         DerivedConfig(function="budget_for_dropped", of=0.2)
-    with pytest.raises(ValueError, match="requires run"):
+    with pytest.raises(ValueError, match="run must be set for the function budget_for_dropped"):
         DerivedConfig(function="budget_for_upper", of=1.2, run="runs/x")

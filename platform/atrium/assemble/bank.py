@@ -54,7 +54,7 @@ def read_bank(
     if rollout.rewards == "stored" and num_unrewarded:
         raise DataError(
             f"{num_unrewarded} of {len(stored)} completions in {rollout.source} have no reward, but "
-            "rollout.rewards=stored requires one; add the column reward, or choose "
+            "rollout.rewards=stored requires one; add a column named reward, or choose "
             "rollout.rewards=regrade"
         )
     num_covered = len({one.problem.problem_id for one in stored})

@@ -36,7 +36,9 @@ def build_engine(
     In a run on stored completions, the engine samples only the completions that are not stored. To add an
     engine, register a function for the class of its settings.
     """
-    raise NotImplementedError(f"the engine settings {type(settings).__name__} have no engine; register one")
+    raise NotImplementedError(
+        f"no engine is registered for the settings class {type(settings).__name__}; register one"
+    )
 
 
 @build_engine.register

@@ -105,8 +105,8 @@ def _run(given: Sequence[str]) -> int:
     if name not in COMMANDS:
         raise ConfigError(
             f"atrium {shown(name)}: there is no such command"
-            + (suggestion(name, COMMANDS) or f"; commands are {', '.join(COMMANDS)};")
-            + " `atrium --help` describes them"
+            + (suggestion(name, COMMANDS) or f"; use one of {', '.join(COMMANDS)}.")
+            + " `atrium --help` describes the commands"
         )
     plugins.load(arguments.plugin)
     try:

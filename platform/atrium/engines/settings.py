@@ -48,8 +48,9 @@ class DecoderSettings(EngineSettings):
         super().check(use)
         if self.max_batch_tokens is not None and self.max_batch_tokens <= self.max_new_tokens:
             raise ConfigError(
-                "rollout.max_batch_tokens must be at least the tokens of one prompt and of "
-                f"rollout.max_new_tokens={self.max_new_tokens}, got {self.max_batch_tokens}; raise it"
+                "rollout.max_batch_tokens must be greater than "
+                f"rollout.max_new_tokens={self.max_new_tokens}, so that a prompt and its completion fit, got "
+                f"{self.max_batch_tokens}; raise it"
             )
 
     def memory(self, shape: ModelShape, demand: EngineDemand) -> tuple[MemoryItem, ...]:

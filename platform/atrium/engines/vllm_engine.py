@@ -190,7 +190,7 @@ class VllmEngine:
         check_requests(requests[num_seen:], sampling, context_length=self._context_length)
         if 0 < num_seen < len(requests) and self._settings.tensor_parallel > 1:
             raise EngineError(
-                "requests cannot be appended during iteration by processes that share vLLM "
+                "requests cannot be appended during iteration if several processes share vLLM "
                 "(rollout.tensor_parallel), since the processes would get out of step; pass all requests "
                 "at once"
             )

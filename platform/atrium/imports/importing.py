@@ -186,7 +186,7 @@ def _check_new(
         if known and known <= new:
             raise DataError(
                 f"{next(iter(digests))} was already imported as {name} with another mapping; delete that "
-                f"run, or choose another --experiment than {experiment}"
+                f"run, or choose an --experiment other than {experiment}"
             )
 
 

@@ -248,8 +248,8 @@ class Spool:
         for name, what in ((answer.method, "method"), (answer.benchmark, "benchmark")):
             if len(name) > _MAX_NAME or not name.isprintable():
                 raise DataError(
-                    f"{answer.place}: the {what} must have at most {_MAX_NAME} printable characters, got "
-                    f"{name[:40]!r}"
+                    f"{answer.place}: the {what} must have at most {_MAX_NAME} characters, all of them "
+                    f"printable, got {name[:40]!r}{'...' if len(name) > 40 else ''}"
                 )
         run = (
             RunKey(answer.method, answer.seed) if answer.seed is not None else self._free(answer, file, unit)

@@ -287,7 +287,7 @@ def _check_kl(kl: KLPenalty, algorithm: Algorithm, use: Use) -> None:
     if kl.correction != "none" and kl.placement == "reward":
         raise ConfigError(
             f"regularizer.kl.correction={kl.correction} has no effect with "
-            "regularizer.kl.placement=reward, whose samples come from the policy itself; choose "
+            "regularizer.kl.placement=reward, since its samples come from the policy itself; choose "
             "correction=none or placement=loss"
         )
     _check_kl_placement(kl, algorithm)

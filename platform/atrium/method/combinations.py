@@ -162,7 +162,7 @@ class PrefixBudget(Divergence):
         if not self.of.measures_tokens:
             known = [kind for kind, one in Divergence.kinds.items() if getattr(one, "measures_tokens", False)]
             raise ValueError(
-                f"of.kind must be a divergence of tokens ({', '.join(known)}), got {self.of.kind}"
+                f"of.kind must be a per-token divergence ({', '.join(known)}), got {self.of.kind}"
             )
         return self
 

@@ -89,8 +89,8 @@ class DerivedConfig(Section):
     def _check_run(self) -> DerivedConfig:
         if (self.function == "budget_for_dropped") != (self.run is not None):
             raise ValueError(
-                "budget_for_dropped requires run, the directory of a finished run, which no other "
-                "function accepts; set or remove run"
+                "run must be set for the function budget_for_dropped, and for no other function; set it to "
+                "the directory of a finished run, or remove it"
             )
         return self
 
