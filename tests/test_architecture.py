@@ -135,11 +135,11 @@ LONGER_FUNCTIONS: dict[str, int] = {}
 """Exceptions, each with its own limit; the reason stands beside the entry."""
 
 MAX_CODE_LINES: dict[str, int] = {
-    "assemble": 4_475,
+    "assemble": 4_477,
     "atrium": 8,
     "base": 1_185,
     "catalog": 531,
-    "claim": 1_070,
+    "claim": 1_087,
     "cli": 1_733,
     "compare": 3_039,
     "config": 2_211,

@@ -24,7 +24,7 @@ from atrium.base.errors import ConfigError
 from atrium.base.recorded import read_object
 from atrium.claim.computations import COMPUTATIONS
 from atrium.claim.definition import Claim, Computation, Scale
-from atrium.claim.document import PAGE_INTRODUCTION, PAGE_TITLE, paper_document, power_words
+from atrium.claim.document import PAGE_TITLE, page_introduction, paper_document, power_words
 from atrium.claim.evidence import Runs, arm_runs, design, evidence_of_runs
 from atrium.claim.figures import runs_picture
 from atrium.claim.files import COMPUTED, FOLDER, claims_of, papers, results_file, stored_results, sweep_of
@@ -90,8 +90,10 @@ def reproduce(
 
 def page(out: Path) -> str:
     """Return the results page of all papers as Markdown, made from the results in the folder `out`."""
-    documents = [paper_document(claims_of(paper), stored_results(paper, out)) for paper in papers()]
-    return "\n".join([f"# {PAGE_TITLE}\n", PAGE_INTRODUCTION, *map(markdown, documents)])
+    stored = {paper: stored_results(paper, out) for paper in papers()}
+    documents = [paper_document(claims_of(paper), results) for paper, results in stored.items()]
+    introduction = page_introduction(documents, list(stored.values()))
+    return "\n".join([f"# {PAGE_TITLE}\n", introduction, *map(markdown, documents)])
 
 
 def _sweeps(claims: Sequence[Claim], scale: Scale) -> list[SweepDefinition]:

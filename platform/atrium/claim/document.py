@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,15 +15,38 @@ from atrium.stats.wording import points
 
 PAGE_TITLE = "Papers reproduced, claim by claim"
 PAGE_INTRODUCTION = """\
-`atrium claim reproduce` writes this page; the claims are files in `conf/claim/`. At the scale of the paper, a
-claim is *shown*, *contradicted* or *not distinguishable*. On another model or task, or in a computation, the
-strongest verdicts are *agrees* and *disagrees*, and *cannot tell* otherwise. *Not read* marks a statement
-whose text was not available; its results come from our own experiments. A claim does not count as tested if
-the power of its design is below 0.8 or unknown. The JSON files in `docs/reproductions/` contain the
-differences by seed. Nothing was measured on a GPU.
+- This page tests statements (claims) of papers on methods for reinforcement learning. Statements
+  about formulas are checked by computation. Statements about training are tested with runs of a
+  small model on a CPU (`laptop`) or of larger models on a GPU (`day`, and `paper` for the scale of
+  the paper).
+- Number of claims by scale and verdict: {verdicts}.
+- Nothing was measured on a GPU.
+
+**Contents:** {contents}
+
+**Verdicts.** At the scale of the paper, a claim is *shown*, *contradicted* or *not distinguishable*.
+On another model or task, or in a computation, the result *agrees* or *disagrees* with the claim, or
+it *cannot tell*. *Not read* marks a claim whose statement was not available to us; its results are
+from our own experiments. A claim counts as tested only if the power of its design is known and at
+least 0.8.
+
+`atrium claim reproduce` writes this page. The claims are files in `conf/claim/`. The JSON files in
+`docs/reproductions/` contain the differences by seed.
 """
 Results = Mapping[str, Mapping[str, Any]]
 """Stored results at one scale, by claim."""
+
+
+def page_introduction(papers: Sequence[Document], stored: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:
+    """Return the summary, contents and legend of the results page of all papers, in Markdown."""
+    links = [re.sub(r"[^\w\- ]", "", paper.title.lower()).replace(" ", "-") for paper in papers]
+    names = [paper.title.partition(":")[0] for paper in papers]
+    claims = [(scale, one.get("claims") or {}) for paper in stored for scale, one in paper.items()]
+    counts = Counter((scale, one["word"]) for scale, found in claims for one in found.values())
+    return PAGE_INTRODUCTION.format(
+        verdicts=", ".join(f"{scale} *{word}* {num}" for (scale, word), num in counts.items()) or "none",
+        contents=" · ".join(f"[{name}](#{link})" for name, link in zip(names, links, strict=True)),
+    )
 
 
 def claim_document(claim: Claim) -> Document:
@@ -44,7 +69,7 @@ def power_words(claim: Claim, scale: Scale) -> str:
 
 
 def paper_document(claims: Sequence[Claim], stored: Mapping[str, Mapping[str, Any]]) -> Document:
-    """Return the document of a paper: tables of verdicts and experiments, and a section per claim.
+    """Return the document of a paper: verdicts, experiments, a section per claim, and provenance.
 
     `stored` contains the stored results by scale.
     """
@@ -57,12 +82,9 @@ def paper_document(claims: Sequence[Claim], stored: Mapping[str, Mapping[str, An
         title=f"{claims[0].paper}: https://arxiv.org/abs/{claims[0].arxiv}",
         alerts=tuple(alert for scale in made for alert in _by_chance(claims, scale, results[scale])),
         sections=(
-            Section(
-                title="Claims",
-                sentences=tuple(map(Sentence, about)),
-                tables=tuple(table for table in tables if table.rows),
-            ),
+            Section(title="Claims", tables=tuple(table for table in tables if table.rows)),
             *(_section(claim, results) for claim in claims),
+            Section(title="Provenance", sentences=tuple(map(Sentence, about))),
         ),
     )
 
