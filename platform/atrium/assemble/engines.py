@@ -36,9 +36,7 @@ def build_engine(
     In a run on stored completions, the engine samples only the completions that are not stored. To add an
     engine, register a function for the class of its settings.
     """
-    raise NotImplementedError(
-        f"no engine is registered for the settings class {type(settings).__name__}; register one"
-    )
+    raise NotImplementedError(f"no engine is registered for the settings {type(settings).__name__}")
 
 
 @build_engine.register

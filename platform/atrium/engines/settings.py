@@ -48,9 +48,8 @@ class DecoderSettings(EngineSettings):
         super().check(use)
         if self.max_batch_tokens is not None and self.max_batch_tokens <= self.max_new_tokens:
             raise ConfigError(
-                "rollout.max_batch_tokens must be greater than "
-                f"rollout.max_new_tokens={self.max_new_tokens}, so that a prompt and its completion fit, got "
-                f"{self.max_batch_tokens}; raise it"
+                f"rollout.max_batch_tokens must be greater than rollout.max_new_tokens={self.max_new_tokens} "
+                f"to hold a prompt and its completion, got {self.max_batch_tokens}; raise it"
             )
 
     def memory(self, shape: ModelShape, demand: EngineDemand) -> tuple[MemoryItem, ...]:
