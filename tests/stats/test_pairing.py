@@ -106,3 +106,16 @@ def test_seeds_that_do_not_vary_take_the_pooled_variance():
     pooled = 9 * varied.mean(axis=1).var(ddof=1) / 10
     own = varied.mean(axis=1).var(ddof=1)
     assert_allclose(found.standard_error**2, pooled / 2 + own / 10)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_unpaired_interval_for_new_problems_is_never_narrower_than_for_the_same_ones(seed):
+    draw = np.random.default_rng(seed).standard_normal
+    many, few = (
+        np.clip(mean + 0.1 * draw((num, 1)) + 0.2 * draw((num, 40)), 0, 1)
+        for mean, num in ((0.7, 5), (0.6, 2))
+    )
+    found = unpaired_difference([many], [few])
+    new, same = found.new_seeds_and_problems.interval, found.new_seeds.interval
+    assert new.low <= same.low
+    assert same.high <= new.high

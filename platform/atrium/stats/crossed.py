@@ -228,7 +228,7 @@ def mean_from_squares(
 ) -> CrossedMean:
     """Return a mean with the intervals that follow from its estimated variances.
 
-    If `value_S` is given, the interval for new problems is never narrower than that for the same problems.
+    The interval for new problems is never narrower than that for the same problems.
     """
     new_seeds = new_seeds_and_problems = new_problems = None
     if squares.by_seed and squares.by_seed.variance > _NO_SPREAD:
@@ -237,7 +237,7 @@ def mean_from_squares(
         further = float(1.0 / (squares.num_problems_B + 1.0).min() / len(squares.num_problems_B))
         known = _Known(*_variance_for_new_problems(squares), further)
         new_seeds_and_problems, new_problems = (known, None) if squares.by_seed else (None, known)
-    if new_seeds and new_seeds_and_problems and value_S:
+    if new_seeds and new_seeds_and_problems:
         wider = new_seeds._replace(further=new_seeds_and_problems.further)
         new_seeds_and_problems = max(
             new_seeds_and_problems,
