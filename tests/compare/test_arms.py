@@ -129,3 +129,14 @@ def test_evaluations_of_checkpoints_belong_to_the_arms_of_their_runs(make_run):
         runs.append(run)
     assert [(arm.name, arm.seeds) for arm in grouped(runs)[0]] == [("atr", (0, 1)), ("grpo", (0,))]
     assert grouped(runs)[0][1].window.upper == 1.2
+
+
+def test_evaluation_of_another_model_is_an_arm_with_its_name_and_without_a_method(make_run):
+    trained, base = make_run("atr", 0, COUNTS), make_run("atr", 0, COUNTS)
+    config = json.loads(base.config_file.read_text())
+    model = {"kind": "hub", "source": "models/base"}
+    base.write_config({"kind": "evaluation", "checkpoint": None, "model": model, "not_read": config})
+    arms, _ = grouped([trained, base])
+    assert [arm.name for arm in arms] == ["atr", "base"]
+    assert arms[1].window is None
+    assert not are_same_method(*arms)

@@ -178,3 +178,11 @@ def test_packing_in_one_of_two_arms_is_a_confound(confounded):
 
     assert named(True, False) == ["packing is false in grpo, true in atr"]
     assert named(True, True) == []
+
+
+def test_settings_of_the_kind_that_runs_are_grouped_by_are_no_confounds(make_run):
+    rewards = ({"kind": "correctness", "penalty": None}, {"kind": "mine", "penalty": 0.5})
+    runs = [
+        make_run("grpo", seed, {("exam", 4): [1]}, reward=reward) for reward in rewards for seed in (0, 1)
+    ]
+    assert compare_runs(runs, by=["reward.kind"]).confounds == ()

@@ -20,10 +20,15 @@ def mean(comparison, arm):
     return found.scores["mean"][comparison.headline].value
 
 
-def evaluated(run, algorithm):
-    """Turn the run directory into that of an `atrium evaluate` run."""
+def evaluated(run, model):
+    """Turn the run directory into that of an `atrium evaluate` run of a model that no run has trained."""
     run.write_config(
-        {"kind": "evaluation", "checkpoint": None, "not_read": {"seed": 0, "algorithm": {"name": algorithm}}}
+        {
+            "kind": "evaluation",
+            "checkpoint": None,
+            "model": {"kind": "hub", "source": f"models/{model}"},
+            "not_read": {"seed": 0, "num_steps": 80, "algorithm": {"name": "atr"}},
+        }
     )
     return run
 

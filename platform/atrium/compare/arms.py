@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atrium.base.errors import ConfigError
-from atrium.base.nested import flattened_text
+from atrium.base.nested import flattened_text, mapping_at
 from atrium.base.plain_files import cached_while_unchanged
 from atrium.base.recorded import read_object
 from atrium.compare.arm_names import NamedArm, name_arms
@@ -113,17 +113,19 @@ def group_runs(
             {key: value for key, value in settings[folder.name].items() if at_last_step or key != LENGTH}
             for folder in group
         ]
-        config = as_trained(read_object(group[0].config_file)[0])
+        recorded = read_object(group[0].config_file)[0]
+        config, is_model = as_trained(recorded), _is_of_model(recorded)
+        key = read_object(group[0].method_file)[0].get("key")
         arms.append(
             Arm(
                 name=one.name,
                 runs=_by_seed(group, settings, one.name, notes),
                 settings=kept[0],
                 all_settings=tuple(kept),
-                window=window_of_run(group[0], config.get("divergence"))[0],
+                window=None if is_model else window_of_run(group[0], config.get("divergence"))[0],
                 method=Method.read(config),
                 use=use_of(config),
-                recorded_key=read_object(group[0].method_file)[0].get("key"),
+                recorded_key=config["algorithm"] if is_model else key,
             )
         )
     return arms, notes
@@ -153,15 +155,23 @@ def same_method_groups(arms: Sequence[Arm]) -> tuple[tuple[str, ...], ...]:
 def as_trained(config: Mapping[str, object]) -> Mapping[str, object]:
     """Return the settings that a run was trained with; for an evaluation, those of its checkpoint.
 
-    The path of a checkpoint's weights is left out because it differs between seeds.
+    The path of a checkpoint's weights is left out because it differs between seeds. An evaluation of another
+    model has no training settings. The name of the model stands in for that of the algorithm.
     """
-    unread, model = config.get("not_read"), config.get("model")
+    unread = config.get("not_read")
     if config.get("kind") != "evaluation" or not isinstance(unread, Mapping):
         return config
     settings = {key: value for key, value in config.items() if key not in ("kind", "checkpoint", "not_read")}
-    if config.get("checkpoint") is not None and isinstance(model, Mapping):
-        settings["model"] = {key: value for key, value in model.items() if key != "source"}
-    return {**unread, **settings}
+    model = dict(mapping_at(config, "model"))
+    if not _is_of_model(config):
+        model.pop("source", None)
+        return {**unread, **settings, "model": model}
+    name = Path(str(model.get("source", model.get("kind")))).name
+    return {**settings, "algorithm": {"name": name}, "seed": unread.get("seed"), "label": unread.get("label")}
+
+
+def _is_of_model(config: Mapping[str, object]) -> bool:
+    return config.get("kind") == "evaluation" and config.get("checkpoint") is None
 
 
 @cached_while_unchanged(4096)

@@ -131,13 +131,15 @@ def read_confounds(
 ) -> tuple[tuple[Recorded, ...], tuple[Recorded, ...]]:
     """Return the confounds between any two arms, settings first, and the environment facts of all arms.
 
-    Keys in `by` are not confounds. The environment facts are versions, commit, dtype and hardware.
+    Keys in `by` are not confounds. If one of them is a section's `kind`, neither are the section's other
+    settings. The environment facts are versions, commit, dtype and hardware.
     """
     runs = [run for arm in arms for run in arm.all_settings]
     tuned = _tuned([folder for arm in arms for folder in arm.runs.values()])
+    grouped = tuple(key.removesuffix("kind") for key in by if key.endswith(".kind"))
     found: list[Recorded] = []
     for key in differing(runs):
-        if not _can_confound(key) or key in tuned or key in by:
+        if not _can_confound(key) or key in tuned or key in by or key.startswith(grouped):
             continue
         values = {arm.name: _distinct([run.get(key, ABSENT) for run in arm.all_settings]) for arm in arms}
         one = Recorded(name=key, values=values)
@@ -279,7 +281,7 @@ def _facts(arms: Sequence[Arm]) -> list[Recorded]:
 def _fact_text(fact: Fact, record: Mapping[str, object]) -> str:
     """Return the fact's value in a run's config or provenance file as text (empty if not recorded)."""
     value = setting(record, fact.key)
-    if value is None or value in ([], {}):
+    if value is None or value in ([], {}, "auto"):
         return ""
     text = flattened_text({"": value})[""] if not isinstance(value, Mapping) else str(flattened_text(value))
     is_digest = fact.is_long or fact.key == "code.commit" or fact.key.endswith("_hash")
