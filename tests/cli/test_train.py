@@ -22,6 +22,7 @@ from atrium.config.help import help_text
 from atrium.config.schema import RunConfig
 from atrium.runs.provenance import DataProvenance, collect_provenance
 from atrium.runs.run_folder import RunFolder
+from atrium.runs.status import RunState, StatusWriter
 
 
 @pytest.fixture
@@ -280,6 +281,18 @@ def test_a_resumed_run_may_end_at_the_step_it_goes_on_from(begun, stored):
     _, folder = stored
     folder.checkpoint_path(24).mkdir(parents=True)
     assert main(["train", "--resume", folder.path.name, "num_steps=24"]) == 0
+
+
+def test_finished_run_is_not_resumed_without_more_steps(begun, stored, capsys):
+    configs, _ = begun
+    config, folder = stored
+    folder.checkpoint_path(config.num_steps).mkdir(parents=True)
+    StatusWriter(folder.status_file).end(RunState.FINISHED)
+    assert main(["train", "--resume", folder.path.name]) == 0
+    assert configs == []
+    assert f"num_steps=N, greater than {config.num_steps}" in capsys.readouterr().out
+    assert main(["train", "--resume", folder.path.name, f"num_steps={config.num_steps + 1}"]) == 0
+    assert len(configs) == 1
 
 
 def test_a_resumed_run_with_a_longer_schedule_prints_and_logs_its_learning_rate(begun, tmp_path, capsys):

@@ -89,6 +89,8 @@ def begin(origin: Origin, overrides: Sequence[str], *, prints_job: bool = False)
     if prints_job:
         print_script(config)
         return
+    if stored is not None and origin.branch_step is origin.from_step is None and _is_finished(config, step):
+        return
     notes = [] if is_rank() else _notes(origin, stored, config, step)
     if origin.run is None and origin.file is None:
         print_notes(config, overrides)
@@ -100,6 +102,15 @@ def begin(origin: Origin, overrides: Sequence[str], *, prints_job: bool = False)
     for note in notes:
         _print_note(note, config.resume)
     _train(config, overrides, arguments)
+
+
+def _is_finished(config: RunConfig, step: int) -> bool:
+    """Return whether the run to resume is finished. If so, print how to train it further."""
+    from atrium.assemble.checks import is_finished
+
+    if done := step == config.num_steps and is_finished(config):
+        sys.stdout.write(f"the run is finished; to train it further, add num_steps=N, greater than {step}\n")
+    return done
 
 
 def _train(config: RunConfig, overrides: Sequence[str], arguments: Sequence[str]) -> None:
@@ -163,11 +174,7 @@ def _repeated(file: str, overrides: Sequence[str]) -> RunConfig:
 
 
 def _continued(run: str, step: int | None, overrides: Sequence[str]) -> tuple[RunConfig, RunConfig]:
-    """Return the stored configuration of a run, and the configuration of its continuation.
-
-    If `step` is given, the continuation is a new run that branches from this step. Otherwise it resumes the
-    run.
-    """
+    """Return a run's stored configuration, and that with which it resumes or branches from `step`."""
     runs_dir = compose([line for line in overrides if line.startswith("runs_dir=")]).runs_dir
     try:
         folder = find_run(runs_dir, run, last=TRAINED)
@@ -183,11 +190,7 @@ def _continued(run: str, step: int | None, overrides: Sequence[str]) -> tuple[Ru
 
 
 def _notes(origin: Origin, stored: RunConfig | None, config: RunConfig, step: int) -> list[str]:
-    """Return up to two notes on a resumed or repeated run.
-
-    One says that the recorded `rollout.placement` no longer exists. The other says that a changed `num_steps`
-    moves the end of the learning-rate schedule.
-    """
+    """Return notes on a removed value of `rollout.placement` and on a changed learning-rate schedule."""
     file = Path(origin.file) if origin.file is not None else None
     if config.resume is not None:
         file = RunFolder(Path(config.resume)).config_file
@@ -197,10 +200,7 @@ def _notes(origin: Origin, stored: RunConfig | None, config: RunConfig, step: in
 
 
 def _branch(config: RunConfig, step: int, overrides: Sequence[str]) -> tuple[RunConfig, list[str]]:
-    """Create the new run of `--resume RUN@STEP`.
-
-    Returns its configuration, and the command-line arguments that resume it.
-    """
+    """Create the new run of `--resume RUN@STEP`; return its configuration and the flags that resume it."""
     assert config.resume is not None
     begun = begin_branch(config, RunFolder.open(config.resume), step, overrides)
     assert begun.resume is not None

@@ -39,6 +39,7 @@ from atrium.models.shape import read_shape
 from atrium.runs import provenance
 from atrium.runs.layout import RunLayout, check_experiment
 from atrium.runs.run_folder import RunFolder
+from atrium.runs.status import RunState, known_status
 from atrium.train.checkpoint.checkpoint_files import check_files
 
 MIN_FREE_MB = 100
@@ -258,6 +259,11 @@ def step_to_go_on_from(config: RunConfig, from_step: int | None = None) -> int:
             f"{config.num_steps}; raise num_steps{back}"
         )
     return step
+
+
+def is_finished(config: RunConfig) -> bool:
+    """Return whether the run to resume is recorded as finished."""
+    return known_status(RunLayout(Path(config.resume or "")).status_file).state is RunState.FINISHED
 
 
 def go_back(run: str, step: int) -> Path | None:
