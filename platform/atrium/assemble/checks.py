@@ -263,7 +263,7 @@ def step_to_go_on_from(config: RunConfig, from_step: int | None = None) -> int:
 
 def is_finished(config: RunConfig) -> bool:
     """Return whether the run to resume is recorded as finished."""
-    return known_status(RunLayout(Path(config.resume or "")).status_file).state is RunState.FINISHED
+    return known_status(RunLayout(Path(config.resume or "")).status_file).state == RunState.FINISHED
 
 
 def go_back(run: str, step: int) -> Path | None:
