@@ -110,3 +110,18 @@ def test_a_missing_run_is_stated_once(make_study, make_run):
     assert not any(missing.name in note for note in notes_of(comparison))
     [detail] = [detail for text, detail in alerts_of(comparison) if text.startswith("runs without a result")]
     assert missing.name in detail
+
+
+@pytest.mark.parametrize(("searched", "seeds"), [([0, 1, 7], "0, 1"), ([7], None)])
+def test_runs_on_which_a_sweep_chose_its_winner_are_biased_by_selection(
+    searched, seeds, make_study, tmp_path
+):
+    runs = make_study({"grpo": 0.0, "atr": 0.2}, num_seeds=2)
+    sweep = tmp_path / "runs" / "sweeps" / "study"
+    sweep.mkdir(parents=True)
+    definition = {"name": "study", "seeds": searched, "final": {"seeds": [100]}}
+    (sweep / "sweep.json").write_text(json.dumps({"definition": definition}))
+    alerts = dict(alerts_of(compare_runs(runs)))
+    detail = alerts.get("scores biased by selection: sweep study chose its winner with these runs", "")
+    assert (f"chosen on seeds {seeds}, so" in detail) == bool(seeds)
+    assert bool(detail) == bool(seeds)

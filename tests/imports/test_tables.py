@@ -297,3 +297,10 @@ def test_an_imported_run_gets_findings_without_advice_and_is_not_trained_again(t
     assert "another program trained this run" in capsys.readouterr().err
     assert main(["compare", "e"]) != 0
     assert "has only curves, not scores" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("num_rows", "is_noted"), [(96, False), (94, True)])
+def test_runs_with_different_numbers_of_problems_are_noted(num_rows, is_noted, tmp_path, imported):
+    write_csv(tmp_path / "r.csv", answers()[:num_rows])
+    code, printed = imported("r.csv", "--experiment", "others", "--dry-run")
+    assert (code, "imported: runs have 11 to 12 problems; a comparison uses" in printed) == (0, is_noted)

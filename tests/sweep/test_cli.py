@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,17 @@ from atrium.assemble.sweep_workers import sweep_definition
 from atrium.base.errors import ConfigError
 from atrium.cli import main
 from atrium.sweep.document import trial_values
+
+MINE = """
+question: Which delta is best?
+base: [experiment=stress, num_steps=4]
+space:
+  divergence.delta:
+    choices: [0.02, 0.1]
+seeds: [0]
+trials: 2
+sampler: {kind: grid}
+"""
 
 
 def test_help_says_what_can_be_swept(capsys):
@@ -62,6 +74,21 @@ def test_a_wrong_command_is_one_line_and_exit_code_2(tmp_path, monkeypatch, caps
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1
     assert said in captured.err
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (("seeds: [", "sedes: ["), "unknown key sedes; did you mean seeds?"),
+        (("choices: [", "choices: [-0.1, "), "divergence.delta must be at least 1e-12"),
+    ],
+)
+def test_a_refused_sweep_leaves_no_files(changed, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(MINE.replace(*changed), encoding="utf-8")
+    assert main(["sweep", "mine.yaml"]) == 2
+    assert said in capsys.readouterr().err
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["mine.yaml"]
 
 
 def test_the_command_line_changes_trials_and_baseline_alike():

@@ -193,4 +193,5 @@ def test_problems_of_one_source_count_together(reported, tmp_path):
     assert contrast(alone)["kind"] == "better"
     assert contrast(together)["kind"] == "not_distinguishable"
     assert any("; 8 clusters)" in sentence for sentence in together["sentences"])
+    assert "estimated difference +20.0 points; not distinguishable; " in " ".join(together["sentences"])
     assert not any("cluster" in sentence for sentence in alone["sentences"])

@@ -93,13 +93,14 @@ def run_sweep(
     check_alone(config.compute, "a sweep's worker is one process (use workers=N for more GPUs)")
     check_machine(config)
     folder = sweep_folder(definition.runs_dir, definition.name)
-    opened = SweepStorage(storage_url(storage, folder))
+    url, alike = storage_url(storage, folder), _alike(definition)
     sys.stdout.write(f"sweep {definition.name}: {definition.question}\n")
     found = [gpu["name"] for gpu in gpus() if find_gpu(gpu["name"])]
     if found and config.compute.device == "cuda":
         sys.stdout.write("\n".join(outlook(definition, found[0], num_workers)) + "\n")
-    sys.stdout.writelines(f"note: {line}\n" for line in _alike(definition))
+    sys.stdout.writelines(f"note: {line}\n" for line in alike)
     sys.stdout.flush()
+    opened = SweepStorage(url)
     prepare(opened, definition, predicted_at=predicted_at)
     threads = max(1, min(config.compute.num_threads, num_usable_cores() // num_workers))
     workers = [
@@ -110,10 +111,13 @@ def run_sweep(
 
 
 def _alike(definition: SweepDefinition) -> list[str]:
-    """Return warnings about planned trials whose methods have identical gradients."""
+    """Return warnings about planned trials whose methods have identical gradients.
+
+    Raises `ConfigError` if a trial cannot be composed, before any file of the sweep is written.
+    """
+    trials = plan_stage(definition, Stage.SEARCH)
     if not definition.sampler.is_planned:
         return []
-    trials = plan_stage(definition, Stage.SEARCH)
     configs = {one.name: trial_config(definition, one.overrides).model_dump(mode="json") for one in trials}
     return alike_notes(configs)
 

@@ -31,6 +31,7 @@ _SHOWN_BELOW = frozenset({"compute.dtype"})
 _LEFT_OPEN = ("auto", "???")
 """Values in a preset file that leave the choice to another setting."""
 _DIGEST = 10
+_TUNED = ("space", "derived")
 _MOST_VALUES = 3
 """The largest number of values of a version or of hardware that a note lists."""
 
@@ -294,22 +295,23 @@ def _distinct(values: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(values))
 
 
+def common_sweep(folders: Sequence[RunFolder]) -> Mapping[str, object]:
+    """Return the definition of the sweep that all of these runs belong to, or an empty mapping."""
+    places = {folder.path.absolute().parent for folder in folders}
+    if len(places) != 1:
+        return {}
+    place = places.pop()
+    return mapping_at(read_object(place.parent / SWEEPS_DIR / place.name / "sweep.json")[0], "definition")
+
+
 def _tuned(folders: Sequence[RunFolder]) -> frozenset[str]:
     """Return the settings that these runs' common sweep tuned.
 
     The result is empty for runs outside a sweep.
     """
-    places = {folder.path.absolute().parent for folder in folders}
-    if len(places) != 1:
-        return frozenset()
-    place = places.pop()
-    definition, _ = read_object(place.parent / SWEEPS_DIR / place.name / "sweep.json")
-    return frozenset(
-        key
-        for section in ("definition", "definition.baseline")
-        for kind in ("space", "derived")
-        for key in mapping_at(definition, f"{section}.{kind}")
-    )
+    sweep = common_sweep(folders)
+    sections = [mapping_at(one, kind) for one in (sweep, mapping_at(sweep, "baseline")) for kind in _TUNED]
+    return frozenset(key for section in sections for key in section)
 
 
 def _spoken(name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from atrium.compare.confounds import unknown_lines
+from atrium.compare.confounds import common_sweep, unknown_lines
 from atrium.compare.counted_runs import left_out_experiments
 from atrium.compare.planned_seeds import NOT_PLANNED
 from atrium.compare.run_comparison import RunsComparison
@@ -26,6 +26,7 @@ def comparison_alerts(comparison: RunsComparison) -> tuple[Sentence, ...]:
         *_left_out(comparison),
         *_confounds(comparison),
         *_seeds(comparison),
+        *_selected(comparison),
         *_failed("diverged", {one.arm.name: one.diverged for one in comparison.arms}),
         *collapse_alerts({one.arm.name: one.collapses for one in comparison.arms}),
     ]
@@ -92,6 +93,20 @@ def _seeds(comparison: RunsComparison) -> Iterator[Sentence]:
     kinds = {pair.verdict.kind for pair in comparison.pairs}
     if comparison.planned.plan is None and kinds & _JUDGED:
         yield _alert("plan", "number of seeds not planned", NOT_PLANNED)
+
+
+def _selected(comparison: RunsComparison) -> Iterator[Sentence]:
+    """Yield an alert if runs are compared with which a sweep selected its winner."""
+    sweep = common_sweep([run for one in comparison.arms for run in one.arm.runs.values()])
+    searched, compared = sweep.get("seeds"), {seed for one in comparison.arms for seed in one.arm.runs}
+    if sweep.get("final") and isinstance(searched, list) and compared.intersection(searched):
+        name, seeds = sweep.get("name"), ", ".join(map(str, sorted(compared.intersection(searched))))
+        yield _alert(
+            "selection",
+            f"scores biased by selection: sweep {name} chose its winner with these runs",
+            f"the winner was chosen on seeds {seeds}, so its scores on them are biased upward; `atrium sweep "
+            f"report {name}` compares it with the baseline on fresh seeds",
+        )
 
 
 def _failed(

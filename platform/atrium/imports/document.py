@@ -67,6 +67,12 @@ def _notes(found: Imported) -> list[str]:
     notes = []
     if any(not run.is_seed_stated for run in found.runs):
         notes.append("missing seeds are numbered: each file counts as one seed")
+    parts = [part for run in found.runs for part in run.parts]
+    for benchmark in dict.fromkeys(part.benchmark for part in parts):
+        nums = [len(part.num_correct_P) for part in parts if part.benchmark == benchmark]
+        if min(nums) < max(nums):
+            problems = f"{benchmark}: runs have {min(nums)} to {max(nums)} problems"
+            notes.append(f"{problems}; a comparison uses the problems that all of its runs have")
     for run in found.runs:
         for part in run.parts:
             if part.most_samples is not None:

@@ -57,7 +57,8 @@ def read_table(path: Path, first: Row, stated: Stated) -> Source:
     words = [f"{role} is column {column}" for role, column in columns.items()]
     if "method" not in columns and not stated.method:
         raise ConfigError(
-            f"{path} has no method column; give --map method=COLUMN, or --method NAME for all rows"
+            f"{path} has no method column, only {_listed(_names(first))}; give --map method=COLUMN, or "
+            "--method NAME for all rows"
         )
     words += [f"{name} is {value}" for name, value in _constants(stated).items()]
     if "seed" not in columns and stated.seed is None:

@@ -17,7 +17,7 @@ from atrium.document.document import (
     plain_table,
 )
 from atrium.stats.failures import FailureRate
-from atrium.stats.wording import not_distinguishable
+from atrium.stats.wording import estimate, not_distinguishable
 from atrium.sweep.analysis import Setting, SweepReport
 from atrium.sweep.contrasts import PlannedContrast, PlannedContrasts
 from atrium.sweep.families import ComparedFamilies
@@ -124,9 +124,12 @@ def _verdict_sentences(verdict: FreshVerdict, *, baseline_is_tuned: bool) -> Ite
     together = f"; intervals hold simultaneously over {verdict.together}" if verdict.together else ""
     together += f"; {verdict.sources}" if verdict.sources else ""
     for pair in verdict.pairs:
+        words = pair.verdict.words
+        if pair.verdict.kind == "not_distinguishable":
+            words = f"{estimate(pair.comparison.difference.value)}; {words}"
         yield Sentence(
             f"on test problems, with {len(verdict.seeds)} fresh seeds, {pair.candidate} against the baseline "
-            f"({tuned}): {pair.verdict.words} (seeds {seeds}{together})",
+            f"({tuned}): {words} (seeds {seeds}{together})",
             pair.verdict.tone,
             key=f"verdict/{pair.candidate}",
         )
