@@ -48,6 +48,11 @@ def test_the_reports_folder_in_runs_is_not_listed_as_a_run(make_study, capsys, t
     ("arguments", "said"),
     [
         (["compare"], "a comparison requires two arms"),
+        (["compare", "atr-s0"], "is a single run; add runs with other settings"),
+        (
+            ["compare", "study", "--by", "delta"],
+            "unknown setting delta for grouping; did you mean divergence.delta?",
+        ),
         (["compare", "study", "--at", "epochs"], "invalid choice"),
         (["compare", "nothing"], "there is no run"),
         (["compare", "study", "--effect", "0"], "argument --effect: the value must be greater than 0"),

@@ -193,3 +193,19 @@ def test_letters_other_than_ascii_reach_the_settings_own_checks():
     assert compose(['label="größe, 2"']).label == "größe, 2"
     with pytest.raises(ConfigError, match=r"experiment_name must be letters, digits"):
         compose(["experiment_name=実験"])
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("training.num_steps=5", "unknown key; did you mean num_steps?"),
+        ("optim.learning_rate=1", "unknown key; did you mean optimizer.learning_rate?"),
+        ("reward.kind=correctnes", "did you mean correctness? If not, load a kind of your own with --plugin"),
+        ("reward=./mine.py", "load the file with --plugin ./mine.py and set reward.kind, or choose from"),
+        ("reward=several", "did you mean reward.kind=several?"),
+    ],
+)
+def test_message_names_what_the_user_may_have_meant(argument, said):
+    with pytest.raises(ConfigError) as raised:
+        compose([argument])
+    assert said in str(raised.value)

@@ -130,7 +130,7 @@ def test_name_that_matches_several_runs_is_refused_with_their_names(runs_dir, th
 def test_a_wrong_name_is_answered_with_the_nearest_right_one(runs_dir, three):
     with pytest.raises(RunFolderError, match=r"did you mean 20260102-100000-atr-s1-bbbb\?"):
         find_run(runs_dir, "20260102-100000-atr-s1-bbbx")
-    with pytest.raises(RunFolderError, match="the latest are stress/"):
+    with pytest.raises(RunFolderError, match=r"the experiments are .*the latest runs are stress/"):
         find_run(runs_dir, "zzz")
 
 

@@ -173,7 +173,7 @@ def test_cut_off_completions_without_answers_need_more_tokens_whatever_counts():
 def test_truncation_under_a_reward_without_answers_names_the_reward(reward, no_answer):
     facts = RunFacts.of({"reward": {"kind": reward}})
     [found] = diagnose(steps(*[{**CUT, "rollout/no_answer_frac": no_answer}] * 12), facts=facts)
-    assert f"by the length limit, and reward={reward} decides their reward" in found.text
+    assert f"by the length limit, and reward.kind={reward} decides their reward" in found.text
     assert "answer" not in found.text
     assert "max_new_tokens" not in found.text
 
@@ -181,7 +181,7 @@ def test_truncation_under_a_reward_without_answers_names_the_reward(reward, no_a
 def test_no_signal_under_random_rewards_does_not_blame_the_grader():
     facts = RunFacts.of({"reward": {"kind": "random"}})
     [found] = diagnose(steps(*[{**DEAD, "rollout/no_answer_frac": 1.0}] * 12), facts=facts)
-    assert found.text.endswith("check what reward=random rewards")
+    assert found.text.endswith("check what reward.kind=random rewards")
 
 
 def test_a_constant_gate_ratio_is_no_evidence_for_ratios_running_away():

@@ -85,8 +85,10 @@ def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
     (_, columns), *lines = table or [(1, [])]
     for name in columns:
         if name not in COLUMNS or columns.count(name) > 1:
-            near = suggestion(name, COLUMNS) or f"; columns are {', '.join(COLUMNS)}"
-            raise ConfigError(f"{path}: unknown or repeated column {shown(name)}{near}")
+            near = suggestion(name, COLUMNS) or ";"
+            raise ConfigError(
+                f"{path}: unknown or repeated column {shown(name)}{near} the columns are {', '.join(COLUMNS)}"
+            )
     if missing := [name for name in NEEDED if name not in columns]:
         raise ConfigError(
             f"{path}: column {missing[0]} is missing; add the required columns, {', '.join(NEEDED)}"

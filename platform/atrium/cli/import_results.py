@@ -89,7 +89,7 @@ def _parser() -> CommandParser:
     parser.add_argument("--benchmark", default="", metavar="NAME", help="the benchmark of all rows")
     parser.add_argument("--step", type=whole(0), metavar="N", help="the training step of all rows")
     parser.add_argument(
-        "--correct-at", type=float, metavar="X", help="count scores of at least X as correct (default: 1)"
+        "--correct-at", type=float, metavar="X", help="count scores >= X as correct (default: 1 only)"
     )
     parser.add_argument(
         "--incomplete",

@@ -81,8 +81,10 @@ def named_arms(
     known = {key for flat in settings.values() for key in flat}
     for key in by:
         if key not in known:
+            near = next((name for name in sorted(known, key=len) if name.endswith(f".{key}")), None)
             raise ConfigError(
-                f"unknown setting {key} for grouping; `atrium diff` lists the settings that differ"
+                f"unknown setting {key} for grouping; "
+                + (f"did you mean {near}?" if near else "`atrium diff` lists the settings that differ")
             )
     return name_arms(settings, by=by, at_last_step=at_last_step, chosen=chosen, renamed=renamed)
 

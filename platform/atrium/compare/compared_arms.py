@@ -119,10 +119,13 @@ def _with_baseline(
     """Return the arms with the baseline first; raise `ConfigError` for one arm or an unknown baseline."""
     others = f"; {left_out_words(left_out, MOST_NAMED)}" if left_out else ""
     if len(arms) < 2:
-        names = ", ".join(folder.path.name for arm in arms for folder in arm.runs.values())
+        names = [folder.path.name for arm in arms for folder in arm.runs.values()]
+        needed = "a comparison requires two arms, but "
+        if len(names) == 1:
+            raise ConfigError(f"{needed}{names[0]} is a single run; add runs with other settings{others}")
         raise ConfigError(
-            f"a comparison requires two arms, but these runs differ only in the seed: {names}; add runs "
-            f"with different settings, or group by seed to compare checkpoints{others}"
+            f"{needed}these runs differ only in the seed: {', '.join(names)}; add runs with other settings, "
+            f"or group by seed to compare checkpoints{others}"
         )
     if baseline is None:
         first = default_baseline(arms)

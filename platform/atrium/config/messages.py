@@ -116,7 +116,7 @@ def _line(
     if (gone := _GONE.get(f"{key}={value}")) is not None:
         return f"{key}={value}: {gone}"
     if first["type"] == "union_tag_not_found":
-        return f"{key} is missing; use one of {', '.join(_tags_at(first['loc'], model))}"
+        return f"{key} is missing; use one of {', '.join(tags_at(first['loc'], model))}"
     if first["type"] == "missing" or value is _ABSENT:
         meaning = _description(first["loc"], model)
         text = f"{key} is missing" + (f": {meaning}" if meaning else f"; give {key}=VALUE")
@@ -127,8 +127,9 @@ def _line(
         allowed.append("auto")
     names = [name for detail in details for name in _names(detail)]
     near = suggestion(value, names) if isinstance(value, str) else ""
-    if first["type"] == "union_tag_invalid" and not near:
-        near = "; load a kind of your own with --plugin FILE.py"
+    if first["type"] == "union_tag_invalid":
+        near = f"{near} If not, " if near else "; "
+        near += "load a kind of your own with --plugin FILE.py"
     return f"{key} must be {' or '.join(allowed)}, got {shown(value)}{near}"
 
 
@@ -204,7 +205,8 @@ def _unknown_in_section(
     if others := [other for other in kinds if name in other.model_fields]:
         return f"unknown key in {parent} of kind {kind}; {_switch(parents, others, key, value)}"
     known = {f"{parent}.{name}" if parent else name for name in section.model_fields}
-    found = nearest_key(key, known.union(_dotted_names(data, parent)))
+    known |= {other for other in _dotted_names(data, parent) if not f"{other}.".startswith(f"{key}.")}
+    found = nearest_key([key, *_dotted_names(value, "", key)][-1], known)  # the setting in an unknown section
     if found is not None and len(section.model_fields) > MAX_LISTED:
         return f"unknown key; did you mean {found}?"
     text = "unknown key; " + (f"did you mean {found}? " if found is not None else "")
@@ -272,7 +274,7 @@ def _section_at(location: Sequence[int | str], model: type[BaseModel]) -> tuple[
     return section, tag
 
 
-def _tags_at(location: Sequence[int | str], model: type[BaseModel]) -> list[str]:
+def tags_at(location: Sequence[int | str], model: type[BaseModel]) -> list[str]:
     """Return the possible kinds of the section at a location."""
     return [tag for section in sections_at(location, model) for tag in _kinds(section)]
 

@@ -199,9 +199,16 @@ def _check_option(override: Override, options: Sequence[str]) -> None:
         options = ("null", *options)
     for option in _values(override):
         if not isinstance(option, str) or option not in options:
+            from atrium.config.messages import tags_at
+            from atrium.config.schema import RunConfig
+
             near = suggestion(option, options) if isinstance(option, str) else ""
             if group == "model" and isinstance(option, str) and _HUB_NAME.fullmatch(option):
                 near = f"; did you mean model=hub model.source={option}?"
+            elif option in tags_at([group], RunConfig):  # a plugin's class has no file in conf/
+                near = f"; did you mean {group}.kind={option}?"
+            elif str(option).endswith(".py"):
+                near = f"; load the file with --plugin {option} and set {group}.kind, or"
             is_listed = not near or len(options) <= MAX_LISTED
             listed = f"{'' if near else ';'} choose from {', '.join(options)}" if is_listed else ""
             raise ConfigError(f"{group}={shown(option)}: unknown option{near}{listed}")

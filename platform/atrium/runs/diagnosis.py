@@ -262,7 +262,7 @@ def _of_no_signal(now: _Span, _start: _Span) -> str | None:
     if now[NO_ANSWER_FRAC] >= ALMOST_ALL and now.facts.reward != "random":
         return f"{now.facts.missing_answers(share(1.0 - now[NO_ANSWER_FRAC]))}{more}; {found}"
     if now.facts.reward != "correctness":
-        return f"{found}; check what reward={now.facts.reward} rewards"
+        return f"{found}; check what reward.kind={now.facts.reward} rewards"
     choice = "larger groups" if more else "or larger groups"
     return f"{found}; choose problems that the model solves sometimes, {choice}{more}"
 
@@ -275,7 +275,7 @@ def _of_truncation(now: _Span, _start: _Span) -> str | None:
         return cut
     if not now.facts.pays_for_answers:
         return (
-            f"{cut}, and reward={now.facts.reward} decides their reward; read some of them (atrium "
+            f"{cut}, and reward.kind={now.facts.reward} decides their reward; read some of them (atrium "
             "samples), and check the stop tokens and model.prompt.stop"
         )
     if now.facts.counts_truncated and not now[NO_ANSWER_FRAC] > MAX_TRUNCATED:
@@ -358,7 +358,7 @@ def _of_format(now: _Span, start: _Span) -> str | None:
     return (
         f"reward rose from {number(start[REWARD])} to {number(now[REWARD])}, but correct answers only from "
         f"{share(start[CORRECT_FRAC])} to {share(now[CORRECT_FRAC])}: the reward does not measure "
-        "correctness; check what reward= rewards"
+        "correctness; check what reward.kind rewards"
     )
 
 

@@ -182,13 +182,14 @@ def _as_path(wanted: str) -> Path | None:
 def _matching(runs: Sequence[RunFolder], wanted: str) -> list[RunFolder]:
     """Return the runs whose names match `wanted` best: equal to it, else ending with it, else containing it.
 
-    The comparison ignores case. The list is empty if `wanted` is blank.
+    The name of an experiment equals all of its runs. The comparison ignores case. The list is empty if
+    `wanted` is blank.
     """
     wanted = wanted.strip().rstrip("/").lower()
     if not wanted:
         return []
     names = [(run, run.name.lower()) for run in runs]
-    equal = [run for run, name in names if wanted in (name, name.rpartition("/")[2])]
+    equal = [run for run, name in names if wanted in (name, *name.split("/"))]
     ends = [run for run, name in names if name.endswith(wanted)]
     return equal or ends or [run for run, name in names if wanted in name]
 
@@ -198,7 +199,8 @@ def _nearest(runs: Sequence[RunFolder], wanted: str) -> str:
     names = ["last", *experiments, *(run.path.name for run in runs), *(run.name for run in runs)]
     if close := difflib.get_close_matches(wanted[:200], names, n=1, cutoff=0.5):
         return f"did you mean {close[0]}?"
-    return f"the latest are {_listed([run.name for run in reversed(runs)])}"
+    latest = _listed([run.name for run in reversed(runs)])
+    return f"the experiments are {_listed([*reversed(experiments)])}; the latest runs are {latest}"
 
 
 def _listed(names: Sequence[str]) -> str:
