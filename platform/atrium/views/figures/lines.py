@@ -40,6 +40,7 @@ def draw_series(axes: Axes, series: Series, x: Axis, y: Axis) -> None:
         "alpha": 0.35 if series.is_faint else 1.0,
         "marker": "o" if series.has_points or not series.is_line else "",
         "markersize": 3.0,
+        "fillstyle": "none" if series.dash == "dashed" else "full",  # tells points without a line apart
         "drawstyle": "steps-post" if series.is_step else "default",
     }
     [drawn] = axes.plot(x_N, y_N, **look)
