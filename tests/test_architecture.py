@@ -143,14 +143,14 @@ MAX_CODE_LINES: dict[str, int] = {
     "cli": 1_733,
     "compare": 3_063,
     "config": 2_217,
-    "data": 1_439,
+    "data": 1_440,
     "document": 293,
-    "engines": 2_990,
+    "engines": 2_991,
     "evaluation": 383,
     "grading": 3_676,
     "imports": 1_704,
     "launch": 641,
-    "method": 2_599,
+    "method": 2_600,
     "models": 1_053,
     "peers": 638,
     "planning": 471,
@@ -159,7 +159,7 @@ MAX_CODE_LINES: dict[str, int] = {
     "sweep": 2_874,
     "theory": 1_592,
     "train": 3_691,
-    "views": 2_953,
+    "views": 2_954,
 }
 """Code lines of each package, without blanks, comments, docstrings and imports.
 

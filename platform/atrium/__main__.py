@@ -1,4 +1,4 @@
-"""`python -m atrium` is the command `atrium`."""
+"""Entry point of `python -m atrium`, which is equivalent to the command `atrium`."""
 
 from __future__ import annotations
 

@@ -175,7 +175,10 @@ def test_the_same_table_is_read_from_csv_jsonl_and_parquet(tmp_path):
     [
         ("candidate: newer", "has no arm newer"),
         ("expected: {at_most: 0.1, source: x}", "set expected.sign for a claim about runs"),
-        ("expected: {sign: negative, size: 0.1, source: x}", "size must be negative to match sign, got 0.1"),
+        (
+            "expected: {sign: negative, size: 0.1, source: x}",
+            "size must be negative to match sign=negative, got 0.1",
+        ),
         ("outcome: {kind: computation, name: x}", "cannot be set for a computation"),
         ("palce: there", "palce"),
     ],

@@ -123,7 +123,7 @@ def test_one_method_alone_is_compared_with_nothing(audit):
         (
             "",
             [],
-            "column method is missing; add the required columns, method, benchmark, problems, samples, score",
+            "column method is missing; the required columns are method, benchmark, problems, samples, score",
         ),
         ("method,benchmark,problems,samples\na,x,30,4\n", [], "column score is missing"),
         (f"{HEAD}\n", [], "table.csv contains no rows"),

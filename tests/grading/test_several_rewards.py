@@ -134,7 +134,7 @@ def test_short_completions_have_the_length_reward():
 def test_settings_that_cannot_work_are_refused_by_name():
     with pytest.raises(ConfigError, match="correct, form are all 0"):
         several(correct=(0.0, "correctness"), form=(0.0, "format")).check(16)
-    with pytest.raises(ConfigError, match=r"reward\.parts\.my-form: a name must consist of a letter"):
+    with pytest.raises(ConfigError, match=r"reward\.parts\.my-form: a name must start with a letter"):
         several(**{"my-form": (1.0, "format")}).check(16)
     with pytest.raises(ConfigError, match=r"reward\.parts\.short: reward\.limit must be .* got 20"):
         several(short=(1.0, {"kind": "length", "limit": 20})).check(16)

@@ -35,7 +35,7 @@ def test_a_missing_package_is_refused_and_named(capability):
 
 def test_a_torch_without_a_choice_is_refused(capability, monkeypatch):
     monkeypatch.delattr(attention, "activate_flash_attention_impl")
-    with pytest.raises(ConfigError, match="cannot replace its own version"):
+    with pytest.raises(ConfigError, match="cannot replace its own FlashAttention"):
         use_flash_attention_3()
 
 

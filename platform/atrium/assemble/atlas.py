@@ -41,8 +41,10 @@ def make_atlas(
 ) -> Atlas:
     """Group the methods by equal gradients on the rollouts in `steps`.
 
-    Without `steps`, random rollouts are used. `name` describes the source of the rollouts in the document.
-    Raises `ConfigError` if no step has log-probabilities, or if fewer than two methods can be compared.
+    If `steps` is empty, `num_batches` batches of random rollouts are used. `name` describes the source of the
+    rollouts in the document. `spreads` are the assumed distances of the current policy from the policy at the
+    start of a step (standard deviations of log-ratios, in nats). Raises `ConfigError` if no step has
+    log-probabilities, or if fewer than two methods can be compared.
     """
     # These modules import torch.
     from atrium.theory import atlas

@@ -27,12 +27,12 @@ from atrium.train.collect import RolloutCollector
 
 @dataclass(frozen=True)
 class StoredReward:
-    """A reward function that returns the stored reward of a completion, or else the reward of `sampled`."""
+    """A reward function that returns stored rewards, and those of `sampled` for other completions."""
 
     sampled: RewardFunction
 
     def __call__(self, group: GradedGroup) -> list[float | None]:
-        """Return one reward per completion: the stored reward if there is one, else that of `sampled`."""
+        """Return one reward per completion: the stored reward if it exists, otherwise that of `sampled`."""
         pairs = zip(group.completions, self.sampled(group), strict=True)
         return [reward if one.stored_reward is None else one.stored_reward for one, reward in pairs]
 
@@ -119,7 +119,7 @@ def _bank_engine(
 def _source(source: str, runs_dir: str) -> Path:
     """Return the path of the stored rollouts.
 
-    `source` is the path of Parquet data, or else the name of a run that recorded its rollouts.
+    `source` is either the path of Parquet data or the name of a run that recorded its rollouts.
     """
     path = Path(source)
     if path.is_file() or (path.is_dir() and any(path.glob("*.parquet"))):

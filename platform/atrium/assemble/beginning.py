@@ -114,7 +114,7 @@ def _is_finished(config: RunConfig, step: int) -> bool:
 
 
 def _train(config: RunConfig, overrides: Sequence[str], arguments: Sequence[str]) -> None:
-    """Print the plan of a run and start it.
+    """Print a run's plan and start the run.
 
     `arguments` are the arguments with which a SLURM job calls `atrium train`.
     """
@@ -158,7 +158,7 @@ def print_notes(config: RunConfig, overrides: Sequence[str]) -> None:
 
 
 def _repeated(file: str, overrides: Sequence[str]) -> RunConfig:
-    """Return the configuration stored in `file`, as that of a new run with the same settings."""
+    """Return the configuration in `file` for a new run; raise `ConfigError` if it cannot be repeated."""
     if overrides:
         raise ConfigError(
             f"{shown(overrides[0])} cannot be used, since a repeated run keeps its settings; remove the "
@@ -168,18 +168,18 @@ def _repeated(file: str, overrides: Sequence[str]) -> RunConfig:
     if config.branch is not None:
         raise ConfigError(
             f"--from-config {file}: a run that started from a step of another run cannot be repeated; "
-            f"use --resume {config.branch.run}@{config.branch.step} with its settings"
+            f"use --resume {config.branch.run}@{config.branch.step} with the same settings"
         )
     return config
 
 
 def _continued(run: str, step: int | None, overrides: Sequence[str]) -> tuple[RunConfig, RunConfig]:
-    """Return a run's stored configuration, and that with which it resumes or branches from `step`."""
+    """Return a run's stored configuration, and that of its continuation (a new run if `step` is given)."""
     runs_dir = compose([line for line in overrides if line.startswith("runs_dir=")]).runs_dir
     try:
         folder = find_run(runs_dir, run, last=TRAINED)
     except RunFolderError as error:
-        raise RunFolderError(f"resume={run} cannot be continued: {error}") from error
+        raise RunFolderError(f"resume={run}: {error}") from error
     if not is_rank():  # the launcher of a rank has already recorded the changes
         for line in plugins.note_changes(folder.provenance_file):
             folder.append_log(line)
@@ -338,8 +338,8 @@ def begin_evaluation(settings: EvaluationSettings, overrides: Sequence[str], res
 def _print_plan(config: RunConfig) -> None:
     """Print the remaining time of a resumed run, or the predicted memory and time of a new run on a GPU.
 
-    The remaining time is computed from the recorded times of steps; if there are none, the prediction is
-    printed. Ranks print nothing.
+    The remaining time is computed from the recorded times of steps. A resumed run without recorded times is
+    treated like a new run. Ranks print nothing.
     """
     if is_rank():
         return
@@ -362,7 +362,7 @@ def _print_plan(config: RunConfig) -> None:
 
 
 def _print_note(note: str, folder: Path | str | None) -> None:
-    """Print a note, and add it to the log of the run in `folder` if it is given."""
+    """Print a note; if `folder` is given, also add the note to the log of the run in `folder`."""
     sys.stdout.write(f"note: {note}\n")
     if folder is not None:
         RunFolder(Path(folder)).append_log(f"note: {note}")

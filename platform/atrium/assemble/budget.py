@@ -52,7 +52,7 @@ def tune_micro_batches(run: Run, updater: PolicyUpdater, *, longest: int) -> Pol
 
 
 def _fitting_blocks(run: Run, updater: PolicyUpdater, longest: int) -> PolicyUpdater:
-    """Return the updater, with activation recomputation turned on if an update would not fit without it.
+    """Return the updater, with activation recomputation turned on if an update needs it to fit into memory.
 
     Whether an update fits is predicted, not measured.
     """
@@ -97,7 +97,7 @@ def _fitting_micro_batches(run: Run, updater: PolicyUpdater, longest: int) -> Po
         again = "" if updater.forward.recomputes else "set compute.recompute_activations=true, "
         raise MemoryExhaustedError(
             f"out of memory while finding compute.micro_batch_tokens, since a single row of {longest} "
-            f"tokens does not fit; {again}lower rollout.max_new_tokens, choose optimizer=adamw_8bit, a "
+            f"tokens does not fit; {again}lower rollout.max_new_tokens, or choose optimizer=adamw_8bit, a "
             "smaller model, or a device with more memory (`atrium memory` with the same settings shows "
             "the memory of each part)"
         )
@@ -105,7 +105,7 @@ def _fitting_micro_batches(run: Run, updater: PolicyUpdater, longest: int) -> Po
 
 
 def _kept_or_found(run: Run, updater: PolicyUpdater, longest: int) -> int | None:
-    """Return the number of tokens per micro-batch, from the cache or else found by trial.
+    """Return the number of tokens per micro-batch from the cache, or find it by trial.
 
     Returns None if a single row does not fit.
     """

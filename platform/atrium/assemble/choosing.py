@@ -29,8 +29,8 @@ _WORTH_IT = 0.98
 def with_split(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     """Return the configuration with the memory split that is predicted to be fastest on this GPU.
 
-    The configuration is returned unchanged if `rollout.engine` is not `auto`, on a CPU, and for a model
-    of unknown shape.
+    The configuration is returned unchanged if `rollout.engine` is not `auto`, if the run uses a CPU, or if
+    the shape of the model or the GPU memory is unknown.
     """
     from atrium.assemble.checks import device_bytes, gpu_of
 
@@ -52,10 +52,10 @@ def with_split_of(
 def fastest_split(config: RunConfig, shape: ModelShape, gpu_name: str, num_bytes: int) -> RunConfig:
     """Return the configuration with the GPU share and sleep level of vLLM that are predicted to be fastest.
 
-    The configuration is returned unchanged for other engines, for several processes, for servers, and if
-    no split fits. A GPU of unknown speed is treated as an H100. `max_num_seqs` is not changed, since a
-    full KV cache limits the number of active rows anyway. The precision of the cache is not changed,
-    since it affects the samples.
+    The configuration is returned unchanged if the engine is not vLLM or runs as servers, if the run has
+    several processes, if `rollout.kv_cache_mb` is set, or if no split is clearly faster. A GPU of unknown
+    speed is treated as an H100. `max_num_seqs` is not changed, since a full KV cache limits the number of
+    active rows anyway. The precision of the cache is not changed, since it affects the samples.
     """
     rollout, compute = config.rollout, config.compute
     is_inside = compute.device == "cuda" and compute.world_size == 1 and rollout.placement == "inside"

@@ -32,7 +32,7 @@ def build_engine(
 ) -> Engine:
     """Build the engine for `settings` (`config.rollout`), with the policy's weights.
 
-    With `shares_model`, the engine samples from the policy's own module if possible, otherwise from a copy.
+    With `shares_model`, the engine samples from the policy's own module if it can, and otherwise from a copy.
     In a run on stored completions, the engine samples only the completions that are not stored. To add an
     engine, register a function for the class of its settings.
     """

@@ -252,7 +252,7 @@ def _described(parts: _Parts, benchmark: Benchmark, published: str | None) -> di
 def _record_provenance(
     run: Run, loaded: Sequence[LoadedBenchmark], policy: Policy, encode: PromptEncoder
 ) -> None:
-    """Record the model, data and prompts; raise `DataError` if those of a resumed evaluation have changed."""
+    """Record the model, data and prompts; raise `DataError` if they changed since the evaluation began."""
     config = run.config
     is_loaded = isinstance(config.model, HubModelSettings) and config.model.weights == "pretrained"
     data = DataProvenance(
@@ -279,11 +279,10 @@ def load_evaluated_policy(config: RunConfig, cache_dir: Path, listener: Listener
 def fitted_benchmark(
     benchmark: Benchmark, context: Context, encode: PromptEncoder, log: Callable[[str], None]
 ) -> Benchmark:
-    """Return the benchmark, with a lower limit on the tokens of an answer if the model's context requires it.
+    """Return the benchmark, with `max_new_tokens` reduced if the model's context requires it.
 
-    The lower limit is logged. If the rotary embedding limits the context (see `context.reason`),
-    `ConfigError` is raised instead of lowering the limit. A prompt that leaves no space for an answer also
-    raises `ConfigError`.
+    The reduced value is logged. Raises `ConfigError` if a prompt leaves no space for an answer. If the rotary
+    embedding limits the context (see `context.reason`), raises `ConfigError` instead of reducing the value.
     """
     wanted, length = benchmark.sampling.max_new_tokens, context.length
     last = max(benchmark.problems, key=lambda problem: len(encode(problem)))

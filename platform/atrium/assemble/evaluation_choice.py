@@ -1,4 +1,4 @@
-"""Choice of the policy that `atrium evaluate` evaluates (a checkpoint or a model), and of the settings."""
+"""Choice of the policy (a checkpoint or a model) and the settings for `atrium evaluate`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def new_evaluation(
 
 
 def _as_trained(settings: EvaluationSettings, policy: Path, typed: Set[str]) -> EvaluationSettings:
-    """Return the settings with values replaced by those that are recorded with the exported `policy`.
+    """Return the settings, with values replaced by those recorded with the exported policy in `policy`.
 
     `typed` contains the keys given on the command line, whose values are kept. If such a value differs from
     the recorded one, a note is printed.
@@ -99,7 +99,8 @@ def _of_run(
 def interrupted_evaluation(wanted: str, runs_dir: str) -> tuple[EvaluationSettings, Path]:
     """Return the settings and the run directory of the evaluation to resume.
 
-    `wanted` is its name or path. Raises `RunFolderError` if its settings are not recorded.
+    `wanted` is the name or path of the evaluation. Raises `RunFolderError` if the evaluation's settings are
+    not recorded.
     """
     folder = find_run(runs_dir, wanted, last=EVALUATED)
     if not folder.config_file.is_file():
@@ -111,9 +112,10 @@ def interrupted_evaluation(wanted: str, runs_dir: str) -> tuple[EvaluationSettin
 
 
 def _place_in_run(path: Path) -> tuple[RunFolder, int | None] | None:
-    """Return the run and the step of a checkpoint's path.
+    """Return the run and the step of the checkpoint at `path`, or None if `path` is not part of a run.
 
-    For the path of a run with checkpoints, the step is None. For any other path, the result is None.
+    `path` is a checkpoint or a folder in one. It may also be the directory of a run with checkpoints; the
+    returned step is then None.
     """
     if not path.is_dir():
         return None

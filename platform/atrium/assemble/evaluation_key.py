@@ -97,7 +97,10 @@ def _versions(engine: EngineSettings) -> list[str]:
 
 @cache
 def _code_digest() -> str:
-    """Return a hash of Atrium's code for sampling, decoding and grading, which a checkout may change."""
+    """Return a hash of Atrium's code for sampling, decoding and grading.
+
+    The version does not identify this code, because the files of a checkout may have been edited.
+    """
     root = Path(atrium.__file__).parent
     digest = hashlib.sha256()
     for file in sorted(file for package in _CODE for file in (root / package).rglob("*.py")):

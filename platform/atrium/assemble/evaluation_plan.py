@@ -6,8 +6,8 @@ only on its problem and index, so the distribution changes at most the last bits
 
 Runs that start from the same policy share one evaluation before training. Its samples are cached under a hash
 of everything that affects them (`evaluation_key`). A cached evaluation is summarized and recorded like a new
-one. Runs with different seeds share it too, so the variation of gains between seeds does not include its
-sampling noise.
+one. Runs with different seeds share it too, so its sampling noise does not add to the variation of gains
+between seeds.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class EvaluationPlan:
     def __call__(self, step: int, *, final: bool) -> float | None:
         """Evaluate the policy at `step` and record the results; return Mean@K on the validation problems.
 
-        Test problems are evaluated only if `final` is true.
+        Test problems are evaluated only if `final` is true, and at step 0 only with
+        `evaluation.tests_before`.
         """
         value = self._evaluate(self.validation, step)
         if final and (step > 0 or self.run.config.evaluation.tests_before):

@@ -19,7 +19,7 @@ _WEIGHTS = ("*.safetensors", "*.bin")
 
 
 def export_policy(folder: RunFolder, step: int, target: Path, *, adapter: bool, force: bool) -> list[str]:
-    """Write a checkpoint's policy, or with `adapter` only its adapters, and a model card to `target`.
+    """Write a checkpoint's policy and a model card to `target`; `adapter` limits the policy to its adapters.
 
     Returns lines of Python that sample from the exported policy as in training. `force` replaces an
     earlier export in `target`. Raises `CheckpointError` for an incomplete checkpoint or missing adapters,

@@ -89,8 +89,9 @@ def reads_rounded_weights(config: RunConfig) -> bool:
 def _num_on_device(config: RunConfig, trains: bool) -> int:
     """Return the number of server processes that share the device of a trainer process.
 
-    On a CPU, this is an equal share of all server processes. On GPUs, it is the largest number on any of
-    the trainer's GPUs, or in an evaluation on any GPU. Servers that the run does not start are not counted.
+    On a CPU, this is an equal share of all server processes. On GPUs, it is the largest number of server
+    processes on one of the trainer's GPUs. In an evaluation, every GPU that servers use is considered.
+    Servers that the run does not start are not counted.
     """
     rollout, compute = config.rollout, config.compute
     if rollout.servers:
@@ -157,9 +158,10 @@ def needs_recomputation(
 ) -> bool:
     """Return whether updates recompute activations.
 
-    With `compute.recompute_activations=auto`, they do so only if an update does not fit without
-    recomputation. This is predicted for the configured micro-batch size, or for one row if that size is found
-    by trial or may shrink. If neither `device_bytes` nor a memory limit is known, updates count as fitting.
+    With `compute.recompute_activations=auto`, activations are recomputed only if an update is predicted not
+    to fit otherwise. The prediction is made for the configured micro-batch size, or for a single row if the
+    size is found by trial or may shrink. If neither `device_bytes` nor a memory limit is known, the result is
+    False.
     """
     compute = config.compute
     if compute.recompute_activations != "auto":
@@ -204,8 +206,8 @@ def judge(
 ) -> tuple[RunConfig, FittedPlan]:
     """Return the configuration from `settled`, and its memory plan.
 
-    The plan includes changes of settings that would make the run fit. Arguments and errors are those of
-    `settled`.
+    The plan includes changes of settings that would make the run fit. Takes the same arguments and raises the
+    same errors as `settled`.
     """
     of_gpu = num_bytes if config.compute.device == "cuda" else None
     room = math.inf if num_bytes is None else USABLE_FRAC * num_bytes
@@ -256,7 +258,7 @@ def plan_notes(run: RunConfig) -> list[str]:
 
 
 def _split_notes(rollout: EngineSettings) -> list[str]:
-    """Return a note on vLLM's share of a GPU on which the trainer runs too."""
+    """Return a note on vLLM's share of the trainer's GPU, or an empty list if they share no GPU."""
     if not isinstance(rollout, VllmSettings) or rollout.placement == "server":
         return []
     sleeps = f", and releases it during updates (sleep_level={rollout.sleep_level})" if rollout.sleeps else ""
@@ -266,7 +268,7 @@ def _split_notes(rollout: EngineSettings) -> list[str]:
 def _room_bytes(config: RunConfig, device_bytes: int | None) -> float | None:
     """Return the number of bytes that a plan may use, or None if it is unknown.
 
-    It is 90 % of the device's memory or of `compute.memory_limit_mb`, whichever is smaller.
+    The number is 90 % of the smaller of the device's memory and `compute.memory_limit_mb`.
     """
     limit_mb = config.compute.memory_limit_mb
     sizes = [] if device_bytes is None else [device_bytes]

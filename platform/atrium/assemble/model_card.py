@@ -51,7 +51,10 @@ def example_of(folder: RunFolder) -> Problem | None:
 
 
 def write_card(target: Path, folder: RunFolder, config: Mapping[str, object], step: int) -> None:
-    """Write the model card of the policy in `target`, and its prompt template if that is plain text."""
+    """Write the model card of the policy in `target`.
+
+    If the prompt template is plain text rather than a chat template, it is written to `target` too.
+    """
     template = _template(config)
     if template is not None and not template.use_chat_template:
         (target / PROMPT_FILE).write_text(plain_prompt(_QUESTION, template), encoding="utf-8")
@@ -129,7 +132,7 @@ def _prompt(config: Mapping[str, object], template: PromptTemplate, policy: Path
 def _day(config: Mapping[str, object], policy: Path, reads: str) -> date | None:
     """Return the date in the prompts of training.
 
-    Returns None if the chat template does not contain the text `reads`.
+    Returns None if no date is recorded, or if the chat template does not contain the text `reads`.
     """
     day = setting(config, "model.date")
     files = [policy / name for name in ("chat_template.jinja", "tokenizer_config.json")]

@@ -29,8 +29,8 @@ def settle_packing(run: Run, forward: PolicyForward, *, longest_prompt: int, lon
     """Check the model's outputs, choose and record `compute.packing`, and return the changed run.
 
     `longest_prompt` and `longest` are the lengths of the longest prompt and row in tokens. Raises
-    `ConfigError` for a model that cannot be trained, and for one that cannot be trained on packed rows if
-    the settings or an earlier run require packing.
+    `ConfigError` if the model cannot be trained. Also raises `ConfigError` if the model cannot be trained on
+    packed rows, but the settings or the choice of an earlier run require packing.
     """
     config, ranks = run.config, run.ranks
     check_model(forward, longest)

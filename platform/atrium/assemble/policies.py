@@ -106,8 +106,8 @@ def _build_policy(
 def restore_weights(policy: Policy, folder: Path) -> None:
     """Load the weights of a checkpoint into the policy.
 
-    `folder` contains them in transformers format. If the policy has adapters, only the adapters are
-    loaded. Raises `CheckpointError` if they were trained with another base model.
+    `folder` contains the weights in transformers format. If the policy has adapters, only the adapters are
+    loaded. Raises `CheckpointError` if the adapters were trained with another base model.
     """
     saved = load_policy(folder, dtype=torch.float32, device=policy.model.device)
     if not has_lora(policy.model):
@@ -207,9 +207,10 @@ def build_updater(
 def _behavior_logprobs(config: RunConfig) -> Literal["engine", "recompute"]:
     """Return the source of the behavior policy's log-probabilities: the engine, or a pass of the trainer.
 
-    With `auto`, the trainer recomputes them unless (a) computation is in float32 and no part of the method
-    compares engine and trainer, or (b) no single version of the weights sampled a completion, as for stored
-    rollouts and continuous sampling.
+    With `auto`, the engine's log-probabilities are used in two cases: (a) computation is in float32 and no
+    part of the method compares engine and trainer, or (b) rollouts are stored or sampled continuously, so
+    that no single version of the weights sampled a completion. Otherwise, the trainer recomputes the
+    log-probabilities.
     """
     if config.compute.behavior_logprobs != "auto":
         return config.compute.behavior_logprobs

@@ -24,7 +24,7 @@ _MAX_LISTED = 5
 
 
 def recorded_unreadable(provenance: Path) -> dict[str, tuple[str, ...]]:
-    """Return the ids of problems that were recorded as having unreadable references, keyed by problem set.
+    """Return the ids of the problems whose references were recorded as unreadable, keyed by problem set.
 
     `provenance` is the path of `provenance.json`. The result is empty if the file is missing or damaged.
     """
@@ -40,9 +40,10 @@ def load_problem_set(
 ) -> ProblemSet:
     """Load a problem set and check that the grader can read its reference answers.
 
-    `settings.unreadable` determines whether problems with unreadable answers are dropped, are kept, or raise
-    `DataError`. Warnings are recorded in the set's origin and logged. `record_name` is the set's name in the
-    run's provenance. `DataError` is also raised if the data are missing or do not match their declaration.
+    If some reference answers are unreadable, `settings.unreadable` determines whether their problems are
+    dropped or kept, or `DataError` is raised. Warnings are recorded in the set's origin and logged.
+    `record_name` is the set's name in the run's provenance. Also raises `DataError` if the data are missing
+    or do not match their declaration.
     """
     loading.listener.phase(f"reading {settings.name}")
     loaded = read_problem_set(
@@ -117,9 +118,10 @@ def _checked(
 def _found(
     loaded: ProblemSet, name: str, verifier: Verifier, loading: Loading, recorded: Sequence[str] | None
 ) -> tuple[list[tuple[Problem, str]], str, int]:
-    """Return the problems with unreadable references, a sentence about them, and the number not checked.
+    """Return the unreadable problems, a sentence about them, and the number of unchecked problems.
 
-    Each problem is paired with the reason, which is empty for results of an earlier check.
+    Unreadable problems are those whose reference the grader cannot read. Each is paired with the reason,
+    which is empty if it was found by an earlier check.
     """
     if recorded is not None:
         unreadable = [(problem, "") for problem in loaded.problems if problem.problem_id in set(recorded)]

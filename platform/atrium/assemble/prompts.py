@@ -21,8 +21,8 @@ def checked_encoder(
 ) -> PromptEncoder:
     """Return a function that encodes the prompt of a problem; `problem` is encoded first, as a check.
 
-    Raises `ConfigError` for an unsuitable chat template, and for a prompt setting that has no effect on the
-    template. In a resumed run, the error is logged as a warning instead.
+    Raises `ConfigError` for an unsuitable chat template, and for a prompt setting that the template ignores.
+    In a resumed run, the error is logged as a warning instead.
     """
     template, date = config.model.prompt, config.model.date
     try:

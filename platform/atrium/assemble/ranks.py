@@ -61,7 +61,7 @@ def joined_ranks(config: RunConfig) -> Iterator[Ranks]:
 
 @contextmanager
 def explained_by(ranks: Ranks) -> Iterator[None]:
-    """Re-raise an error that another rank caused as an error that names this rank."""
+    """Convert an error that a lost rank caused into a `RankError` that names the missing rank."""
     try:
         yield
     except Exception as error:  # torch, gloo and NCCL raise many types of error when a rank is lost

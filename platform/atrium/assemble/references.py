@@ -1,4 +1,4 @@
-"""The check, before training, that the grader accepts every reference answer written in another form.
+"""The check before training that the grader accepts each reference answer when written in another form.
 
 Results are cached in the subfolder `references/` of the cache folder. The cache key consists of the grader's
 kind, version and settings, and the text of the reference. A check that times out is inconclusive and not
@@ -97,7 +97,8 @@ def check_references(
 def _key(problem: Problem, own: Verifier, *, is_own: bool) -> str:
     """Return the cache key of a problem's reference: its text, preceded by a hash of `own` if `is_own`.
 
-    `own` is the verifier of the problem, and `is_own` says whether it differs from the verifier of the set.
+    `own` is the verifier of the problem. `is_own` is true if this verifier differs from that of the problem
+    set.
     """
     if not is_own:
         return problem.answer
@@ -108,9 +109,10 @@ def _key(problem: Problem, own: Verifier, *, is_own: bool) -> str:
 def _results(
     worked: dict[str, Future[Verdict]], listener: Listener, name: str
 ) -> Iterator[tuple[str, _Checked | None]]:
-    """Yield each key of `worked` with its result: whether the reference is readable and, if not, why.
+    """Yield each key of `worked` with the result of its check, or with None after a timeout.
 
-    The result is None after a timeout. A progress bar is shown for at least `_MIN_SHOWN` results.
+    A result says whether the reference is readable and, if not, why. A progress bar is shown if there are at
+    least `_MIN_SHOWN` results.
     """
     is_shown = len(worked) >= _MIN_SHOWN
     if is_shown:

@@ -103,8 +103,9 @@ class RegradedSet:
 def regrade_stored(wanted: str, runs_dir: str, overrides: Sequence[str]) -> list[RegradedSet]:
     """Regrade the stored answers of the evaluation, run or file `wanted`.
 
-    The grader is the recorded one, unless `overrides` choose another one (`grader=math_tolerance`).
-    Raises `ConfigError` for overrides other than settings of `grader` and `model.thinking`.
+    The grader is the recorded one, unless `overrides` choose another one (`grader=math_tolerance`). If no
+    usable grader is recorded, as for a file, the default grader is used. Raises `ConfigError` for overrides
+    other than settings of `grader` and `model.thinking`.
     """
     typed = [override.key_or_group for override in check_overrides(overrides)]
     for key, line in zip(typed, overrides, strict=False):
@@ -145,7 +146,7 @@ def regrade_stored(wanted: str, runs_dir: str, overrides: Sequence[str]) -> list
 
 
 def _verifier_of(config: Mapping[str, object], name: str) -> Verifier | None:
-    """Return the verifier for the benchmark `name` in a recorded configuration, or None if there is none."""
+    """Return the recorded verifier for the benchmark `name`, or None if `config` names no known verifier."""
     benchmark = mapping_at(config, "benchmark")
     members = setting(config, "benchmark.members")
     for member in members.values() if isinstance(members, Mapping) else ():
@@ -206,7 +207,7 @@ def _scores_text(found: RegradedSet) -> str:
 
 
 def _changed_tables(found: RegradedSet) -> list[Table]:
-    """Return a table of the first answers whose verdict changed; the list is empty without such answers."""
+    """Return a table of the first answers whose verdict changed, or an empty list if none changed."""
     changed = [one for one in found.answers if one.is_changed]
     rows = [
         (

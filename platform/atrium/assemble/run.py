@@ -204,9 +204,9 @@ def opened(
 
 @contextmanager
 def _end_recorded(folder: RunFolder | None) -> Iterator[None]:
-    """Record an error of the `with` block in the status of a new run, since no listener records it yet.
+    """Record an error of the `with` block in a new run's status; at this point, no listener does so yet.
 
-    `folder` is None for a resumed run and on ranks other than 0, for which nothing is recorded.
+    `folder` is None for a resumed run and on ranks other than 0. In these cases, nothing is recorded.
     """
     try:
         yield
@@ -232,7 +232,7 @@ def _listeners(
     summary: Mapping[str, object],
     gauges: Mapping[str, Callable[[], float]],
 ) -> tuple[Listener, ...]:
-    """Return rank 0's listeners in calling order, in which events are recorded before they are shown."""
+    """Return rank 0's listeners in calling order; the first one records events before others show them."""
     log, tracking = Listeners(shown).message, request.config.tracking
     return (
         RunFolderWriter(

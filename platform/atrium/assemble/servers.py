@@ -147,7 +147,7 @@ def _started(
     folders: tuple[Path, Path],
     devices: tuple[tuple[str | None, ...], ...],
 ) -> list[Server]:
-    """Return the servers of this rank, one per entry of `devices`; the pool starts their processes.
+    """Return this rank's servers, one per entry of `devices`; `ServerPool` starts their processes later.
 
     `folders` are the folders for the weights and the sockets.
     """
@@ -179,10 +179,10 @@ def _started(
 
 
 def engine_command(config: RunConfig, host: str, port: int) -> tuple[str, Path | None]:
-    """Return the shell command that starts a server at `host` and `port`, and the folder that it reads.
+    """Return the shell command that starts a server at `host` and `port`, and the server's model folder.
 
-    The folder contains the model's configuration. It is None for a pretrained model, which the server
-    loads from its source.
+    The folder contains the model's configuration. It is None for a pretrained model, which the server loads
+    from its source.
     """
     rollout, model = config.rollout, config.model
     assert isinstance(rollout, VllmSettings)

@@ -87,7 +87,10 @@ def shard_models(
 def read_sharded(
     checkpoint: Checkpoint, policy: Policy, reference: MovingReference | None, ranks: Ranks
 ) -> Mapping[str, Tensor]:
-    """Load a checkpoint into the sharded policy and reference; return the optimizer's state."""
+    """Load a checkpoint into the sharded policy and reference; return the optimizer's state.
+
+    A frozen reference is not loaded.
+    """
     from atrium.train.checkpoint.sharded_checkpoint import read_optimizer, read_shards
     from atrium.train.ranks.connected_ranks import ConnectedRanks
 

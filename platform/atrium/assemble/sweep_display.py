@@ -60,9 +60,9 @@ class Progress:
     def words(self, state: Mapping[str, Any]) -> str:
         """Return text such as `7 of 20 runs, 1:12, about 2:14 left`.
 
-        The estimate also counts finished steps of unfinished runs. It is left out until the steps of three
-        whole runs have been completed since this display started. Trials that are not planned yet are not
-        counted; the text then says `at least` and `for these`.
+        The estimate of the time left takes finished steps of unfinished runs into account. It is omitted
+        until this display has seen as many steps as three runs have. If more trials will be planned later,
+        the text says `at least` and `for these`, because their runs are not counted.
         """
         trials = state["trials"]
         done, known = sum(map(_num_done, trials)), sum(trial["num_seeds"] for trial in trials)

@@ -113,7 +113,8 @@ def run_sweep(
 def _alike(definition: SweepDefinition) -> list[str]:
     """Return warnings about planned trials whose methods have identical gradients.
 
-    Raises `ConfigError` if a trial cannot be composed, before any file of the sweep is written.
+    The result is empty if the sampler does not plan its trials in advance. Raises `ConfigError` if a trial
+    cannot be composed, before any file of the sweep is written.
     """
     trials = plan_stage(definition, Stage.SEARCH)
     if not definition.sampler.is_planned:
@@ -124,7 +125,7 @@ def _alike(definition: SweepDefinition) -> list[str]:
 
 @dataclass
 class _Worker:
-    """A worker of a sweep; its process is replaced if it is killed."""
+    """A worker of a sweep; if its process is killed, a new one is started."""
 
     number: int
     definition: SweepDefinition
@@ -212,7 +213,10 @@ def _pass_on(workers: Sequence[_Worker], display: SweepDisplay, *, at_once: bool
 
 
 def _replace_killed(workers: Sequence[_Worker], display: SweepDisplay) -> None:
-    """Restart workers that were killed by a signal, for example from the kernel's out-of-memory killer."""
+    """Restart workers that were killed by a signal, such as by the kernel's out-of-memory killer.
+
+    Each worker is restarted at most `_MAX_RESTARTS` times.
+    """
     for worker in workers:
         code = worker.exit_code
         if code is not None and code < 0 and worker.num_starts <= _MAX_RESTARTS:

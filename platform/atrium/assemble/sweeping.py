@@ -110,7 +110,10 @@ def _test_result(folder: RunFolder, point: EvaluationPoint) -> dict[str, Any]:
 
 
 def _fall(folder: RunFolder, tests: Mapping[str, Sequence[EvaluationPoint]]) -> str | None:
-    """Return a sentence if test scores fell below their values before training (a collapse), or else None."""
+    """Return a sentence if test scores fell below their values before training, otherwise None.
+
+    Such a fall is a collapse of the run.
+    """
     pairs = [(points[0], points[-1]) for points in tests.values() if points[0].step == 0 < points[-1].step]
     before, after = ([problem_means(folder, pair[side]) for pair in pairs] for side in (0, 1))
     if not fell_below_start(before, after):

@@ -157,10 +157,11 @@ def data_provenance(
 
 
 def require_same_data(recorded: Path, data: DataProvenance) -> list[str]:
-    """Raise `DataError` if a resumed run's problems, prompts or model differ from its recorded ones.
+    """Raise `DataError` if a resumed run's problems, prompts or model differ from the recorded ones.
 
-    They differ, for example, after a file was edited or an unpinned repository was updated. `recorded` is the
-    path of `provenance.json`. Returns lines for the log on entries that an older record lacks.
+    Such a difference arises, for example, if a file was edited or an unpinned repository was updated.
+    `recorded` is the path of `provenance.json`. If an older record lacks entries, they are not compared, and
+    a line for the log says so.
     """
     before, now = mapping_at(read_object(recorded)[0], "data"), asdict(data)
     _require_same_generator(before.get("dataset_revision"), data.dataset_revision)
@@ -186,7 +187,7 @@ def require_same_data(recorded: Path, data: DataProvenance) -> list[str]:
 
 
 def _problem_hashes(data: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return the hash of each problem set in a record of `DataProvenance`, by the name of the set."""
+    """Return the hash of each problem set in a record of `DataProvenance`, keyed by the set's name."""
     training = data.get("dataset_content_hash")
     return {_TRAINING_SET: training, **mapping_at(data, "benchmark_content_hashes")}
 

@@ -159,8 +159,8 @@ def _ready(
 ) -> tuple[Training, TrainingState]:
     """Build the parts of the training loop; return them and the state in which training starts.
 
-    That state is the initial one, or that of the checkpoint. The policy's weights are sent to the engine, and
-    the listeners are notified of the start.
+    Training starts from the checkpoint's state if there is a checkpoint, and otherwise from the initial
+    state. The policy's weights are sent to the engine, and the listeners are notified of the start.
     """
     config = run.config
     for line in prepared.lines:
@@ -244,10 +244,10 @@ def _first_policy(run: Run) -> Policy:
 
 
 def _identified(run: Run, task: Task, policy: Policy) -> tuple[Policy, str, PromptEncoder]:
-    """Record the run's provenance; return the policy, the digest of its initial weights, and its encoder.
+    """Record the run's provenance; return the policy, its initial weights' digest, and the prompt encoder.
 
-    In a resumed run, data and model must match the record, and the policy gets the tokenizer and
-    configuration files of its checkpoint. The digest is empty if it is not needed.
+    In a resumed run, the data and the model must match the record, and the policy uses the tokenizer and
+    configuration files of the checkpoint. The digest is empty if it is not needed.
     """
     config, first = run.config, run.ranks.is_first
     is_loaded = isinstance(config.model, HubModelSettings) and config.model.weights == "pretrained"

@@ -133,7 +133,7 @@ class JsonLinesWriter:
         os.fsync(self._descriptor)
 
     def is_in_place(self) -> bool:
-        """Return whether the path still refers to the open file, i.e. the file was not moved or deleted."""
+        """Return whether the path still refers to the open file, which has not been moved or deleted."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
         except (FileNotFoundError, NotADirectoryError):

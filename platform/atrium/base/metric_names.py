@@ -51,10 +51,10 @@ _BESIDE = ("train/", "train_", "")
 
 
 def mapped(values: Mapping[str, object]) -> dict[str, float]:
-    """Return the finite numbers among the metrics of one step, under Atrium's names.
+    """Return the finite metrics of one step, keyed by Atrium's names.
 
     Names of TRL and verl are translated, with or without the prefix `train/` or `train_`. Other names are
-    kept. `step` and `time` are left out.
+    kept. `step` and `time` are left out, and so are values that are not finite numbers.
     """
     found: dict[str, float] = {}
     for name, value in values.items():

@@ -253,7 +253,10 @@ _PART_REWARD, _PART_SHARE = f"{REWARD.name}/", f"{REWARD.name}_variance_share/"
 
 
 def part_quantities(name: str) -> tuple[Quantity, Quantity]:
-    """Return the declarations of a named reward's mean and of its share of the reward's variance."""
+    """Return the declarations of two quantities of the named reward `name`.
+
+    The first is the mean of the named reward. The second is its share of the total reward's variance.
+    """
     return (
         Quantity(f"{_PART_REWARD}{name}", f"mean of the reward {name}, before weighting"),
         Quantity(
@@ -286,7 +289,10 @@ ENGINE_QUEUE = Quantity(
 
 
 def gpu_quantities(index: str) -> tuple[Quantity, Quantity, Quantity, Quantity]:
-    """Return the declarations of a GPU's utilization, memory, power and temperature; `index` is from NVML."""
+    """Return the declarations of a GPU's utilization, memory, power and temperature.
+
+    `index` is the GPU's NVML index.
+    """
     gpu = f"system/gpu{index}"
     return (
         Quantity(f"{gpu}_frac", f"share of the time in which GPU {index} ran a kernel"),
@@ -301,7 +307,10 @@ SYSTEM = (CPU_FRAC, CPU_CORES, MEMORY_FRAC, MEMORY_MB, DISK_FREE_MB, ENGINE_QUEU
 
 
 def part_means(names: Iterable[str]) -> dict[str, Quantity]:
-    """Return the quantities in `names` that are means of named rewards, keyed by the reward's name."""
+    """Return the declarations of the metrics in `names` that are means of named rewards.
+
+    The keys of the result are the names of the rewards.
+    """
     found = [name.removeprefix(_PART_REWARD) for name in names if name.startswith(_PART_REWARD)]
     return {name: part_quantities(name)[0] for name in found}
 
@@ -312,5 +321,5 @@ def is_repeatable(name: str) -> bool:
 
 
 def evaluation_name(benchmark: str, quantity: str) -> str:
-    """Return the metric name of an evaluation's result, e.g. `evaluation/aime24/mean_at_8`."""
+    """Return the metric name of an evaluation's result, such as `evaluation/aime24/mean_at_8`."""
     return f"evaluation/{benchmark}/{quantity}"

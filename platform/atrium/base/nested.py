@@ -23,7 +23,10 @@ def flattened(settings: Mapping[str, object], prefix: str = "") -> dict[str, obj
 
 
 def flattened_text(settings: Mapping[str, object]) -> dict[str, str]:
-    """Flatten nested settings as `flattened` does, with values as JSON text and strings without quotes."""
+    """Flatten nested settings as `flattened` does, and convert the values to text.
+
+    Strings are unchanged, and other values become JSON text.
+    """
     return {key: _text(value) for key, value in flattened(settings).items()}
 
 

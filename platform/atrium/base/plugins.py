@@ -99,7 +99,7 @@ def load(files: Sequence[str] = ()) -> None:
 def note_changes(provenance_file: Path) -> list[str]:
     """Compare the loaded plugins with those in a run's provenance file; print and return the differences.
 
-    The lines and the errors are those of `changes`.
+    The returned lines and the raised errors are those of `changes`.
     """
     recorded, _ = read_object(provenance_file)
     lines = changes(recorded.get("plugins"))
@@ -117,11 +117,8 @@ def changes(recorded: object) -> list[str]:
     named = {str(one["name"]): one for one in _mappings(recorded)}
     for name, one in named.items():
         if name not in _loaded:
-            how = f"{FLAG} {name}" if name.endswith(".py") else "its package, installed"
-            raise ConfigError(
-                f"plugin {name} (sha256 {one.get('sha256')}) is recorded but not loaded; load the plugin "
-                f"again: {how}"
-            )
+            how = f"load it with {FLAG} and its path" if name.endswith(".py") else "install its package"
+            raise ConfigError(f"plugin {name} (sha256 {one.get('sha256')}) is recorded but not loaded; {how}")
     lines = []
     for plugin in loaded():
         before = named.get(plugin.name)
@@ -171,7 +168,7 @@ def _run(plugin: Plugin, said: str) -> None:
 
 
 def _installed() -> dict[str, list[str]]:
-    """Return the modules that installed packages declare as plugins, by package."""
+    """Return the modules that installed packages declare as plugins, keyed by package name."""
     from importlib import metadata  # only when a command runs: `atrium --help` works without it
 
     found: dict[str, list[str]] = {}
@@ -235,7 +232,8 @@ def _is_plugins(file: str) -> bool:
 def _failed(said: str, error: BaseException, path: str) -> ConfigError:
     """Return the error for a plugin that could not be imported, with the cause and the line.
 
-    `said` names the plugin, and `path` is its file, or empty for an installed package.
+    `said` is the name of the plugin in the message. `path` is the plugin's file, or an empty string for an
+    installed package.
     """
     line = error.lineno if isinstance(error, SyntaxError) and error.filename == path else None
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]

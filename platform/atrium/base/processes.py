@@ -23,7 +23,7 @@ def is_alive(pid: int, started: float | None = None) -> bool:
     """Return whether process `pid` is running.
 
     If `started` is given (in seconds since 1970), the process must also have started at that time, within
-    `CLOCK_TOLERANCE_S`. This excludes a later process with the same number.
+    `CLOCK_TOLERANCE_S`. This excludes a later process that reuses the process id.
     """
     if not 0 < pid < 2**31:
         return False
@@ -40,7 +40,7 @@ def is_alive(pid: int, started: float | None = None) -> bool:
 
 @contextmanager
 def stop_requests(ask: Callable[[int], None], signals: Sequence[int] = STOP_SIGNALS) -> Iterator[None]:
-    """Call `ask(number)` for each of `signals` that arrives while the body runs.
+    """Call `ask` with the number of each of `signals` that arrives while the body runs.
 
     An ignored SIGHUP stays ignored, because `nohup` must keep a command running after its terminal closes.
     """

@@ -139,9 +139,9 @@ class Rollout:
     """A completion with its verdict and reward. `sample_index` is its position in the group.
 
     `reward` is None if the reward function abstained; groups used for training contain no such rollout. If
-    the reward is a weighted sum of named rewards, `parts` contains these, otherwise it is empty.
-    `behavior_logprobs` [T] are the trainer's log-probabilities under the weights that sampled the completion,
-    or None if they were not computed at sampling time.
+    the reward is a weighted sum of named rewards, `parts` contains the named rewards. Otherwise, `parts` is
+    empty. `behavior_logprobs` [T] are the trainer's log-probabilities under the weights that sampled the
+    completion, or None if they were not computed at sampling time.
     """
 
     sample_index: int

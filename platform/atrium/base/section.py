@@ -95,8 +95,8 @@ class Choice(Section):
 
     `class Reduction(Choice, axis=True)` creates the axis `Reduction`. A subclass of `Reduction` that declares
     the field `kind` as a literal is a value of the axis and is registered in `Reduction.kinds`. A field of
-    type `Reduction` accepts any value of the axis. An axis may use another field than `kind`; `tag` is its
-    name.
+    type `Reduction` accepts any value of the axis. `tag` is the name of the identifying field, by default
+    `kind`.
     """
 
     kinds: ClassVar[dict[str, type[Choice]]] = {}

@@ -17,7 +17,7 @@ def derive_seed(seed: int, purpose: str, *indices: int | str) -> int:
     seed
         The run's seed.
     purpose
-        The purpose of the choice, e.g. `"minibatch_order"`. Seeds for different purposes are independent.
+        The purpose of the choice, such as `"minibatch_order"`. Seeds for different purposes are independent.
     indices
         Indices that distinguish choices with the same purpose, such as the step, problem or sample.
     """

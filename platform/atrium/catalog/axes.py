@@ -11,10 +11,10 @@ from atrium.config.presets import PartFile, Preset
 
 
 def axes(preset: Preset) -> dict[str, str]:
-    """Return short descriptions of a method's choices by axis, with an empty text for neutral choices.
+    """Return short descriptions of a method's choices, keyed by axis; neutral choices have an empty text.
 
-    The key `rollouts` lists the method's files outside the objective, and `on policy` compares its gradient
-    with that of REINFORCE while the policy is still the one that sampled.
+    The entry `rollouts` lists the configuration files that the method selects outside the objective. The
+    entry `on policy` compares the method's gradient with that of REINFORCE on on-policy batches.
     """
     words = preset.method.words()
     if source := preset.references.get("reduction.constant"):
@@ -25,7 +25,7 @@ def axes(preset: Preset) -> dict[str, str]:
 
 
 def settings(preset: Preset) -> dict[str, object]:
-    """Return all settings of a method, including defaults, by their keys on the command line."""
+    """Return all settings of a method, including defaults, keyed by their names on the command line."""
     sections: Mapping[str, BaseModel] = {
         "algorithm": preset.algorithm,
         "divergence": preset.divergence,
@@ -41,5 +41,5 @@ def settings(preset: Preset) -> dict[str, object]:
 
 
 def _other_parts(preset: Preset) -> dict[str, PartFile]:
-    """Return the configuration files that a method selects outside the objective, such as its rollouts."""
+    """Return the configuration files that a method selects outside the objective, keyed by config group."""
     return {group: part for group, part in preset.parts.items() if group not in ("divergence", "regularizer")}

@@ -1,8 +1,8 @@
 """The documents of `atrium objectives` and `atrium windows`.
 
 The document of `atrium objectives` lists methods by their choices, or compares all settings of several
-methods. That of `atrium windows` lists windows at budgets, budgets that match a clip range, and coinciding
-windows.
+methods. The document of `atrium windows` lists the windows of divergences at given budgets, the budgets that
+match a clip range, and the windows that coincide.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MARK = "≠"
 
 
 def methods_document(presets: Sequence[Preset]) -> Document:
-    """Return a table with one row per method: its window, and its choices that are not neutral."""
+    """Return a document with one table row per method: its window and its non-neutral choices."""
     rows = []
     for preset in presets:
         chosen = axes(preset)
@@ -94,9 +94,9 @@ def _said_of(preset: Preset) -> tuple[Sentence, ...]:
 def windows_document(
     arms: Sequence[Arm], matches: Sequence[Match], clip: Window, *, budget: float | None
 ) -> Document:
-    """Return the document of the arms' windows and of the budgets that match the clip range `clip`.
+    """Return a document with the arms' windows and the budgets that match the clip range `clip`.
 
-    `budget` is the budget shared by all arms, or None if each has its own.
+    `budget` is the budget shared by all arms, or None if each arm has its own budget.
     """
     tables = [_at_budgets(arms, budget), _by_probability(arms), _matched(matches, clip)]
     return Document(

@@ -35,7 +35,10 @@ def described(presets: Sequence[Preset]) -> dict[str, object]:
 
 
 def side_by_side(presets: Sequence[Preset]) -> dict[str, list[str]]:
-    """Return the values of the methods as text by setting, in the order of `presets`; a dash if not set."""
+    """Return the methods' values of each setting as text, keyed by setting.
+
+    The values are in the order of `presets`. A dash means that a method does not have the setting.
+    """
     columns = [settings(preset) for preset in presets]
     keys = list(dict.fromkeys(key for column in columns for key in column))
     ordered = sorted(keys, key=lambda key: _place(key, keys))
@@ -45,7 +48,7 @@ def side_by_side(presets: Sequence[Preset]) -> dict[str, list[str]]:
 
 
 def differs(values: Sequence[str]) -> bool:
-    """Return whether at least two methods have different values of a setting."""
+    """Return whether `values`, the methods' values of one setting, are not all equal."""
     return len(set(values)) > 1
 
 

@@ -126,7 +126,7 @@ def deviation(header: str) -> tuple[str, str]:
 def as_of(header: str) -> str:
     """Return the source's date, version or commit from the header's line `As of:`.
 
-    The result is empty without one.
+    The result is empty if the header has no such line.
     """
     lines = (line.removeprefix(_AS_OF) for line in header.splitlines() if line.startswith(_AS_OF))
     return next(lines, "").strip().removesuffix(".")

@@ -126,7 +126,10 @@ def _family(name: str, function: RatioDivergence, place: int) -> Series:
 
 
 def _distinct() -> dict[str, RatioDivergence]:
-    """Return the distinct divergences; those with equal lower bounds at equal upper bounds share an entry."""
+    """Return the distinct divergences that have an upper bound.
+
+    Divergences with equal lower bounds at equal upper bounds share one entry, whose key lists their names.
+    """
     found: dict[tuple[str, ...], tuple[str, RatioDivergence]] = {}
     for name, function in {**DIVERGENCES, "alpha = 1": divergence("alpha", alpha=1.0)}.items():
         if function.binds_above:

@@ -38,10 +38,10 @@ class Arm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """The budgets at which a divergence shares a bound with a clip range, and the resulting other bound.
+    """The budgets at which a divergence's window shares one bound with a clip range [l, u].
 
-    At `budget_at_upper` the window is [`lower`, u], at `budget_at_lower` it is [l, `upper`], where [l, u] is
-    the clip range. `budget_at_upper` and `lower` are None for a divergence without an upper bound.
+    At `budget_at_upper`, the window is [`lower`, u]. At `budget_at_lower`, it is [l, `upper`].
+    `budget_at_upper` and `lower` are None for a divergence without an upper bound.
     """
 
     name: str
@@ -67,10 +67,11 @@ def arms_at(budget: float) -> list[Arm]:
 
 
 def named_arms(specs: Sequence[str], budget: float | None) -> list[Arm]:
-    """Return the arms for `NAME` or `NAME=BUDGET[,BUDGET...]`; the default of BUDGET is `budget`.
+    """Return the arms for specifications of the form `NAME` or `NAME=BUDGET[,BUDGET...]`.
 
-    If both are missing, the file's own budget is used. Raises `ConfigError` for an unknown name, an invalid
-    budget, or a budget for a divergence without one.
+    If a specification has no budget, `budget` is used. If that is None, the budget in the divergence's file
+    is used. Raises `ConfigError` for an unknown name, an invalid budget, or a budget for a divergence without
+    one.
     """
     found = []
     for spec in specs:
@@ -90,7 +91,10 @@ def named_arms(specs: Sequence[str], budget: float | None) -> list[Arm]:
 
 
 def parse_budget(text: str, where: str) -> float:
-    """Parse a budget; raise `ConfigError`, prefixed with `where`, unless it is a finite number above 0."""
+    """Parse a budget; raise `ConfigError` unless it is a finite number above 0.
+
+    `where` is the start of the error message.
+    """
     try:
         value = float(text)
     except ValueError:
@@ -103,13 +107,13 @@ def parse_budget(text: str, where: str) -> float:
 
 
 def _at_budget(config: Divergence, name: str, budget: float) -> Divergence | None:
-    """Return the divergence at another budget, or None if it has no budget."""
+    """Return the divergence at another budget, or None for a divergence without a budget."""
     changed = config.with_budget(budget)
     return None if changed is None else divergence_from(changed, f"divergence={name} at budget {budget}")
 
 
 def matches(clip: Window) -> list[Match]:
-    """Return the matching budgets of each divergence of the ratio for the clip range `clip`."""
+    """Return, for each divergence of the ratio, the budgets whose windows share a bound with `clip`."""
     found: dict[str, Match] = {}
     for config in (arm.config for arm in shipped_arms()):
         if (function := config.of_ratio) is not None and config.kind not in found:

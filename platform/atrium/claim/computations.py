@@ -56,8 +56,8 @@ class Computed:
 def gradient_of_the_clip() -> Computed:
     """Check Theorem 4.1 of ATR on random tokens.
 
-    `error` is the largest difference of a method's token gradients from those of the general clipped
-    surrogate and of PPO's ratio clip.
+    `error` is the largest difference between a method's token gradients and the gradients of the general
+    clipped surrogate or of PPO's ratio clip.
     """
     found = _theory("gradients")
     errors = [max(one.general_error, one.window_error or 0.0) for one in found.equivalences]
@@ -165,8 +165,8 @@ def optimum_under_any_sampler() -> Computed:
 def optima_of_preferences() -> Computed:
     """Compare the optima of DPO and GVPO on data that contain two or all of three answers.
 
-    `error` is the largest of these numbers: each method's distance from the optimum if the data contain
-    all three answers, and the difference between the distances of the two methods if the data contain two.
+    With all three answers, both methods should reach the optimum. With two, both should miss it by the same
+    distance. `error` is the largest deviation from these expectations.
     """
     found = preference_optima()
     apart = [abs(dpo - gvpo) for dpo, gvpo in zip(found.dpo_on_two, found.gvpo_on_two, strict=True)]

@@ -91,7 +91,7 @@ class Expectation(Section):
                 "for a computation"
             )
         if self.size is not None and (self.size > 0.0) != (self.sign == "positive"):
-            raise ValueError(f"size must be {self.sign} to match sign, got {self.size:g}")
+            raise ValueError(f"size must be {self.sign} to match sign={self.sign}, got {self.size:g}")
         return self
 
 
@@ -157,11 +157,9 @@ class Claim(Section):
                 )
             return self
         if self.candidate is None or self.baseline is None or self.candidate == self.baseline:
-            raise ValueError(
-                "candidate and baseline are required; set them to two arms of the designs' sweeps"
-            )
+            raise ValueError("candidate and baseline must be two different arms of the designs' sweeps")
         if not self.designs:
-            raise ValueError("designs must contain at least one scale; add one, as laptop: {sweep: NAME}")
+            raise ValueError("designs must contain at least one scale, such as laptop: {sweep: NAME}")
         if self.expected is not None and self.expected.sign is None:
             raise ValueError(
                 "expected.at_most applies only to computations; set expected.sign for a claim about runs"

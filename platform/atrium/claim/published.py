@@ -91,7 +91,7 @@ def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
             )
     if missing := [name for name in NEEDED if name not in columns]:
         raise ConfigError(
-            f"{path}: column {missing[0]} is missing; add the required columns, {', '.join(NEEDED)}"
+            f"{path}: column {missing[0]} is missing; the required columns are {', '.join(NEEDED)}"
         )
     for number, cells in lines:
         if len(cells) != len(columns):

@@ -59,7 +59,7 @@ def read_table(
 def _rows(path: Path) -> list[dict[str, Any]]:
     reader = _READERS.get(path.suffix)
     if reader is None:
-        raise ConfigError(f"{path}: the file name must end in {', '.join(_READERS)}")
+        raise ConfigError(f"{path}: the file name must end in {' or '.join(_READERS)}")
     try:
         with open_plain(path) as file:
             table = reader(file)
@@ -67,7 +67,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
         raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     if missing := [name for name in COLUMNS if name not in table.column_names]:
         raise ConfigError(
-            f"{path}: column {missing[0]} is missing; add the required columns, {', '.join(COLUMNS)}"
+            f"{path}: column {missing[0]} is missing; the required columns are {', '.join(COLUMNS)}"
         )
     if not table.num_rows:
         raise ConfigError(f"{path} contains no rows; add at least one")

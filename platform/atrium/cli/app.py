@@ -30,8 +30,9 @@ _MODULES = {"import": "import_results"}
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv`, by default the arguments of this process, and return its exit code.
 
-    A user error prints one line on standard error and returns its own code (2 for an invalid setting or
-    command line). An interruption returns 130. Any other exception is a bug and is raised.
+    A user error is printed as one line on standard error, and the `exit_code` of its class is returned (2 for
+    an invalid setting or command line). The exit code is 130 after an interruption, 141 if the reader of the
+    output has exited, and 1 if the output's disk is full. Any other exception is a bug and is raised.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     _complete_streams()
@@ -119,7 +120,10 @@ def _run(given: Sequence[str]) -> int:
 
 
 def module_of(command: str) -> str:
-    """Return a subcommand's module. That of `import` has another name, since `import` is a Python keyword."""
+    """Return the full name of a subcommand's module.
+
+    The module of `import` has another name than the subcommand, since `import` is a Python keyword.
+    """
     return f"atrium.cli.{_MODULES.get(command, command.replace('-', '_'))}"
 
 

@@ -33,9 +33,10 @@ def main(argv: list[str]) -> int:
 
 
 def show_comparison(arguments: argparse.Namespace, *, is_report: bool) -> tuple[RunsComparison, Training]:
-    """Print a comparison or, for a report, only its sentences for a paper; write the files.
+    """Print a comparison, and write its files unless --no-files is given.
 
-    Returns the comparison, and the training records of its runs.
+    For a report, the sentences for a paper are the only section that is printed. Returns the comparison, and
+    the training records of its runs.
     """
     from atrium.compare.document import WRITTEN, comparison_document, report_name  # numpy
 

@@ -104,7 +104,10 @@ def comparison_parser(command: str, purpose: str) -> CommandParser:
 
 
 def asked_outcomes(arguments: argparse.Namespace) -> list[CurveOutcome]:
-    """Return the outcomes of --area and --steps-to; raise `ConfigError` if they lack --until."""
+    """Return the outcomes that --area and --steps-to request.
+
+    Raises `ConfigError` if they are given without --until, or if --until is less than 2.
+    """
     from atrium.runs.curve_outcomes import Area, StepsTo
 
     until = arguments.until

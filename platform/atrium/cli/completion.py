@@ -88,7 +88,11 @@ def completions(words: Sequence[str], commands: Sequence[str]) -> list[str]:
 
 
 def _settings(before: Sequence[str]) -> Iterator[str]:
-    """Yield GROUP=OPTION for each configuration file, and KEY=VALUE for each setting, after `before`."""
+    """Yield GROUP=OPTION for each configuration file, and KEY=VALUE for each setting of a run.
+
+    The values are those that result from the overrides in `before`. If the overrides are invalid, no setting
+    is yielded.
+    """
     from atrium.base.nested import flattened_text
     from atrium.config.compose import compose
     from atrium.config.files import conf_folder, read_groups

@@ -58,8 +58,8 @@ def main(argv: Sequence[str]) -> int:
 def _evaluation(folder: RunFolder, step: int, target: Path | None) -> str:
     """Return the command that evaluates the policy in `target` on the run's benchmark.
 
-    If `target` is None, the command evaluates the run's checkpoint at `step`. A benchmark that has no file in
-    `conf` is left open as `NAME`.
+    If `target` is None, the command evaluates the run's checkpoint at `step`. If `conf` has no file for the
+    benchmark, the command contains the placeholder `NAME`.
     """
     if target is None:
         return shlex.join(["atrium", "evaluate", "--run", str(folder.path), "--step", str(step)])

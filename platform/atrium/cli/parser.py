@@ -145,7 +145,10 @@ class CommandParser(argparse.ArgumentParser):
         return arguments
 
     def refuse(self, word: str, argv: Sequence[str]) -> NoReturn:
-        """Raise `ConfigError` for the unknown argument `word` in `argv`, with a suggestion if one is near."""
+        """Raise `ConfigError` for the unknown argument `word` in `argv`.
+
+        For an unknown flag, the message suggests a similar flag or setting if there is one.
+        """
         if not word.startswith("-"):
             self.error(f"unrecognized arguments: {shown(word)}")
         said = f"{self.prog} {shown(word)}: unknown flag"
@@ -154,7 +157,10 @@ class CommandParser(argparse.ArgumentParser):
         raise ConfigError(f"{said}{self._meant(word, argv) or ';'} `{self.prog} --help` lists the flags")
 
     def _meant(self, flag: str, argv: Sequence[str]) -> str:
-        """Return `; did you mean X?` for an unknown flag: a setting of this name, or the nearest flag."""
+        """Return `; did you mean X?` for an unknown flag, where X is a similar flag or setting.
+
+        A setting with the name of the flag takes precedence. The result is empty if nothing is similar.
+        """
         name, _, value = flag.lstrip("-").partition("=")
         flags = [one[2:] for one in self._option_string_actions if one.startswith("--")]
         near = f"; did you mean --{found}?" if (found := nearest(name, flags)) is not None else ""

@@ -21,7 +21,7 @@ _GRACE_S = 60.0
 
 
 def main(run: str, *flags: str) -> int:
-    """Run one rank, in this process, of the run whose run directory is `run`; return the exit code.
+    """Run one rank of the run in the run directory `run`, in this process; return the exit code.
 
     `flags` are the `--plugin` options of the launcher.
     """

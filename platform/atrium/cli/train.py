@@ -71,7 +71,10 @@ def train_parser() -> CommandParser:
 
 
 def _resumed_run(arguments: argparse.Namespace) -> tuple[str | None, list[str]]:
-    """Return the run of `--resume RUN` or `resume=RUN`, and all other overrides, with user files expanded."""
+    """Return the run of `--resume RUN` or `resume=RUN` (None without either), and all other overrides.
+
+    In the overrides, the user's own configuration files are replaced by their settings.
+    """
     run, overrides = arguments.resume, []
     for line in with_files(arguments.overrides):
         key, _, value = line.partition("=")

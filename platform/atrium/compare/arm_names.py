@@ -1,8 +1,9 @@
 """Names of arms, the same in every view, file, table and command.
 
 An arm is named after its algorithm, or after the label that its runs record. If several arms share that name,
-the settings that distinguish an arm from the others are appended. Runs of a single seed that differ from an
-algorithm's other runs are "other runs" and do not change the name of any other arm.
+the settings that distinguish an arm from the others are appended. If an algorithm or label has arms with
+several seeds, its arms with a single seed are called "other runs". They do not change the name of any other
+arm.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ _TELLING_FIRST = ("divergence.kind", "divergence.delta", "regularizer.kl.kind", 
 class NamedArm:
     """An arm: its name, its algorithm and the names of its runs.
 
-    `is_other` marks runs of a single seed that differ from the other runs of their algorithm; `difference`
-    describes the differing settings. Views list them separately, and comparisons count them only if the
-    user names them.
+    `is_other` marks "other runs": an arm with a single seed whose algorithm or label also has arms with
+    several seeds. `difference` describes the settings that distinguish such an arm. Views list other runs
+    separately, and comparisons count them only if the user names them.
     """
 
     name: str
@@ -46,8 +47,9 @@ def name_arms(
 
     Runs form an arm if they agree in the settings `by`, or, if `by` is empty, in all settings that
     distinguish methods. The run length is such a setting if `at_last_step` is set. `chosen` are runs that the
-    user named individually; they never become other runs. `renamed` maps names of arms to display names.
-    Raises `ConfigError` if `renamed` contains an unknown arm, or if two arms would have the same name.
+    user named individually; their arms are never marked as "other runs". `renamed` maps names of arms to
+    display names. Raises `ConfigError` if `renamed` contains an unknown arm, or if two arms would have the
+    same name.
     """
     keys = list(by) or method_keys(list(settings.values()), at_last_step=at_last_step)
     members: dict[tuple[str, ...], list[str]] = {}
@@ -95,7 +97,10 @@ class _Group:
 
     @property
     def base(self) -> str:
-        """The name before settings are appended: the latest recorded label, else the algorithm."""
+        """The name before settings are appended: the latest recorded label, or else the algorithm.
+
+        The name is `all runs` if there is neither a label nor a single algorithm.
+        """
         recorded = [self.settings[run].get(LABEL, ABSENT) for run in self.runs]
         return next((text for text in reversed(recorded) if text != ABSENT), self.algorithm) or "all runs"
 
@@ -130,9 +135,10 @@ def _by_algorithm(keys: Sequence[str], groups: Sequence[_Group], chosen: frozens
 def _suffixes(
     keys: Sequence[str], groups: Sequence[_Group], among: Sequence[_Group]
 ) -> dict[tuple[str, ...], str]:
-    """Return text with the settings that distinguish each group from those in `among`.
+    """Return the suffix of each group's name: the settings that distinguish it from the groups in `among`.
 
-    The keys of the result are the `values` of the groups.
+    The keys of the result are the `values` of the groups. A suffix is empty if nothing distinguishes its
+    group.
     """
     first = [key for key in _TELLING_FIRST if key in keys]
     ordered = [*first, *(key for key in keys if key not in first and key != ALGORITHM)]

@@ -36,11 +36,11 @@ _NO_SETTING = ("algorithm.name", "algorithm.on_policy.")
 class Arm:
     """A group of runs, by seed, that differ only in their seeds.
 
-    `settings` are the settings of the first run and `all_settings` the settings of every run, without the
-    run length if it does not distinguish methods. `window` is None if the divergence has no constant window.
-    `method` is None if a part of it is not installed. `use` contains the run's properties on which the
-    method's parts depend, or None if the settings do not determine them. `recorded_key` is the method's key
-    as recorded by the run.
+    `settings` are the settings of the first run and `all_settings` the settings of every run, without the run
+    length if it does not distinguish methods. `window` is None if the divergence has no constant window.
+    `method` is None if a part of it is not installed. `use` contains the properties of the first run on which
+    the method's parts depend, or None if the settings do not determine them. `recorded_key` is the method's
+    key as recorded by the first run.
     """
 
     name: str
@@ -92,12 +92,12 @@ def named_arms(
 def group_runs(
     folders: Sequence[RunFolder], named: Sequence[NamedArm], *, at_last_step: bool = True
 ) -> tuple[list[Arm], list[str]]:
-    """Return the arms of runs, in the order of `named`, and notes.
+    """Return the arms that the runs in `folders` form, in the order of `named`, and notes.
 
     `named` are the results of `named_arms` for these and possibly other runs; an arm without a run in
-    `folders` is left out. The run length is a setting of arms only if `at_last_step` is set. If several runs
-    of an arm have the same seed, the latest finished run counts, or the latest run if none finished; a note
-    says so. Raises `ConfigError` if a run's configuration cannot be read.
+    `folders` is left out. The run length distinguishes arms only if `at_last_step` is set. If several runs of
+    an arm have the same seed, the latest finished run counts, or the latest run if none finished; a note says
+    so. Raises `ConfigError` if a run's configuration cannot be read.
     """
     settings = {}
     for folder in folders:
@@ -149,7 +149,7 @@ def are_same_method(one: Arm, other: Arm) -> bool:
 
 
 def same_method_groups(arms: Sequence[Arm]) -> tuple[tuple[str, ...], ...]:
-    """Return the names of arms that are one method, in groups of at least two."""
+    """Return groups of two or more arms that use the same method, by name."""
     groups = [tuple(two.name for two in arms if one is two or are_same_method(one, two)) for one in arms]
     return tuple(dict.fromkeys(group for group in groups if len(group) > 1))
 
@@ -157,8 +157,8 @@ def same_method_groups(arms: Sequence[Arm]) -> tuple[tuple[str, ...], ...]:
 def as_trained(config: Mapping[str, object]) -> Mapping[str, object]:
     """Return the settings that a run was trained with; for an evaluation, those of its checkpoint.
 
-    The path of a checkpoint's weights is left out because it differs between seeds. An evaluation of another
-    model has no training settings. The name of the model stands in for that of the algorithm.
+    The path of a checkpoint's weights is left out because it differs between seeds. An evaluation of a model
+    that no run trained has no training settings. Its algorithm is named after the model.
     """
     unread = config.get("not_read")
     if config.get("kind") != "evaluation" or not isinstance(unread, Mapping):

@@ -37,10 +37,9 @@ def compared_arms(
 ) -> tuple[CountedRuns, list[Arm], list[str], dict[str, tuple[MissingRun, ...]]]:
     """Return the runs that count, the arms (baseline first), notes, and the missing runs of each arm.
 
-    The names of arms distinguish the runs that count and the missing runs, so that an arm keeps its name
-    while runs train; settings of other excluded runs have no influence. A run is not missing if a finished
-    run of the same arm has the same seed. Raises `ConfigError` if a name in `leave_out` matches no run or
-    several.
+    The name of an arm depends only on the settings of the runs that count and of the missing runs. It
+    therefore does not change when a missing run finishes. A run is not missing if a finished run of the same
+    arm has the same seed. Raises `ConfigError` if a name in `leave_out` matches no run or several.
     """
     requested = _requested(folders, leave_out or {})
     set_aside = [run for folder in folders if (run := set_aside_run(folder, requested)) is not None]
@@ -74,7 +73,7 @@ def compared_arms(
 
 
 def _is_superseded(folder: RunFolder, arm: Arm) -> bool:
-    """Return whether a finished run of the arm has the same seed."""
+    """Return whether a finished run of the arm has the same seed as the run in `folder`."""
     seed = read_object(folder.config_file)[0].get("seed")
     run = arm.runs.get(seed) if isinstance(seed, int) else None
     return run is not None and is_finished(run)
@@ -103,7 +102,10 @@ def _reason(arm: NamedArm) -> str:
 
 
 def _runs_named(named: Sequence[NamedArm], baseline: str | None) -> list[str]:
-    """Return the names of the other runs (`arm_names`) that the user chose as the baseline."""
+    """Return the names of the runs in `named` that are "other runs" and match the baseline.
+
+    "Other runs" are explained in `arm_names`. The result is empty if `baseline` is None.
+    """
     return [
         run
         for arm in named
@@ -116,7 +118,10 @@ def _runs_named(named: Sequence[NamedArm], baseline: str | None) -> list[str]:
 def _with_baseline(
     arms: Sequence[Arm], named: Sequence[NamedArm], baseline: str | None, left_out: Sequence[LeftOut]
 ) -> list[Arm]:
-    """Return the arms with the baseline first; raise `ConfigError` for one arm or an unknown baseline."""
+    """Return the arms with the baseline first.
+
+    Raises `ConfigError` if there is only one arm, or if the baseline is unknown.
+    """
     others = f"; {left_out_words(left_out, MOST_NAMED)}" if left_out else ""
     if len(arms) < 2:
         names = [folder.path.name for arm in arms for folder in arm.runs.values()]

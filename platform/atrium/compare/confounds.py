@@ -132,8 +132,8 @@ def read_confounds(
 ) -> tuple[tuple[Recorded, ...], tuple[Recorded, ...]]:
     """Return the confounds between any two arms, settings first, and the environment facts of all arms.
 
-    Keys in `by` are not confounds. If one of them is a section's `kind`, neither are the section's other
-    settings. The environment facts are versions, commit, dtype and hardware.
+    Keys in `by` are not confounds. If `by` contains a section's `kind`, the other settings of this section
+    are not confounds either. The environment facts are versions, commit, dtype and hardware.
     """
     runs = [run for arm in arms for run in arm.all_settings]
     tuned = _tuned([folder for arm in arms for folder in arm.runs.values()])
@@ -186,7 +186,7 @@ def unknown_lines(unknown: Mapping[str, tuple[str, ...]]) -> list[str]:
 def unknown_words(unknown: Mapping[str, tuple[str, ...]], *arms: str) -> str:
     """Return the clause `, with unknown settings of a and b,` for a sentence.
 
-    The result is empty if all are recorded.
+    The result is empty if these arms recorded all settings.
     """
     found = [arm for arm in arms if arm in unknown]
     return f", with unknown settings of {' and '.join(found)}," if found else ""
@@ -250,7 +250,10 @@ def _is_preset(key: str, arms: Sequence[Arm]) -> bool:
 
 
 def _follows(one: Recorded, found: Sequence[Recorded]) -> bool:
-    """Return whether `found` contains the cause of this confound: its section, or the section's `kind`."""
+    """Return whether the difference in `one` follows from a difference in `found`.
+
+    The cause is the setting's section, or the section's `kind` if a run lacks the setting.
+    """
     is_partial = any(ABSENT in values for values in one.values.values())
     section = one.name.rpartition(".")[0]
     return any(

@@ -68,8 +68,8 @@ class LeftOut:
 class MissingRun(LeftOut):
     """A run without an outcome.
 
-    `stands` describes the run's state, such as `failed at step 40 of 80`. `kind` is the kind of verdict that
-    a comparison of its arm gets.
+    `stands` describes the run's state, such as `failed at step 40 of 80`. `kind` is the verdict of a
+    comparison with the run's arm.
     """
 
     folder: RunFolder
@@ -104,12 +104,14 @@ def counted_runs(
     *,
     can_compare: Callable[[Sequence[RunFolder]], bool],
 ) -> CountedRuns:
-    """Return the runs that count, and that have scores on the benchmarks `wanted`.
+    """Return the runs that count and have scores on the benchmarks `wanted`.
 
-    They must also have recorded the cost at which `at` compares them. If `wanted` is empty, the benchmarks
-    are those that most runs share. `can_compare` returns whether runs form at least two arms.
+    The runs must also have recorded the cost at which `at` compares them. Neither condition applies to
+    diverged runs. If `wanted` is empty, the benchmarks are those that most runs share. `can_compare` returns
+    whether runs form at least two arms.
 
-    Raises `RunFolderError` if no run counts, `ConfigError` if no run was evaluated on a wanted benchmark.
+    Raises `RunFolderError` if no run that counts was evaluated, and `ConfigError` if no run was evaluated on
+    a wanted benchmark.
     """
     overviews = [read_overview(folder) for folder in folders]
     found = [_classified(overview, at) for overview in overviews]
@@ -140,7 +142,7 @@ def counted_runs(
 def left_out_words(left_out: Sequence[LeftOut], most: int | None = None) -> str:
     """Return a sentence that names at most `most` (default: all) excluded runs.
 
-    The result is empty if there are none.
+    The result is empty if no run is excluded.
     """
     if not left_out:
         return ""
@@ -162,9 +164,10 @@ def left_out_experiments(left_out: Sequence[LeftOut], compared: Collection[str])
 
 
 def old_runs_note(num_old: int) -> list[str]:
-    """Return a note on changed rules for runs recorded by an earlier version.
+    """Return a note if an earlier version of Atrium recorded some of the runs.
 
-    The result is empty if there are none.
+    The note explains how the rules for failed runs have changed since that version. The result is empty if
+    `num_old` is 0.
     """
     if not num_old:
         return []
@@ -183,7 +186,7 @@ def _benchmarks(
 ) -> list[str]:
     """Return the wanted benchmarks, or the test benchmarks that most runs share if none is wanted.
 
-    If no test benchmark was answered by runs that can be compared, validation benchmarks are returned.
+    Validation benchmarks are returned only if no test benchmark was answered by runs of at least two arms.
     """
     answered: dict[str, list[EvaluatedRun]] = {}
     for run in runs:

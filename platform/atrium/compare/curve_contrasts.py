@@ -80,7 +80,8 @@ def contrast_arms(
 ) -> dict[str, tuple[CurveContrast | None, str]]:
     """Return each arm's contrast with the first arm, and a description of the seeds that were used.
 
-    The intervals hold simultaneously. A contrast is None if the outcome of a seed that it uses is unknown.
+    The intervals hold simultaneously for all contrasts. A contrast is None if an outcome that it needs is
+    unknown.
     """
     (_, baseline), *candidates = value_by_arm.items()
     found: dict[str, tuple[CurveContrast | None, str]] = {}

@@ -118,7 +118,7 @@ class CurveIndex:
 def index_of(cache_dir: Path) -> CurveIndex:
     """Return the curve index of a runs directory.
 
-    One object per directory is cached, as it keeps files open.
+    The index of each directory is cached, because it keeps files open.
     """
     return CurveIndex(cache_dir / "dashboard" / "curves")
 
@@ -172,7 +172,10 @@ def _parse(whole: bytes) -> tuple[dict[str, Floats], int]:
 
 
 def _parse_quickly(whole: bytes) -> dict[str, Floats] | None:
-    """Parse lines with Arrow. Returns None if Arrow rejects them (broken lines, text instead of numbers)."""
+    """Parse lines with Arrow; return None if Arrow rejects them or if they have no steps.
+
+    Arrow rejects invalid lines. Columns that contain text instead of numbers are rejected too.
+    """
     try:
         options = pa_json.ReadOptions(use_threads=False, block_size=4_000_000)
         table = pa_json.read_json(io.BytesIO(whole), read_options=options)
@@ -223,7 +226,7 @@ def _appended(
 
 
 def _goes_on(file: BinaryIO, table: CurveTable) -> bool:
-    """Return whether the bytes from which the table was read are still in the file, unchanged."""
+    """Return whether the last bytes that were read into the table are unchanged in the file."""
     return _checksum(file, table.offset) == table.checksum
 
 

@@ -36,10 +36,10 @@ class Band(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Points of one run: x [N] in ascending order, finite y [N], and ends of intervals, low and high [N].
+    """Points of one run: x [N] in ascending order, finite y [N], and the bounds of y's intervals or None.
 
-    For a curve of evaluations, `step` [N] are their training steps. Such a curve is not interpolated, since
-    evaluations are rare. For other curves, `step` is None.
+    The bounds are `low` and `high` [N]. For a curve of evaluations, `step` [N] contains the training step of
+    each. Such a curve is not interpolated, since evaluations are rare. For other curves, `step` is None.
     """
 
     x: Floats
@@ -139,8 +139,8 @@ def group_curve(curves: Sequence[Curve], band: Band) -> GroupCurve | None:
 
     If the runs share their x-values, these form the grid. Otherwise each run is interpolated linearly between
     its first and last point. Evaluations are not interpolated: the mean at a step is over the runs that were
-    evaluated at this step, and is drawn at the mean of their x-values. The band `deviation` is the standard
-    deviation over runs (with S - 1 in the denominator).
+    evaluated at this step, and its x-value is the mean of these runs' x-values. The band `deviation` is the
+    standard deviation over runs (with S - 1 in the denominator).
     """
     curves = [one for one in curves if len(one.x)]
     if not curves:

@@ -81,9 +81,10 @@ def comparison_document(
     claims: Sequence[str] = (),
     measure: str = MEAN,
 ) -> Document:
-    """Return the whole document of a comparison. The verdicts in its answer use the scores of `measure`.
+    """Return the whole document of a comparison. The verdicts use the scores of `measure`.
 
-    `made` says where and when the comparison was made. `claims` are sentences about claims.
+    `made` is the subtitle, such as the time of the comparison and its runs. `claims` are sentences with
+    verdicts on papers' claims.
     """
     sections = tuple(_sections(comparison, training, claims, measure))
     summary = comparison_summary(comparison, measure)

@@ -1,4 +1,4 @@
-"""The alerts of a comparison: short statements of what weakens its answer, with details to unfold."""
+"""The alerts of a comparison: short statements of what weakens its answer, each with details."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _seeds(comparison: RunsComparison) -> Iterator[Sentence]:
 
 
 def _selected(comparison: RunsComparison) -> Iterator[Sentence]:
-    """Yield an alert if runs are compared with which a sweep selected its winner."""
+    """Yield an alert if the compared runs include runs that a sweep used to select its winner."""
     sweep = common_sweep([run for one in comparison.arms for run in one.arm.runs.values()])
     searched, compared = sweep.get("seeds"), {seed for one in comparison.arms for seed in one.arm.runs}
     if sweep.get("final") and isinstance(searched, list) and compared.intersection(searched):

@@ -62,7 +62,7 @@ def headline_sentences(comparison: RunsComparison) -> list[Sentence]:
 
 
 def _counts(pairs: Sequence[Pair]) -> list[Sentence]:
-    """Return the sentence `9 of 11 beat grpo`.
+    """Return a sentence that counts the candidates that beat the baseline, such as `9 of 11 beat grpo`.
 
     The result is empty for one or two pairs, and if no pair is judged.
     """
@@ -89,7 +89,10 @@ def _rates(one: ArmScores, other: ArmScores) -> str:
 
 
 def _condition(pair: Pair) -> str:
-    """Return a sentence on how diverged runs affect the bounds. The result is empty if they do not."""
+    """Return a sentence that says under which treatment of diverged runs the bounds hold.
+
+    The result is empty if no run of the pair diverged and the verdict names a difference.
+    """
     if pair.if_wrong is not None:
         return " The bounds hold whether diverged runs count with their scores or as always wrong."
     return "" if pair.verdict.names_difference else " The bound holds if no run diverges."
@@ -110,7 +113,7 @@ def _requested(comparison: RunsComparison) -> str:
 
 
 def difference_sentence(comparison: RunsComparison, pair: Pair) -> str:
-    """Return the sentence of a paper on the difference of a pair."""
+    """Return a sentence for a paper on the difference between the two arms of a pair."""
     one, other, verdict = pair.candidate, pair.baseline, pair.verdict
     is_said = not verdict.withheld and verdict.kind != "same_method"
     if is_said and (withheld := withheld_words(comparison.confounds, one, other)):

@@ -170,7 +170,11 @@ def _window(window: Window | None) -> Cell:
 
 
 def difference_tables(comparison: RunsComparison) -> list[Table | None]:
-    """Return the tables of differences, headline first, and the tables on collapsed runs and on seeds."""
+    """Return the tables of differences, headline first, and the tables on collapsed runs and on seeds.
+
+    The table on collapsed runs is None if no run collapsed. The table on seeds is None if there are too few
+    seeds for a permutation test.
+    """
     tables = [
         _differences_by(comparison, measure, benchmark)
         for measure in _measures(comparison)
@@ -236,7 +240,7 @@ def _collapsed(comparison: RunsComparison) -> Table | None:
 
 
 def _over_seeds(comparison: RunsComparison) -> Table | None:
-    """Return statistics that assume no normal distribution, or None with too few seeds for permutations."""
+    """Return statistics that do not assume normality, or None with too few seeds for a permutation test."""
     found = {pair.candidate: pair.comparison for pair in comparison.headline_pairs}
     if all(one.permutation_p is None for one in found.values()):
         return None

@@ -33,10 +33,10 @@ def draws_of(run: EvaluatedRun, benchmark: str, step: int) -> str:
 def read_draws(
     arms: Sequence[Arm], runs: Mapping[str, EvaluatedRun], steps: Mapping[str, Mapping[str, int]]
 ) -> tuple[tuple[str, ...], list[str]]:
-    """Return the names of the arms whose seeds share random draws, and notes on other draws.
+    """Return the names of the arms whose seeds share random draws, and notes on unpaired random draws.
 
-    The notes name equal seeds of two arms that have different draws, and arms that sample continuously.
-    `steps` are the evaluated steps by benchmark and run. The first arm is the baseline.
+    A note names two arms in which runs with equal seeds were evaluated with different draws, or an arm that
+    samples continuously. `steps` are the evaluated steps by benchmark and run. The first arm is the baseline.
     """
     shared: dict[str, None] = {}
     notes: dict[str, None] = {}

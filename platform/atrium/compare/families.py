@@ -51,9 +51,10 @@ def places_in_common(families: Sequence[FamilyPoints], shares: Sequence[float]) 
 def compare_families(
     families: Mapping[str, FamilyPoints], baseline: str, place_PS: Floats
 ) -> dict[str, list[CurveContrast]]:
-    """Return each other family's contrasts with the baseline in y: one per place, then one of the average.
+    """Return the contrasts in y of each other family with the baseline family, by name.
 
-    The intervals hold simultaneously over the families, but not over the places.
+    A family has one contrast per place, followed by the contrast of the averages over places. The intervals
+    hold simultaneously over the families, but not over the places.
     """
     y_by_family = {name: family.y_at(place_PS) for name, family in families.items()}
     base_PS = y_by_family.pop(baseline)

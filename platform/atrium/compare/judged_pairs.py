@@ -24,10 +24,10 @@ def judge_pairs(
 ) -> tuple[list[Pair], dict[tuple[str, str], tuple[str, ...]], Pair | None]:
     """Compare all arms with the first, and the highest arm with the next.
 
-    Returns `(pairs, leaders, lead)`. `pairs` compare the first arm with each other arm. `leaders` are the
-    arms that may be the best, highest first, by measure and benchmark. They are empty if verdicts are
-    withheld. `lead` compares the arm with the highest Mean@K on the headline benchmark, as the baseline, with
-    the next arm of another method. It is None if all arms are one method.
+    Returns `(pairs, leaders, lead)`. `pairs` compare every other arm with the first. `leaders` are the arms
+    that may be the best, highest first, by measure and benchmark. They are empty if verdicts are withheld.
+    `lead` compares the arm with the highest Mean@K on the headline benchmark, as the baseline, with the next
+    arm of another method. It is None if all arms are one method.
 
     The measures are Mean@K and, if `k` is above 1, Pass@k. `tables` contains the outcomes of all planned
     runs; verdicts use the runs of the latest look. `diverged` contains the seeds that diverged, by arm.
@@ -76,7 +76,11 @@ def _tables_of(some: Sequence[Arm], arms: Sequence[Arm], tables: Tables) -> Tabl
 
 
 def _before_plan(pair: Pair, num_in: int, num_planned: int) -> Pair:
-    """Return the pair without intervals, which would be a verdict before the planned seeds are done."""
+    """Return the pair with its estimate only, as it is shown before the planned seeds are done.
+
+    Intervals and p values are removed, since they would amount to a verdict. A pair of equal methods is
+    returned unchanged.
+    """
     if pair.verdict.kind == "same_method":
         return pair
     known = pair.comparison.difference

@@ -165,7 +165,7 @@ def evaluations_at(runs: Sequence[EvaluatedRun], benchmark: str, at: At) -> dict
         shared = set.intersection(*(set(evaluated) for evaluated in steps.values()))
         if not shared:
             raise RunFolderError(
-                f"no step after 0 has an evaluation of {benchmark} in all runs; compare the runs at "
+                f"the runs share no step after 0 with an evaluation of {benchmark}; compare the runs at "
                 "their last evaluations"
             )
         return dict.fromkeys(steps, max(shared))
@@ -195,10 +195,11 @@ def read_answers(folder: RunFolder, benchmark: str, step: int) -> Answers:
 
 
 def matched_by_text(answers: Sequence[Answers]) -> Sequence[Answers]:
-    """Return the answers with problems of equal text renamed to one id, if ids do not identify problems.
+    """Return the answers, with problems matched by their text if their ids do not identify them.
 
-    Ids identify problems if all runs share some ids and no run was imported without ids. A problem gets the
-    first id that a run has for it. A text that occurs twice in a run is not matched.
+    Matched problems get the same id, if possible one from a run that recorded ids. Ids identify problems if
+    all runs have the same ids, or if they share some ids and no run was imported without ids. A text that
+    occurs twice in a run is not matched.
     """
     ids = [set(one.num_correct) for one in answers]
     is_named = not any(name.startswith(TEXT_ID) for own in ids for name in own)
@@ -220,7 +221,10 @@ def matched_by_text(answers: Sequence[Answers]) -> Sequence[Answers]:
 
 
 def _text_keys(path: Path) -> dict[str, str]:
-    """Return the text key of each problem by id, without texts that several problems share."""
+    """Return a key of each problem's text, by problem id.
+
+    Problems that share their text with another problem are left out.
+    """
     questions = {
         str(row["problem_id"]): text_key(row["question"])
         for row in read_samples(path, ["problem_id", "question"])
@@ -255,11 +259,13 @@ def outcome_table(answers: Sequence[Answers]) -> OutcomeTable:
 
 
 def common_answers(tables: Mapping[str, OutcomeTable]) -> tuple[int, dict[str, NDArray[np.int64]]]:
-    """Return a number of answers per problem that all arms have, and how many are correct, by arm [P].
+    """Draw equally many answers per problem from each arm.
 
-    This is the number of the arm with the fewest answers. An arm with more seeds or samples would have more
-    chances of a wrong answer, so equally many answers are drawn from each arm. The random seed of the draw is
-    derived from benchmark and problem, so the draw is reproducible.
+    Returns the number of answers per problem, and by arm how many of them are correct [P].
+
+    The number is that of the arm with the fewest answers. Without the draw, an arm with more seeds or samples
+    would have more chances of a wrong answer. The random seed of the draw is derived from benchmark and
+    problem, so the draw is reproducible.
     """
     num_answers = min(sum(table.num_samples_S) for table in tables.values())
     return num_answers, {name: _drawn(table, num_answers) for name, table in tables.items()}

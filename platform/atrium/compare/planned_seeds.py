@@ -38,7 +38,10 @@ class SeedPlan:
         return self.looks or (self.num_seeds,)
 
     def look(self, num_in: int) -> int | None:
-        """Return the latest look, in seeds per arm, at `num_in` finished seeds, or None before the first."""
+        """Return the latest look that `num_in` finished seeds per arm have reached, or None before the first.
+
+        A look is identified by its number of seeds per arm.
+        """
         return max((look for look in self.all_looks if look <= num_in), default=None)
 
     def words(self, num_in: int) -> str:

@@ -54,9 +54,9 @@ class ArmScores:
 
     `scores` are by measure and then by benchmark, including the macro average. `steps`, `num_tokens` and
     `wall_s` (seconds) are the minimum and maximum over runs at the evaluations used, or None if not recorded.
-    `diverged` counts the runs that diverged. `collapses` has, for each seed, the findings by which its run
-    counts as collapsed (see `collapse`). It lacks seeds for which this is unknown. `unknown` names the
-    settings that imported runs do not record.
+    `diverged` counts the runs that diverged. `collapses` maps each seed to the findings that make its run
+    count as collapsed (see `collapse`). A seed is left out if it is unknown whether its run collapsed.
+    `unknown` names the settings that imported runs do not record.
     """
 
     arm: Arm
@@ -70,7 +70,7 @@ class ArmScores:
 
     @property
     def is_imported(self) -> bool:
-        """Whether another program recorded some of the runs. Then it is unknown whether these diverged."""
+        """Whether some of the runs are imported, so that it is unknown whether they diverged."""
         return any(settings.get("kind") == IMPORTED for settings in self.arm.all_settings)
 
     @property
@@ -168,7 +168,10 @@ class RunsComparison:
 
     @property
     def places(self) -> dict[str, int]:
-        """The index of each arm's color in `document.palette`, by arm name; assigned in order of start."""
+        """The index of each arm's color in `document.palette`, by arm name.
+
+        Colors are assigned in the order in which the arms started.
+        """
         began = {one.arm.name: min(map(started, one.arm.runs.values())) for one in self.arms}
         arms = sorted((one.arm for one in self.arms), key=lambda arm: (began[arm.name], arm.name))
         return places({arm.name: arm.settings.get("algorithm.name", arm.name) for arm in arms})

@@ -72,9 +72,9 @@ def read_training(
 
 
 def _areas(arms: Sequence[Arm], rewards: dict[str, GroupCurve | None], *, has_intervals: bool) -> list[Table]:
-    """Return a table with each arm's mean reward over the steps that all runs recorded.
+    """Return a list with one table: each arm's mean reward over the steps that all runs recorded.
 
-    The list that is returned is empty if some run lacks the reward of a step.
+    The list is empty if a run lacks the reward of a step.
     """
     known = [one for one in rewards.values() if one is not None]
     whole = [one.x[one.num_runs == len(arm.seeds)] for one, arm in zip(known, arms, strict=False)]
@@ -88,10 +88,11 @@ def _areas(arms: Sequence[Arm], rewards: dict[str, GroupCurve | None], *, has_in
 
 
 def _staleness(columns: Mapping[str, Sequence[Mapping[str, Floats]]]) -> list[Table]:
-    """Return a table of the mean age of batches in steps, and of its effects before the first update.
+    """Return a list with one table on stale batches, which is empty if no batch is older than its step.
 
-    The list that is returned is empty if no batch is older than its step. `columns` maps arms to the curves
-    of each seed.
+    The table contains means over steps and seeds: the age of a batch in steps, and, before the update, the KL
+    divergence in nats and the share of tokens outside the trust region. `columns` maps arms to the curves of
+    each seed.
     """
 
     def mean(of_seeds: Sequence[Mapping[str, Floats]], quantity: Quantity) -> float | None:
@@ -153,8 +154,8 @@ def _values(arm: Arm, outcome: CurveOutcome) -> dict[int, float]:
 def ceiling_table(arms: Sequence[Arm], metric: str, *, has_intervals: bool) -> Table:
     """Return the table of ceilings of learning curves, with differences from the first arm if all are known.
 
-    Each run's curve of the metric is fitted against the number of tokens generated. The efficiency is the
-    number of tokens at half of the rise.
+    Each run's curve of the metric is fitted against the number of tokens generated. The table also contains
+    the number of tokens at which the fitted curve has completed half of its rise.
     """
     fits = {arm.name: {seed: _known_fit(arm.runs[seed], metric) for seed in arm.seeds} for arm in arms}
 

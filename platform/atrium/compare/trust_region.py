@@ -27,7 +27,7 @@ _LEAST_REACH = 0.01
 
 
 def no_counts() -> Floats:
-    """Return counts [signs, fine bins] of 0, to which others can be added."""
+    """Return token counts [signs, fine bins] that are all 0, as the start of a sum."""
     return np.zeros((len(SIGNS), NUM_FINE_BINS))
 
 

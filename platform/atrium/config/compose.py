@@ -103,7 +103,10 @@ def check_overrides(lines: Sequence[str], *, allow_sweeps: bool = False) -> list
 
 
 def with_files(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments as a run records them, with the user's own files replaced by their settings."""
+    """Return the arguments with each of the user's own files replaced by the settings that it contains.
+
+    A run records its arguments in this form.
+    """
     return expand_files(arguments, read_groups(conf_folder()))
 
 
@@ -160,7 +163,7 @@ def to_json(config: RunConfig) -> str:
 
 
 def from_json(text: str, *, trains: bool = True) -> RunConfig:
-    """Return the configuration in JSON text that `to_json` wrote, in this or an earlier version.
+    """Return the configuration in `text`, which `to_json` of this or an earlier version of Atrium wrote.
 
     Raises `ConfigError` for any other text. For `trains`, see `validated`.
     """
@@ -217,7 +220,7 @@ def _hydra_lines(overrides: Sequence[str]) -> list[str]:
 
 
 def _left_by_typed_kinds(checked: Sequence[Override]) -> list[str]:
-    """Return the keys that become obsolete because overrides select another kind of a section."""
+    """Return the keys that become obsolete because an override selects a different kind for their section."""
     typed = {
         override.key_or_group: override.value()
         for override in checked
@@ -241,7 +244,7 @@ def _compose(overrides: Sequence[str]) -> DictConfig:
 
 
 def _composition_error(overrides: Sequence[Override], error: Exception) -> ConfigError:
-    """Return a one-line error that names the wrong override, or quotes Hydra if that is unknown."""
+    """Return a one-line error that names the wrong override, or quotes Hydra if the cause is unknown."""
     said = " ".join(" ".join(str(part) for part in (error, error.__cause__ or "")).split())
     for override in overrides:
         key, line = override.key_or_group, override.input_line or ""

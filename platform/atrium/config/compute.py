@@ -103,8 +103,10 @@ ONE_PROCESS: Mapping[str, object] = {
 def check_processes(compute: ComputeConfig, rollout: EngineSettings) -> None:
     """Raise `ConfigError` if the settings for several processes cannot work.
 
-    This is the case if a rendezvous is missing or unnecessary, or if the processes cannot divide prompts
-    evenly. With `rollout.tensor_parallel`, it is also the case if they cannot share engines evenly.
+    `rendezvous` must be set if and only if several nodes run without SLURM, and `allow_public_rendezvous`
+    requires several nodes. The prompts must be evenly divisible among the processes. If processes share
+    engines (`rollout.tensor_parallel`), the prompts and each node's processes must be evenly divisible among
+    the engines.
     """
     if compute.num_nodes > 1 and compute.slurm is None and compute.rendezvous is None:
         raise ConfigError(

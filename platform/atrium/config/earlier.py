@@ -12,10 +12,10 @@ _REMOVED_PLACEMENTS = ("beside", "cluster")
 
 
 def upgraded(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recorded configuration with a removed value of `rollout.placement` replaced.
+    """Return a recorded configuration with an obsolete value of `rollout.placement` replaced.
 
-    Engines in separate processes or on a cluster become vLLM servers. If the engine cannot run as a
-    server, or if the prompt has stop strings, the engine runs inside the trainer's process instead.
+    Engines in separate processes or on a cluster become vLLM servers. If the engine cannot run as a server,
+    or if the prompt has stop strings, the engine runs inside the trainer's process instead.
     """
     recorded = mapping_at(data, "rollout")
     if not recorded:
@@ -34,7 +34,7 @@ def upgraded(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def placement_note(data: Mapping[str, Any]) -> str | None:
-    """Return a line that says how a recorded placement is replaced, or None if it still exists."""
+    """Return a line about the replacement of an obsolete `rollout.placement`, or None if none is needed."""
     placement = _placement_now(data)
     if placement is None:
         return None
@@ -46,7 +46,7 @@ def placement_note(data: Mapping[str, Any]) -> str | None:
 
 
 def _placement_now(data: Mapping[str, Any]) -> str | None:
-    """Return the value that replaces a removed `rollout.placement`, or None if the value still exists."""
+    """Return the replacement of an obsolete `rollout.placement`, or None if the recorded value is current."""
     if setting(data, "rollout.placement") not in _REMOVED_PLACEMENTS:
         return None
     engine = str(setting(data, "rollout.engine"))

@@ -1,9 +1,8 @@
 """The configuration of `atrium evaluate`: the sections of a run's configuration that an evaluation reads.
 
 The configuration is composed and validated like that of a run. Overrides of settings that only training reads
-are errors, because they would have no effect. The evaluation's `config.json` stores the sections that an
-evaluation does not read in a part of their own, so that the complete configuration can be restored when the
-evaluation is resumed.
+are errors, because they would have no effect. The evaluation's `config.json` also stores the unused sections,
+separately from the others, so that the complete configuration can be restored when the evaluation is resumed.
 """
 
 from __future__ import annotations
@@ -151,7 +150,7 @@ def _read(config: RunConfig) -> dict[str, object]:
 def _with_own_engine(config: RunConfig, parsed: Sequence[Override]) -> RunConfig:
     """Return the configuration with the engine's settings for evaluations.
 
-    Settings of the engine in `parsed` keep the given values.
+    Engine settings that `parsed` overrides keep the given values.
     """
     answering = config.rollout.for_evaluation()
     assert answering is not None  # `_check_engine`
@@ -163,10 +162,11 @@ def _with_own_engine(config: RunConfig, parsed: Sequence[Override]) -> RunConfig
 def checkpoint_evaluation(
     trained: RunConfig, checkpoint: EvaluatedCheckpoint, *, policy: Path, overrides: Sequence[str]
 ) -> EvaluationSettings:
-    """Return the settings for the evaluation of a run's checkpoint, by default those of the run.
+    """Return the settings for an evaluation of a run's checkpoint.
 
-    `trained` is the run's configuration, and `policy` is the folder of the checkpoint's model. `overrides`
-    change single settings. Raises `ConfigError` for an override that an evaluation does not allow.
+    `trained` is the run's configuration, which provides the settings that `overrides` does not change.
+    `policy` is the folder of the checkpoint's model. Raises `ConfigError` for an override that an evaluation
+    does not allow.
     """
     parsed = _checked(overrides)
     for override in parsed:

@@ -22,7 +22,7 @@ _MAX_YAML_BYTES, _MAX_NODES, _MAX_DEPTH = 4 << 20, 50_000, 100
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """A safe YAML loader that reads numbers like Hydra and raises an error for duplicate keys."""
+    """A safe YAML loader that reads numbers as Hydra does and raises an error for duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
         seen: set[object] = set()
@@ -79,9 +79,9 @@ def options_of(folder: Path) -> tuple[str, ...]:
 
 
 def option_of_kind(group: str, kind: str) -> str | None:
-    """Return an option of a group whose file sets `kind` itself, or None if there is no such option.
+    """Return an option of a group whose own file sets `kind`, or None if there is no such option.
 
-    An option with the name `kind` is preferred.
+    An inherited kind does not count. An option with the name `kind` is preferred.
     """
     paths = (conf_folder() / group).glob("*.yaml")
     for path in sorted(paths, key=lambda path: (path.stem != kind, path.stem)):
@@ -124,8 +124,8 @@ def parse_value(text: str) -> Any:  # noqa: ANN401 - whatever the text holds
 def _check_size(text: str) -> None:
     """Raise `yaml.YAMLError` for tags, and for too many nested levels or values.
 
-    Values are counted from the parser's events without creating them. Tags are errors because they could
-    create dates, bytes or sets, which no setting uses.
+    Values are counted from the parser's events, before any value is created. Tags are errors because they
+    could create dates, bytes or sets, which no setting uses.
     """
     sizes: dict[str | None, int] = {}
     open_nodes: list[tuple[str | None, int]] = []

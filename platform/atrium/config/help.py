@@ -128,9 +128,9 @@ def _setting(path: str, node: Schema, schema: Schema, *, is_required: bool = Fal
 
 
 def default_text(node: Schema, *, is_required: bool = False) -> str:
-    """Return the default of a setting as text.
+    """Return the default of a setting as a string.
 
-    Returns empty text if there is no default, or if it is not a number, a boolean or text.
+    Returns an empty string if there is no default, or if it is not a number, a boolean or a string.
     """
     default = None if is_required else node.get("default")
     if not isinstance(default, int | float | str):

@@ -57,7 +57,10 @@ def this_machine() -> Machine:
 
 
 def machine_with_gpu() -> Machine:
-    """Return the properties of a machine with one GPU, vLLM, and this machine's cores, for predictions."""
+    """Return the properties of a hypothetical machine with one GPU, vLLM, and this machine's cores.
+
+    It is used to predict runs on a machine other than this one.
+    """
     return Machine(
         num_cores=num_usable_cores(), requested_threads=None, has_cuda=True, has_vllm=True, num_gpus=1
     )
@@ -105,8 +108,8 @@ def num_usable_cores() -> int:
 def visible_gpus() -> tuple[str, ...]:
     """Return the GPUs that this process may use.
 
-    These are the entries of CUDA_VISIBLE_DEVICES if it is set. Otherwise, they are the numbers of all
-    devices `/dev/nvidia*`, as text.
+    These are the entries of CUDA_VISIBLE_DEVICES if it is set. Otherwise, they are the numbers of all devices
+    `/dev/nvidia*`, as strings.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
@@ -206,7 +209,7 @@ def _physical_cores(cpus: set[int]) -> int:
 
 
 def _cgroup_quota() -> float | None:
-    """Return the smallest quota of the process's control groups in CPUs, or None if there is no limit."""
+    """Return the smallest CPU quota of the process's control groups, in CPUs, or None without a quota."""
     quotas = [quota for folder in _cgroup_folders() if (quota := _quota_of(folder)) is not None]
     return min(quotas, default=None)
 

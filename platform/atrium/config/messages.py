@@ -218,10 +218,10 @@ def _unknown_in_section(
 
 
 def _switch(parents: Sequence[str], classes: Sequence[type[BaseModel]], key: str, value: object) -> str:
-    """Return text that lists the kinds of a section that have the setting `key`, and says how to select one.
+    """Return text that lists the kinds of a section with the setting `key`, and says how to select one.
 
-    `parents` are the keys that lead to the section, `classes` the settings classes of these kinds, and
-    `value` the given value of the setting.
+    `parents` are the keys that lead to the section, `classes` are the settings classes of these kinds, and
+    `value` is the given value of the setting.
     """
     kinds = [kind for one in classes for kind in _kinds(one)]
     listed = ", ".join(kinds[:MAX_LISTED])

@@ -1,6 +1,6 @@
-"""A reader of methods, by name or from a user's file, with additional settings.
+"""Reading of methods, by name or from a user's file, with additional settings.
 
-It needs neither Hydra nor the configuration of a run.
+This module needs neither Hydra nor the configuration of a run.
 """
 
 from __future__ import annotations

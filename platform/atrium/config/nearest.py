@@ -30,8 +30,8 @@ _SHORT = {
 def nearest(name: str, known: Iterable[str], cutoff: float = _CUTOFF) -> str | None:
     """Return the known name that is most similar to `name`, or None if no name is similar.
 
-    Case is ignored. A name with the same letters in another order is preferred. `cutoff` is the smallest
-    similarity, from 0 to 1.
+    Case is ignored. A name with the same letters in another order is preferred. `cutoff` is the similarity,
+    from 0 to 1, from which names count as similar.
     """
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_lower, cutoff=cutoff)

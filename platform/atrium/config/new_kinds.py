@@ -1,8 +1,8 @@
-"""Removal of settings that are obsolete because an override selects another kind of a section.
+"""Removal of settings that are obsolete because an override selects a different kind for their section.
 
 Without the removal, `algorithm=atr divergence.kind=ratio` would use KL3's budget as a clip range. Settings
-from a common base class of all kinds are kept, such as the number of a grader's workers. All other
-settings must have a default or be set by an override. Validation reports missing ones.
+from a common base class of all kinds are kept, such as the number of a grader's workers. All other settings
+must have a default or be set by an override. Validation reports missing settings.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def typed_kinds(typed: Mapping[str, object]) -> dict[str, object]:
 
 
 def stale_keys(typed: Mapping[str, object], before: Mapping[str, Any], model: type[BaseModel]) -> list[str]:
-    """Return the keys in `before` that are obsolete because an override selects another kind.
+    """Return the keys in `before` that are obsolete because an override selects a different kind.
 
     `typed` contains all overrides by key. `before` is the configuration composed without the overrides
     that select a kind. `model` is the class of the whole configuration.

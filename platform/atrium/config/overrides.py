@@ -153,9 +153,9 @@ def _depth(value: object) -> int:
 
 @dataclass(frozen=True)
 class _Options:
-    """A replacement for Hydra's configuration loader, which tells the parser the options of each group.
+    """A substitute for Hydra's configuration loader that tells Hydra's parser the options of each group.
 
-    The parser needs them to expand patterns such as `algorithm=glob(*)`.
+    The parser needs the options to expand patterns such as `algorithm=glob(*)`.
     """
 
     groups: Groups

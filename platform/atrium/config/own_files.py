@@ -113,9 +113,10 @@ def _parents(group: str, said: str, defaults: Sequence[object]) -> Iterator[str]
 def _check(
     group: str, said: str, settings: Mapping[str, object], parents: Sequence[str], options: Sequence[str]
 ) -> None:
-    """Raise `ConfigError` unless a file starts from one option of its group and a method has a new name.
+    """Raise `ConfigError` for a file without exactly one parent, or a method without a new name.
 
-    Files of the groups in `WHOLE_RUN` and of the group `evaluation` need not start from an option.
+    The parent is the option of the file's own group from which the file starts. Files of the groups in
+    `WHOLE_RUN` and of the group `evaluation` need no parent.
     """
     num_parents = sum(parent.startswith(f"{group}=") for parent in parents)
     if num_parents > 1:

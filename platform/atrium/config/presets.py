@@ -72,7 +72,7 @@ class Preset:
 
 
 def names(group: str) -> tuple[str, ...]:
-    """Return the names of a group's files. Files from papers come last."""
+    """Return the names of a group's files. Names of files from papers (`paper/NAME`) come last."""
     return options_of(conf_folder() / group)
 
 
@@ -177,9 +177,9 @@ def own_overrides(part: PartFile) -> dict[str, str]:
 
 @cache
 def settings_outside(name: str) -> Mapping[str, str]:
-    """Return the settings that a method's file changes outside of the method's sections, by dotted key.
+    """Return the settings that a method's file changes outside the method's own sections, by dotted key.
 
-    Values are text. The result is empty for a method without a file in `conf/algorithm`.
+    Values are strings. The result is empty for a method without a file in `conf/algorithm`.
     """
     if name not in names("algorithm"):
         return {}

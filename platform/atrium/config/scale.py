@@ -52,8 +52,8 @@ class SourceChoice:
 def choose_by_model(overrides: Sequence[Override], conf: Path) -> list[SourceChoice]:
     """Return the choices that follow from the model in `overrides`.
 
-    These are its file or recipe, and the default task of a thinking model. Other models have no default
-    task.
+    These are the file in `conf/model` or the recipe for the model's source, and the default task if the model
+    is a thinking model.
     """
     by_source = choose_by_source(overrides, conf)
     options = {} if by_source is None else by_source.options

@@ -1,4 +1,4 @@
-"""The whole configuration of a run, validated and frozen: `RunConfig` and the loop's sections.
+"""The whole configuration of a run, validated and frozen: `RunConfig` and the training loop's sections.
 
 Other sections are defined elsewhere: the policy in `models`, the task in `tasks`, and the method in
 `method`. A section checks the ranges of its settings, and `consistency` checks combinations of settings.

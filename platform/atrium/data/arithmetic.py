@@ -65,7 +65,7 @@ def draw_questions(settings: ArithmeticSettings, purpose: str) -> Iterator[str]:
 
 
 def solution(question: str) -> str:
-    r"""Return the worked solution of a question, e.g. `7+8=15;15-4=11;\boxed{11}` for `7+8-4=`.
+    r"""Return the worked solution of a question, such as `7+8=15;15-4=11;\boxed{11}` for `7+8-4=`.
 
     Raises `ValueError` if the text is not a question of the task.
     """

@@ -1,4 +1,4 @@
-"""Rendering of a tokenizer's chat template: untrusted code that runs with limits on its length and work.
+"""Rendering of chat templates, which are untrusted code and run with limits on their length and work.
 
 A conversation yields the same prompt in every process: the template receives a fixed date, and a template
 that draws random numbers is refused.

@@ -99,23 +99,28 @@ def labels_of(columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def choices_of(values: Sequence[Any], columns: Sequence[str] = ()) -> Choices:
-    """Return the choices of a row: all in one value, or one in each of several values.
+    """Return the choices of a row. `values` is one value with all choices, or one value per choice.
 
-    `columns` names the columns of several values; the letters or digits at the end of the names become the
-    labels. Raises `UnreadableValueError` for fewer than 2 choices, more than 26, or two equal ones.
+    In the second case, `columns` names the columns of the values, and the letters or digits at the end of the
+    names become the labels. Raises `UnreadableValueError` for fewer than 2 choices, more than 26, or two
+    equal ones.
     """
     if len(values) > 1:
         labels, texts = list(labels_of(columns)), [_text(one) for one in values]
     else:
         labels, texts = _labelled(values[0])
     if not 2 <= len(texts) <= len(ascii_uppercase) or len(set(texts)) < len(texts):
-        raise UnreadableValueError(f"the choices must be 2 to 26 different texts, got {len(texts)}")
+        found = f"{len(texts)} texts, {len(set(texts))} of them different"
+        raise UnreadableValueError(f"the choices must be 2 to 26 different texts, got {found}")
     own = labels if len(set(labels)) == len(texts) else ascii_uppercase[: len(texts)]
     return Choices(tuple(own), tuple(texts))
 
 
 def _labelled(value: Any) -> tuple[list[str], list[str]]:  # noqa: ANN401 - any value of a row
-    """Return the labels and texts of the choices in one value; the labels are empty if the value has none."""
+    """Return the labels and texts of the choices in one value.
+
+    The labels are empty if the value gives none, or gives only the letters A, B, ... within its texts.
+    """
     value = opened(value) if isinstance(value, str) else value
     if isinstance(value, str):
         return _split(value)
@@ -133,7 +138,10 @@ def _labelled(value: Any) -> tuple[list[str], list[str]]:  # noqa: ANN401 - any 
 
 
 def _unlettered(texts: Sequence[str]) -> list[str]:
-    """Remove the letters in front of texts that begin with A, B, C, ... in order; return others unchanged."""
+    """Return the texts without their leading letters A, B, C, ...
+
+    If the texts do not begin with these letters in order, they are returned unchanged.
+    """
     found = [_LABEL.match(text) for text in texts]
     letters = "".join(match[1].upper() if match else "-" for match in found)
     if letters != ascii_uppercase[: len(texts)]:
@@ -142,7 +150,10 @@ def _unlettered(texts: Sequence[str]) -> list[str]:
 
 
 def _split(text: str) -> tuple[list[str], list[str]]:
-    """Split text such as `a ) 38 , b ) 27`; return an empty list of labels, and the texts of the choices."""
+    """Return no labels, and the texts of the choices in text such as `a ) 38 , b ) 27`.
+
+    The labels in such text are A, B, ... in order, which are also the default labels.
+    """
     places: list[re.Match[str]] = []
     for match in _INNER_LABEL.finditer(text):
         if match[1].upper() == ascii_uppercase[len(places) : len(places) + 1]:

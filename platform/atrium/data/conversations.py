@@ -40,7 +40,7 @@ class Asked:
 
 
 def asked(value: object) -> Asked:
-    """Return the prompt in a field's value: a question as text, or a message list, also as JSON text.
+    """Return the prompt in a field's value, which is a question, a message list, or a message list in JSON.
 
     Raises `UnreadableValueError` if there is no question, if a turn has no text or an unknown role, or if a
     system turn follows another turn.

@@ -87,6 +87,9 @@ def _is_instruction(text: str) -> bool:
 
 
 def _without_equation(math: re.Match[str]) -> str:
-    """Return an empty text for an equation whose missing part is a box, and other mathematics unchanged."""
+    """Return an empty string for an equation with a box in place of a value, and any other math unchanged.
+
+    A box in such an equation belongs to the question and does not indicate an instruction.
+    """
     rest = _BOX.sub("", math[0])
     return "" if rest != math[0] and re.search(r"[0-9A-Za-z=]", rest) else math[0]

@@ -2,7 +2,7 @@
 
 `where` selects the rows, the field mapping locates questions and answers, instructions are removed, and
 repeated problems are dropped. It is an error if no row has a declared field, or if the number of rows or
-problems differs from the declared number, so that a name always stands for the same data. Whether reference
+problems differs from the declared number, so that a name always refers to the same data. Whether reference
 answers can be graded is checked elsewhere.
 """
 
@@ -108,8 +108,8 @@ class Reading:
                     (*getattr(wanted.fields, name), *(wanted.fields.solution if name == "answer" else ()))
                 )
                 raise DataError(
-                    f"{place}: no row has a field for the {name}, expected {paths or 'no field'}; set "
-                    f"{wanted.section}.fields.{name} to one of the fields of a row, "
+                    f"{place}: no row has a field for the {name}, expected {paths or 'its name'}; set "
+                    f"{wanted.section}.fields.{name} to the field that contains it; a row has "
                     f"{self._columns_text()}"
                 )
         if not self.found:
@@ -124,9 +124,9 @@ class Reading:
     def _check_questions(self, place: str) -> None:
         """Raise `DataError` if the answers suggest that the question field is wrong.
 
-        That is so if most rows have one and the same question with different answers, if most rows differ
-        from the first answer to their question, or if there are fewer distinct questions than 10 % of the
-        rows and most rows have a question with different answers.
+        This is the case if most rows share one question and this question has different answers, or if most
+        rows have an answer other than the first answer to their question. It is also the case if the distinct
+        questions number less than 10 % of the rows and most rows have a question with different answers.
         """
         conflicting = [found for found in self.found.values() if found.is_conflicting]
         most = max(conflicting, key=lambda found: found.num_rows, default=None)
@@ -147,7 +147,8 @@ class Reading:
     def problems(self) -> tuple[Problem, ...]:
         """Return the distinct problems.
 
-        Unless every problem has a unique id, all ids are replaced by the data's name and a question hash.
+        If any id is missing or repeated, every id is replaced by the name of the data and a hash of the
+        problem's question and earlier turns.
         """
         names = [found.problem.problem_id for found in self.found.values()]
         if all(names) and len(set(names)) == len(names):

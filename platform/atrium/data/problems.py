@@ -1,4 +1,4 @@
-"""Datasets: named, hashed collections of problems, and the endless order of training.
+"""Datasets, which are named and hashed collections of problems, and endless streams of training problems.
 
 Nothing here depends on the source of the problems: the built-in task, a file, or the Hub.
 """
@@ -72,7 +72,10 @@ class ProblemStream:
         self._seed = seed
 
     def take(self, cursor: int, num: int) -> tuple[Problem, ...]:
-        """Return the problems at positions `cursor` to `cursor + num - 1`, where both are at least 0."""
+        """Return the problems at positions `cursor` to `cursor + num - 1`.
+
+        Raises `ValueError` if `cursor` or `num` is negative.
+        """
         if cursor < 0 or num < 0:
             raise ValueError(f"cursor and num must be at least 0, got cursor={cursor} and num={num}")
         taken: list[Problem] = []

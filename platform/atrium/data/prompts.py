@@ -57,9 +57,9 @@ class WorkedExample(Section):
 class PromptTemplate(Section):
     """The format of a question for a model, and the strings that end its answer.
 
-    With the chat template, worked examples are turns of a conversation before the question. Without it the
-    prompt is plain text, for models not trained on chats: each example's question and answer, then the
-    question, separated by `separator`; there is no system turn.
+    With the chat template, worked examples are turns of a conversation before the question. Without the chat
+    template, which suits models not trained on chats, the prompt is plain text without a system turn: the
+    worked examples, then the question, separated by `separator`.
     """
 
     name: Text = "own"
@@ -169,8 +169,8 @@ def prompt_encoder(
 ) -> PromptEncoder:
     """Return a function that converts a problem to its prompt's tokens and caches the result.
 
-    Call the function once before other threads start: the chat template's memory is limited only in the
-    first call, and the limit would apply to all threads.
+    Call the function once before other threads start: while the first call renders the chat template, it
+    limits the memory of the whole process.
     """
     known: dict[tuple[object, str], TokenIds] = {}
 

@@ -48,7 +48,10 @@ class RowProblem:
 
 
 class RowReader:
-    """A reader of rows by a field mapping; `num_without` counts the rows that lack each mapped field."""
+    """A reader of rows that applies a field mapping and counts the rows without a mapped field.
+
+    `num_without` contains these counts by the name of the field in the mapping.
+    """
 
     def __init__(self, wanted: ProblemFiles, read_box: BoxReader) -> None:
         self._wanted = wanted
@@ -149,7 +152,7 @@ class RowReader:
         return "" if value is MISSING or value is None else answer_text(value, self._read_box)
 
     def _with_remedy(self, error: UnreadableValueError, row: Row, value: object) -> UnreadableValueError:
-        """Return the error with a hint at the settings that would read a value with several parts."""
+        """Return the error, with advice on the settings that would read a value with several parts."""
         path = next((path for path in self._wanted.fields.answer if look_up(row, path) is value), None)
         if path is None or not error.part:
             return error

@@ -98,7 +98,7 @@ class Fields(Section):
 
     @property
     def columns(self) -> frozenset[str]:
-        """The columns to read: all paths, their first steps, and the usual columns of choices."""
+        """The columns to read: all paths, their first steps, and the usual names of columns with choices."""
         named = (
             *self.metadata.values(),
             *self.cluster,

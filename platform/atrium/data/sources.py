@@ -1,4 +1,4 @@
-"""The files of a problem set, on this machine or on the Hugging Face Hub, from which they are downloaded.
+"""The files of a problem set: files on this machine, or files that are downloaded from the Hugging Face Hub.
 
 Files of one repository always come from one commit, which is reported; interrupted downloads are resumed.
 `HF_ENDPOINT` names another Hub, `HF_HUB_OFFLINE` forbids network access, and `HF_HOME` or `HF_HUB_CACHE`
@@ -107,7 +107,7 @@ def _downloaded(source: str, name: str, *, revision: str | None, cache_dir: Path
 
 
 def _files_on_hub(source: str, revision: str | None, cache_dir: Path) -> tuple[tuple[str, ...], str | None]:
-    """Return a tuple with the name of a repository's only data file, and the commit (or None)."""
+    """Return the name of a repository's only data file, in a tuple, and the repository's commit (or None)."""
     from huggingface_hub import HfApi, snapshot_download
 
     try:

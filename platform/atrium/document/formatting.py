@@ -19,8 +19,8 @@ _BARS = "▁▂▃▄▅▆▇█"
 def sparkline(values: Sequence[float], width: int = 40) -> str:
     """Return a curve as text of at most `width` characters; each shows the mean of a part of the values.
 
-    Values that are not finite are ignored; a part with no other values is a space. A constant curve is a line
-    at the bottom.
+    Values that are not finite are ignored. A part without finite values is a space. A constant curve is a
+    line at the bottom.
     """
     num_parts = min(width, len(values))
     means: list[float | None] = []
@@ -42,12 +42,12 @@ def sparkline(values: Sequence[float], width: int = 40) -> str:
 
 
 def value_text(value: float | None, unit: Unit = "", *, is_signed: bool = False) -> str:
-    """Format a number with the digits of its unit; a dash for None and NaN.
+    """Format a number with the digits of its unit; return a dash for None and NaN.
 
     Shares and points are in percent with one decimal, without the percent sign. A p-value has three decimals,
-    or is `<0.001`. A fraction has two decimals, a ratio three, a bound six, a count none. Seconds below ten
-    have one decimal, and other numbers three significant digits. With `is_signed`, a positive number has a
-    plus sign. Zero never has a sign.
+    or is `<0.001`. A fraction has two decimals, a ratio three, a bound six, and a count none. Seconds have
+    one decimal below ten, and are formatted by `duration` otherwise. Bytes are formatted by `size`, and all
+    other numbers by `number`. With `is_signed`, a positive number has a plus sign. Zero never has a sign.
     """
     if value is None or math.isnan(value):
         return DASH
@@ -86,7 +86,7 @@ def interval_text(interval: tuple[float, float], unit: Unit = "", *, is_signed: 
 
 
 def share(value: float | None) -> str:
-    """Format a share as a percentage with one decimal, such as `88.2 %`; a dash for None and NaN."""
+    """Format a share as a percentage with one decimal, such as `88.2 %`; return a dash for None and NaN."""
     return "–" if value is None or math.isnan(value) else f"{100 * value:.1f} %"
 
 
@@ -96,9 +96,10 @@ def span(interval: tuple[float, float] | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Format a number with three significant digits, and from 1,000 to 100,000 with all its whole digits.
+    """Format a number with three significant digits, or as an integer from 1,000 to 100,000.
 
-    Numbers from 100,000 and below 0.001 have an exponent. None and NaN are a dash.
+    Numbers of at least 100,000, and numbers below 0.001 other than 0, are written with an exponent. None and
+    NaN become a dash.
     """
     if value is None or math.isnan(value):
         return "–"

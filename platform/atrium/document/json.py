@@ -12,7 +12,10 @@ VERSION = 1
 
 
 def to_json(document: Document) -> dict[str, object]:
-    """Return the document as standard JSON values; a non-finite number becomes `{"number": "inf"}`."""
+    """Return the document as standard JSON values.
+
+    A number that is not finite becomes an object such as `{"number": "inf"}`.
+    """
     return {"version": VERSION, "document": _encoded(document)}
 
 

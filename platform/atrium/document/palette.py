@@ -18,9 +18,9 @@ _USUAL = ("atr", "grpo", "reinforce", "dapo", "gspo", "clip_higher", "cispo", "d
 def places(method_by_name: Mapping[str, str]) -> dict[str, int]:
     """Return a different place for each name (key), according to its method (value).
 
-    The place has the usual hue of the method, or if it is taken, the next free hue. When all hues are taken,
-    they are used again with the next dashes. Names of the most frequently compared methods come first;
-    otherwise, earlier names have precedence.
+    The place has the usual hue of the method, or the next free hue if that is taken. When all hues are taken,
+    they are used again with the next dashes. Places are assigned to the names of the most frequently compared
+    methods first, and then to the other names in order.
 
     >>> places({"grpo": "grpo", "atr": "atr", "atr · delta 0.05": "atr"})
     {'grpo': 1, 'atr': 0, 'atr · delta 0.05': 2}

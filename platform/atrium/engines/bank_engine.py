@@ -31,7 +31,8 @@ class BankEngine:
     live
         The engine with the policy's weights; it samples nothing if `stored_frac` is 1.
     stored_frac
-        Share of a request's completions that come from the bank, in (0, 1]; their number is rounded.
+        Share of a request's completions that come from the bank, in (0, 1]. It is rounded to whole
+        completions.
     context_length
         Maximum number of tokens of a prompt and its completion together.
     """
@@ -44,7 +45,7 @@ class BankEngine:
 
     @property
     def facts(self) -> EngineFacts:
-        """Return the facts of the live engine."""
+        """The facts of the live engine."""
         return self._live.facts
 
     def generate(
@@ -52,9 +53,10 @@ class BankEngine:
     ) -> Iterator[Generation]:
         """Yield each request's completions, with stored completions before live ones.
 
-        Temperature, `top_p` and `top_k` apply to live completions only. Beyond the errors of every engine,
-        raises `EngineError` for a prompt with too few stored completions, for a stored completion longer than
-        `max_new_tokens`, and for `ignore_stop` and stop strings, which cannot be applied to stored text.
+        Temperature, `top_p` and `top_k` apply to live completions only. Besides the errors that every engine
+        raises, it raises `EngineError` for a prompt with too few stored completions, for a stored completion
+        longer than `max_new_tokens`, and for `ignore_stop` and stop strings, which cannot be applied to
+        stored text.
         """
         check_requests(requests, sampling, context_length=self._context_length)
         if sampling.stop:
@@ -91,7 +93,8 @@ class BankEngine:
     def _stored(self, request: GenerationRequest, max_new_tokens: int) -> tuple[Completion, ...]:
         """Draw the stored part of a request's completions from the bank, without replacement.
 
-        Raises `EngineError` if the prompt has too few of them, or if one exceeds `max_new_tokens` tokens.
+        Raises `EngineError` if the bank has too few completions of the prompt, or if a drawn completion has
+        more than `max_new_tokens` tokens.
         """
         num_wanted = round(self._stored_frac * len(request.sample_seeds))
         if num_wanted == 0:

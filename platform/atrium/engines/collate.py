@@ -115,7 +115,10 @@ class RolloutRows:
 
 
 def on_device(array: NDArray[Any], device: torch.device) -> Tensor:
-    """Return the array as a tensor on a device. A GPU copies from pinned memory without blocking the host."""
+    """Return the array as a tensor on a device.
+
+    On a GPU, the array is copied from pinned memory without blocking the host.
+    """
     tensor = torch.from_numpy(array)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
@@ -180,7 +183,7 @@ def collate(
 
 
 def _is_own(completion: Completion) -> NDArray[np.bool_]:
-    """Return True at the completion's tokens that the policy sampled, False at those of a tool."""
+    """Return a mask [T] that is True at tokens that the policy sampled, and False at those of a tool."""
     return np.ones(len(completion.token_ids), np.bool_) if completion.own is None else completion.own
 
 
@@ -189,9 +192,10 @@ def _is_live(completion: Completion, weight_version: int | None) -> bool:
 
 
 def _rewards(rollouts: Sequence[Rollout], device: str) -> dict[str, Tensor]:
-    """Return the reward tensors for `Batch`, by field name: `reward_B`, and for a weighted sum its parts.
+    """Return the reward tensors of a `Batch`, by field name.
 
-    The parts with nonzero weight are in `reward_BK` (NaN if a part abstained), their weights in `weight_BK`.
+    `reward_B` is the reward. If the reward is a weighted sum, `reward_BK` contains its parts with nonzero
+    weight, and `weight_BK` their weights. A part that abstained is NaN.
     """
 
     def tensor(values: Sequence[Any]) -> Tensor:
@@ -207,7 +211,10 @@ def _rewards(rollouts: Sequence[Rollout], device: str) -> dict[str, Tensor]:
 
 
 def with_behavior(groups: Sequence[RolloutGroup], logprob_BT: Tensor) -> tuple[RolloutGroup, ...]:
-    """Return the groups with these behavior log-probabilities [B, T], in the row order of `collate`."""
+    """Return the groups with `logprob_BT` as their behavior log-probabilities.
+
+    Rows of `logprob_BT` are in the order of `collate`.
+    """
     rows = iter(logprob_BT.float().cpu().numpy())
     return tuple(
         replace(

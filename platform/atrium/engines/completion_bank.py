@@ -1,4 +1,4 @@
-"""A bank of stored completions as tokens of the policy, by prompt.
+"""A bank that maps each prompt to its stored completions, as token ids of the policy's tokenizer.
 
 Text without token ids is encoded with the policy's tokenizer, and a stop token is appended unless the
 completion is truncated. Stored token ids are used unchanged, after a check that they belong to this
@@ -104,9 +104,10 @@ def _completion(one: StoredCompletion, vocabulary: Vocabulary, *, compares_text:
 
 
 def _own_text(one: StoredCompletion, vocabulary: Vocabulary, *, compares_text: bool) -> str:
-    """Return the text of stored token ids. With `compares_text`, it must equal the stored text.
+    """Return the text to which a completion's stored token ids decode, without the stop token.
 
-    Raises `DataError` for token ids of another tokenizer.
+    Raises `DataError` if the token ids cannot come from the policy's tokenizer. With `compares_text`, this
+    includes ids whose decoded text differs from the stored text.
     """
     ids = one.token_ids
     assert ids is not None, "called for stored tokens"
@@ -130,9 +131,10 @@ def _own_text(one: StoredCompletion, vocabulary: Vocabulary, *, compares_text: b
 
 
 def _compared(text: str) -> str:
-    """Return the text without reasoning markers, for the comparison of stored text with decoded token ids.
+    """Return the text for a comparison of stored with decoded text, without reasoning markers.
 
-    Rollouts stored by earlier versions of Atrium lack the markers that are special tokens of the tokenizer.
+    Surrounding white space is removed, too. Rollouts stored by earlier versions of Atrium lack the markers
+    that are special tokens of the tokenizer.
     """
     for marker in REASONING_MARKERS:
         text = text.replace(marker, "")

@@ -220,11 +220,11 @@ class EngineSettings(Choice, axis=True, tag="engine"):
 
     @property
     def num_outside(self) -> int:
-        """The number of servers, for `placement=server` only."""
+        """The number of servers, which is meaningful only with `placement=server`."""
         return len(self.servers) or self.num_servers
 
     def num_gpus(self, num_processes: int, num_nodes: int) -> int:
-        """Return the number of GPUs that the run's processes and the servers it starts need per machine."""
+        """Return the number of GPUs per machine for the run's processes and the servers that they start."""
         if self.placement == "inside" or self.servers:
             return num_processes
         if self.devices is not None:
@@ -262,7 +262,7 @@ class EngineSettings(Choice, axis=True, tag="engine"):
         return True
 
     def check(self, use: EngineUse) -> None:
-        """Raise `ConfigError` if the engine does not support the run, or a setting has no effect."""
+        """Raise `ConfigError` if the engine does not support the run, or if a setting has no effect."""
         for name in (*SERVER_SETTINGS, "continuous"):
             if self.placement == "inside" and (value := getattr(self, name)) != ALONE[name]:
                 raise ConfigError(
@@ -302,7 +302,7 @@ class EngineSettings(Choice, axis=True, tag="engine"):
             )
 
     def _check_sending(self, use: EngineUse) -> None:
-        """Raise `ConfigError` unless the trainer and each server process have a GPU of their own."""
+        """Raise `ConfigError` unless each process of the trainer and of the servers has a separate GPU."""
         num_trained_on, devices = use.num_ranks // use.num_nodes, self.devices or ()
         has_shared = len({*devices, *range(num_trained_on)}) < len(devices) + num_trained_on
         obstacle = None
@@ -329,11 +329,11 @@ class EngineSettings(Choice, axis=True, tag="engine"):
         """Raise `ConfigError` if the engine's cache is too small for the longest completion."""
 
     def memory(self, shape: ModelShape, demand: EngineDemand) -> tuple[MemoryItem, ...]:
-        """Return the engine's uses of a device's memory, each with its size and the phases that need it."""
+        """Return the items that the engine keeps in a device's memory, with their sizes and phases."""
         raise NotImplementedError
 
     def concurrency(self, shape: ModelShape, dtype: str, device_bytes: int) -> Concurrency | None:
-        """Return how many completions a GPU decodes at once, or None if speed is not predicted."""
+        """Return how many completions a GPU decodes at once, or None if no speed is predicted."""
         return None
 
     def wave_size(self, num_parameters: int) -> WaveSize | None:

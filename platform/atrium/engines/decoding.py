@@ -43,7 +43,7 @@ class Decoder:
         pad_token_id: int,
         max_new_tokens: int,
     ) -> None:
-        """Run the model on the distinct prompts, and copy the cached states of its prompt to each row."""
+        """Run the model on the distinct prompts, and copy to each row the cached states of its prompt."""
         self._model = model
         self._cache = new_cache(model, max_new_tokens)
         distinct = {prompt.tobytes(): prompt for prompt in prompts}
@@ -91,10 +91,11 @@ class Decoder:
         return logit_NV
 
     def _decoding_mask(self, mask_UL: Tensor, max_new_tokens: int) -> Tensor:
-        """Return the attention mask of all decoding steps. A step uses the columns of the tokens so far.
+        """Return the attention mask for all decoding steps.
 
-        If every layer attends to the whole cache, the mask is created in the form that attention adds to its
-        scores, [U, 1, 1, L + T], so that transformers need not create it at every step.
+        Each step uses only the columns up to its token. If every layer attends to the whole cache, the mask
+        has the form that attention adds to its scores, [U, 1, 1, L + T], so that transformers need not
+        convert it at every step.
         """
         mask = torch.nn.functional.pad(mask_UL, (0, max_new_tokens), value=1)
         if (
@@ -198,7 +199,10 @@ def check_decoding(model: PreTrainedModel) -> None:
 
 @contextmanager
 def inference_mode(model: PreTrainedModel) -> Iterator[None]:
-    """Run the `with` block without gradients and dropout, and restore the mode of every module at its end."""
+    """Run the `with` block in evaluation mode and without gradients.
+
+    Afterward, modules that were in training mode return to it.
+    """
     training = [module for module in model.modules() if module.training]
     if training:
         model.eval()

@@ -86,7 +86,7 @@ class Sampler(Protocol):
 
     @property
     def facts(self) -> EngineFacts:
-        """Return the properties that are known only once the engine is running."""
+        """The properties that are known only once the engine is running."""
 
     def generate(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams

@@ -148,9 +148,9 @@ def _unit_rms(state: Tensor, epsilon: float) -> Tensor:
 
 
 def _rotations(model: PreTrainedModel, position_N: Tensor) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines [N, 1, D] of rotary positions, for all heads.
+    """Return the cosines and sines [N, 1, D] of the rotary position embedding, shared by all heads.
 
-    The sine's first half has the opposite sign, so that a rotation is x * cos + roll(x) * sin.
+    The first half of the sines has the opposite sign, so that a rotation is x * cos + roll(x) * sin.
     """
     like = model.model.embed_tokens.weight
     cos_ND, sin_ND = (part[0] for part in model.model.rotary_emb(like, position_N[None]))

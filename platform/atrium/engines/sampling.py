@@ -104,8 +104,8 @@ def log_distribution(logits_NV: Tensor, sampling: SamplingParams) -> Tensor:
     The distribution is softmax(logits / temperature), truncated in vLLM's order and renormalized. First, it
     is truncated to the tokens that are at least `min_p` times as likely as the likeliest (arXiv 2407.01082).
     Then it is truncated to the `top_k` likeliest, including ties with the last. Finally, it is truncated to
-    the smallest set of the likeliest tokens that has the share `top_p` of the remaining probability. Excluded
-    tokens have -inf. With temperature 0, the result is the whole distribution at temperature 1.
+    the smallest set of likeliest tokens whose share of the remaining probability is at least `top_p`.
+    Excluded tokens have -inf. With temperature 0, the result is the whole distribution at temperature 1.
     """
     scores_NV = logits_NV.float()
     if sampling.temperature == 0:
@@ -131,10 +131,11 @@ def log_distribution(logits_NV: Tensor, sampling: SamplingParams) -> Tensor:
 
 
 def draw(logprob_NV: Tensor, uniform_N: Tensor) -> Tensor:
-    """Return the token int64 [N] at which the cumulative distribution first exceeds `uniform_N`.
+    """Return the token int64 [N] at which the cumulative distribution first exceeds a threshold.
 
-    A token of probability 0 is never drawn: its cumulative sum equals its predecessor's, and the threshold
-    stays below the total because a uniform number is at most 1 - 2**-53. The token of a row with NaN is
+    The threshold is `uniform_N` times the sum of all probabilities, which may differ from 1 by rounding. A
+    token of probability 0 is never drawn: its cumulative sum equals its predecessor's, and the threshold is
+    less than the sum because a uniform number is at most 1 - 2**-53. The token of a row with NaN is
     arbitrary.
     """
     cumulative_NV = logprob_NV.exp().cumsum(-1, dtype=torch.float64)

@@ -147,7 +147,7 @@ class VllmSettings(EngineSettings):
         return not self.sleeps and self.tensor_parallel == 1
 
     def check(self, use: EngineUse) -> None:
-        """Raise the errors of every engine, and `ConfigError` for combinations that vLLM does not support."""
+        """Raise the errors of every engine, and `ConfigError` for settings that vLLM does not support."""
         if self.overlaps and self.sleeps:
             raise ConfigError(
                 f"rollout.sleep_level={self.sleep_level} cannot be used with "
@@ -165,7 +165,7 @@ class VllmSettings(EngineSettings):
                     f"rollout.devices={list(devices)} gives one engine the GPUs "
                     f"{', '.join(map(str, of_engine))}, but its "
                     f"rollout.tensor_parallel={self.tensor_parallel} processes need different GPUs; "
-                    "change it"
+                    "change rollout.devices"
                 )
         if self.enforce_eager and use.compiles:
             raise ConfigError(
@@ -223,7 +223,7 @@ class VllmSettings(EngineSettings):
             )
 
     def check_machine(self, device: str) -> None:
-        """Raise `MissingDependencyError` without a supported vLLM, `ConfigError` for GPU settings on CPU."""
+        """Raise `MissingDependencyError` without vLLM or numba, `ConfigError` for GPU settings on a CPU."""
         super().check_machine(device)
         if not self.servers or self.sends_weights:
             check_vllm(device)
@@ -288,7 +288,7 @@ class VllmSettings(EngineSettings):
         if self.context_length is not None and self.context_length > allowed:
             raise ConfigError(
                 f"rollout.context_length must be at most {allowed} (the model's maximum), got "
-                f"{self.context_length}"
+                f"{self.context_length}; lower it"
             )
         return self.context_length or allowed
 
@@ -348,7 +348,7 @@ class VllmSettings(EngineSettings):
 
 
 class BankSettings(DecoderSettings):
-    """Settings of rollouts read from disk: whole groups, or a part that the transformers engine completes."""
+    """Settings of rollouts read from disk: whole groups, or parts that the transformers engine completes."""
 
     reads_stored: ClassVar[bool] = True
 
@@ -367,7 +367,7 @@ class BankSettings(DecoderSettings):
         return round(self.stored_frac * self.group_size)
 
     def check(self, use: EngineUse) -> None:
-        """Raise the errors of every engine, and `ConfigError` for conflicts with stored completions."""
+        """Raise the errors of every engine, and `ConfigError` for conflicts with stored rollouts."""
         super().check(use)
         if self.lag:
             raise ConfigError(f"rollout.lag must be 0 for completions read from disk, got {self.lag}")

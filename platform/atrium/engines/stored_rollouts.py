@@ -165,7 +165,7 @@ def _matched(
         raise DataError(
             f"{where} answers {asked}, which is not among the {len(by_id)} training problems"
             + (f" (the nearest is {close[0]!r})" if close else "")
-            + "; choose the dataset that the completions answer, or remove these rows"
+            + "; choose the dataset that the completions answer, or remove such rows"
         )
     if question is not None and question.strip() != problem.question.strip():
         raise DataError(
@@ -189,7 +189,8 @@ def _completion(where: str, row: Mapping[str, Any], problem: Problem) -> StoredC
     ids, logprobs, own = row.get("token_ids"), row.get("logprobs"), row.get("own")
     if own is not None and (ids is None or len(own) != len(ids) or not any(own)):
         raise DataError(
-            f"{where}: own must have one value for each of token_ids, and at least one of them must be true"
+            f"{where}: own must have one value for each entry of token_ids, and at least one value must be "
+            "true; correct the column own"
         )
     return StoredCompletion(
         where=where,

@@ -62,7 +62,8 @@ class TransformersEngine:
         Limit on rows * (longest prompt + max_new_tokens) of a wave, and thereby on memory; a single row
         that exceeds it runs alone. None for no limit.
     unit_samples
-        Maximum number of completions of consecutive requests that share waves, or None for no limit.
+        Maximum number of completions in a unit, or None for no limit. A unit consists of consecutive
+        requests, and only completions of the same unit share waves.
     """
 
     model: PreTrainedModel
@@ -80,7 +81,7 @@ class TransformersEngine:
 
     @property
     def facts(self) -> EngineFacts:
-        """Return empty facts, since all properties of this engine follow from its settings."""
+        """Empty facts, since all properties of this engine follow from its settings."""
         return EngineFacts()
 
     def generate(
@@ -191,7 +192,7 @@ class _Sample:
     """The sampled tokens of a row, with their log-probabilities.
 
     `stopped` is True if the last token is a stop token. `finished` is also True if the last token completes a
-    stop string; if it is False, the length limit ended the sample.
+    stop string. If `finished` is False, the length limit ended the sample.
     """
 
     row: _Row

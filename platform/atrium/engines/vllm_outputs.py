@@ -17,9 +17,10 @@ def completions_of(
 ) -> list[Completion]:
     """Convert finished outputs of vLLM to completions.
 
-    `version` is the version of the weights that sampled them. If it is None, versions are read from the
-    outputs' `spans`. Raises `EngineError` for outputs that did not end at a stop token or the length limit,
-    and for log-probabilities that are not finite.
+    `version` is the version of the weights that sampled the outputs. If it is None, versions are read from
+    the outputs' `spans`. Raises `EngineError` for an output with a finish reason other than `stop` and
+    `length`, for an output without one log-probability per token, and for log-probabilities that are not
+    finite.
     """
     stopped = [bool(output.token_ids) and output.token_ids[-1] in stop_token_ids for output in outputs]
     texts = decode(

@@ -101,10 +101,10 @@ def engine_arguments(settings: VllmSettings, place: Place) -> dict[str, Any]:
 
 
 def _drop_queue() -> None:
-    """Remove vLLM's queue between processes, with its shared memory and socket files.
+    """Remove the queue between vLLM's processes, with its shared memory and socket files.
 
-    Each process schedules by itself and sends nothing through the queue, and a killed process would leave
-    these files behind.
+    The queue is not used, because each process schedules its requests by itself. If a process were killed, it
+    would leave these files behind.
     """
     from vllm.distributed.parallel_state import get_tp_group
 
@@ -175,10 +175,10 @@ def described(engine: Any) -> Mapping[str, str | int | float]:  # noqa: ANN401 -
 
 
 def _sharing(settings: VllmSettings, place: Place) -> dict[str, Any]:
-    """Return the arguments for engines in the run's process group. A single process needs none.
+    """Return vLLM's arguments for an engine in the run's process group, which are empty for a single process.
 
     All ranks start and end their engines at the same time. vLLM splits an engine over consecutive ranks, each
-    of which schedules and samples by itself. Several engines are independent copies.
+    of which schedules and samples by itself. If there are several engines, they do not communicate.
     """
     num_ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
     if num_ranks == 1:
@@ -193,7 +193,8 @@ def _sharing(settings: VllmSettings, place: Place) -> dict[str, Any]:
 def batching(settings: VllmSettings, place: Place) -> dict[str, Any]:
     """Return vLLM's arguments for batching prompts, by name.
 
-    On a CPU prompts are not split into chunks, since vLLM cannot rewind a seed within a prompt there.
+    On a CPU, prompts are not split into chunks: vLLM's CPU build cannot reset a seeded random generator after
+    a chunk that does not complete the prompt.
     """
     num_tokens = settings.max_num_batched_tokens
     if place.device != "cpu":

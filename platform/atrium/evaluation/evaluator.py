@@ -174,8 +174,8 @@ def _sampled(
 ) -> Iterator[tuple[int, int, Completion]]:
     """Sample the problems of all waves; yield problem index, sample index and completion of each sample.
 
-    Each request is for one sample, so that a sample is yielded without waiting for its problem's others.
-    Raises `EngineError` unless the engine returns each sample exactly once.
+    Each request is for one sample, so that a sample is yielded without waiting for other samples of its
+    problem. Raises `EngineError` unless the engine returns each sample exactly once.
     """
     key = (benchmark.name,) if draws.run_seed is None else (draws.run_seed, benchmark.name)
     places = [

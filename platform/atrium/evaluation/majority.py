@@ -82,8 +82,8 @@ def _comparisons(votes: _Votes, compare: Compare, *, below: bool) -> _Comparison
     """Start the comparisons of wrong answers that can change the winner, and return them by pair.
 
     `below` is True if a k with 2 < k < K is requested: in a subset of k samples, two equal wrong answers can
-    beat a single correct one. Otherwise nothing is compared if the numbers of votes alone decide the winner
-    of all K samples.
+    beat a single correct one. If `below` is False, nothing is compared if the numbers of votes alone decide
+    the winner of all K samples. Nothing is compared either if the correct answer has no vote.
     """
     most = max(votes.wrong.values(), default=0)
     if votes.num_correct == 0 or not (below or most <= votes.num_correct <= votes.wrong.total()):

@@ -3,8 +3,8 @@ r"""Evaluation of answers that are expressions. Rational values are exact, and o
 The evaluator supports the unambiguous part of LaTeX: numbers, fractions, mixed numbers, roots, powers,
 products, sums, factorials, binomials, functions, absolute values, degrees, the imaginary unit, and letters. A
 letter is replaced by a number, by default one that depends only on the letter's name. A `Field` computes the
-values. Floats distinguish most values, and `identity` decides the remaining cases with exact points and
-arbitrary precision.
+values. Floats distinguish most values, and `identity` decides the remaining cases by exact evaluation at
+points and with arbitrary precision.
 
 Anything ambiguous (`f(x)`, `1/2x`, `\sin x/2`, a word, a set, a relation) has no value here and is left to
 math-verify. This is not a general parser of answers.
@@ -108,7 +108,7 @@ class Evaluator:
         self._in_function = 0
 
     def run(self) -> Evaluator:
-        """Evaluate the tokens and return the evaluator, whose `result` remains None without a value."""
+        """Evaluate the tokens and return this evaluator. `result` stays None if the tokens have no value."""
         try:
             number = self.expression(0)
         except (NoValueError, ZeroDivisionError, ValueError, OverflowError, RecursionError):
@@ -254,7 +254,7 @@ class Evaluator:
     def _is_factor(self, name: str) -> bool:
         """Return whether the letter `name` is a factor of the bracket after it, as in `n(n+1)`.
 
-        That requires a sum in the bracket, and a letter that does not usually denote a function.
+        It is a factor if the bracket contains a sum and the letter does not usually denote a function.
         """
         rest = self.tokens[self.position : self.position + 8]
         inner = rest[1 : rest.index(")")] if ")" in rest else rest[1:]
@@ -323,7 +323,11 @@ class Evaluator:
         return self._noted(Fraction(comb(int(upper), int(lower))))
 
     def _group(self, depth: int, *, is_exponent: bool = False, takes_numbers: bool = False) -> Amount:
-        r"""Parse an argument: in braces, in parentheses as in `\sqrt(3)`, or one token as in `\frac\pi 2`."""
+        r"""Parse an argument: in braces, in parentheses as in `\sqrt(3)`, or one token as in `\frac\pi 2`.
+
+        An exponent (`is_exponent`) may begin with a sign. A number of several characters without brackets
+        raises `NoValueError` unless `takes_numbers` is set.
+        """
         token = self._peek()
         if token in ("{", "("):
             return self._bracketed(depth, token)

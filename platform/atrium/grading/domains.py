@@ -134,7 +134,10 @@ def _ends(node: Node) -> Iterator[Tokens]:
 
 
 def _members(node: Node, positions: range, ranks: dict[Tokens, int]) -> frozenset[int]:
-    """Return the positions that satisfy a condition. Odd ones are end points, even ones the gaps between."""
+    """Return the positions that satisfy a condition. Odd positions are end points, and even ones are gaps.
+
+    `ranks` maps each end point to its position.
+    """
     parts = [_members(part, positions, ranks) for part in node.parts]
     match node.kind:
         case "or":
@@ -159,8 +162,8 @@ def _members(node: Node, positions: range, ranks: dict[Tokens, int]) -> frozense
 def _same_pieces(wanted: Node, given: Node, places: dict[Tokens, int]) -> bool | None:
     """Return True if two conditions combine the same relations to the same end points, else None.
 
-    `places` has the same number for equal end points. A difference decides nothing, because the order of end
-    points with letters is unknown.
+    `places` maps equal end points to the same number. Conditions that are composed differently may still
+    describe the same set, because the order of end points with letters is unknown.
     """
 
     def form(node: Node) -> object:

@@ -82,8 +82,8 @@ _SAME_VALUE, _OTHER_VALUE = Finding(True, "same value"), Finding(False, "other v
 def settle(gold: str, answer: str, *, tolerance: Tolerance = EXACT) -> Finding | None:
     """Compare an answer with the reference answer `gold`, or return None if `verify` has to decide.
 
-    Numbers are compared within the tolerance; by default exactly, and decimals to six places. Texts of more
-    than `MAX_ANSWER_CHARS` characters are equal only if they are identical.
+    Numbers are compared within the tolerance. By default, decimals are compared to six places and all other
+    numbers exactly. Texts of more than `MAX_ANSWER_CHARS` characters are equal only if they are identical.
     """
     if len(answer) > MAX_ANSWER_CHARS or len(gold) > MAX_ANSWER_CHARS:
         return Finding(answer == gold, "too long for an answer, compared as text")
@@ -199,7 +199,7 @@ def _fit(wanted: Tokens, given: Tokens, conditions: Conditions, leaf: Leaf) -> b
 
 
 def _compare_families(wanted: Tokens, given: Tokens, letters: tuple[str, str]) -> bool | None:
-    """Compare families such as `3k`, whose `letters` stand for all integers (None if undecided)."""
+    """Compare families such as `3k`, whose `letters` stand for all integers; return None if undecided."""
     if _compare(wanted, given, _compare_values_precisely):
         return True
     if wanted[:2] == given[:2] and wanted[1:2] == (r"\neq",):

@@ -5,8 +5,8 @@ without recursion, so the time is linear in its length, even with nested or uncl
 
 **Reasoning.** Text before the last `</think>` is reasoning, and so is text after an unclosed `<think>`. With
 `thinking`, a completion without `</think>` has no answer. Without `thinking`, no `</think>` is required and
-the whole text may hold the answer; if tags occur nevertheless, the text inside them is still reasoning, and
-an answer in it never counts.
+the answer may be anywhere in the text; if tags occur nevertheless, the text inside them is still reasoning,
+and an answer in it never counts.
 
 **Cluster.** Boxes belong to one cluster, and form one list of answers, if the text between two neighbors is
 
@@ -68,7 +68,10 @@ _CONJUNCTION_JOINT = re.compile(rf"[^.!?\n]*\b(?:and|or)\b[\s,:]*{_LABEL}?", re.
 
 
 def answer_text(text: str, *, thinking: bool) -> str | None:
-    """Return the part of a completion in which an answer may stand, or None if the reasoning has no end."""
+    """Return the part of a completion that may contain an answer: the text outside the reasoning.
+
+    Returns None if `thinking` is set and the completion has no `</think>`.
+    """
     begin, end = REASONING_MARKERS
     _, tag, after = text.rpartition(end)
     if thinking and not tag:
@@ -82,7 +85,7 @@ def extract_answer(text: str, *, thinking: bool) -> str | None:
     A box is `\boxed{...}` with balanced braces. Adjacent boxes form a cluster, as the module describes. Their
     contents are joined by `", "`, or by `\approx` before an approximation; empty and repeated boxes are
     dropped. A nested box is part of the outer box's content. There is no answer if there is no box, if the
-    last cluster contains only white space, or if `thinking` is set and the reasoning has no end.
+    last cluster contains only white space, or if `thinking` is set and the completion has no `</think>`.
     """
     visible = answer_text(text, thinking=thinking)
     return None if visible is None else last_box(visible)

@@ -221,7 +221,10 @@ class Precise(Field):
         return number
 
     def add(self, first: Amount, second: Amount) -> Amount:
-        """Return the sum, exact for two fractions; a fraction beside another number is converted first."""
+        """Return the sum, which is exact for two fractions.
+
+        If only one operand is a fraction, it is converted to an mpmath number first.
+        """
         return first + second if type(first) is type(second) else self.inexact(first) + self.inexact(second)
 
     def multiply(self, first: Amount, second: Amount) -> Amount:

@@ -21,8 +21,9 @@ class Grader(Protocol):
     def submit(self, text: str, gold: str, judged_by: Mapping[str, Any]) -> Future[Verdict]:
         """Start grading a completion's text against the reference answer `gold`.
 
-        `judged_by` holds the problem's verifier values. The future yields a verdict within the grader's
-        deadline. It raises `GraderError` if the grader has failed permanently, which ends the run.
+        `judged_by` contains the problem's metadata and verifier values. The future yields a verdict within
+        the grader's deadline. It raises `GraderError` if the grader has failed permanently, which ends the
+        run.
         """
 
     def compare(self, gold: str, answer: str) -> Future[Verdict]:

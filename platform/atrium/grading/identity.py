@@ -6,11 +6,11 @@ that doubles until its sign is known. Two algebraic numbers that agree to the bi
 e or pi no such bound is known, and agreement to `_ENOUGH_BITS` bits counts as equality. Decimals follow the
 rule of `values.rationally_equal`: six places, and five significant digits.
 
-**Letters.** Two expressions with letters are equal if they agree at random rational points; the agreement of
-rational functions is exact. Points at which an expression has no real value are skipped. If both expressions
-have letters under a root or in a logarithm, these letters are assumed to be positive, so `\sqrt{ab}` is
-`\sqrt{a}\sqrt{b}`. Otherwise letters may be negative, so `\sqrt{x^2}` is `|x|` and not `x`. If real points
-give no values, as for `n!` and `(-1)^n`, natural numbers are tried.
+**Letters.** Two expressions with letters are equal if they agree at random rational points, where the values
+of rational functions are compared exactly. Points at which an expression has no real value are skipped. If
+both expressions have letters under a root or in a logarithm, these letters are assumed to be positive, so
+`\sqrt{ab}` is `\sqrt{a}\sqrt{b}`. Otherwise letters may be negative, so `\sqrt{x^2}` is `|x|` and not `x`. If
+real points give no values, as for `n!` and `(-1)^n`, natural numbers are tried.
 
 The computation may take long, so it runs in worker processes only.
 """
@@ -138,7 +138,7 @@ def _agree_in_powers(first: Tokens, second: Tokens) -> bool | None:
 
 
 def _wanted_bits(a: Evaluator, b: Evaluator) -> int:
-    """Return the precision, in bits, that is sufficient to tell two different values apart."""
+    """Return the number of bits to which two values must agree in order to count as equal."""
     wanted = 2 * (a.num_bits + b.num_bits) * min(a.degree * b.degree, _MAX_DEGREE) + _FIRST_BITS
     is_algebraic = a.is_algebraic and b.is_algebraic
     return wanted if is_algebraic else min(max(wanted, _ENOUGH_BITS // 4), _ENOUGH_BITS)
@@ -163,7 +163,10 @@ def _points(draw: Callable[[int, str], Fraction]) -> Iterator[_Point]:
 
 
 def _real(positive: set[str], number: int, name: str) -> Fraction:
-    """Return a random value, which is the same in every process and positive for letters in `positive`."""
+    """Return a letter's pseudorandom value at point `number`, the same in every process.
+
+    The value is positive if the letter is in `positive`; other letters may be negative.
+    """
     generator = random.Random(f"real {number} {name}")
     value = Fraction(generator.randrange(200, 5_000), generator.randrange(701, 997))
     return -value if name not in positive and generator.random() < 0.4 else value

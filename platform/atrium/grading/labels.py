@@ -92,7 +92,7 @@ def compare_by_convention(wanted: Tokens, given: Tokens, leaf: Leaf) -> bool | N
 def time_of_day(tokens: Tokens) -> tuple[int, str] | None:
     """Return the time of day that the tokens denote, in minutes, and its mark, or None for other tokens.
 
-    The mark is `am`, `pm`, or empty. It does not change the minutes: 1:30 pm has 90.
+    The mark is `am`, `pm`, or empty. The minutes do not depend on the mark: 1:30 pm gives 90 and `pm`.
     """
     mark = ""
     if tokens and (is_text(tokens[-1]) or tokens[-1].isalpha()):

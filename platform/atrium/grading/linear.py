@@ -48,7 +48,10 @@ def isolated(sides: Sequence[Tokens], signs: Sequence[str]) -> tuple[str, list[t
 
 
 def _slope(middle: Tokens, name: str, start: Tokens, one: Tokens) -> Fraction | None:
-    """Return the slope of an expression in the letter `name`, or None if the expression is not linear."""
+    """Return the slope of an expression in the letter `name`, or None if the expression is not linear.
+
+    `start` and `one` are the expression with 0 and with 1 substituted for the letter.
+    """
     low, high = _number(start), _number(one)
     if name not in middle or low is None or high is None or _is_divisor(middle, name):
         return None

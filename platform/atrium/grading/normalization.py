@@ -92,10 +92,10 @@ class Form:
     r"""An answer in canonical tokens.
 
     If the answer consists of words only, `words` is their text in lower case and without spaces (a single
-    letter keeps its case); otherwise it is None. `has_text` tells whether words are set as text,
-    `\text{even}`, unlike letters that may be variables. `has_stray_digits` tells whether digits occur inside
-    and outside of such text, so that no unit can be dropped. `has_change` tells whether the answer has a
-    value and words that negate something or change that value.
+    letter keeps its case); otherwise it is None. `has_text` tells whether the answer contains words set as
+    text, such as `\text{even}`, which cannot be variables. `has_stray_digits` tells whether digits occur both
+    inside and outside such text, in which case no unit can be dropped. `has_change` tells whether the answer
+    has a value and words that negate something or change that value.
     """
 
     tokens: Tokens
@@ -137,9 +137,9 @@ def read(answer: str) -> Form:
 
 
 def with_tokens(form: Form, tokens: Tokens) -> Form:
-    """Return the form of a part of an answer, which has the given tokens.
+    """Return the form of one part of an answer.
 
-    `form` is that of the whole answer.
+    `form` is the form of the whole answer, and `tokens` are the tokens of the part.
     """
     tokens = without_unit(tokens)
     return replace(
@@ -258,9 +258,9 @@ def _without_lead_in(tokens: list[str]) -> list[str]:
 
 
 def _multiple(word: str, tokens: list[str]) -> Tokens:
-    """Return the factor that a word such as `million` after a number stands for.
+    """Return the tokens of the multiplication that a word such as `million` after a number stands for.
 
-    The result is empty for other words.
+    `tokens` precede the word. The result is empty for other words, and if the last token is not a number.
     """
     is_behind_number = tokens and tokens[-1][-1].isdigit()
     return _MULTIPLES.get(word.lower(), ()) if is_behind_number else ()
@@ -279,7 +279,11 @@ def _group(raw: list[str], start: int) -> tuple[str | None, int]:
 
 
 def _set_text(words: str) -> str:
-    r"""Return the token for `\text{words}`: `\land` for `and`, numbers and letters as they are, else text."""
+    r"""Return the token for `\text{words}`.
+
+    A synonym such as `and` becomes its symbol (`\land`), a number or a single letter loses the `\text`, and
+    other words remain text.
+    """
     words = " ".join(re.sub(r"~|\\[,;:! $]|\$", " ", words).split())
     bare = words.replace(" ", "").lower()
     if bare in WORD_SYNONYMS:

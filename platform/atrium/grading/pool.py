@@ -1,8 +1,9 @@
-r"""The grader of training and evaluation: a pool of workers that returns futures of verdicts.
+"""The grader of training and evaluation: a pool of workers that returns futures of verdicts.
 
 Cheap comparisons run in the calling process, and their futures are done when `submit` returns. Only
-comparisons that need math-verify are sent to a worker process. A verdict depends on the answer alone, and the
-reward decides whether a truncated completion counts. `supervisor` manages the processes.
+comparisons that need math-verify are sent to a worker process. A verdict does not depend on whether the
+completion was truncated; the reward decides whether a truncated completion counts. `supervisor` manages the
+processes.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ _Key = tuple[str, str, str]
 
 
 class GraderPool:
-    r"""A grader that compares completions with reference answers in worker processes that can be killed.
+    """A grader that compares completions with reference answers in worker processes that can be killed.
 
     Parameters
     ----------
     verifier
-        The way in which answers are found and compared, the maximum number of worker processes, and their
-        limits. A comparison that takes longer than `timeout_s` gets the verdict `timed_out`, and one that
-        needs more than `memory_limit_mb` gets `crashed`. Workers start with the first jobs, or with
-        `prepare`. The verifier's class must not be declared in `__main__`.
+        The settings of grading: how answers are found and compared, the maximum number of worker
+        processes, and the limits of a worker. A comparison that takes longer than `timeout_s` gets the
+        verdict `timed_out`, and one that needs more than `memory_limit_mb` gets `crashed`. Workers start
+        with the first jobs, or with `prepare`. The verifier's class must not be declared in `__main__`.
     thinking
         Whether the model reasons before it answers; a completion without `</think>` then has no answer.
 
@@ -70,10 +71,10 @@ class GraderPool:
     def submit(
         self, text: str, gold: str, judged_by: Mapping[str, Any] = MappingProxyType({})
     ) -> Future[Verdict]:
-        """Start grading a completion. The future yields a verdict, or `GraderError` if grading fails.
+        """Start grading a completion. The future yields a verdict, or raises `GraderError` if grading fails.
 
-        `judged_by` holds the metadata and the verifier values of the problem. Blocks only while 10,000 jobs
-        are queued for the workers. After `close`, answers that need a worker get the verdict `crashed`.
+        `judged_by` contains the metadata and the verifier values of the problem. Blocks only while 10,000
+        jobs are queued for the workers. After `close`, answers that need a worker get the verdict `crashed`.
         """
         visible = answer_text(text, thinking=self._thinking)
         if visible is None:
@@ -116,7 +117,7 @@ class GraderPool:
         self._supervisor.prepare()
 
     def worker_process_ids(self) -> list[int]:
-        """Return the process ids of the workers that are ready. There are none until one is needed."""
+        """Return the process ids of the workers that are ready. Empty until a worker is needed."""
         return self._supervisor.process_ids()
 
     def close(self) -> None:

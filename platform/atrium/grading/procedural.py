@@ -47,7 +47,7 @@ class ReasoningGymVerifier(ExpressionVerifier):
     """Problem to grade, set from the dataset; null for a problem that is not from reasoning-gym."""
 
     def of_problem(self, judged_by: Mapping[str, Any]) -> ReasoningGymVerifier:
-        """Return the verifier for the problem that the verifier values identify."""
+        """Return the verifier for the problem that the verifier values in `judged_by` identify."""
         named = judged_by.get(FIELD)
         return self if named is None else self.model_copy(update={"problem": named})
 
@@ -67,9 +67,9 @@ class ReasoningGymVerifier(ExpressionVerifier):
         return Finding(score > 1 - 1e-6, f"scored {score:.3g} by {PACKAGE}", score)
 
     def restate(self, gold: str) -> str:
-        """Return an equal answer in another notation, or an answer to a reasoning-gym problem unchanged.
+        """Return the reference answer in another notation, or unchanged for a reasoning-gym problem.
 
-        The scorer of such a problem must accept the reference answer itself.
+        A reasoning-gym scorer need not accept other notations, but it must accept its own reference answer.
         """
         return super().restate(gold) if self.problem is None else gold
 

@@ -138,8 +138,10 @@ def family_letters(wanted: Tokens, given: Tokens, conditions: Conditions) -> tup
 def _undeclared(tokens: Tokens, declared: str) -> str:
     """Return the letter that stands for all integers in an answer without conditions, or an empty text.
 
-    `declared` is the letter that the other answer declares, or empty. After a label, as in `n = 3m`, every
-    letter of `_WHOLE` counts. Without a label only `k` counts, since other letters may be given numbers.
+    `declared` is the letter that the other answer declares, or empty. It is returned if it is empty, if this
+    answer contains it, or if this answer does not have exactly one letter. Otherwise the answer's only letter
+    is returned if it may stand for integers: after a label, as in `n = 3m`, any letter of `_WHOLE`, and
+    without a label only `k`, since other letters may denote given numbers.
     """
     *label, value = split(tokens, frozenset(("=", r"\neq"))) or ((),)
     letters = _letters(value)
@@ -150,17 +152,20 @@ def _undeclared(tokens: Tokens, declared: str) -> str:
 
 
 def is_one_of_family(conditions: tuple[Condition, ...], family: Tokens, single: Tokens) -> bool:
-    """Return whether `family` has a letter for all integers, such as `3m`, and `single` has none."""
+    """Return whether `family` has a letter for all integers, such as `3m`, and `single` has no letters.
+
+    `conditions` are the conditions of the answer `family`. A label before the value of `single` is ignored.
+    """
     letters = {name for condition in conditions if condition.is_family for name in condition.names}
     return bool(letters & _letters(family)) and not _letters(split(single, frozenset(("=",)))[-1])
 
 
 def is_of_fewer(given: Tokens, wanted: tuple[Condition, ...], others: tuple[Condition, ...]) -> bool:
-    r"""Return whether the answer excludes numbers by their kind, as in `x > 2, x \in \mathbb{Z}`.
+    r"""Return whether an answer excludes numbers by their kind, as in `x > 2, x \in \mathbb{Z}`.
 
-    That is so if the answer restricts its variable to integers, natural numbers or rationals, and the
-    reference answer has no condition on the variable. `given` are the answer's tokens, `others` its
-    conditions, and `wanted` the conditions of the reference answer.
+    Returns True if the answer restricts its variable to integers, natural numbers or rationals, and the
+    reference answer has no condition on this variable. `given` are the answer's tokens, `others` are its
+    conditions, and `wanted` are the conditions of the reference answer.
     """
     found = domain(given) if others and not RELATIONS.isdisjoint(given) else None
     names = frozenset(found.variable if found else ()) - _WHOLE
@@ -291,7 +296,11 @@ def _of_letters(rest: Tokens, kind: str) -> Condition | None:
 
 
 def _sequence(tokens: Tokens) -> str:
-    r"""Return the kind of a sequence: `integer` with `-` or `\pm`, else `natural` and the first token."""
+    r"""Return the kind of numbers that a sequence with dots lists, such as `1, 2, \dots`.
+
+    The kind is `integer` if the sequence contains `-` or `\pm`. Otherwise it is `natural` followed by the
+    first token, such as `natural1`.
+    """
     return "integer" if {"-", r"\pm"} & set(tokens) else "natural" + "".join(tokens[:1])
 
 

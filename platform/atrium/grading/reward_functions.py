@@ -67,7 +67,7 @@ def from_verifiers(function: Callable[..., Any], *, kind: str | None = None) -> 
 
 
 def _declared(function: Callable[..., Any], rewards: Callable[..., Any], kind: str | None) -> type[Reward]:
-    """Return a reward class whose instances call the function; error messages name the function's lines."""
+    """Return a reward class whose instances call the function; error messages cite its source lines."""
     if not inspect.isfunction(function):
         raise TypeError(f"a reward function must be a Python function, got {function!r}; define it with def")
     name = kind or function.__name__

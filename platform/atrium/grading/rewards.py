@@ -142,7 +142,10 @@ class CorrectnessReward(Reward):
         return self.require_stop
 
     def check(self, max_new_tokens: int) -> None:
-        """Raise `ConfigError` unless the reward is highest for correct answers and the buffer fits."""
+        """Raise `ConfigError` unless correct answers have the highest reward.
+
+        Also raises it if the overlong penalty has more `buffer_tokens` than `max_new_tokens`.
+        """
         for name, value in (("incorrect", self.incorrect), ("no_answer", self.no_answer)):
             if self.correct <= value:
                 raise ConfigError(

@@ -58,8 +58,8 @@ class SeveralReward(Reward):
         for name, part in self.parts.items():
             if not _NAME.fullmatch(name):
                 raise ConfigError(
-                    f"reward.parts.{name}: a name must consist of a letter and up to 39 letters, digits "
-                    "and underscores, such as short_enough"
+                    f"reward.parts.{name}: a name must start with a letter, followed by up to 39 letters, "
+                    "digits and underscores, such as short_enough"
                 )
             try:
                 part.reward.check(max_new_tokens)

@@ -198,7 +198,7 @@ def _contradicts_itself(tokens: Tokens) -> bool:
 def _may_be_rounded(first: Value, second: Value, numeral: Tokens) -> bool:
     r"""Return whether `first \approx second` can be true; two different integers are never approximations.
 
-    `numeral` holds the tokens of `second`, whose decimal places determine the accepted rounding error.
+    `numeral` contains the tokens of `second`; their decimal places determine the accepted rounding error.
     """
     if not differ(first, second):
         return True

@@ -106,7 +106,8 @@ class Supervisor:
     ) -> None:
         """Initialize without starting processes.
 
-        The template imports `modules` before the first job, so that no deadline includes the import.
+        The template process imports `modules` before it forks workers, so that no deadline includes the
+        imports.
         """
         self._new_template = partial(
             Template, memory_limit_mb=memory_limit_mb, timeout_s=timeout_s, modules=modules
@@ -162,7 +163,10 @@ class Supervisor:
         return self._defect or Failure(False, "the grader was closed")
 
     def _run(self, line: bytes, on_done: Callable[[Outcome], None], has_room: bool) -> None:
-        """Run a job and call back with its outcome. After an unexpected error, no further job runs."""
+        """Run a job and call back with its outcome. After an unexpected error, no further job runs.
+
+        `has_room` tells whether the job takes up one of the `MAX_PENDING` places in the queue.
+        """
         self._own.runs_jobs = True
         if has_room:
             self._room.release()

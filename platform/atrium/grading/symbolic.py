@@ -1,7 +1,7 @@
 r"""Comparison by math-verify, for expressions without a value in `arithmetic`: integrals, sums, equations.
 
-Math-verify parses both answers from a box, by LaTeX extraction only and without a fallback. It may never
-terminate, so only worker processes call it. Source: math-verify 0.9.0,
+Both answers are passed to math-verify inside `\boxed{}`, with LaTeX extraction only and without a fallback.
+It may never terminate, so only worker processes call it. Source: math-verify 0.9.0,
 https://github.com/huggingface/Math-Verify.
 """
 

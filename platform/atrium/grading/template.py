@@ -64,7 +64,10 @@ class Template:
                     os.kill(pid, signal.SIGKILL)
 
     def end(self, *, at_once: bool) -> None:
-        """Stop the template process; unless `at_once`, it kills its workers before it exits."""
+        """Stop the template process and wait until it has exited.
+
+        With `at_once`, the process is killed immediately. Otherwise it first kills its workers and exits.
+        """
         with contextlib.suppress(OSError):
             self.control.shutdown(socket.SHUT_RDWR)
         self.control.close()

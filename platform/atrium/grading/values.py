@@ -28,8 +28,8 @@ class Value:
     """The value of an expression: a number, with facts about its computation.
 
     `scale` is the largest intermediate magnitude. `is_decimal` tells whether the expression contains a
-    decimal fraction, so that the value may be rounded. `names` are the letters in the expression, of
-    which a constant has none.
+    decimal fraction, so that the value may be rounded. `names` are the letters in the expression; a constant
+    has none.
     """
 
     number: Number

@@ -67,8 +67,9 @@ class Verifier(Choice, axis=True):
     def of_problem(self, judged_by: Mapping[str, Any]) -> Verifier:
         """Return the verifier adapted to a problem; by default this verifier.
 
-        `judged_by` holds the problem's metadata and its `fields.verifier` values, as the file contains them.
-        Raises `DataError` for a value that the verifier cannot use; the error ends the run before training.
+        `judged_by` contains the problem's metadata and its `fields.verifier` values, as the file contains
+        them. Raises `DataError` for a value that the verifier cannot use; the error ends the run before
+        training.
         """
         return self
 
@@ -82,13 +83,16 @@ class Verifier(Choice, axis=True):
 
 
 def _check_place(place: str) -> str:
-    """Return `place`. Raises `ValueError` unless it is in `_PLACES` or words that contain {answer} once."""
+    """Return `place`. Raises `ValueError` if the place is invalid.
+
+    A valid place is in `_PLACES`, or contains {answer} exactly once, after other text.
+    """
     before, marker, after = place.partition(ANSWER)
     if place in _PLACES or (marker and before.strip() and ANSWER not in after):
         return place
     raise ValueError(
         f"the place of an answer must be one of {', '.join(_PLACES)}, or text that contains {ANSWER} "
-        f"once, such as 'Answer: {ANSWER}', got {place}"
+        f"once, after at least one word, such as 'Answer: {ANSWER}', got {place}"
     )
 
 
@@ -200,7 +204,7 @@ class ToleranceVerifier(ExpressionVerifier):
         return equivalence.settle(gold, answer, tolerance=self.tolerance)
 
     def compare(self, gold: str, answer: str) -> Finding:
-        """Compare as `MathVerifier` does; expressions that it finds unequal are also compared as numbers."""
+        """Compare two expressions as `MathVerifier` does, and if that finds them unequal, also as numbers."""
         finding = equivalence.verify(gold, answer)
         return finding if finding.is_equal else _as_numbers(gold, answer, self.tolerance, finding)
 
@@ -245,13 +249,13 @@ class NumericVerifier(ExpressionVerifier):
         )
 
     def compare(self, gold: str, answer: str) -> Finding:
-        """Compare the values of expressions that only math-verify can parse."""
+        """Compare two expressions by the values that math-verify finds for them."""
         tolerance = Tolerance(relative=self.relative_tolerance)
         return _as_numbers(gold, answer, tolerance, Finding(False, "not a number"))
 
 
 class MultipleChoiceVerifier(PlacedVerifier):
-    """A verifier that compares the letters of the chosen answers, and several letters as a set."""
+    """A verifier that compares the chosen letters; several letters are compared as a set."""
 
     kind: Literal["multiple_choice"] = "multiple_choice"
     """Kind of grader."""
@@ -271,7 +275,7 @@ class MultipleChoiceVerifier(PlacedVerifier):
 def place_of(error: Exception, verifier: Verifier | None) -> str:
     """Describe in one line an error that was raised while answers were compared.
 
-    If the verifier is a user's, the line names the position in the verifier's file.
+    If a user-defined verifier raised the error, the line names the file, the line and the function.
     """
     module = sys.modules.get(type(verifier).__module__)
     file = None if type(verifier).__module__.startswith("atrium.") else getattr(module, "__file__", None)

@@ -92,8 +92,8 @@ _WORDS = {"true": 1.0, "false": 0.0}
 def correctness(value: object, stated: Stated, place: str) -> bool:
     """Return whether a score counts as correct: true or 1, or at least `stated.correct_at` if this is set.
 
-    Raises `DataError` for a missing or non-finite score. Without `correct_at`, any score other than 0 and 1
-    raises it too.
+    Raises `DataError` for a missing or non-finite score and, without `correct_at`, for any score other than 0
+    and 1.
     """
     if type(value) is int and value in (0, 1) and stated.correct_at is None:
         return value == 1

@@ -69,8 +69,8 @@ def read_lm_eval(path: Path, first: Row, stated: Stated) -> Source:
 class _LmEval:
     """A reader of one task's samples.
 
-    The scores after the filter `plain` belong to the task's own benchmark, and those of every other filter to
-    a separate benchmark.
+    Scores from the filter `plain` belong to the task's own benchmark. The scores from each other filter
+    belong to a separate benchmark.
     """
 
     task: str
@@ -167,7 +167,7 @@ def _lighteval_answers(
 ) -> Iterator[Answer]:
     """Yield the answers in a row, which contains all samples of one problem.
 
-    If the row has one score for several texts, it yields one answer without text.
+    Yields a single answer without text if the row has only one score for several texts.
     """
     doc, texts = mapping_at(row, "doc"), _lighteval_texts(mapping_at(row, "model_response"))
     return _of_problem(
@@ -186,10 +186,10 @@ def _lighteval_texts(response: Mapping[str, object]) -> list[str]:
 
 
 def _lighteval_metric(path: Path, names: Sequence[str], num_texts: int, stated: Stated) -> tuple[str, int]:
-    """Return the metric to read, and the number of answers to each problem over which the metric is a mean.
+    """Return the metric to read, and the number of answers to each problem that the metric averages.
 
-    The number is 1 for metrics other than `avg@n` and `pass@k:k=1`. They give one score for all answers,
-    usually that of the best answer.
+    The number is 1 for metrics other than `avg@n` and `pass@k:k=1`. Such a metric gives one score for all
+    answers to a problem, usually the score of the best answer.
     """
     means = {
         name: int(found[1] or found[2] or num_texts) for name in names if (found := _MEANS.fullmatch(name))
@@ -281,8 +281,9 @@ def _of_problem(
 
 
 def _metric(path: Path, names: Sequence[str], stated: Stated) -> str:
-    """Return the metric to read: that of `--map score=METRIC`, else the first known one, else the only one.
+    """Return the metric to read.
 
+    This is the metric in `--map score=METRIC`, otherwise the first known metric, otherwise the only metric.
     Raises `ConfigError` if the stated metric does not exist, or if the choice is ambiguous.
     """
     if wanted := stated.columns.get("score"):
@@ -303,7 +304,10 @@ def _task_and_date(path: Path) -> tuple[str, str]:
 
 
 def _lm_eval_arguments(results: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the model's arguments from lm-eval's results, where they are an object or text (`a=1,b=2`)."""
+    """Return the model's arguments from lm-eval's results.
+
+    The results contain them as an object or as a string such as `a=1,b=2`.
+    """
     found = setting(results, "config.model_args")
     if isinstance(found, Mapping):
         return found

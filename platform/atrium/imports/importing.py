@@ -96,9 +96,10 @@ def import_files(
 ) -> Imported:
     """Read the files and, unless `is_dry`, write their runs into the experiment.
 
-    `on_source` is called for each source before its rows are read, but only once for sources of the same
-    format and mapping. Raises `DataError` for damaged files, duplicates and invalid names, and
-    `RunFolderError` for an experiment that cannot be written.
+    If the same files were imported with the same options before, nothing is imported, and `known` of the
+    result names the existing runs. `on_source` is called for each source before its rows are read, but only
+    once for sources of the same format and mapping. Raises `DataError` for damaged files, duplicates and
+    invalid names, and `RunFolderError` for an experiment that cannot be written.
     """
     check_experiment(experiment)
     files = [(file, str(path if path.is_dir() else path.parent)) for path in paths for file in _files(path)]
@@ -176,7 +177,7 @@ def _imports(runs_dir: Path, experiment: str) -> dict[str, Mapping[str, Any]]:
 def _check_new(
     existing: Mapping[str, Mapping[str, Any]], digests: Mapping[str, str], experiment: str
 ) -> None:
-    """Raise `DataError` if all files of an imported run are among the new files, compared by digest.
+    """Raise `DataError` if the new files, compared by digest, include all files of an imported run.
 
     Sharing some files is allowed: two methods give the same answers before the first update.
     """
@@ -240,7 +241,7 @@ def _spooled(
 
 
 def _planned(spool: Spool, sources: Sequence[Source], parent: Path, *, incomplete: bool) -> list[PlannedRun]:
-    """Return the runs to write, and choose a seed for each run without one.
+    """Return the runs to write. A run without a stated seed gets the smallest unused seed.
 
     Raises `DataError` if the experiment at `parent` already has a run of the same method and seed.
     """

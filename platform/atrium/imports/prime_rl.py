@@ -1,7 +1,8 @@
 """Readers of prime-rl (rollouts, evaluations, metrics) and verifiers (evaluations).
 
-Both write `traces.jsonl` with an episode per line. Formats: prime-rl 559b447 (`monitors/file.py`: below
-`rollouts/step_<n>/{train,eval}/{all,effective}`, and `metrics.jsonl`), verifiers 0.4.0 (`v1/episode.py`).
+Both programs write `traces.jsonl` with one episode per line. Formats: prime-rl 559b447 (`monitors/file.py`:
+below `rollouts/step_<n>/{train,eval}/{all,effective}`, and `metrics.jsonl`), verifiers 0.4.0
+(`v1/episode.py`).
 """
 
 from __future__ import annotations
@@ -25,10 +26,7 @@ _TWICE = (("train", "all"), ("eval", "effective"))
 
 
 def is_repeated(path: Path) -> bool:
-    """Return whether an import of a directory skips this file.
-
-    It does so if another file contains the same episodes.
-    """
+    """Return whether a directory import skips this file, because another file contains the same episodes."""
     return path.name == _TRACES and path.parts[-3:-1] in _TWICE
 
 

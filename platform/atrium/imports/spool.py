@@ -103,8 +103,8 @@ class Spool:
         problem = self._problem(part, name, answer, file)
         if problem.question != encodable(answer.question):
             raise DataError(
-                f"{answer.place}: problem {name[:60]!r} has a different text than in an earlier row; use "
-                "--map problem=COLUMN with a column of unique ids"
+                f"{answer.place}: the text of problem {name[:60]!r} differs from its text in an earlier row; "
+                "use --map problem=COLUMN with a column of unique ids"
             )
         if answer.sample is None and problem.file != file:
             raise DataError(

@@ -72,9 +72,9 @@ def _rollout(row: Row, columns: Mapping[str, str], place: str) -> dict[str, Any]
 
 
 def _numbers(row: Row, column: str, place: str) -> list[float]:
-    """Return the numbers in a list or in JSON text with a list, or an empty list for a missing value.
+    """Return the numbers in a column, which contains a list or a list in JSON.
 
-    Raises `DataError` unless all of them are finite.
+    Returns an empty list for a missing value. Raises `DataError` unless all numbers are finite.
     """
     value = _value(row, column)
     try:

@@ -61,9 +61,10 @@ def tracked_source(
 ) -> Source:
     """Return a source with the curves of `runs`; `name` describes the format.
 
-    A run's method and seed are stated or read from its settings (`--map`). If the method is neither, it is
-    the run's name. Raises `ConfigError` if `--map` has another role or a run lacks the setting, and
-    `DataError` if no run has metrics.
+    A run's method is `stated.method`, otherwise the value of the run's setting KEY with `--map method=KEY`,
+    otherwise the run's name. Its seed is `stated.seed`, otherwise the value of its setting `seed`, or of the
+    setting KEY with `--map seed=KEY`. Raises `ConfigError` if `--map` has another role or a run lacks the
+    mapped setting, and `DataError` if no run has metrics.
     """
     if wrong := [f"{role}={key}" for role, key in stated.columns.items() if role not in ("method", "seed")]:
         raise ConfigError(

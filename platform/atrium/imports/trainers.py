@@ -102,7 +102,10 @@ def is_verl_dump(path: Path, row: Row) -> bool:
 
 
 def read_verl_dump(path: Path, first: Row, stated: Stated) -> Source:
-    """Read the generations of one validation. The score is `acc` if verl recorded it, else `score`."""
+    """Read the generations of one validation.
+
+    The score is the column of `--map score=COLUMN`, otherwise `acc` if verl recorded it, otherwise `score`.
+    """
     score = stated.columns.get("score") or ("acc" if "acc" in first else "score")
     if score not in first:
         raise ConfigError(f"{path}: --map score={score}: unknown column; use one of {', '.join(first)}")

@@ -1,1 +1,1 @@
-"""Launching of a run's processes: torchrun's agent on each node, and SLURM jobs through submitit."""
+"""Launching a run's processes: torchrun's agent on each node, and SLURM jobs through submitit."""

@@ -53,8 +53,8 @@ def size_of(log: Path) -> int:
 def last_words(log: Path, since: int = 0) -> str:
     """Return the last message in a log after the first `since` bytes, or an empty string if there is none.
 
-    The message is the text after `error:` in the last line that begins with it. Without such a line, it
-    is the last line of a traceback, else the last line of the log.
+    The message is the text after `error:` in the last line that begins with `error:`. Without such a line,
+    the message is the last line of a traceback, or the last line of the log if it has no traceback.
     """
     try:
         with open_plain(log) as file:

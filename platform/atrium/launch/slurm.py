@@ -33,7 +33,7 @@ class JobSettings:
     num_gpus_per_node: int
 
     def sbatch(self) -> dict[str, Any]:
-        """Return the parameters of the job under submitit's names.
+        """Return the job's parameters, keyed by submitit's names for them.
 
         The job has one task per node, which starts the node's processes.
         """

@@ -72,7 +72,8 @@ class Advantage(Section):
             return data
         if data.get("whiten", "tokens") != "tokens":
             raise ValueError(
-                f"whiten must be tokens with scale=token_std, its earlier name, got whiten={data['whiten']}"
+                "scale=token_std, the earlier name of whiten=tokens, cannot be combined with "
+                f"whiten={data['whiten']}; remove one of them"
             )
         kept = {name: value for name, value in data.items() if name != "epsilon"}
         epsilon = data.get("epsilon", cls.model_fields["epsilon"].default)
@@ -214,9 +215,10 @@ def group_sum(value_B: Tensor, group_B: Tensor) -> Tensor:
 
 
 def _divided(value: Tensor, scale: Tensor) -> Tensor:
-    """Return the values divided by their scale.
+    """Return value / scale, or 0 where the scale is 0.
 
-    Where the scale is 0, all rewards are equal and the result is 0.
+    A scale is 0 if `epsilon` is 0 and rewards are equal, or if `scale=group_mean` and the mean is not
+    positive.
     """
     return (value / scale).masked_fill(scale == 0.0, 0.0)  # NaN stays NaN, so that the update is skipped
 
@@ -266,9 +268,10 @@ def _batch_std(reward_B: Tensor, ddof: int, sum_over_ranks: Sum) -> Tensor:
 def _whiten(
     value: Tensor, mask: Tensor, to_variance: float, to_deviation: float, sum_over_ranks: Sum
 ) -> Tensor:
-    """Shift and scale to zero mean and unit variance (ddof 1) over all positions where the mask is True.
+    """Return the values whitened to mean 0 and variance 1 (ddof 1) over the positions where `mask` is True.
 
-    `to_variance` and `to_deviation` are added to the variance and the standard deviation before the division.
+    Other positions become 0. Statistics cover all ranks. `to_variance` is added to the variance, and
+    `to_deviation` to the standard deviation, before the division.
     """
     total, count = _all_ranks(value.sum(), mask.sum().double(), sum_over_ranks)
     mean = total / count.clamp(min=1.0)

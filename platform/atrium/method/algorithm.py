@@ -19,9 +19,9 @@ from atrium.method.token_weights import AllTokens, TokenWeight
 
 
 class OnPolicy(Section):
-    """The relation of a method's gradient on its own samples to the policy gradient A grad log pi.
+    """The declared relation of a method's on-policy gradient to the policy gradient A grad log pi.
 
-    It is declared in the method's file.
+    The method's file declares this relation, and the tests of Atrium check it.
     """
 
     law: Literal["exact", "expectation", "scaled", "differs"]

@@ -59,13 +59,13 @@ class Batch(RowTensors):
         Int64; a key per row for random choices, independent of the row's index in the batch. Each update
         derives new keys from these.
     rollout_logprob_BT
-        Log-probabilities, in nats, of the engine that sampled the tokens.
+        Log-probabilities, in nats, that the engine returned for the tokens it sampled.
     behavior_logprob_BT
         Log-probabilities under the weights that sampled, computed by the trainer. None if the behavior policy
         is the current policy, because the batch gets a single update; the ratio is then exactly 1.
     proximal_logprob_BT
         Log-probabilities of the policy at the start of the step, which is the behavior policy if the batch
-        is not stale. None has the same meaning as for the behavior policy.
+        is not stale. None if this policy is the current policy.
     reference_logprob_BT
         Log-probabilities of the regularizer's reference policy, if one is needed.
     advantage_BT

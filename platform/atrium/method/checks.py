@@ -42,7 +42,7 @@ def check_anchors(algorithm: Algorithm, use: Use) -> None:
     if surrogate.regresses and use.is_stale and weight.anchor != "proximal":
         raise ConfigError(
             f"algorithm.surrogate.kind={surrogate.kind} requires algorithm.ratio.weight.anchor=proximal "
-            f"with rollout.lag or stored rollouts, got {weight.anchor}; choose "
+            f"with stored rollouts or rollout.lag greater than 0, got {weight.anchor}; choose "
             "algorithm.ratio.weight.anchor=proximal"
         )
     compared = compares_numerics(algorithm, use)

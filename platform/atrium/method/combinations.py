@@ -65,9 +65,9 @@ class CorrectionProduct(Correction):
 
 
 class BySign(Surrogate):
-    """One surrogate if the advantage or the reward is positive, another one otherwise.
+    """Two surrogates: one for tokens with a positive advantage (or reward), the other for all other tokens.
 
-    UP-GRPO is `reinforce` for positive and `clip` for other advantages (arXiv 2607.06987, eq. 15).
+    UP-GRPO uses `reinforce` for positive advantages and `clip` for all others (arXiv 2607.06987, eq. 15).
     """
 
     kind: Literal["by_sign"] = "by_sign"
@@ -111,7 +111,7 @@ class BySign(Surrogate):
 
     @property
     def form(self) -> Gradient:
-        """The path that both gradients take, or `score` (a detached weight) if their paths differ."""
+        """The path of both gradients, or `score` (a detached weight) if the two surrogates' paths differ."""
         return self.positive.form if self.positive.form == self.negative.form else "score"
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
@@ -132,10 +132,11 @@ class PrefixBudget(Divergence):
     """A budget for each token's divergence, and one for the sum of divergences over its prefix (CPPO).
 
     `of` defines the divergence D_t of a row's t-th trained token, t = 1..n, and the budget delta. Tokens have
-    weights v_t = 1 - (1 - w_min) (t - 1) / max(n - 1, 1) and weighted divergences Z_t = v_t D_t. The prefix
-    has a budget b per token: `scale` times the `quantile` of the row's D_t, clamped to the range from
-    `prefix_delta` to `ceiling` times `prefix_delta`. A token is feasible if Z_t <= delta and
-    Z_t <= delta + sum_{s < t} (b v_s - Z_s). Source: arXiv 2606.10968, equations 8 to 11 and 22.
+    weights v_t = 1 - (1 - w_min) (t - 1) / max(n - 1, 1) (the same weights in another order with `order:
+    shuffled`) and weighted divergences Z_t = v_t D_t. The prefix has a budget b per token: `scale` times the
+    `quantile` of the row's D_t, clamped to the range from `prefix_delta` to `ceiling` times `prefix_delta`. A
+    token is feasible if Z_t <= delta and Z_t <= delta + sum_{s < t} (b v_s - Z_s). Source: arXiv 2606.10968,
+    equations 8 to 11 and 22.
     """
 
     kind: Literal["prefix_budget"] = "prefix_budget"
@@ -168,7 +169,7 @@ class PrefixBudget(Divergence):
 
     @property
     def of_single_tokens(self) -> bool:  # type: ignore[override]
-        """Whether the inner divergence also depends on the sampled token's probability."""
+        """Whether the inner divergence depends on the sampled token's probability besides the ratio."""
         return self.of.of_single_tokens
 
     @property
@@ -180,7 +181,7 @@ class PrefixBudget(Divergence):
         """Return None: a token's bounds depend on the tokens before it."""
 
     def with_budget(self, budget: float) -> dict[str, Any] | None:
-        """Return the settings with another budget for the inner divergence, or None if it has no budget."""
+        """Return the settings with `budget` for the inner divergence, or None if that has no budget."""
         inner = self.of.with_budget(budget)
         return None if inner is None else {**self.model_dump(), "of": inner}
 
@@ -198,7 +199,7 @@ class PrefixBudget(Divergence):
         return Region(feasible_BT=spent_BT <= delta_BT.minimum(delta_BT + saved_BT))
 
     def _rank(self, mask_BT: Tensor) -> Tensor:
-        """Return the rank [B, T] of each trained token in descending order of weight, from 0."""
+        """Return the rank [B, T] of each trained token within its row; rank 0 has the largest weight."""
         num_before_BT = mask_BT.cumsum(dim=1) - mask_BT.long()
         if self.order == "forward":
             return num_before_BT

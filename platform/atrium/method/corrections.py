@@ -198,7 +198,7 @@ class MaskedImportance(RatioCorrection):
 class SequenceRejection(RatioCorrection):
     """Rejection of completions whose mean, sum or maximum mismatch over tokens exceeds a bound.
 
-    verl uses the mean or the sum; arXiv 2512.23075 masks a sequence if any token exceeds the bound. Dropped
+    verl uses the mean or the sum; arXiv 2512.23075 masks a sequence if any token exceeds the bound. Rejected
     completions stay in the denominators of means unless `reduction.counts` is `kept`.
     """
 

@@ -38,8 +38,9 @@ class TokenDetails:
 def measure(details: TokenDetails, mask_BT: Tensor) -> Sums:
     """Return sums and counts over unmasked tokens for the metrics of ratios, clipping and KL.
 
-    Tokens outside the trust region, and clipped tokens, are counted separately for each side of the window.
-    KL(behavior || policy) is estimated by k1, k2 and k3.
+    Tokens outside the trust region are counted separately for ratios above 1 and ratios of at most 1. Clipped
+    tokens are counted in three classes: A > 0, A <= 0 with a ratio of at most 1, and A <= 0 with a ratio
+    above 1. KL(behavior || policy) is estimated by k1, k2 and k3.
     """
     count = mask_BT.sum()
     ratio_BT = neutral(details.gate_BT, mask_BT)

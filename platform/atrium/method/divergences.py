@@ -67,7 +67,7 @@ class Divergence(Part, axis=True):
         return self.window()
 
     def window_at(self, probability: float) -> Window | None:
-        """Return the window of a token with behavior probability `probability`, or None if it has none.
+        """Return the window of a token with behavior probability `probability`, or None without a window.
 
         Raises `ValueError` for a probability outside (0, 1).
         """
@@ -81,8 +81,7 @@ class Divergence(Part, axis=True):
     def widths(self) -> tuple[float, float] | None:
         """Return the distances below and above 1 at which the constraint binds (see `Region.widths`).
 
-        Returns None unless ratio 0 cuts off the window [l, u]; without a cut-off, the distances are 1 - l and
-        u - 1.
+        None stands for 1 - l and u - 1. Other distances occur only if ratio 0 cuts off the window [l, u].
         """
         return None
 
@@ -121,7 +120,7 @@ class Divergence(Part, axis=True):
         return {**settings, **dict.fromkeys(sides, budget)} if sides else None
 
     def region(self, x: RegionInputs) -> Region:
-        """Return the trust region at these tokens: by default that of the constant window.
+        """Return the trust region at the tokens of `x`, by default from the constant window.
 
         Raises `TypeError` if there is no window and a subclass does not override this method.
         """
@@ -165,7 +164,7 @@ class BudgetDivergence(Divergence):
 
     @property
     def of_ratio(self) -> RatioDivergence:
-        """Return the function D(w)."""
+        """The divergence as a function D(w) of the ratio."""
         return windows.divergence(self.kind)
 
     def window(self) -> Window:
@@ -192,7 +191,7 @@ class AlphaDivergence(Divergence):
 
     @property
     def of_ratio(self) -> RatioDivergence:
-        """Return the function D(w)."""
+        """The divergence as a function D(w) of the ratio."""
         return windows.divergence("alpha", alpha=self.alpha)
 
     def window(self) -> Window:
@@ -235,9 +234,10 @@ class ExplicitWindow(Divergence):
 class SequenceMean(Divergence):
     """A budget for the mean, sum or maximum of a divergence over a completion's tokens.
 
-    k1 = -log w (DeepSeek-V3.2's off-policy mask, arXiv 2512.02556), k2 = (log w)^2 / 2, k3 = w - 1 - log w
-    (verl's sequence masks), total_variation = |w - 1|. arXiv 2512.23075 uses the maximum. If the gate ratio
-    is per token, `clip` drops only those tokens of an infeasible completion that move away from ratio 1.
+    The estimators of a token's divergence are k1 = -log w (DeepSeek-V3.2's off-policy mask, arXiv
+    2512.02556), k2 = (log w)^2 / 2, k3 = w - 1 - log w (verl's sequence masks) and total_variation = |w - 1|.
+    The maximum over tokens is from arXiv 2512.23075. If the gate ratio is per token, `clip` drops only those
+    tokens of an infeasible completion that move away from ratio 1.
     """
 
     kind: Literal["sequence_mean"] = "sequence_mean"
@@ -287,7 +287,7 @@ class DistributionDivergence(Divergence):
 class StateDivergence(DistributionDivergence):
     """KL(anchor || policy) or total variation of the next-token distribution, over the vocabulary (TR-PPO).
 
-    The value is passed as `PolicyTokens.divergence_BT`; see `method/state_divergences.py`.
+    The objective receives the divergence as `PolicyTokens.divergence_BT`; see `method/state_divergences.py`.
     """
 
     kind: Literal["state_kl", "state_total_variation"]

@@ -32,9 +32,9 @@ class GroupFilter(Section):
         return self.kind in ("keep", "skip") or differs
 
     def computes(self, *, differs: bool) -> bool:
-        """Return whether an update runs the model on the group's completions.
+        """Return whether an update runs the model on the completions of a group that stays in the batch.
 
-        If it does not, means may still count these completions. `differs` says whether the completions
+        Means count these completions even if the result is False. `differs` says whether the completions
         differ in the quantity selected by `judge`.
         """
         return self.kind != "skip" or differs

@@ -35,10 +35,11 @@ class Method:
 
     @classmethod
     def read(cls, settings: Mapping[str, Any]) -> Method | None:
-        """Return the method of a run's recorded `config.json`, or None if this version cannot read it.
+        """Return the method in the settings of a recorded run, or None if this version cannot read them.
 
-        The result is None for methods of other versions of Atrium and of plugins that are not loaded. Only
-        the text of the settings identifies such a method.
+        `settings` are the contents of the run's `config.json`. The result is None for a method that only
+        another version of Atrium can read, or that needs a plugin that is not loaded. Such a method can be
+        identified only by the text of its settings.
         """
         try:
             return cls(
@@ -71,7 +72,7 @@ class Method:
         check_anchors(self.algorithm, use)
 
     def notes(self, use: Use) -> list[str]:
-        """Return notes for the user about valid settings that have less effect than expected."""
+        """Return notes for the user about valid settings that may not have the expected effect."""
         notes = []
         if not use.is_stale and {"proximal", "behavior"} <= self.anchors:
             notes = [
@@ -103,9 +104,10 @@ class Method:
         ]
 
     def _rounding_noise(self, use: Use) -> tuple[float, str]:
-        """Return the error of the gate's log-ratio due to bfloat16, in nats, and the gate's level as text.
+        """Return the estimated error of the gate's log-ratio due to bfloat16, and the gate's level as text.
 
-        The error is 0 if there is no gate or both policies are computed with the same rounding.
+        The error is in nats. It is 0 if the run does not use bfloat16, if there is no gate, or if the trainer
+        computes the log-probabilities of both policies.
         """
         gate = self.algorithm.ratio.gate
         is_engine = use.behavior_logprobs == "engine" or use.reads_stored
@@ -121,7 +123,7 @@ class Method:
 
     @property
     def anchors(self) -> frozenset[Anchor]:
-        """The policies whose log-probabilities the method's parts use, except for a reference."""
+        """The policies whose log-probabilities the method's parts use, except for the reference policy."""
         chosen = self.algorithm
         found: list[Anchor] = [
             ratio.anchor for ratio in (chosen.ratio.gate, chosen.ratio.weight) if ratio.level != "none"
@@ -134,7 +136,7 @@ class Method:
         return frozenset(found)
 
     def is_idle(self, use: Use) -> bool:
-        """Return whether the trust region clips nothing, because every ratio that it reads is 1."""
+        """Return whether a trust region exists but clips nothing, because every ratio that it reads is 1."""
         ratio, looks_at_weight = self.algorithm.ratio, self.algorithm.surrogate.reads == "bounds"
         stays = use.stays_at(ratio.gate.anchor) and (not looks_at_weight or use.stays_at(ratio.weight.anchor))
         return self.divergence.kind != "none" and stays
@@ -167,9 +169,9 @@ class Method:
         return {"algorithm": algorithm, "divergence": region, "regularizer": regularizer}
 
     def _spelled_out(self) -> Method:
-        """Return the method with `signed_weight_clip` written as `by_sign` over a window.
+        """Return the method with `signed_weight_clip` replaced by the equivalent `by_sign` over a window.
 
-        Returns the method itself if it has another surrogate, or if its bounds do not contain 1.
+        Returns the method itself if its surrogate is another one, or if the surrogate's bounds exclude 1.
         """
         short = self.algorithm.surrogate
         if not isinstance(short, SignedWeightClip) or not short.lower <= 1.0 <= short.upper:
@@ -179,7 +181,7 @@ class Method:
         return replace(self.with_parts(surrogate=surrogate), divergence=window)
 
     def same_as(self, other: Method, use: Use | None = None) -> bool:
-        """Return whether two methods give the same run for every seed.
+        """Return whether two methods produce the same run for every seed.
 
         If `use` is given, the methods are compared in this use only.
         """
@@ -192,5 +194,8 @@ class Method:
         return {"window": bounds, "description": self.words(), "key": self.key(use)}
 
     def words(self) -> dict[str, str]:
-        """Return a short description of the choice on each axis, or an empty text for neutral choices."""
+        """Return a short description of each axis's choice, by axis name.
+
+        Neutral choices have an empty text.
+        """
         return describe(self.algorithm, self.divergence, self.regularizer)

@@ -26,7 +26,7 @@ class Needs:
     ----------
     anchor_pass
         Log-probabilities of the anchors, without gradient. They are needed even if a batch gets a single
-        update, where an anchor may equal the current policy.
+        update and an anchor equals the current policy.
     reference_pass
         Log-probabilities of the reference policy.
     prepare_pass
@@ -36,10 +36,10 @@ class Needs:
     whole_groups
         All rows of a group in one minibatch.
     distribution
-        Support of `PolicyTokens.divergence_BT`: not needed, the vocabulary, or the anchor's `top_k` tokens
-        and a bucket for the rest.
+        Tokens over which `PolicyTokens.divergence_BT` is computed: none, the whole vocabulary, or the
+        anchor's `top_k` tokens and a bucket for the rest.
     rollout_logprobs
-        The log-probabilities of the engine that sampled.
+        The log-probabilities that the engine returned for the tokens it sampled.
     rewards
         Each completion's reward, in addition to its advantage.
     sample_keys
@@ -123,7 +123,10 @@ class Use:
         return self.lag > 0 or self.reads_stored
 
     def names(self, anchor: Anchor) -> Anchor:
-        """Return the anchor's canonical name in this run: `proximal` is `behavior` if no data are stale."""
+        """Return the anchor's canonical name in this run.
+
+        `proximal` becomes `behavior` if no batch is stale, because both names then refer to the same policy.
+        """
         return "behavior" if anchor == "proximal" and not self.is_stale else anchor
 
     def stays_at(self, anchor: Anchor) -> bool:

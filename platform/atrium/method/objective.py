@@ -51,16 +51,16 @@ class ObjectiveState:
 
 @dataclass(frozen=True, kw_only=True)
 class MinibatchConstants(RowTensors):
-    """Detached constants shared by the micro-batches of a minibatch.
+    """Detached constants shared by the micro-batches of a minibatch. Unused constants are None.
 
-    Constants per row are the reduction's factor, the NLL term's coefficient divided by this factor, the
-    surrogate's constant and, if the entropy bonus has its own reduction, its factor. Constants per token are
-    the token weight's selection and, if it depends on sums over the minibatch, the correction's factor. The
-    others are the entropy bonus's coefficient and, if they depend on the minibatch, the window's bounds [2].
+    Per row, these are the factors of the reduction, of the NLL term (divided by the reduction's factor) and
+    of an entropy bonus with its own reduction, and the surrogate's constant. Per token, they are the token
+    weight's selection, and the factor of a correction that needs the whole minibatch. The others are the
+    coefficient of the entropy bonus (0 without one), and window bounds [2] that depend on the minibatch.
 
     Examples
     --------
-    The constants of a mean over 5 tokens for two rows, and for the second alone:
+    The constants of a mean over 5 tokens, for two rows and for the second row alone:
 
     >>> prepared = MinibatchConstants(
     ...     row_factor_B=torch.tensor([0.2, 0.2]),
@@ -88,7 +88,8 @@ class Slopes:
 
     The loss is `-(constant + sum(slope_BT * (logprob_BT - sg(logprob_BT))))`, minus the entropy bonus. Its
     value is that of the method's formula, and its derivative with respect to log-probabilities is
-    `-slope_BT`. `regularizer` is the part of `-constant` due to KL penalties and the NLL term.
+    `-slope_BT`. `regularizer` is the part of `-constant` due to the NLL term and the KL penalties with
+    `placement: loss`.
     """
 
     slope_BT: Tensor
@@ -245,8 +246,8 @@ class Objective:
         """Return the micro-batch's loss, metrics and token details.
 
         The losses of all micro-batches add up to the minibatch's loss. The gradient flows into the
-        log-probabilities of `policy` and, with an entropy bonus, into its entropies. `prepared` must
-        contain the constants of these rows only.
+        log-probabilities of `policy` and, with an entropy bonus, into its entropies. `prepared` must contain
+        the constants of the micro-batch's rows only.
         """
         mask_BT = micro_batch.mask_BT
         logprob_BT = neutral(policy.logprob_BT, mask_BT)
@@ -276,7 +277,7 @@ class Objective:
 
     @torch.no_grad()
     def slopes(self, batch: Batch, policy: PolicyTokens, prepared: MinibatchConstants) -> Slopes:
-        """Return the coefficient of each token's log-probability in the loss of these rows."""
+        """Return the loss of the batch's rows as coefficients of the tokens' log-probabilities."""
         mask_BT = batch.mask_BT
         logprob_BT = neutral(policy.logprob_BT.detach(), mask_BT)
         region_inputs = self._region_inputs(logprob_BT, batch, policy.divergence_BT, prepared.bounds)
@@ -322,7 +323,7 @@ class Objective:
     def _token_weights(
         self, logprob_BT: Tensor, batch: Batch, prepared: MinibatchConstants
     ) -> tuple[list[Tensor], Tensor | None]:
-        """Return the surrogate's factors [B, T], and the KL penalty's factor [B, T] (None means 1)."""
+        """Return the factors [B, T] of the surrogate's terms and of the KL penalties (None means 1)."""
         weight = self.method.algorithm.token_weight
         corrected_BT: list[Tensor | None] = [prepared.correction_BT]
         if prepared.correction_BT is None:

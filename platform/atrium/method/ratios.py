@@ -1,11 +1,11 @@
 """Ratios between the trained policy and the policy that an objective compares it with.
 
 A ratio has a level (one token, or the sequence as a product or geometric mean) and an anchor (the policy in
-the denominator). The ratio that multiplies the advantage can also have a cap. Sequence ratios are spread
-over the tokens of their row, and each token's log-probability gets its own coefficient, as in GSPO-token
-(arXiv 2507.18071) and verl. Differentiating the sequence ratio, as TRL does, gives every token the mean of
-the row's coefficients instead. Both gradients are equal if advantage, token weight, correction and reduction
-are constant in the row.
+the denominator). The ratio that multiplies the advantage can also have a cap. A sequence ratio is repeated at
+every token of its row, and each token's log-probability gets its own coefficient, as in GSPO-token (arXiv
+2507.18071) and verl. Differentiating the sequence ratio, as TRL does, gives every token the mean of the row's
+coefficients instead. Both gradients are equal if advantage, token weight, correction and reduction are
+constant in the row.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Ratio(Section):
 
     @property
     def needs(self) -> Needs:
-        """The engine's log-probabilities, if they are the denominator."""
+        """The engine's log-probabilities if the anchor is `rollout`, and nothing otherwise."""
         return Needs(rollout_logprobs=self.anchor == "rollout" and self.level != "none")
 
 
@@ -77,10 +77,10 @@ class Ratios(Section):
 
 
 def at_level(level: Level, token_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Return token values [B, T] at a level.
+    """Return per-token values [B, T] aggregated to `level`; a row's value is repeated at all its tokens.
 
-    The result is the values themselves at level `token`, the row's mean at `sequence_mean`, the row's sum
-    at `sequence`, and 0 at `none`.
+    Level `token` returns the values themselves, `sequence_mean` each row's mean, `sequence` each row's sum,
+    and `none` zeros.
     """
     match level:
         case "token":
@@ -104,7 +104,7 @@ def token_log_ratio(anchor: Anchor, logprob_BT: Tensor, batch: Batch) -> Tensor:
 
 
 def anchor_logprob(anchor: Policy, logprob_BT: Tensor, batch: Batch) -> Tensor:
-    """Return the anchor's log-probabilities [B, T], or the current policy's if the batch has none."""
+    """Return the anchor's log-probabilities [B, T], or the current policy's if the batch lacks them."""
     anchor_BT = {
         "current": None,
         "rollout": batch.rollout_logprob_BT,

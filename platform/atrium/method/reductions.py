@@ -81,7 +81,7 @@ class TokenMean(Reduction):
     divides_by: ClassVar = "tokens"
 
     def row_factor(self, num_tokens_B: Tensor, group_B: Tensor, totals: Totals) -> Tensor:
-        """Return 1 / (tokens of the update)."""
+        """Return 1 / (number of tokens in the update)."""
         return num_tokens_B.double().new_ones(num_tokens_B.shape) / totals.tokens
 
 
@@ -91,7 +91,7 @@ class SequenceMeanTokenMean(Reduction):
     kind: Literal["sequence_mean_token_mean"] = "sequence_mean_token_mean"
 
     def row_factor(self, num_tokens_B: Tensor, group_B: Tensor, totals: Totals) -> Tensor:
-        """Return 1 / (tokens of the row x rows of the update)."""
+        """Return 1 / (number of tokens in the row x number of rows in the update)."""
         return 1.0 / (num_tokens_B.double().clamp(min=1.0) * totals.rows)
 
 
@@ -106,7 +106,7 @@ class SequenceMeanTokenSum(Reduction):
     """Divisor of every sum."""
 
     def row_factor(self, num_tokens_B: Tensor, group_B: Tensor, totals: Totals) -> Tensor:
-        """Return 1 / (constant x rows of the update)."""
+        """Return 1 / (constant x number of rows in the update)."""
         return num_tokens_B.double().new_ones(num_tokens_B.shape) / (totals.rows * self.constant)
 
 
@@ -123,6 +123,6 @@ class GroupUnbiasedTokenSum(Reduction):
     """Whole groups: their size is part of the factor."""
 
     def row_factor(self, num_tokens_B: Tensor, group_B: Tensor, totals: Totals) -> Tensor:
-        """Return 1 / ((k - 1) x groups of the update), where k is the size of the row's group."""
+        """Return 1 / ((k - 1) x number of groups in the update), where k is the size of the row's group."""
         size_B = group_sum((num_tokens_B > 0).double(), group_B)
         return 1.0 / ((size_B - 1.0).clamp(min=1.0) * totals.groups)

@@ -20,9 +20,9 @@ from atrium.base.section import Choice, Count, Positive
 class ReferenceState:
     """The state of a rule between steps.
 
-    `share` is the share of the policy that the reference adopts after the step, in [0, 1]. `token_kl` is the
-    running mean of the KL per token since the reference last moved, in nats. It is None before the first
-    measurement.
+    `share` is the share of the policy's weights that the reference adopts after the step, in [0, 1].
+    `token_kl` is the running mean of the KL per token since the reference last moved, in nats. It is None
+    before the first measurement.
     """
 
     share: float = 0.0
@@ -35,7 +35,10 @@ class Reference(Choice, axis=True):
     moves: ClassVar[bool] = True
 
     def after_step(self, state: ReferenceState, *, step: int, token_kl: float | None) -> ReferenceState:
-        """Return the state after `step`, in which `token_kl` was measured (None if nothing was trained)."""
+        """Return the rule's state after `step`, including the share of the policy that the reference adopts.
+
+        `token_kl` is the step's KL per token in nats, or None if it was not measured.
+        """
         return state
 
 
@@ -78,10 +81,11 @@ class AveragedReference(Reference):
 
 
 class BoundedReference(Reference):
-    """The policy at the last time the KL per token from the reference exceeded a bound.
+    """The policy after the latest step at which its KL per token from the reference exceeded a bound.
 
     The KL is the step's k3 estimate of KL(policy || reference) on the sampled tokens, averaged over steps as
-    smoothing x (mean so far) + (1 - smoothing) x (this step's). A new mean starts after each move.
+    smoothing x (mean so far) + (1 - smoothing) x (this step's). A new mean starts each time the reference
+    moves.
     """
 
     kind: Literal["token_kl"] = "token_kl"

@@ -35,7 +35,7 @@ class Region:
     `lower` and `upper` are the window's bounds on the ratio, as numbers or per token [B, T]; both are 1 where
     there is no window. `feasible_BT` says whether each token satisfies the constraint. `widths` are the
     distances below and above 1 at which the constraint binds. They are larger than 1 - `lower` and `upper` -
-    1 if the window is cut off at ratio 0 or probability 1. If the window is not cut off, `widths` is None.
+    1 if the window is cut off at ratio 0 or probability 1. None stands for 1 - `lower` and `upper` - 1.
 
     Examples
     --------
@@ -61,8 +61,8 @@ class Region:
     def moving_away(self, gate_BT: Tensor, advantage_BT: Tensor) -> Tensor:
         """Return a mask [B, T] of infeasible tokens that an ascent step moves further out: A (w - 1) > 0.
 
-        For any constraint C, the gradient without exactly these tokens is that of min(w A, clip_C(w) A)
-        (arXiv 2602.05494, Theorem 4.1 for windows on the ratio).
+        For any constraint C, dropping the gradient of exactly these tokens gives the gradient of min(w A,
+        clip_C(w) A) (arXiv 2602.05494, Theorem 4.1 for windows on the ratio).
         """
         return ~self.feasible_BT & (advantage_BT * (gate_BT - 1.0) > 0.0)
 

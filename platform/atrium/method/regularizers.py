@@ -2,8 +2,8 @@
 
 Each estimator is a pair of functions of the policy-to-anchor log-ratio x = log(pi / anchor), the importance
 weight w = pi / behavior and the density ratio v = anchor / behavior (1 where the anchor is the behavior
-policy). One function is the penalty's value. The other is its coefficient, the derivative with respect to
-log pi that an unclipped loss would put on the token.
+policy). One function is the penalty's value. The other is its coefficient: the derivative of an unclipped
+loss with respect to the token's log pi.
 
 Sources: RPG, arXiv 2505.17508, ICLR version, Tables 1 and 2 (UFKL, URKL) and Table 4 (FKL, RKL); k1, k2, k3:
 Schulman 2020; their gradients: arXiv 2510.01555 and 2512.21852; k3 times an importance weight that has a
@@ -150,7 +150,7 @@ class KLPenalty(Section):
         return self.model_copy(update={"estimator": "k3", "gradient": "k2"}) if is_alias else self
 
     def _corrected(self, estimate: Penalty, w_BT: Tensor, mask_BT: Tensor) -> Penalty:
-        """Return the estimate times the importance weight and the penalty's coefficient."""
+        """Return the estimate times the penalty's coefficient and the weight set by `correction`."""
         value_BT, slope_BT = estimate.value_BT, estimate.coefficient_BT
         if self.correction == "weight":
             moved_BT = at_level(self.correction_level, value_BT, mask_BT)
@@ -228,7 +228,7 @@ class PositiveNLL(Section):
     """Rewards, whose sign selects completions."""
 
     def row_factor(self, batch: Batch, sum_over_ranks: Sum) -> Tensor:
-        """Return the factor [B] (float64) of each row's log-probabilities, or 0 if its reward is <= 0."""
+        """Return the factor [B] (float64) of each row's log-probabilities, 0 for rewards of at most 0."""
         counted_B = batch.mask_BT.sum(dim=1).double() * (batch.reward_B > 0.0)
         total = sum_over_ranks(counted_B.sum()).clamp(min=1.0)
         return self.coefficient * (batch.reward_B > 0.0).double() / total

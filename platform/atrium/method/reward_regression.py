@@ -46,7 +46,8 @@ class ImplicitRewardRegression(Surrogate):
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
         """Return the coefficient -beta e and the value -(1/2) e^2.
 
-        Without the variance, e does not depend on the policy, and the value is the coefficient times log pi.
+        With `without: variance`, e does not depend on the policy, and the value is the coefficient times log
+        pi.
         """
         assert x.row_constant_B is not None, "`prepare` computes it for every minibatch"
         log_BT = self._regressed(x.log_weight_BT, x.logprob_BT)

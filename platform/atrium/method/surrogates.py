@@ -51,12 +51,12 @@ class Surrogate(Part, axis=True):
     reads_widths
         Whether the surrogate divides by the widths of the trust region; see `Region.widths`.
     shapes_weight
-        Whether the surrogate is a function of the weight alone, and so has no effect on a weight of 1.
+        Whether the surrogate changes only the weight, and leaves a weight of 1 unchanged.
     weight_level
         The level of the weight that the surrogate requires, or None.
     regresses
-        Whether the surrogate regresses the change of the policy since the start of the step on rewards, and
-        so has a gradient even if every advantage is 0.
+        Whether the surrogate fits the policy's change since the start of the step to the rewards. Such a
+        surrogate has a gradient even if every advantage is 0.
     """
 
     reads: ClassVar[Literal["nothing", "feasible", "bounds"]] = "feasible"
@@ -163,7 +163,10 @@ class TwoSidedClip(Surrogate):
     """Ratio above which no token has a gradient."""
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
-        """Return w A, clipped as by `Clip` and at ratios of at least `cap` (for A < 0 only if infeasible)."""
+        """Return w A, clipped as by `Clip` and also at ratios of at least `cap`.
+
+        For A <= 0, the cap clips only infeasible tokens.
+        """
         raises_BT = x.advantage_BT > 0.0
         runaway_BT = (x.gate_BT >= self.cap) & (raises_BT | ~x.region.feasible_BT)
         clipped_BT = x.clipped_ratio_BT

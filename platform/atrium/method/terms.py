@@ -1,4 +1,4 @@
-"""The inputs and outputs of a surrogate: its values at a batch's tokens, and their gradient coefficients."""
+"""The inputs of a surrogate, and its outputs: values at a batch's tokens and their gradient coefficients."""
 
 from __future__ import annotations
 

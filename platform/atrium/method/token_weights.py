@@ -1,7 +1,7 @@
 """Token weights: detached factors on each token's terms.
 
-A `TokenWeight` has two methods. `select` chooses among all tokens of a minibatch, without gradient; `weigh`
-returns the factor of a micro-batch's terms: those of the surrogate, or those of the KL penalty.
+A `TokenWeight` has two methods. `select` chooses among all tokens of a minibatch, without gradient. `weigh`
+returns the factor of a micro-batch's surrogate terms or KL penalty terms.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class SelectionInputs:
 class TokenWeight(Part, axis=True):
     """A rule that multiplies each token's terms of the loss by a factor.
 
-    `anchor` is the policy in the denominator of log-ratios; `weighs` names the terms that are scaled: those
-    of the surrogate, or those of the KL penalty.
+    `anchor` is the policy in the denominator of log-ratios; `weighs` names the terms that are scaled, either
+    the surrogate's or the KL penalty's.
     """
 
     anchor: ClassVar[Anchor] = "behavior"
@@ -83,11 +83,11 @@ class TopEntropy(TokenWeight):
 class RandomCovarianceDrop(TokenWeight):
     """Clip-Cov, which drops a few random tokens with a high covariance (arXiv 2505.22617).
 
-    The covariance of a token is (A - mean A)(log pi - mean log pi). Among tokens that the surrogate keeps and
-    whose covariance lies between `lower` and `upper`, each is dropped with the probability that makes the
-    expected number of dropped tokens the share `frac` of all tokens (at least one). If there are fewer
-    candidates, all are dropped. The authors' code differs: it draws exactly that number, from the tokens of
-    one device.
+    The covariance of a token is (A - mean A)(log pi - mean log pi). Candidates are the tokens that the
+    surrogate keeps and whose covariance lies between `lower` and `upper`. All candidates are dropped with the
+    same probability, chosen so that the expected number of dropped tokens is the share `frac` of all tokens
+    (at least one). If there are fewer candidates than that, all are dropped. The authors' code instead draws
+    exactly that number of tokens, from the tokens of one device.
     """
 
     kind: Literal["clip_cov"] = "clip_cov"
@@ -117,8 +117,8 @@ class RandomCovarianceDrop(TokenWeight):
 class TopCovariancePenalty(TokenWeight):
     """KL-Cov, which applies the KL penalty only to tokens with the highest covariance (arXiv 2505.22617).
 
-    Exactly the share `frac` of all tokens, at least one, is penalized. Among equal covariances, such as
-    those of equal advantages, the penalized tokens are drawn at random.
+    Exactly the share `frac` of all tokens, at least one, is penalized. Ties are broken at random; if all
+    advantages are equal, all covariances are 0 and therefore tied.
     """
 
     kind: Literal["kl_cov"] = "kl_cov"
@@ -222,5 +222,5 @@ def _covariance(x: SelectionInputs, sum_over_ranks: Sum) -> tuple[Tensor, Tensor
 
 
 def _share(count: Tensor, frac: float) -> Tensor:
-    """Return the number of tokens that make up the share `frac` of `count` tokens, at least one."""
+    """Return the share `frac` of `count` tokens as a number of tokens, rounded down but at least 1."""
     return (count * frac).floor().clamp(min=1.0)

@@ -82,7 +82,7 @@ class BinaryKL(Divergence):
 
     @property
     def budgets(self) -> tuple[float, float]:
-        """The budgets of tokens below and above the anchor's probability."""
+        """The budget of tokens less likely than under the anchor, and the budget of all other tokens."""
         return self.delta if self.delta_low is None else self.delta_low, self.delta
 
     def token_divergence(self, x: RegionInputs) -> Tensor:
@@ -161,7 +161,7 @@ class DynamicClip(Divergence):
         return Window(lower, min(upper, self.cap))
 
     def region(self, x: RegionInputs) -> Region:
-        """Return the region of each token's window."""
+        """Return the region of the tokens whose ratio is within their own window."""
         anchor_BT = x.anchor_logprob_BT.exp()
         lower_BT = 0.5 + 0.5 * (1.0 - 4.0 * self.epsilon_low / anchor_BT).clamp(min=0.0).sqrt()
         upper_BT = 0.5 + 0.5 * (1.0 + 4.0 * self.epsilon_high / anchor_BT).sqrt()

@@ -117,8 +117,8 @@ def share_after_batch(share: float, window: Window) -> float:
 def find_root(function: Callable[[float], float], low: float, high: float, *, xtol: float) -> float:
     """Return a function's root between two points where its signs differ, to a relative error of 1e-15.
 
-    Raises `MissingDependencyError` if scipy is not installed. Programs that use only the objectives may run
-    without it.
+    Raises `MissingDependencyError` if scipy is not installed. Programs whose windows need no root search run
+    without scipy.
     """
     try:
         from scipy.optimize import brentq
@@ -149,7 +149,7 @@ def _jensen_shannon(x: float) -> float:
 
 
 def alpha_divergence(alpha: float) -> RatioDivergence:
-    """Return (w^a - a w + a - 1) / (a (a - 1)); its limits are KL3 at a = 0, w log w - w + 1 at a = 1."""
+    """Return (w^a - a w + a - 1) / (a (a - 1)); its limits are KL3 at a = 0 and w log w - w + 1 at a = 1."""
     if alpha == 0.0:
         return DIVERGENCES["kl3"]
     if alpha == 1.0:

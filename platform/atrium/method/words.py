@@ -52,7 +52,7 @@ def describe(algorithm: Algorithm, divergence: Divergence, regularizer: Regulari
 
 
 def window_text(divergence: Divergence) -> str:
-    """Return the window that all tokens share as text, or `by minibatch`, `by token` or `none`."""
+    """Return a text for the window that all tokens share, or `by minibatch`, `by token` or `none`."""
     window = divergence.window()
     if window is None:
         if divergence.has_window and divergence.needs.prepare_pass:
@@ -65,7 +65,7 @@ def window_text(divergence: Divergence) -> str:
 
 
 def interval(window: Window, digits: int = 4) -> str:
-    """Format a window such as `[0.8002, 1.2306]`; a side that never binds is open: `(0` or `∞)`."""
+    """Format a window in the form `[0.8002, 1.2306]`; a side that never binds is open: `(0` or `∞)`."""
     low = "(0" if window.lower == 0.0 else f"[{window.lower:.{digits}f}"
     high = "∞)" if math.isinf(window.upper) else f"{window.upper:.{digits}f}]"
     return f"{low}, {high}"

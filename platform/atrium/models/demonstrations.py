@@ -87,9 +87,10 @@ def demonstration_batches(
     batch_size: int,
     seed: int,
 ) -> Iterator[PackedBatch]:
-    """Yield batches of `batch_size` demonstrations. Each phase has a number of batches and a demonstrator.
+    """Yield batches of `batch_size` demonstrations.
 
-    Held-out questions are never demonstrated.
+    Each of `phases` is a number of batches and the demonstrator that answers their questions. Held-out
+    questions are never demonstrated.
     """
     questions = draw_questions(arithmetic, f"warmup-{derive_seed(seed, 'warmup_questions')}")
     encode = _encoder(tokenizer)

@@ -83,7 +83,10 @@ def merged_weights(model: PreTrainedModel) -> Mapping[str, Tensor]:
 
 
 def host_weights(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return `merged_weights` for saving; each merged matrix moves to the host before the next is made."""
+    """Return `merged_weights` for saving.
+
+    Each merged matrix moves to the host before the next is computed.
+    """
     base = base_weights(model)
     return {
         name: weight if weight.data_ptr() == base[name].data_ptr() else weight.cpu()
@@ -110,8 +113,8 @@ def plain_parameters(model: PreTrainedModel) -> dict[str, Tensor]:
 def plain_copy(model: PreTrainedModel) -> PreTrainedModel:
     """Return a second model with the policy's current weights, without adapters.
 
-    The copy's parameters require gradients, like a policy's: torch's choice of kernels depends on this, and
-    with it the last bits of the results.
+    The copy's parameters require gradients, like a policy's. Otherwise, torch might choose other kernels, and
+    the results might differ in their last bits.
     """
     plain = copy.deepcopy(model)
     for name, layer in list(_adapted(plain)):
@@ -158,7 +161,7 @@ def write_adapter(model: PreTrainedModel, folder: Path, weights: Mapping[str, Te
 
 
 def read_adapter(model: PreTrainedModel, folder: Path) -> None:
-    """Load the adapters of a folder; raises `CheckpointError` if they are missing or do not fit."""
+    """Load the adapters in a folder; raise `CheckpointError` if they are missing or do not fit."""
     try:
         stored = load_file(folder / _WEIGHTS)
     except (OSError, SafetensorError) as error:
@@ -212,7 +215,10 @@ def _adapted(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def adapter_weights(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return the full A and B of every adapted map, in host memory, by peft's names; may be empty."""
+    """Return the full A and B of every adapted map, in host memory, keyed by peft's names.
+
+    The result is empty for a model without adapters.
+    """
     return {name: full_tensor(value).cpu() for name, value in _adapter_weights(model).items()}
 
 

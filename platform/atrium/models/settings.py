@@ -48,7 +48,7 @@ class WarmupSettings(Section):
 
 
 class LoraSettings(Section):
-    """Adapters that are trained instead of the model's own weights; the engine samples from their sum."""
+    """Adapters that are trained instead of the model's weights; the engine samples from the sum of both."""
 
     rank: Count
     """Rank of the adapters: the number of rows of A and of columns of B for every adapted map."""
@@ -124,7 +124,7 @@ class TinyModelSettings(TinySettings):
 
 
 class HubModelSettings(Section):
-    """A causal language model from the Hub or a local folder, or random weights in its architecture."""
+    """A causal language model from the Hub or a local folder, or its architecture with random weights."""
 
     direct_token_id: ClassVar[int | None] = None
     """None, because the first token of an answer without reasoning is not known for these models."""

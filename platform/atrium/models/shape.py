@@ -60,18 +60,18 @@ class ModelShape:
         return self.hidden_size * (attention + 3 * self.feed_forward_size)
 
     def cache_numbers_per_token(self, num_shared: int = 1) -> int:
-        """Return the size of the key-value cache per token, in numbers, over all layers.
+        """Return how many numbers the key-value cache stores per token, over all layers.
 
-        If `num_shared` ranks split the cache, this is the size on one rank.
+        If `num_shared` ranks split the cache, this is the number on one rank.
         """
         num_heads = -(-self.num_key_value_heads // num_shared)
         return 2 * self.num_layers * num_heads * self.head_size
 
     def splitting_obstacle(self, num_ranks: int) -> str | None:
-        """Return a part of the model that `num_ranks` vLLM ranks cannot split, or None if there is none.
+        """Return a description of a part of the model that `num_ranks` vLLM ranks cannot split.
 
-        Only whole heads, columns of the feed-forward layer and rows of the vocabulary are split. Key-value
-        heads may be copied.
+        An example is `14 attention heads`. Returns None if the ranks can split every part. Only whole heads,
+        columns of the feed-forward layer and rows of the vocabulary are split. Key-value heads may be copied.
         """
         keys = self.num_key_value_heads
         rows = -(-self.vocabulary_size // VOCABULARY_UNIT) * VOCABULARY_UNIT
@@ -129,9 +129,10 @@ def read_shape(keys: Mapping[str, object] | None) -> ModelShape | None:
 
 
 def chosen_maps(names: Set[str], wanted: tuple[str, ...] | Literal["all_linear"]) -> set[str]:
-    """Return the linear maps of `names` that get adapters, by the last part of their names.
+    """Return the linear maps that get adapters: all of `names`, or those in `wanted`.
 
-    Raises `ConfigError` if `wanted` contains a map that is not in `names`.
+    `names` are the last parts of the maps' names. Raises `ConfigError` if `wanted` contains a map that is not
+    in `names`.
     """
     if wanted == "all_linear":
         return set(names)

@@ -29,7 +29,10 @@ def local_tensor(tensor: Tensor) -> Tensor:
 
 
 def sharded_like(full: Tensor, like: Tensor) -> Tensor:
-    """Shard a full tensor, which is equal in all processes, like `like`; nothing is communicated."""
+    """Shard a full tensor over processes in the same way as `like`, without communication.
+
+    The full tensor must be equal in all processes. If `like` is not sharded, `full` itself is returned.
+    """
     if not is_sharded(like):
         return full
     from torch.distributed.tensor import distribute_tensor

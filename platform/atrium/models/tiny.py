@@ -1,7 +1,7 @@
 r"""The built-in policy: a Qwen3 model of 100,480 parameters and a tokenizer of 28 tokens.
 
-Both are ordinary transformers objects created locally, with random weights; `warmup` teaches them the
-built-in task. The tokenizer works on characters, except that `\boxed{` is one token.
+Both are ordinary transformers objects that are created locally. The model has random weights until `warmup`
+trains it on the built-in task. The tokenizer works on characters, except that `\boxed{` is one token.
 """
 
 from __future__ import annotations

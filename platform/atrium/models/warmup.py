@@ -225,7 +225,7 @@ def _locked(folder: Path, timeout_s: float) -> AbstractContextManager[object]:
 
 
 def _store(policy: Policy, folder: Path, settings: dict[str, Any]) -> None:
-    """Write the checkpoint, and last its manifest, without which the folder does not count as intact."""
+    """Write the checkpoint, then its manifest. A folder without a manifest does not count as intact."""
     shutil.rmtree(folder, ignore_errors=True)  # damaged, or left by a writer that was killed
     try:
         folder.mkdir()

@@ -24,7 +24,7 @@ from atrium.peers.trainers import OWN_LOOP, UNKNOWN_USE
 
 
 class Tensors(TypedDict, total=False):
-    """Optional inputs of a method besides the policy's log-probabilities, `[B, T]` like the mask or `[B]`.
+    """Optional inputs of a method besides the policy's log-probabilities, of shape [B, T] or [B].
 
     Values at masked positions are ignored and may be NaN.
     """

@@ -185,7 +185,10 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         )
 
     def _pass(self, model: Any, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor | None]:  # noqa: ANN401
-        """Return the policy's log-probabilities and entropies [B, T], and the router's loss or None."""
+        """Return the policy's log-probabilities and entropies [B, T], and the auxiliary router loss.
+
+        The third value is None unless TRL adds the auxiliary loss of a mixture-of-experts router.
+        """
         found: tuple[Tensor, Tensor, Tensor | None] = self._get_per_token_logps_and_entropies(
             model,
             torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1),
@@ -249,7 +252,10 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
 
 
 def check_fit(method: LoadedMethod, args: Any) -> None:  # noqa: ANN401 - a GRPOConfig
-    """Raise `ConfigError` if TRL cannot train the method with the `GRPOConfig`, and log warnings."""
+    """Raise `ConfigError` if TRL cannot train the method with the settings in `args`.
+
+    Logs a warning for each restriction with which TRL trains the method.
+    """
     TRL.check(method.method)
     defaults = {field.name: field.default for field in fields(args) if field.default is not MISSING}
     for name in DECIDED:

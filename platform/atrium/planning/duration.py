@@ -165,7 +165,7 @@ class _Planned:
 
     @property
     def is_apart(self) -> bool:
-        """Whether engines are servers."""
+        """Whether the engines run as servers instead of inside the trainer's process."""
         return self.config.rollout.placement == "server"
 
     @property

@@ -225,7 +225,11 @@ def optimizer_bytes(model: ModelShape, kind: str = "adamw") -> int:
 
 
 def checkpoint_bytes(model: ModelShape, demand: TrainerDemand, *, with_reference: bool) -> int:
-    """Return the bytes of a checkpoint: weights, adapters, optimizer state, and the reference if it moves."""
+    """Return the bytes of a checkpoint: weights, adapters and optimizer state.
+
+    `with_reference` adds a reference policy, which a checkpoint contains if the policy changes during
+    training.
+    """
     weights = demand.weight_bytes * (model.num_parameters * (1 + with_reference))
     adapters = demand.weight_bytes * demand.num_adapter_parameters
     return weights + adapters + optimizer_bytes(_trained(model, demand), demand.optimizer)
@@ -299,12 +303,12 @@ def _layer_bytes(model: ModelShape, demand: TrainerDemand) -> float:
 
 
 def logits_bytes(model: ModelShape, demand: TrainerDemand) -> int:
-    """Return the peak bytes of the loss: a chunk of logits and the temporary memory of its larger pass.
+    """Return the peak bytes of the loss: a chunk of logits and the temporary memory of one pass.
 
-    The forward pass computes exponentials and products of a block of logits. The backward pass computes a
-    chunk's gradient of the head and adds it to the head's total gradient. Triton's kernels keep a slice of
-    logits in `compute_dtype`, the float32 gradient of the hidden states, and the head's gradient, which is
-    not summed from chunks.
+    The pass is the forward or the backward pass, whichever needs more memory. The forward pass computes
+    exponentials and products of a block of logits. The backward pass computes a chunk's gradient of the head
+    and adds it to the head's total gradient. Triton's kernels keep a slice of logits in `compute_dtype`, the
+    float32 gradient of the hidden states, and the head's gradient, which is not summed from chunks.
     """
     is_half = demand.compute_dtype == "bfloat16"
     num_logits = demand.micro_batch_tokens * model.vocabulary_size

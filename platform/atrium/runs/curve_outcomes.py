@@ -79,8 +79,9 @@ class Area(CurveOutcome):
 class StepsTo(CurveOutcome):
     """The step at which the metric first reaches `value` from below, interpolated between steps.
 
-    A run that does not reach the value by step `until` counts with `until`. No run is left out, so means over
-    runs are restricted means. A run that begins above the value counts with its first step.
+    If the metric does not reach the value by step `until`, the outcome is `until`. No run is left out for
+    this reason, so means over runs are restricted means. If the first recorded value is already high enough,
+    the outcome is its step.
 
     Examples
     --------

@@ -82,9 +82,9 @@ def _killed(run: RunOverview, *, with_resumable: bool) -> Iterator[Deletable]:
 
 
 def kept_because(item: Deletable, runs_dir: Path, *, delete: bool) -> str | None:
-    """Return why the item is kept, or None. If `delete` is set, delete the item if possible.
+    """Return why the item must be kept, or None if it can be deleted. If `delete` is set, also delete it.
 
-    An item is kept if it is outside `runs_dir` or if its deletion fails.
+    An item is kept if it is outside `runs_dir`, or if `delete` is set and the deletion fails.
     """
     return _elsewhere(item.path, runs_dir) or (_delete(item) if delete else None)
 

@@ -82,7 +82,7 @@ class _Rule:
     """A rule that detects one kind of problem in the last `num_steps` steps of a run.
 
     `judge` receives the last and the first steps, and returns a description of the problem, or None. If
-    `compares` is set, the rule waits until the two do not overlap. `evidence` lists a finding's metrics.
+    `compares` is set, the rule waits until these no longer overlap. `evidence` lists a finding's metrics.
     """
 
     name: str
@@ -137,7 +137,7 @@ class Course:
 
 
 class Notes(Listener):
-    """A listener that logs each rule's first finding; `steps` are those before training was resumed."""
+    """A listener that logs each rule's first finding; `steps` were recorded before training was resumed."""
 
     name = "the diagnosis of steps"
 
@@ -161,7 +161,7 @@ class Notes(Listener):
 def diagnose(
     steps: Sequence[Step], *, is_over: bool = True, facts: RunFacts = _DEFAULT
 ) -> tuple[Finding, ...]:
-    """Return the problems that rules find in the last of `steps`, each with the step at which it began.
+    """Return the problems that rules find in the newest of `steps`, each with the step at which it began.
 
     While the run is in progress, a rule waits until it has its full number of steps. If `is_over` is set,
     fewer steps suffice, except for rules that compare with the start of the run.
@@ -214,7 +214,7 @@ def _follows(steps: Sequence[Step], place: int) -> bool:
 def _change(now: _Span, start: _Span, quantity: Quantity) -> float:
     """Return the change of a quantity's mean from `start` to `now`, in standard errors of the difference.
 
-    Returns 0 if a span has no values, or if both together have fewer than three.
+    Returns 0 if a span has no values, or if the two spans together have fewer than three values.
     """
     spans = [now.values(quantity), start.values(quantity)]
     num = [len(values) for values in spans]

@@ -92,9 +92,9 @@ def summary_document(folder: RunFolder) -> Document:
 def run_document(folder: RunFolder, defaults: Mapping[str, object] | str, num_samples: int) -> Document:
     """Return the document of a run for `atrium show`: settings, curves, scores and samples.
 
-    It has samples of `num_samples` problems, and lists the settings that differ from `defaults`. If the
-    defaults are unknown, `defaults` is the reason as text, and the overrides from the command line are listed
-    instead.
+    The document contains samples of `num_samples` problems, and the settings that differ from `defaults`. If
+    the defaults are unknown, `defaults` is a string with the reason, and the document lists the overrides
+    from the command line instead.
     """
     run, metrics = read_overview(folder), read_metrics(folder)
     findings = read_findings(folder, is_over=not run.state.is_live)
@@ -160,7 +160,7 @@ def _origin(run: RunOverview) -> list[str]:
 def _settings_section(run: RunOverview, defaults: Mapping[str, object] | str) -> Section:
     """Return a section with the settings that differ from `defaults`, or with the command line's overrides.
 
-    If `defaults` is a text, the defaults are unknown for that reason, and the overrides are listed.
+    If `defaults` is a string, it states why the defaults are unknown, and the section lists the overrides.
     """
     if isinstance(defaults, str):
         try:
@@ -193,7 +193,7 @@ def _shown(value: object) -> str:
 def _sides_sections(run: RunOverview) -> list[Section]:
     """Return a section with the times of sampling and training, and the effect of overlapping them.
 
-    The list is empty for runs without these times, and for runs on stored completions.
+    Returns an empty list for runs without these times, and for runs on stored completions.
     """
 
     def value(key: str, least: int) -> int:
@@ -223,8 +223,9 @@ def _sides_sections(run: RunOverview) -> list[Section]:
 def _sides_lines(sides: Sides, missing: list[str]) -> list[str]:
     """Return lines about the duration of a step and the effect of overlapping sampling and training.
 
-    They state the actual and the minimum duration, and the ratio of devices at which sampling and training
-    take equally long. `missing` lists the settings needed to overlap them, none if they overlap.
+    The lines state the actual and the minimum duration of a step, and the ratio of devices at which sampling
+    and training take equally long. `missing` lists the overrides that would make sampling and training
+    overlap. It is empty if they already overlap.
     """
     engines, trainers = counted(sides.num_engines, "engine"), counted(sides.num_trainers, "trainer")
     least, times = _s(sides.bound_s), number(sides.step_s / sides.bound_s)

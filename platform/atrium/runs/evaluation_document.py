@@ -146,7 +146,7 @@ def _passed(point: EvaluationPoint | None) -> Cell:
 
 
 def _breakdown_lines(first: EvaluationPoint, last: EvaluationPoint) -> list[str]:
-    """Return one line per breakdown, such as `level`, with the first and last Mean@k of each value."""
+    """Return one line per breakdown field, such as `level`, with the first and last Mean@k of each value."""
     lines = []
     breakdown = mapping_at(last.results, "breakdown")
     points = (last,) if first.step == last.step else (first, last)

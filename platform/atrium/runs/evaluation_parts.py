@@ -35,8 +35,8 @@ class EvaluationParts:
     def read(self, problems: Iterable[Problem], *, num_samples: int) -> Finished:
         """Return the finished samples of `problems`, from the parts and from the file `whole` if it exists.
 
-        Raises `RunFolderError` if a file is damaged, contains other problems than `problems`, or does not
-        have `num_samples` samples per problem.
+        Raises `RunFolderError` if a file is damaged, contains a problem that is not in `problems`, or does
+        not contain `num_samples` samples per problem.
         """
         paths = sorted(self._folder.glob("part-*.parquet")) if self._folder.is_dir() else []
         self._num_written = len(paths)

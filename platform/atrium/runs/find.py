@@ -1,7 +1,7 @@
 """Search for run directories: all runs, or the run with a given name or path.
 
-A name is only compared with the names of existing runs, so it cannot refer to a folder outside the runs
-directory. A path can.
+Only a path can refer to a folder outside the runs directory, because a name is only compared with the names
+of existing runs.
 """
 
 from __future__ import annotations
@@ -62,10 +62,11 @@ def list_runs(runs_dir: Path | str) -> list[RunFolder]:
 def find_run(runs_dir: Path | str, wanted: str, *, last: LatestQuery | None = None) -> RunFolder:
     """Return the run named by `wanted`: `last`, a path, `<experiment>/<run>`, or part of a run's name.
 
-    The name `last` stands for the latest run that the query `last` accepts. Failed starts are never accepted.
+    The name `last` stands for the latest run that the query `last` accepts. None accepts every run except
+    failed starts, which no query can select.
 
-    Raises `RunFolderError` for several matching runs, and for none. In the latter case, the message suggests
-    a similar name.
+    Raises `RunFolderError` if several runs match, or if none does. If none matches, the message suggests a
+    similar name.
     """
     if (path := _as_path(wanted)) is not None:
         return RunFolder.open(path)
@@ -182,8 +183,8 @@ def _as_path(wanted: str) -> Path | None:
 def _matching(runs: Sequence[RunFolder], wanted: str) -> list[RunFolder]:
     """Return the runs whose names match `wanted` best: equal to it, else ending with it, else containing it.
 
-    The name of an experiment equals all of its runs. The comparison ignores case. The list is empty if
-    `wanted` is blank.
+    A run's full name, its experiment and the part after the slash all count as equal to the run's name. The
+    comparison ignores case. The list is empty if `wanted` is blank.
     """
     wanted = wanted.strip().rstrip("/").lower()
     if not wanted:

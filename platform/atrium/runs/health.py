@@ -67,14 +67,14 @@ _HEALTH = (
 class Limit:
     """A threshold of a rule in `diagnosis`.
 
-    The rule applies above `value`, or below it if `is_floor` is set.
+    The rule reports a problem above `value`, or below it if `is_floor` is set.
     """
 
     value: float
     is_floor: bool = False
 
     def text(self, unit: Unit) -> str:
-        """Return the values at which the rule applies, such as `above 30.0`."""
+        """Return the range in which the rule reports a problem, such as `above 30.0`."""
         return f"{'below' if self.is_floor else 'above'} {value_text(self.value, unit)}"
 
 
@@ -122,9 +122,9 @@ def course_table(
     """Return a table with the first value, the curve and the last value of each recorded quantity.
 
     A curve consists of at most `num_points` means over equal parts of the steps. If there are several named
-    rewards, rows with the mean and the share of variance of each follow the row of the total reward. With
-    `limits`, another column contains the values at which a rule of `diagnosis` applies. The table has no rows
-    if there are no steps.
+    rewards, the row of the total reward is followed by rows with each reward's mean and share of the
+    variance. With `limits`, an additional column contains the range in which a rule of `diagnosis` reports a
+    problem. The table has no rows if there are no steps.
     """
     rows = []
     of_parts = {REWARD: [one for name in part_means(columns) for one in part_quantities(name)]}
@@ -144,7 +144,7 @@ def course_table(
 
 
 def limits_of(columns: Columns) -> dict[str, Limit]:
-    """Return the limit of each quantity by name; some depend on the first or last steps of `columns` [N]."""
+    """Return the limits by quantity name; some depend on the first or last steps of `columns` [N]."""
     start = {
         one.name: float(np.nanmean(values[:NUM_FIRST_STEPS]))
         for one in (REWARD, LENGTH_MEAN)

@@ -155,7 +155,7 @@ class RunLayout:
         return self.metrics_file, self.ratios_file, self.evaluations_file
 
     def sample_folders(self) -> list[Path]:
-        """Return the folders with one file per step: that of rollouts, and one per evaluated benchmark."""
+        """Return the folders with one file per step: the folder of rollouts, and one folder per benchmark."""
         return [self.rollouts_dir, *(path for path in self.evaluations_dir.glob("*") if path.is_dir())]
 
     def rollouts_path(self, step: int) -> Path:

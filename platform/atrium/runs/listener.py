@@ -76,9 +76,10 @@ class Listener:
 class Listeners(Listener):
     """A listener that forwards each event to several listeners in order.
 
-    If a listener without `may_stop` fails, the others receive one message, and the failed listener receives
-    no more events except `end`. If a listener takes more than 10 seconds, all receive one message. `clock`
-    returns the time in seconds.
+    An error of a listener is raised if the listener's `may_stop` is True. Otherwise, the other listeners
+    receive one message about the error, and the failed listener receives no more events except `end`. If a
+    listener takes more than 10 seconds for an event, all listeners receive one message. `clock` returns the
+    time in seconds.
     """
 
     def __init__(self, listeners: Sequence[Listener], clock: Callable[[], float] = time.perf_counter) -> None:

@@ -118,8 +118,8 @@ def _row(run: RunOverview) -> Row:
 def _judged_on(scores: Mapping[str, Scores]) -> tuple[str, Scores | None]:
     """Return the name and scores of the benchmark to show in the list, or ("", None) without scores.
 
-    A benchmark that was evaluated at more than one step is preferred, and among these one that does not
-    consist of validation problems.
+    Benchmarks that were evaluated at more than one step are preferred. Among equally preferred benchmarks,
+    test problems take precedence over validation problems.
     """
     names = sorted(
         scores, key=lambda name: (scores[name].first.step == scores[name].last.step, "validation" in name)

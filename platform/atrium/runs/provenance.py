@@ -1,7 +1,7 @@
 """A run's provenance: code, packages, machine and data, for `provenance.json`.
 
-Of the environment, only variables for threads, devices and determinism are recorded. `redact` removes secrets
-from the records. This module does not import torch; it reads the GPUs from `nvidia-smi`.
+The only recorded environment variables are those for threads, devices and determinism. `redact` removes
+secrets from the records. This module does not import torch; it reads the GPUs from `nvidia-smi`.
 """
 
 from __future__ import annotations

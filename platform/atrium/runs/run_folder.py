@@ -197,7 +197,7 @@ def _drop_temporary_files(folder: Path) -> None:
 
 
 def log_into(log: Path, text: str) -> None:
-    """Append each nonempty line of `text`, with the time, to a log file; ignore errors of writing."""
+    """Append each nonempty line of `text`, with the time, to a log file; ignore write errors."""
     now = time.strftime("%Y-%m-%d %H:%M:%S")
     lines = "".join(f"{now}  {line}\n" for line in text.splitlines() if line.strip())
     try:

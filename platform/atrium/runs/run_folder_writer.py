@@ -28,10 +28,10 @@ class RunFolderWriter(Listener):
     """A listener that writes a run's events into its run directory.
 
     The rollouts of the first and of every `rollouts_every_num_steps`-th step are recorded; None records no
-    rollouts. When `rollouts_max_mb` is reached, recorded steps are deleted so that the others stay evenly
-    spread over the run. `log` receives one message per kind of failed write; by default it appends to
-    `log.txt`. The entries of `summary` are added to `summary.json` at the end. The constructor raises
-    `RunFolderError` if the directory is not writable.
+    rollouts. When the rollouts exceed `rollouts_max_mb`, the files of some steps are deleted so that the
+    remaining steps stay evenly spread over the run. `log` receives one message per kind of failed write; by
+    default it appends to `log.txt`. The entries of `summary` are added to `summary.json` at the end. The
+    constructor raises `RunFolderError` if the directory is not writable.
     """
 
     name = "the run directory"

@@ -116,10 +116,11 @@ def _answers(name: str, samples: Sequence[Sample], problem_id: str) -> Section:
 
 
 def before_and_after(folder: RunFolder, num_problems: int) -> list[Passage]:
-    """Return the first sample of `num_problems` problems, before and after training.
+    """Return a passage with the first sample of `num_problems` problems, before and after training.
 
     The problems are spread evenly over the benchmark and not chosen by outcome. If no benchmark was evaluated
-    twice, rollouts of the first and the last recorded step are shown instead.
+    twice, rollouts of the first and the last recorded step are shown instead. The list is empty if the run
+    has no such samples.
     """
     what, files = _first_and_last_files(folder)
     if not files or not num_problems:
@@ -174,7 +175,7 @@ def _first_samples(path: Path) -> dict[str, Sample]:
 def _problem_lines(samples: Mapping[str, Mapping[str, Sample]], problem_id: str) -> list[str]:
     """Return text lines with a problem and its answer at each step.
 
-    `samples` contains samples by step (a label) and problem id.
+    `samples` maps a label of each step, such as `step 40`, to the step's samples by problem id.
     """
     answers = {when: rows[problem_id] for when, rows in samples.items()}
     problem = next(iter(answers.values()))

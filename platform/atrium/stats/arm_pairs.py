@@ -40,7 +40,7 @@ class Missing(Protocol):
 
     @property
     def words(self) -> str:
-        """The description, such as `study/atr-1 is still running`."""
+        """The run and its state as text, such as `study/atr-1 is still running`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,10 @@ class Pair:
 
     @property
     def p_value(self) -> float | None:
-        """The p value of no difference on new problems, the larger of two if `if_wrong` is given."""
+        """The two-sided p value of no difference, for new seeds and new problems; None if unknown.
+
+        If runs diverged, this is the larger of the p values of the two readings.
+        """
         known = [one.difference.new_seeds_and_problems for one in self._readings]
         return max((one.p_value for one in known if one is not None), default=None)
 
@@ -232,7 +235,10 @@ class ScoredArms:
         return [value_SP[rows] for value_SP in self.values[arm]]
 
     def _spreads(self, names: Sequence[str], pairings: Sequence[SeedPairing]) -> Sequence[SeedSpread | None]:
-        """Return the moderated spread of each difference from the first arm, or None without shared seeds."""
+        """Return the moderated spread of each candidate's difference from the first arm.
+
+        All spreads are None unless all arms share the same paired seeds and `moderated_spreads` has a result.
+        """
         first = pairings[0]
         found = None
         if first.is_paired and all(one == first for one in pairings):

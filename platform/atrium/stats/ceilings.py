@@ -6,7 +6,7 @@ C is the cost in steps or tokens, R0 the given score at the start, R_max the cei
 of the rise, and B the steepness of the rise. Source: arXiv 2510.13786 (ScaleRL), eq. 1. Beyond the source,
 the ceiling has an interval: it is the profile likelihood interval for independent errors.
 
-A curve that does not bend fits many ceilings equally well. The interval is then wide, and the ceiling, C_mid
+If a curve does not bend, many ceilings fit it equally well. The interval is then wide, and the ceiling, C_mid
 and B count as unknown.
 
 Axes: N points of one curve.
@@ -60,8 +60,8 @@ class CeilingFit:
 def fit_ceiling(spent_N: Floats, score_N: Floats, *, start: float, most: float = 1.0) -> CeilingFit | None:
     """Fit a curve that rises from `start` to a ceiling of at most `most`.
 
-    A fit requires at least 8 finite points with a cost above 0, a score above `start`, and `start` < `most`.
-    Returns None if these are missing.
+    Returns None unless at least 8 finite points have a cost above 0, at least one of them has a score above
+    `start`, and `start` < `most`.
     """
     known_N = np.isfinite(spent_N) & np.isfinite(score_N) & (spent_N > 0.0)
     log_spent_N, score_N = np.log(spent_N[known_N]), score_N[known_N]

@@ -3,10 +3,10 @@
 If an effect varies by cluster, the problems of a cluster are not independent draws. The variance of the mean
 is then estimated from the squared totals of the clusters (CR2). This estimate is unbiased if problems have
 equal variance. Its degrees of freedom, after Bell and McCaffrey, are at most the number of clusters minus 1.
-With one problem per cluster, both are those of independent problems. All functions are pure.
+With one problem per cluster, both equal the values for independent problems. All functions are pure.
 
 Sources: Bell and McCaffrey 2002; Pustejovsky and Tipton 2018. For a mean the adjustment matrices have closed
-forms: cluster g of share w_g has the weight 1 / (1 - w_g).
+forms: cluster g, with a share w_g of the problems, has the weight 1 / (1 - w_g).
 
 Axes: P problems, C clusters; leading axes are kept.
 """
@@ -37,7 +37,10 @@ def cluster_numbers(names: Sequence[str | None]) -> NDArray[np.int64] | None:
 
 
 def clusters_words(num: int) -> str:
-    """Describe the new problems of an interval: `12 clusters`, or `new problems of these 2 sources`."""
+    """Return text for `num` clusters: `12 clusters`, or for few, `new problems of these 2 sources`.
+
+    With few clusters, the interval is for new problems of these clusters only.
+    """
     if num >= MIN_CLUSTERS:
         return f"{num} clusters"
     return f"new problems of {'this one source' if num == 1 else f'these {num} sources'}"
@@ -69,7 +72,7 @@ def variance_of_mean(value_P: ArrayLike, cluster_P: ArrayLike | None = None) -> 
 
 
 def degrees_of_freedom(num_problems: int, cluster_P: ArrayLike | None = None) -> float:
-    """Return Bell and McCaffrey's degrees of freedom of `variance_of_mean`: C - 1 if clusters are equal."""
+    """Return Bell and McCaffrey's degrees of freedom of `variance_of_mean`: C - 1 for equal clusters."""
     size_C, _ = _clusters(cluster_P, num_problems)
     share_C = size_C / num_problems
     root_C = share_C**2 / (1.0 - share_C)  # the squares of products off the diagonal are products of these
@@ -83,5 +86,5 @@ def _clusters(cluster_P: ArrayLike | None, num_problems: int) -> tuple[Floats, N
     if cluster_P is not None:
         numbers = np.unique(np.asarray(cluster_P), return_inverse=True)[1]
     if numbers.shape != (num_problems,) or numbers.max(initial=0) < 1:
-        raise ValueError(f"expected the clusters of {num_problems} problems, at least two different ones")
+        raise ValueError(f"expected a cluster for each of {num_problems} problems, and at least two clusters")
     return np.bincount(numbers).astype(np.float64), numbers

@@ -5,9 +5,10 @@ a share in [0, 1] (Mean@K or Pass@k of the problem). Both arms answer the same p
 Paired arms also have the same seeds in the same order. Their values are subtracted seed by seed and problem
 by problem before they are averaged, so that effects of a shared seed cancel.
 
-In `atrium.stats`, `crossed` computes the intervals of paired arms, `unpaired` those of other arms,
-`simultaneous` those of several candidates, and `robust` the statistics that need many seeds. `wording` has
-the text of the verdict. Differences are candidate minus baseline, and one point is 0.01.
+Other modules of `atrium.stats` do the computations: `crossed` computes intervals for paired arms, `unpaired`
+for other arms, and `simultaneous` for several candidates; `robust` computes the statistics that need many
+seeds. `wording` contains the text of verdicts. Differences are candidate minus baseline, and one point is
+0.01.
 
 Axes: S seeds, P problems, B benchmarks.
 """

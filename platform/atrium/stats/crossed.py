@@ -59,8 +59,8 @@ SHARES = Interval(0.0, 1.0)
 class Uncertainty:
     """The uncertainty of a mean: SE, degrees of freedom, interval, two-sided p value of no difference.
 
-    The p value is the smallest alpha at which the interval excludes 0, corrected for the family as the
-    interval is.
+    The p value is the smallest alpha at which the interval excludes 0, with the interval's correction for the
+    family.
     """
 
     standard_error: float
@@ -81,7 +81,8 @@ class VarianceComponents:
     `seed` is the variance between seeds that all problems share. `problem` is the variance of the benchmark's
     mean due to the choice of problems, and `residual` the variance due to sampling and to the interaction of
     seeds and problems, for a benchmark of this size. All are at least 0. `seed_degrees_of_freedom` is S - 1
-    for one table; `problem_degrees_of_freedom` is Satterthwaite's over benchmarks, P - 1 for one.
+    for one arm or paired arms, and S if a moderated variance over seeds is used. `problem_degrees_of_freedom`
+    is P - 1 for one benchmark, and Satterthwaite's value for several.
     """
 
     seed: float
@@ -95,14 +96,14 @@ class VarianceComponents:
 class CrossedMean:
     """A mean over benchmarks of means over seeds and problems.
 
-    `value_S` has the seeds' means, and is empty for a difference of unpaired seeds.
-    `new_seeds_and_problems` is the uncertainty for new seeds and new problems, `new_seeds` that for new seeds
-    and the same problems. With one seed, both are None, and `new_problems` is the uncertainty of this
-    checkpoint on new problems.
+    `value_S` has the seeds' means, and is empty for a difference of unpaired seeds. `new_seeds_and_problems`
+    is the uncertainty for new seeds and new problems, and `new_seeds` is the uncertainty for new seeds and
+    the same problems. With one seed, both are None, and `new_problems` is the uncertainty of this checkpoint
+    on new problems.
 
-    An uncertainty is None if it cannot be estimated: if a benchmark has fewer than two problems, or, for
-    `new_seeds`, if the seeds' means are equal, which would give an interval of zero width. `components` is
-    None for one seed or fewer than two problems.
+    `new_seeds` is also None if the seeds' means are equal, which would give an interval of zero width. The
+    other two are also None if a benchmark has fewer than two problems. `components` is None for one seed or
+    fewer than two problems.
     """
 
     value: float
@@ -122,7 +123,8 @@ class CrossedMean:
 class _Known(NamedTuple):
     """A variance of the mean, its degrees of freedom, and the weight of one additional outcome.
 
-    The ends of an interval are computed as if this outcome had been observed; the weight is 0 without it.
+    The ends of an interval are computed as if this outcome had been observed. A weight of 0 (`further`) means
+    that no outcome is added.
     """
 
     variance: float
@@ -290,15 +292,19 @@ def _variance_for_new_problems(squares: Squares) -> tuple[float, float]:
 
 
 def pooled_degrees(variances: Floats, degrees_of_freedom: Floats) -> float:
-    """Return Satterthwaite's degrees of freedom of a sum of variances, or their sum if all are 0."""
+    """Return Satterthwaite's degrees of freedom of a sum of variances.
+
+    If all variances are 0, returns the sum of `degrees_of_freedom`.
+    """
     spread = float((variances**2 / degrees_of_freedom).sum())
     return float(variances.sum()) ** 2 / spread if spread > 0.0 else float(degrees_of_freedom.sum())
 
 
 def components_of(squares: Squares, *, seed: float, residual: float) -> VarianceComponents | None:
-    """Return the variance components, given those of seeds and residual.
+    """Return the variance components, given the components `seed` and `residual`.
 
-    Returns None for one seed or fewer than two problems.
+    The component of problems is computed from `squares`. Returns None for one seed or fewer than two
+    problems.
     """
     if squares.by_seed is None or squares.num_problems_B.min() < 2:
         return None

@@ -10,11 +10,11 @@ and the completions are the sample. A binomial interval over problems times samp
 because the samples of one problem share its difficulty.
 
 Both are t intervals whose ends are computed as if one more outcome had been observed. An outcome is a
-problem, or, for sampling noise, k samples. For the lower end it has nothing correct, and for the upper end
-everything. Near 0 and 1, a few problems account for all of the variance, or no observed problem contributes
-any, and a t interval alone covers as little as 40 %. Elsewhere, the additional outcome widens the interval as
-little as one outcome of n, and the interval does not shrink when a first failure appears. `make
-bench-coverage` measures coverage and width.
+problem, or, for sampling noise, k samples. The additional outcome counts as wrong for the lower end, and as
+correct for the upper end. Near 0 and 1, a few problems account for all of the variance, or no observed
+problem contributes any, and a t interval alone covers as little as 40 %. Elsewhere, the additional outcome is
+one of n + 1 and widens the interval only slightly, and the interval does not shrink when a first failure
+appears. `make bench-coverage` measures coverage and width.
 
 Sources: Pass@k is the unbiased estimator of arXiv 2107.03374, eq. 1; Pass^k is that of arXiv 2406.12045,
 section 4. Both are U-statistics, whose variance has an unbiased estimator if two disjoint sets of k samples
@@ -94,12 +94,13 @@ def sampling_interval(
     """Return the interval for new samples of the same problems, for Pass@k (with k = 1, Mean@K).
 
     Returns None unless n = `num_samples` is at least 2k. An unbiased estimate of the variance of a problem's
-    Pass@k is f_k^2 - f_2k, where f_j = C(n-c, j) / C(n, j) is the share of j-subsets with nothing correct.
-    For k = 1 it is p (1 - p) / (n - 1). A problem has floor(n / k) disjoint blocks of k samples and adds that
-    many degrees of freedom, minus one.
+    Pass@k is f_k^2 - f_2k, where f_j = C(n-c, j) / C(n, j) is the share of j-subsets without a correct
+    sample. For k = 1 the estimate is p (1 - p) / (n - 1). A problem has floor(n / k) disjoint blocks of k
+    samples and adds floor(n / k) - 1 degrees of freedom.
 
-    Each end is computed as if one more block had been observed. It is at least as far from the mean as the
-    binomial bound for problems whose samples agree. This is too wide for greedy decoding, which has no noise.
+    Each end is computed as if one more block had been observed, and is at least as far from the mean as a
+    binomial bound for the problems whose samples are all correct (lower end) or all wrong (upper end). The
+    interval is therefore too wide for greedy decoding, which has no sampling noise.
     """
     num_correct_P = _checked(num_correct_P, num_samples)
     if k < 1:

@@ -60,8 +60,8 @@ def compare(
     `scores` is an array [M, S, P, K] of answers (1 or True if correct, 0 if wrong), or an array [M, S, P] of
     each problem's share of correct answers in [0, 1] (Mean@K or Pass@k). It may also map each method's name
     to an array [S, P, K] or [S, P]; methods may then differ in S and K. NaN is a missing value. Seeds without
-    any answer and problems that some seed did not answer are left out. A problem's share is over the existing
-    answers.
+    any answer and problems that some seed did not answer are left out. A problem's share is computed from its
+    answers that are not missing.
 
     `names` are the methods' names (default: `method 0`, `method 1`, ...), and `baseline` is one of them
     (default: the first). `seeds` lists the random seed of each row by method (default: 0, 1, ...). If

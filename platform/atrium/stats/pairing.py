@@ -1,8 +1,8 @@
 """Pairing of two arms' seeds, which depends on the seed numbers alone and never on outcomes.
 
 Equal seeds share problems, initialization and random draws. They are paired if at least three seeds are
-common and these are at least two thirds of each arm. Otherwise all runs of both arms are used and seeds are
-not paired, so that renumbering the seeds of an arm changes nothing.
+common and these are at least two thirds of each arm's seeds. Otherwise all runs of both arms are used and
+seeds are not paired, so that renumbering the seeds of an arm changes nothing.
 """
 
 from __future__ import annotations

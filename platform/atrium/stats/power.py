@@ -1,4 +1,4 @@
-"""Planning a study: the difference that a number of seeds detects, and the seeds that an effect needs.
+"""Planning a study: the difference that given seeds detect, and the number of seeds that an effect requires.
 
 The existing runs are a pilot study: they show how seeds and problems vary. The planned study will have new
 runs. A pilot of few seeds estimates its own spread poorly, and a plan based directly on it reaches its power
@@ -6,8 +6,8 @@ only half of the time. Plans therefore use the upper 80 % bound of the pilot's s
 assurance 0.8. The observed difference is not used, since power computed from it only restates the p value
 (Hoenig and Heisey 2001).
 
-Sources: power of Student's t by the noncentral t distribution, e.g. Cohen 1988, ch. 2; bounds of a variance
-by chi square, sample sizes from a pilot's bound, Browne 1995.
+Sources: power of Student's t by the noncentral t distribution, Cohen 1988, ch. 2; bounds of a variance by chi
+square and sample sizes from a pilot's bound, Browne 1995.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _NEVER_BELOW = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Sample sizes for another study of two arms, with `new` and with the `same` problems.
+    """Sample sizes for another study of two arms, for `new` problems and for the `same` problems.
 
-    `detectable` has the smallest difference that each number of seeds per arm detects. `num_seeds` is the
-    smallest number of seeds per arm that detects `effect`, or None if 1,000 are too few.
+    `detectable` maps each number of seeds per arm to the smallest difference that these seeds detect.
+    `num_seeds` is the smallest number of seeds per arm that detects `effect`, or None if 1,000 are too few.
     """
 
     effect: float
@@ -79,7 +79,7 @@ def pooled(pilots: Sequence[VarianceComponents]) -> VarianceComponents | None:
     """Return the mean components of several differences from one baseline, or None for an empty list.
 
     The differences share the baseline and the problems. Their mean therefore has only the degrees of freedom
-    of a single difference, of which the largest are used.
+    of a single difference: those of the difference with the most degrees of freedom over seeds.
     """
     if not pilots:
         return None

@@ -65,7 +65,10 @@ class StatedScore:
         return self.num_problems * self.num_samples * (self.num_seeds or 1)
 
     def exact(self, question: BinomialQuestion, confidence: float = CONFIDENCE) -> Interval:
-        """Return the exact binomial interval, over all answers or over problems."""
+        """Return the exact binomial interval of the score.
+
+        The sample consists of all answers for the question `sampling`, and of the problems otherwise.
+        """
         num = self.num_answers if question == "sampling" else self.num_problems
         return exact_interval(self.score * num, num, confidence=confidence)
 
@@ -84,7 +87,10 @@ class StatedScore:
 
     @property
     def inflation_elsewhere(self) -> float | None:
-        """A loose bound of the selection bias on new problems, as if each evaluation had its own problems."""
+        """A loose bound on the selection bias for new problems.
+
+        It assumes that each evaluation has its own problems. None if the number of evaluations is not stated.
+        """
         return self._inflation(self.num_problems)
 
     def _inflation(self, num: int) -> float | None:
@@ -146,7 +152,8 @@ def stated_difference(
 ) -> StatedDifference:
     """Return the difference of two methods with one score per benchmark. Benchmarks have equal weights.
 
-    Benchmarks share seeds, so the spread of a mean over benchmarks is at most the mean spread.
+    Benchmarks share seeds, so the standard deviation over seeds of the mean over benchmarks is at most the
+    mean of the benchmarks' standard deviations.
     """
     arms = ((1.0, candidate), (-1.0, baseline))
     added = [_mean_or_none([one.inflation for one in arm]) for _, arm in arms]

@@ -10,7 +10,7 @@ Sources: interquartile mean, stratified bootstrap and probability of improvement
 rliable resamples the runs of every task separately. Here one checkpoint answers all benchmarks, so a seed is
 drawn with all its scores. Seeds are drawn within each arm, or for both arms at once if they are paired.
 
-Axes: S seeds, B benchmarks. Statistics accept more axes before these two, such as one of resamples.
+Axes: S seeds, B benchmarks. Statistics accept additional leading axes, such as an axis of resamples.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def bootstrap_interval(
 ) -> Interval | None:
     """Return a statistic's percentile interval over resampled seeds, or None for fewer than 10 seeds.
 
-    `scores` lists `score_SB` of each arm. Seeds are drawn in each arm separately or, if `paired`, the same
-    seeds in all arms. The statistic receives R resamples of each arm at once, as an array [R, S, B], and
+    `scores` contains one array `score_SB` per arm. Seeds are drawn separately in each arm, or, if `paired`,
+    once for all arms. The statistic receives R resamples of each arm at once, as an array [R, S, B], and
     returns R values.
     """
     arms = [np.asarray(score_SB, dtype=np.float64) for score_SB in scores]

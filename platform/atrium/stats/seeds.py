@@ -24,7 +24,10 @@ class Mean:
     num_seeds: int
 
     def interval(self) -> tuple[float, float] | None:
-        """Return the 95 % t interval over seeds, or None for one seed or equal values of all seeds."""
+        """Return the 95 % t interval over seeds.
+
+        Returns None for one seed, or if all seeds have the same value.
+        """
         if not self.standard_error:
             return None
         half = float(stdtrit(self.num_seeds - 1, 0.5 + CONFIDENCE / 2)) * self.standard_error

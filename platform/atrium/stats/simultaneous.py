@@ -7,7 +7,7 @@ number of seeds, s^2 the variance of a difference over seeds, and s0^2 the mean 
 excludes the effect of a seed on all arms. The moderated variance is max(s^2, (2 s0^2 + (S - 1) s^2) / S),
 with S degrees of freedom: the other arms count as one additional seed. This weight is fixed in advance, since
 a weight estimated from the same arms gives too many false verdicts. The moderated variance is never below
-s^2, so that an arm that varies more than the others keeps its error.
+s^2, so an arm that varies more than the others keeps its larger standard error.
 
 The variance of the difference is moderated, not that of each arm, because a shared effect of a seed cancels
 exactly in the difference. If each arm's variance is moderated instead, 10 % of the verdicts are false with
@@ -85,7 +85,8 @@ SINGLE = Family()
 def moderated_spreads(score_AS: ArrayLike) -> list[SeedSpread] | None:
     """Return the moderated spread over seeds of each candidate's difference from the first arm.
 
-    `score_AS` has the seeds' means. Returns None for fewer than three arms or fewer than two seeds.
+    `score_AS` contains each arm's mean score for each seed. Returns None for fewer than three arms or fewer
+    than two seeds.
     """
     score = np.asarray(score_AS, dtype=np.float64)
     num_arms, num_seeds = score.shape

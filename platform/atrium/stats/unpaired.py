@@ -44,7 +44,7 @@ def unpaired_difference(
     """Return candidate minus baseline, from `value_SP` arrays by benchmark.
 
     Both arms have the same problems in the same order. If an arm has one seed, there is no interval for new
-    seeds, and `new_problems` is the uncertainty for these checkpoints.
+    seeds, and only `new_problems` is given: the uncertainty of these checkpoints' difference on new problems.
     """
     arms = [checked(baseline), checked(candidate)]
     before, after = ([value_SP.mean(axis=0) for value_SP in arm] for arm in arms)
@@ -77,7 +77,10 @@ def _components(
     score_S_A: Sequence[Floats],
     clusters: Sequence[ArrayLike | None] | None,
 ) -> VarianceComponents | None:
-    """Return the variance components of the difference, where those per seed are summed over both arms."""
+    """Return the variance components of the difference.
+
+    The components `seed` and `residual` are sums over both arms.
+    """
     seed = residual = 0.0
     for arm, score_S in zip(arms if squares.by_seed else (), score_S_A, strict=False):
         by_residual = squares_of([arm], [value_SP.mean(axis=0) for value_SP in arm], clusters).by_residual

@@ -150,8 +150,9 @@ def _not_distinguishable(excluded: float | None, condition: str) -> Verdict:
 def not_distinguishable(largest: str | None, condition: str = "") -> str:
     """Return the statement for an interval that contains 0.
 
-    `largest` is the interval's end that is farther from 0, as text, or None to rule out nothing. `condition`
-    is a clause before the ruled-out differences, such as `if no run diverges, `, or an empty text.
+    `largest` is the formatted end of the interval that is farther from 0, or None to rule out nothing.
+    `condition` is a clause before the ruled-out differences, such as `if no run diverges, `, or an empty
+    text.
     """
     return f"not distinguishable; {_NONE_RULED_OUT if largest is None else condition + ruled_out(largest)}"
 

@@ -202,8 +202,8 @@ def curve_of(definition: SweepDefinition, stage: Stage, trials: Sequence[Trial])
 def importances(studies: SweepStudies) -> dict[str, float] | None:
     """Return the share of the objective's variance that each parameter explains, according to fANOVA.
 
-    Returns None if there are fewer than five complete trials, two parameters, or two different values of
-    the objective.
+    Returns None if there are fewer than five complete trials, if there is only one parameter, or if all
+    trials have the same value of the objective.
     """
     study = studies.study(Stage.SEARCH)
     complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))

@@ -1,10 +1,10 @@
 """Distribution of work among the workers of a sweep: heartbeats, and claims that only one worker can win.
 
-Workers communicate through the storage only, so workers on different machines need to share nothing else.
-A worker claims a resource, such as a trial, before it works on it. A claim is a trial in a separate Optuna
-study, which the storage numbers atomically, and it names the resource and a generation. If several workers
-claim the same generation of a resource, the lowest number wins. A worker claims the next generation only
-if the holder of the resource is dead.
+Workers communicate through the storage only, so workers on different machines need to share nothing else. A
+worker claims a resource, such as a trial, before it works on it. Each claim is stored as a trial in a
+separate Optuna study, so the storage numbers claims atomically. A claim names the resource and a generation.
+If several workers claim the same generation of a resource, the claim with the lowest number wins. A worker
+claims the next generation only if the holder of the resource is dead.
 
 Clocks of different machines are never compared. A worker on this host counts as dead once its process has
 exited. A worker on another host counts as dead if its heartbeat does not change within a timeout that is
@@ -169,7 +169,7 @@ class Claims:
         return held[0] if held is not None else 0
 
     def num_attempts_without_progress(self, resource: str, progress: int) -> int:
-        """Return how many of a resource's latest claims in a row recorded the given `progress`."""
+        """Return the number of consecutive claims of a resource, up to the latest, with this `progress`."""
         claims = [ticket["progress"] for _, ticket in sorted(self._winners(resource).items(), reverse=True)]
         return next((num for num, one in enumerate(claims) if one != progress), len(claims))
 

@@ -31,9 +31,9 @@ class PlannedContrast:
     """A contrast of two arms in one outcome: its prediction and the observed difference.
 
     `interval` is the 95 % interval of the difference, simultaneous over `num_together` contrasts. With a
-    prediction, `kind` is `agrees` or `contradicted`, or `unclear` if the interval contains 0 and so decides
-    nothing. Without a prediction, it is `seen` if the interval excludes 0, and `not_seen` otherwise. If runs
-    lack the outcome, `kind` is `missing`, and the field `missing` names these runs.
+    prediction, `kind` is `unclear` if the interval contains 0, and otherwise `agrees` or `contradicted`.
+    Without a prediction, `kind` is `seen` if the interval excludes 0, and `not_seen` otherwise. If runs lack
+    the outcome, `kind` is `missing`, and the field `missing` names these runs.
     """
 
     outcome: str

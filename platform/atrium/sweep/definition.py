@@ -17,7 +17,7 @@ from atrium.config.nearest import suggestion
 from atrium.runs.curve_outcomes import CurveOutcome
 
 OF_THE_SWEEP = {
-    "seed": "every setting runs with each of the sweep's seeds; use seeds=0,1,2",
+    "seed": "every configuration runs with each of the sweep's seeds; use seeds=0,1,2",
     "resume": "the same command resumes a sweep; remove the setting",
     "experiment_name": "the sweep's name is the name of the experiment; use name=NAME",
     "runs_dir": "all runs are in the sweep's runs directory; use runs_dir as a key of the sweep",
@@ -143,7 +143,10 @@ class ObjectiveConfig(Section):
 
 
 class SamplerConfig(Section):
-    """The choice of settings to try; grid, quasi_random and random plan all of them in advance."""
+    """The method of choosing settings to try.
+
+    The kinds `grid`, `quasi_random` and `random` choose all settings in advance.
+    """
 
     kind: Literal["grid", "quasi_random", "random", "tpe", "gp", "nsga2"]
     seed: Seed = 0
@@ -321,7 +324,10 @@ class SweepDefinition(SpaceConfig):
 
     @model_validator(mode="after")
     def _check_parts(self) -> SweepDefinition:
-        """Check that contrasts and families refer only to arms and outcomes of the sweep."""
+        """Raise `ValueError` if a contrast or the families refer to an unknown arm, outcome or family.
+
+        If `families.x` is not an outcome, it must be a setting that is a number in each arm.
+        """
         named: list[tuple[str, str, Iterable[str], Iterable[str]]] = []
         for contrast in self.contrasts:
             where = f"contrast {contrast.name}"

@@ -221,7 +221,7 @@ def contrast_cells(row: PlannedContrast) -> tuple[str, ...]:
 def difference_text(difference: float | None, interval: tuple[float, float] | None) -> str:
     """Format a difference with its interval, such as `+0.1 [+0.05, +0.15]`.
 
-    Returns empty text if there is no difference.
+    Returns an empty string if the difference is None.
     """
     if difference is None:
         return ""

@@ -23,7 +23,7 @@ from atrium.sweep.study import SweepStudies
 class FamilyArm:
     """An arm's means of x and y over seeds, and the 95 % interval of the mean of y.
 
-    `seeds` are the values of x and the values of y in all seeds.
+    `seeds` is a pair: the values of x for all seeds, and the values of y for all seeds.
     """
 
     x: float
@@ -44,8 +44,8 @@ class FamilyCurve:
 class ComparedFamilies:
     """The points of all families, and their differences from the baseline.
 
-    `differences` has, for each other family, the difference at each place and on average. It is empty if
-    the families have no common x.
+    `differences` maps each family except the baseline to its differences at all places, followed by the
+    average difference. It is empty if the families have no common x.
     """
 
     x: str

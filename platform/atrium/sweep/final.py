@@ -24,9 +24,9 @@ WINNER, BASELINE = "winner", "baseline"
 class FinalRun:
     """The run of one arm on one fresh seed.
 
-    `role` is the role of the arm: `winner`, `baseline`, or `setting N`, where N is the number of its trial
-    in the search. If `result` is None, `reason` says why. `is_excused` says that the run may be left out,
-    because it failed before its end for a known reason.
+    `role` is the role of the arm: `winner`, `baseline`, or `setting N`, where N is the number of its trial in
+    the search. If `result` is None, `reason` says why. If `is_excused` is True, the verdict may leave the run
+    out, because it failed before its end and the reason is recorded.
     """
 
     role: str
@@ -47,9 +47,9 @@ class FinalRun:
 
 
 def best_trial(trials: Sequence[Trial], direction: str) -> Trial | None:
-    """Return the complete trial with the best first objective, or None if no trial is complete.
+    """Return the complete trial with the best first objective, or None if there is none.
 
-    In a tie, the earliest trial is returned.
+    Trials whose results were copied from another trial are ignored. In a tie, the earliest trial is returned.
     """
     sign = 1.0 if direction == "maximize" else -1.0
     complete = [trial for trial in trials if trial.values is not None and trial.coincides_with is None]
@@ -61,7 +61,8 @@ def plan_final(
 ) -> list[tuple[PlannedTrial, tuple[int, ...]]]:
     """Return the trials of the final stage, each with its seed: one for each arm and fresh seed.
 
-    The plan is empty if the winner or the baseline is missing, or if all arms are the same method.
+    Arms that are the same method as the baseline are left out. The plan is empty if no arm is left, or if the
+    winner or the baseline is missing.
     """
     direction = definition.objectives[0].direction
     winner, other = best_trial(search, direction), best_trial(baseline, direction)
@@ -101,7 +102,11 @@ def final_runs(definition: SweepDefinition, trials: Sequence[Trial]) -> list[Fin
 
 
 def refusal(runs: Sequence[FinalRun]) -> str | None:
-    """Return the reason to withhold a verdict, or None if each planned seed counts or may be left out."""
+    """Return the reason to withhold a verdict, or None if there is none.
+
+    A verdict is withheld if a run that must count has no outcome, if runs were evaluated on different test
+    problems, or if no seed has an outcome of every arm.
+    """
     for run in runs:
         if run.result is None and not run.is_excused:
             return (

@@ -26,8 +26,8 @@ INTERVAL_S = 5.0
 class Heartbeat:
     """The heartbeat of one worker.
 
-    If `parent` is given, the worker stops once this process has exited. `created` is the sweep's creation
-    time in Unix seconds, and `step` is the worker's current training step.
+    If `parent` is given, it is a process id, and the worker stops once that process has exited. `created` is
+    the sweep's creation time in Unix seconds, and `step` is the worker's current training step.
     """
 
     studies: SweepStudies

@@ -33,9 +33,10 @@ _TOP_LEVEL_TEXT = ("experiment_name", "runs_dir")
 def write_report(
     folder: Path, studies: SweepStudies, report: SweepReport, figures: Sequence[Path]
 ) -> list[Path]:
-    """Write the files of a report to the folder of its figures.
+    """Write `report.json`, the CSV tables and, if there is a winner, `winner.yaml` to `folder`.
 
-    Returns the paths of the figures and of the main files.
+    `figures` are the paths of figures that are already in `folder`. Returns the paths of figures, tables and
+    winner, without `report.json`.
     """
     texts = {"trials.csv": trials_csv(report.ranking)}
     if report.curves:

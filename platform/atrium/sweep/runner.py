@@ -266,8 +266,9 @@ def _mean_of_rows(rows: Sequence[Sequence[float]]) -> list[float]:
 def _with_plan(config: RunConfig, definition: SweepDefinition) -> RunConfig:
     """Return the configuration with the sweep's number of seeds as its planned seeds.
 
-    The configuration is unchanged if its base already has planned seeds, or if the sweep has fresh seeds:
-    a sweep with fresh seeds gives its own verdict on them, and its other runs only search for the winner.
+    The configuration is unchanged if it already has planned seeds, or if the sweep has fewer than
+    `MIN_PLANNED_SEEDS` seeds. It is also unchanged if the sweep has fresh seeds: the verdict then uses only
+    the fresh seeds, and the other runs only select the winner.
     """
     num_seeds = len(definition.seeds)
     if config.planned_seeds is not None or definition.final is not None or num_seeds < MIN_PLANNED_SEEDS:

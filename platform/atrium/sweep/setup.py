@@ -129,7 +129,7 @@ def stored_definition(storage: SweepStorage, name: str) -> tuple[SweepDefinition
 
 
 def check_plugins(storage: SweepStorage, name: str) -> None:
-    """Raise `ConfigError` if this process has other plugins than the process that started the sweep."""
+    """Raise `ConfigError` if this process does not have the plugins with which the sweep was started."""
     with storage.explained():
         attributes = _attributes(storage, name)
     if PLUGINS not in attributes:
@@ -166,8 +166,8 @@ def join(storage: SweepStorage, name: str, runs_dir: str | None) -> tuple[SweepD
 def known_storage(runs_dir: str, name: str, wanted: str | None = None) -> str:
     """Return the storage URL of a sweep.
 
-    This is `wanted` if given, otherwise the URL in the environment, otherwise the URL in the sweep's
-    folder. Raises `SweepError` if the sweep does not exist.
+    This is `wanted` if given, otherwise the environment variable ATRIUM_SWEEP_STORAGE if set, otherwise the
+    URL in the sweep's folder. Raises `SweepError` if the sweep does not exist.
     """
     folder = sweep_folder(runs_dir, name)
     if told := wanted or os.environ.get(STORAGE_VARIABLE):
@@ -187,7 +187,10 @@ def sweep_names(runs_dir: str) -> list[str]:
 
 
 def listed(runs_dir: str) -> list[str]:
-    """Return a line for each sweep with its state and its number of ended trials in each stage."""
+    """Return one line per sweep, with its state and the number of ended trials in each stage.
+
+    If there are no sweeps, the only line says so.
+    """
     lines = []
     for name in sweep_names(runs_dir):
         state, _ = read_object(sweep_folder(runs_dir, name) / STATE_FILE)

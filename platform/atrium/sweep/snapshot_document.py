@@ -104,9 +104,9 @@ def snapshot_document(
 ) -> Document:
     """Return the document of one stage's `trials`, with figures of `score` against the setting `key`.
 
-    `state`, `definition` and `report` are the contents of `state.json`, `sweep.json` and `report.json`;
-    they are empty if the file is missing. `collapses` maps run names to descriptions of the runs'
-    problems.
+    `state`, `definition` and `report` are the contents of `state.json`, `sweep.json` and `report.json`; they
+    are empty if the file is missing. `collapses` maps run names to descriptions of what went wrong in these
+    runs, such as a collapse.
     """
     objective = next(iter(_records(state.get("objectives"))), None)
     sampler = setting(definition, "definition.sampler.kind")
@@ -189,8 +189,8 @@ def score_figure(trials: Sequence[SnapshotTrial], key: str, score: str) -> Figur
 def learning_figure(trials: Sequence[SnapshotTrial], score: str) -> Figure | None:
     """Return the figure of a score by step, or None if no curve has at least two points.
 
-    There is one curve per trial, the mean over seeds. It has only the steps that the largest number of
-    seeds recorded.
+    Each trial has one curve, the mean over its seeds. Only the steps recorded by the most seeds are shown, so
+    each point is a mean over equally many seeds.
     """
     place_in_point = list(SCORES).index(score)
     series: list[Series] = []
@@ -229,7 +229,7 @@ def learning_figure(trials: Sequence[SnapshotTrial], score: str) -> Figure | Non
 def pair_figure(trials: Sequence[SnapshotTrial], key: str, score: str) -> Figure | None:
     """Return the figure of complete trials by two numeric settings, colored by thirds of a score.
 
-    Returns None if there are fewer than two such settings or three such trials.
+    Returns None if fewer than two numeric settings vary, or if fewer than three trials are complete.
     """
     numeric = [
         name
@@ -314,7 +314,10 @@ def _contrast_tables(found: object) -> Iterator[Table]:
 
 
 def _collapsed(trials: Sequence[SnapshotTrial], collapses: Mapping[str, Sequence[str]]) -> Iterator[Sentence]:
-    """Yield a warning for each kind of problem, with the number of affected runs and their trials."""
+    """Yield a warning for each kind of training problem found in runs, such as a collapse.
+
+    The warning states the number of affected runs, and names their trials.
+    """
     found = [(one.name, collapses.get(run, ())) for one in trials for run in one.runs]
     for rule in dict.fromkeys(rule for _, rules in found for rule in rules):
         names = [name for name, rules in found if rule in rules]

@@ -133,8 +133,8 @@ def planned(space: SpaceConfig, *, kind: str, num: int, seed: int) -> list[Assig
 def corners(space: SpaceConfig) -> Iterator[tuple[str, Assignment]]:
     """Yield a pair (parameter name, assignment) for each choice and each end of a range.
 
-    All other parameters have their first choice or lower end. If a condition of the named parameter refers
-    to one of them, that one has the first value that satisfies the condition.
+    Every other parameter has its first choice or its lower end. The exception is a parameter to which a
+    condition of the named parameter refers: it has the first value that satisfies the condition.
     """
     names = parameters(space)
     for name, parameter in names.items():
@@ -213,7 +213,8 @@ def bounds(parameter: ParameterConfig) -> tuple[float, float]:
 def _rounded(parameter: ParameterConfig, value: float) -> float | int:
     """Return the value of the parameter that is nearest to `value`, within the range.
 
-    It is an integer, a multiple of the step from `low`, or a number with six significant digits.
+    For an integer parameter, it is an integer. Otherwise, it is `low` plus a multiple of `step` or, without a
+    step, a number with six significant digits.
     """
     low, high = bounds(parameter)
     if parameter.is_integer:

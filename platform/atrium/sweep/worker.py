@@ -119,7 +119,8 @@ class SweepWorker:
     def _twin(self, trial: Trial, planned: PlannedTrial) -> Trial | None:
         """Return a completed or pruned trial of the same method, or None.
 
-        This first waits for running trials of the method that have a lower number.
+        While there is no such trial, this waits for running trials of the method that have a lower number,
+        and takes over those of dead workers.
         """
         while True:
             twins = [

@@ -72,9 +72,9 @@ class Partition:
     """Classes of methods under one drift.
 
     `equal` lists classes of methods with equal gradients. `directions` lists classes of methods whose
-    gradients are equal up to one factor per batch, and `num_nearly` is their number if distances up to
-    `NEARLY` are neglected. `within` is the largest distance between methods of the same direction,
-    `between` the smallest distance between methods of different directions. `distances` [M, M] are
+    gradients are equal up to one factor per batch, and `num_nearly` is the number of such classes if
+    distances up to `NEARLY` count as 0. `within` is the largest distance between methods of the same
+    direction, `between` the smallest distance between methods of different directions. `distances` [M, M] are
     distances of unit gradients, from 0 to 2, in the order of `names`.
     """
 
@@ -137,9 +137,11 @@ def recorded(rows: Sequence[Mapping[str, Any]], max_groups: int) -> Rollouts | N
 def moved(rollouts: Rollouts, drift: Drift, seed: int) -> tuple[Batch, PolicyTokens]:
     """Return the rollouts as a batch, and the token values of a policy displaced by `drift`.
 
-    Each distance of the drift is added to log-probabilities as normal noise. Log-probabilities stay below
-    0. Without mismatch, the engine's log-probabilities are the stored ones. The reference policy differs by
-    noise of 0.2 nats, and entropies are random.
+    The stored log-probabilities become the trainer's log-probabilities of the sampling policy. Normal noise,
+    with the drift's distances as standard deviations, turns them into those of the engine, of the policy at
+    the start of the step and of the current policy. With a spread of None, the current policy has the
+    recorded log-ratios instead of noise. Noisy log-probabilities are clamped to stay below 0. The reference
+    policy differs from the sampling policy by noise of 0.2 nats, and entropies are random.
     """
     generator = torch.Generator().manual_seed(seed)
     shape = rollouts.logprob_BT.shape
@@ -210,7 +212,7 @@ def can_compute(method: Method, drift: Drift) -> bool:
 
 
 def partition(methods: Mapping[str, Method], rollouts: Iterable[Rollouts], drift: Drift) -> Partition:
-    """Return the classes of methods whose gradients, or their directions, are equal on every batch.
+    """Return the classes of methods with equal gradients, and with equal directions, on every batch.
 
     Batches are read one at a time, and only distances are kept.
     """

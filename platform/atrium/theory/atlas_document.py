@@ -29,9 +29,9 @@ _COUNTS = ("equal gradients", _SAME, f"the same within {NEARLY:.1%}")
 def atlas_document(partitions: Sequence[Partition], source: str, left_out: Sequence[str]) -> Document:
     """Return a document on the classes of methods under each drift.
 
-    It states the number of classes under each drift, lists the classes under the first drift, and shows
-    into how many directions the other drifts split them. `source` describes the rollouts. `left_out` names
-    the methods that could not be compared.
+    The document states the number of classes under each drift, lists the classes under the first drift, and
+    shows into how many directions the other drifts split each of these classes. `source` describes the
+    rollouts. `left_out` names the methods that could not be compared.
     """
     first, *others = partitions
     answer = Sentence(
@@ -110,7 +110,7 @@ def _splits(first: Partition, others: Sequence[Partition]) -> Table:
 
 
 def atlas_pictures(partitions: Sequence[Partition]) -> list[Picture]:
-    """Return figures of the counts by drift, and of distances between directions under the first drift."""
+    """Return figures of the number of classes by drift, and of distances between directions (first drift)."""
     places = tuple(float(number) for number in range(len(partitions)))
     counts = zip(*map(_numbers, partitions), strict=True)
     lines = Lines(

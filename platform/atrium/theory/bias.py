@@ -104,10 +104,10 @@ def faithfulness(
     """Return the cosine between a method's expected gradient and that of the expected reward, by distance.
 
     The policy moves away from the behavior policy along the true gradient of the reward, as updates on one
-    batch would move it. A distance d is a move of length 3 d in logits. The advantage is the reward minus
-    its expectation, and completions are weighted by their probability, so methods differ only in ratio,
-    trust region, surrogate and regularizer. The exceptions are surrogates that regress rewards: they use
-    their expected loss over groups of two completions. Results are means over seeds.
+    batch would move it. A distance d is a move of length 3 d in logits. The advantage is the reward minus its
+    expectation, and completions are weighted by their behavior probability, so methods differ only in ratio,
+    trust region, surrogate and regularizer. For surrogates that regress rewards, the expected loss over
+    groups of two completions is used instead. Results are means over seeds.
     """
     cosines, kls = [], []
     for distance in distances:

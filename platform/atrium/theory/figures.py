@@ -72,7 +72,7 @@ def window_picture(windows: Sequence[MethodWindow]) -> Picture:
 
 
 def _bounds(method: MethodWindow, ends: tuple[float, float], *, is_log: bool) -> Bounds:
-    """Return the widest and the narrowest window of a method, limited to the axis."""
+    """Return the widest and the narrowest window of a method, clamped to the axis range `ends`."""
     found = method.by_probability or (() if method.constant is None else (method.constant,))
 
     def shown(lower: float, upper: float) -> tuple[float, float]:
@@ -115,9 +115,10 @@ def entropy_picture(courses: Courses) -> Picture:
 
 
 def bias_picture(biases: Sequence[EstimatorBias], methods: Sequence[Faithfulness]) -> Picture:
-    """Return panels of the errors of KL estimators, and of the methods' cosines with the true gradient.
+    """Return panels of the errors of KL estimators, and of the cosines of gradients with the true gradient.
 
-    The errors are shown for penalties at token level and at sequence level.
+    The errors are shown for penalties at token level and at sequence level. The cosines are those of each
+    method's expected gradient with that of the expected reward.
     """
     lengths = sorted({bias.num_tokens for bias in biases})
     errors = [

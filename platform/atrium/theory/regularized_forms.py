@@ -51,7 +51,10 @@ def _form_gradient(method: Method, num_seeds: int) -> FormGradient:
 
 
 def _at_seed(objective: Objective, seed: int, *, is_forward: bool) -> tuple[float, float]:
-    """Return one seed's relative error of the expected gradient, and the variance over single samples."""
+    """Return one seed's relative error of the expected gradient, and the gradient's variance over samples.
+
+    `is_forward` selects KL(behavior || policy) for the exact gradient, otherwise KL(policy || behavior).
+    """
     behavior = Tabular.random(800 + seed, 1, vocabulary=_VOCABULARY)
     policy = behavior.near(900 + seed, 0.6).trainable()
     generator = torch.Generator().manual_seed(seed)

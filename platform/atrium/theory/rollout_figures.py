@@ -46,9 +46,9 @@ class Tokens:
     """Tokens of a run's stored rollouts that an update used.
 
     `probability_N` is the sampling probability q, and `ratio_N` the ratio w that the trust region reads.
-    `clipped_N` is 1 for a token clipped above the window, -1 below the window, and 0 otherwise.
-    `position_N` counts from 1 within the completion. `effective_by_step` is the effective sample size of a
-    step's sequences, divided by their number.
+    `clipped_N` is 1 for a token clipped above the window, -1 below the window, and 0 otherwise. `position_N`
+    counts from 1 within the completion. `effective_by_step` maps each step to the effective sample size of
+    its sequences, divided by their number.
     """
 
     probability_N: Floats
@@ -117,7 +117,7 @@ def rollout_picture(name: str, method: Method, tokens: Tokens, words: Mapping[in
 
 
 def rollouts_document(found: Mapping[str, Tokens], words: Mapping[str, Mapping[int, str]]) -> Document:
-    """Return the document with a row for each run.
+    """Return a document with a table of clipping, ratios and effective sample sizes, one row per run.
 
     `words` maps the name of a run to the texts of its known token ids.
     """
@@ -142,7 +142,10 @@ def rollouts_document(found: Mapping[str, Tokens], words: Mapping[str, Mapping[i
 
 
 def _by_probability(method: Method, tokens: Tokens, *, is_ratio: bool) -> Lines:
-    """Return a scatter plot of tokens by q and w (or |p - q|), clipped or not, with the window's bounds."""
+    """Return a scatter plot of w (`is_ratio`) or |p - q| against q, with the window's bounds.
+
+    Clipped tokens and all other tokens are separate series.
+    """
     y_N = tokens.ratio_N if is_ratio else tokens.moved_N
     kept_N = tokens.clipped_N == 0
     series = [

@@ -22,7 +22,7 @@ from atrium.method.state_divergences import STATE_DIVERGENCES, top_tokens, with_
 
 @dataclass(frozen=True)
 class Tabular:
-    """A policy given by the logits of each token after all prefixes; `logits[t]` has t + 1 axes of size V."""
+    """A policy given by the logits of each token after every prefix; `logits[t]` has t + 1 axes of size V."""
 
     logits: tuple[Tensor, ...]
 
@@ -108,7 +108,7 @@ class Tabular:
         return -(logprob_B.exp() * logprob_B).sum()
 
     def expected(self, value_B: Tensor) -> Tensor:
-        """Return the expectation of a value per completion."""
+        """Return the expectation under the policy of a value that is given for each completion."""
         return (self.logprob_B().exp() * value_B).sum()
 
     def gradient(self, value: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ class Tabular:
 
 
 def kl(p_B: Tensor, q_B: Tensor) -> Tensor:
-    """Return KL(p || q) in nats from both log-probabilities of all completions."""
+    """Return KL(p || q) in nats from the two policies' log-probabilities of all completions."""
     return (p_B.exp() * (p_B - q_B)).sum()
 
 
@@ -166,7 +166,7 @@ def prepared(objective: Objective, batch: Batch, tokens: PolicyTokens) -> Miniba
 
 
 def tokens_of(policy: Tabular, rows: Tensor, objective: Objective, behavior: Tabular) -> PolicyTokens:
-    """Return the policy's log-probabilities at the completions `rows`.
+    """Return the policy's log-probabilities at the tokens of the completions with indices `rows`.
 
     Entropies and divergences from `behavior` are included if `objective` needs them.
     """

@@ -90,7 +90,7 @@ def _one_course(
 
 @torch.no_grad()
 def _point(behavior: Tabular, policy: Tabular, rewarded_B: Tensor) -> dict[str, Tensor]:
-    """Return the changes of entropy and reward from the behavior policy, and the distances to it, by name."""
+    """Return the changes of entropy and reward, and the distances between the two policies, by name."""
     old_B, new_B = behavior.logprob_B(), policy.logprob_B()
     reward_B = rewarded_B.double()
     return {

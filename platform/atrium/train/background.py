@@ -1,4 +1,4 @@
-"""Execution of a function in a daemon thread, whose result or error becomes a future."""
+"""Execution of a function in a daemon thread, with a future for its result or error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _T = TypeVar("_T")
 
 
 def in_background(work: Callable[[], _T], name: str) -> Future[_T]:
-    """Start `work` in a thread named `name`, and return the future of its result.
+    """Start `work` in a daemon thread named `name`, and return a future for its result or error.
 
     Unlike the threads of `ThreadPoolExecutor`, a daemon thread does not delay the exit of the process.
     """

@@ -1,4 +1,4 @@
-"""Collection of a step's rollout groups: sampling, grading in parallel with it, rewards, and filtering."""
+"""Collection of a step's rollout groups: sampling, concurrent grading, rewards, and filtering."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Collected:
     Attributes
     ----------
     groups, trains
-        The groups in the batch, and whether updates compute each group. Means count all groups.
+        The groups, and whether updates run the model on each of them. Means count all groups.
     cursor
         The position in the stream of problems after the batch.
     measurements
@@ -106,7 +106,10 @@ class RolloutCollector:
         return self.collected(groups, cursor + len(groups), measurements)
 
     def collected(self, groups: Sequence[RolloutGroup], cursor: int, measurements: Measurements) -> Collected:
-        """Return the batch of the groups that the filter keeps; `cursor` is the stream's next position."""
+        """Return a batch with the groups that the filter keeps.
+
+        `cursor` is the position in the stream of problems after the groups.
+        """
         kept = tuple(_rewarded(group) for group in groups if self.keeps(group))
         trains = tuple(self.group_filter.computes(differs=self._differs(group)) for group in kept)
         return Collected(groups=kept, trains=trains, cursor=cursor, measurements=measurements)
@@ -119,8 +122,8 @@ class RolloutCollector:
     def keeps(self, group: RolloutGroup) -> bool:
         """Return whether the batch keeps a group.
 
-        The filter ignores completions whose reward is None; if there are any, at least two others must
-        remain.
+        The filter ignores completions whose reward is None. If a group has such completions, at least two of
+        its other completions must have a reward.
         """
         rewarded = _rewarded(group)
         if rewarded is not group and len(rewarded.rollouts) < 2:
@@ -246,9 +249,10 @@ class _Round:
         return self._own(first)
 
     def take(self, place: int, completions: Sequence[Completion]) -> None:
-        """Submit the completions of prompt number `place` for grading.
+        """Submit the completions of prompt number `place` for grading, and mark the prompt as answered.
 
-        Does nothing unless this rank leads its engine's ranks.
+        If this rank does not lead its engine's ranks, the prompt is only marked, since the leading rank
+        grades it.
         """
         self._answered.add(place)
         if not self._collector.ranks.leads_engine:

@@ -182,8 +182,9 @@ class OverlappedSteps(LaggedSteps):
 class _Pending:
     """A batch that `sampler` samples in a separate thread.
 
-    `cursor` returns the position of its first problem in the stream, and may wait for the previous batch.
-    `before` contains the trained parameters, each with a copy of the value that samples the batch.
+    `cursor` returns the position of the batch's first problem in the stream, and may wait for the previous
+    batch. `before` contains the trained parameters, each with a copy of its value in the policy that samples
+    the batch.
     """
 
     collector: RolloutCollector
@@ -219,7 +220,7 @@ class _Pending:
         self._sampled.exception()
 
     def wait(self) -> None:
-        """Wait for the batch, and measure the seconds of the wait and of the sampling before it."""
+        """Wait for the batch, and record two durations: of sampling before this call, and of the wait."""
         if self._is_measured:
             return
         asked = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The training loop: one for every device, engine and method.
+"""The training loop, which is the same for all devices, engines and methods.
 
 The loop runs steps (see `step`), records each, and saves checkpoints at intervals. Every random choice is
 keyed by the run's seed and the step, so a step depends only on the weights, the optimizer's state and

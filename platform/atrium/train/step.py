@@ -171,7 +171,7 @@ def update(run: Training, state: TrainingState, batch: Collected) -> TrainingSta
     """Update the policy on a step's batch, and return the state after the step.
 
     If the batch has no group to train on, the weights stay unchanged. Raises `EngineError` if the
-    log-probabilities of engine and trainer differ by more than `max_mismatch`.
+    log-probabilities of engine and trainer differ by more than `max_mismatch` on average.
     """
     step, measurements = state.step + 1, batch.measurements
     run.enter(step, "update")

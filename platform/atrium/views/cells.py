@@ -54,7 +54,7 @@ def number_columns(table: Table) -> list[bool]:
 
 
 def without_prose(table: Table) -> tuple[tuple[Column, ...], list[list[str]]]:
-    """Return the table's columns without columns of prose, and the texts of their cells, row by row."""
+    """Return the columns that contain no prose, and the texts of their cells, row by row."""
     kept = [place for place, column in enumerate(table.columns) if not column.is_prose]
     rows = [[row[place] for place in kept] for row in texts(table.rows)]
     return tuple(table.columns[place] for place in kept), rows

@@ -73,7 +73,8 @@ class ServerClient:
     async def obstacle(self) -> str | None:
         """Return why the server is not ready, or None if it is.
 
-        Raises `UnfitServerError` for a wrong token and for an address that is not a vLLM server's.
+        Raises `UnfitServerError` if the server rejects the access token, or if no vLLM server is at the
+        address.
         """
         try:
             answer = await self._client.get("/health", timeout=_CONNECT_S)
@@ -92,7 +93,11 @@ class ServerClient:
         return None if answer.status_code == httpx.codes.OK else f"/health returned {answer.status_code}"
 
     async def check(self, expected: Expected) -> Mapping[str, str | int | float]:
-        """Return a description of the server; raise `UnfitServerError` if it does not fit the run."""
+        """Check that the server fits the run, and return its properties by name.
+
+        The properties are vLLM's version, and the limits of the cache and of batches. Raises
+        `UnfitServerError` if the server does not fit.
+        """
         open_answer = await self._client.get("/weight_info", headers={"Authorization": ""})
         if open_answer.status_code != httpx.codes.UNAUTHORIZED:
             raise UnfitServerError(f"the server accepts requests without a token; {_ADVICE}")
@@ -148,8 +153,8 @@ class ServerClient:
     async def paused(self) -> AsyncIterator[None]:
         """Pause the server while the `with` block loads weights.
 
-        Running requests then continue with the new weights. Their caches are cleared, since a cache that
-        mixes two sets of weights is valid for neither.
+        Afterward, unfinished requests continue with the new weights. Their cached keys and values are
+        cleared, since a cache that mixes two sets of weights is valid for neither.
         """
         await self._json("POST", "/pause", mode="keep", clear_cache="true")
         try:
@@ -181,7 +186,10 @@ class ServerClient:
         return int((await self._json("GET", "/get_world_size"))["world_size"])
 
     async def join_group(self, init_info: Mapping[str, Any]) -> None:
-        """Make the server join the trainer's NCCL group in place of any earlier one, and wait for it."""
+        """Make the server join the trainer's NCCL group, and return once the server has joined.
+
+        The server first leaves any earlier group.
+        """
         await self._json("POST", "/shutdown_weight_transfer_engine")
         await self._json("POST", "/init_weight_transfer_engine", {"init_info": init_info})
 

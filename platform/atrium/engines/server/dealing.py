@@ -65,7 +65,10 @@ class Batch:
         return not self.waiting and not self.tasks
 
     def next(self) -> Generation:
-        """Wait for the next finished request, and return its completions or raise an error in `found`."""
+        """Wait for the next finished request, and return its completions.
+
+        Raises any error that was put into `found`.
+        """
         while True:
             found = self.found.get()
             if isinstance(found, BaseException):

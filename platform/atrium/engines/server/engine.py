@@ -92,7 +92,7 @@ class ServerEngine:
 
     @property
     def facts(self) -> EngineFacts:
-        """Return settings that the servers derived, their number of preemptions, and their idle time."""
+        """The settings that the servers derived, their number of preemptions, and their idle time."""
         servers = self.pool.servers
         counts = self._run(self.pool.counters())
         now = time.monotonic()
@@ -118,8 +118,8 @@ class ServerEngine:
     ) -> Iterator[Generation]:
         """Yield each request's completions once, as soon as all of them are finished, in any order.
 
-        Checks all requests when called, and samples with the weights of that time. Raises `EngineError` if
-        servers are lost repeatedly, and `InterruptedError` after `interrupt`.
+        Checks all requests when called, and samples with the weights that are current at that time. Raises
+        `EngineError` if servers are lost repeatedly, and `InterruptedError` after `interrupt`.
         """
         return self.generate_by(self._weight_version, requests, sampling)
 
@@ -246,7 +246,7 @@ class VersionSampler:
 
     @property
     def facts(self) -> EngineFacts:
-        """Return the engine's facts."""
+        """The facts of the server engine."""
         return self.engine.facts
 
     def generate(

@@ -29,7 +29,11 @@ _App = Callable[[_Scope, Any, _Send], Awaitable[None]]
 
 
 class Guard:
-    """Middleware that returns 401 without the token, and answers at `MODEL_PATH` and `FOLDER_PATH`."""
+    """Middleware that returns 401 for requests without the token, and adds two paths to vLLM's server.
+
+    `MODEL_PATH` returns the model's configuration. `FOLDER_PATH` returns whether the server can read the
+    weights in a folder.
+    """
 
     def __init__(self, app: _App) -> None:
         token = os.environ.get(TOKEN, "")

@@ -118,8 +118,8 @@ class ServerPool:
     def check(self, version: int | None) -> None:
         """Raise `EngineError` if the pool has failed.
 
-        The pool also fails if no server has the weights `version` (None: any) and there are no weight files
-        to load.
+        The pool also fails if no server has the weights of `version` and there are no weight files to load.
+        If `version` is None, the weights of a server may have any version.
         """
         has_version = version is None or any(one.version == version for one in self.servers)
         if not self._folders and not has_version:

@@ -66,11 +66,11 @@ def server_environment(settings: VllmSettings, place: Place, cache_dir: Path, th
 
 
 class ServerProcess:
-    """A vLLM server process that listens on a Unix socket in `folder`, which other users cannot open.
+    """A vLLM server process that listens on a Unix socket in `folder`.
 
-    `variables` come from `server_environment`. `device` becomes CUDA_VISIBLE_DEVICES; None leaves it
-    unchanged. `folder` and the folders in `shared` are deleted after the trainer has exited. `module` is the
-    Python module that runs the server.
+    Other users must not have access to `folder`. `variables` come from `server_environment`. `device` becomes
+    CUDA_VISIBLE_DEVICES; None leaves it unchanged. `folder` and the folders in `shared` are deleted after the
+    trainer has exited. `module` is the Python module that runs the server.
     """
 
     def __init__(

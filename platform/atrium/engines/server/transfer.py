@@ -1,4 +1,4 @@
-"""Transfer of weights from the trainer's GPU to those of its servers over NCCL, with vLLM's own code.
+"""Transfer of weights over NCCL from the trainer's GPU to the servers' GPUs, with vLLM's own code.
 
 The trainer and all processes of its servers form one NCCL group, in which the trainer is rank 0 and
 broadcasts. Weights are rounded on the trainer's GPU one by one and sent in packed buffers, so no copy of the
@@ -68,7 +68,7 @@ class NcclSender:
         `EngineError` if this fails too.
 
         With sharded weights, all ranks must call this at the same time, each for its own servers. Sharded
-        weights are not sent again: a lost server raises `EngineError` at once.
+        weights are not sent again: the loss of a server raises `EngineError` at once.
         """
         try:
             self._send(weights, version, pool, submit)

@@ -20,9 +20,9 @@ _DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", t
 class WeightFiles:
     """A writer of model folders in the transformers format, one per weight version.
 
-    The folders are in `base`, which keeps the newest `num_kept`. `config` is the content of `config.json`.
-    Floating-point weights are rounded to `dtype` if it is given. Tensors are written one after the other, so
-    that no second copy of the model is in memory.
+    The folders are in `base`, and all but the newest `num_kept` are deleted. `config` is the content of
+    `config.json`. Floating-point weights are rounded to `dtype` if it is given. Tensors are written one after
+    the other, so that no second copy of the model is in memory.
     """
 
     def __init__(self, base: Path, config: str, dtype: torch.dtype | None, num_kept: int) -> None:
@@ -33,7 +33,7 @@ class WeightFiles:
         self._folders: list[Path] = []
 
     def write(self, weights: Mapping[str, Tensor], version: int) -> Path:
-        """Write a full `state_dict` and return its folder, after deleting folders of outdated versions."""
+        """Write a full `state_dict` to a new folder, delete outdated folders, and return the new folder."""
         folder = self._base / str(version)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()

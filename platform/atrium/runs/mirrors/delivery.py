@@ -259,8 +259,8 @@ class Mirrors(Listener):
 class MirrorThread(threading.Thread):
     """A thread that delivers one run to one tracker. It gives up `LINGER_S` after the end of the run.
 
-    `make` creates the delivery. `problem` is the latest error, or None. The event `wake` ends a pause early
-    when it is set. `is_closing` tells the thread that the run directory is complete.
+    `make` creates the delivery. `problem` is the latest error, or None. Setting the event `wake` ends a pause
+    early. Setting the event `is_closing` tells the thread that the run directory is complete.
     """
 
     def __init__(self, kind: str, make: Callable[[], Delivery]) -> None:
@@ -271,7 +271,7 @@ class MirrorThread(threading.Thread):
         self._make = make
 
     def run(self) -> None:
-        """Deliver until everything is delivered. Errors are stored in `problem`."""
+        """Deliver rows until all are delivered or the thread gives up; store errors in `problem`."""
         try:
             self._follow(self._make())
         except Exception as error:

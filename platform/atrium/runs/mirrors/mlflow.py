@@ -3,7 +3,7 @@
 Values are sent with their recording times. MLflow's database uses a metric's name, step, time and value as
 one key, so values sent twice count once, even if the first delivery was not recorded. A run's files become
 artifacts: hard links if MLflow keeps artifacts on this disk, else copies of the small files. Runs of one
-sweep, or of one setting with several seeds, become children of a parent run as soon as there are two of
+sweep, or runs that differ only in their seeds, become children of a parent run as soon as there are two of
 them.
 """
 

@@ -28,7 +28,7 @@ def mlflow_name(name: str) -> str:
 
 
 def evaluation_numbers(record: Record) -> dict[str, float]:
-    """Return the scores in a record of `evaluations.jsonl`, keyed by metric names as during training.
+    """Return the scores in a record of `evaluations.jsonl`, keyed by the metric names used in training.
 
     The result is empty for a record that is not an evaluation.
     """

@@ -1,11 +1,11 @@
 """Checkpoints: complete, atomic, free of pickle, and usable as plain transformers folders.
 
-`checkpoints/step-000040/` contains `policy/` (a transformers folder), `optimizer.safetensors`, `state.json`,
-which lists every file with its size, and the digests of all files. It contains `reference.safetensors` if the
-reference moves, and `lagged-N.json` and `lagged-N.safetensors` if the batch of the N-th next step is already
-sampled. A checkpoint is written under a temporary name, flushed to disk and renamed, so a folder with the
-final name is complete. Digests detect damage, such as that of a bad disk or a manual change. A damaged
-checkpoint is not loaded.
+`checkpoints/step-000040/` contains `policy/` (a transformers folder), `optimizer.safetensors`, `state.json`
+(which lists every file with its size) and `SHA256SUMS` (the digests of all files). It also contains
+`reference.safetensors` if the reference moves, and `lagged-N.json` and `lagged-N.safetensors` if the batch of
+the N-th step after the checkpoint is already sampled. A checkpoint is written under a temporary name, flushed
+to disk and renamed, so a folder with the final name is complete. Digests detect damage, such as that caused
+by a bad disk or a manual change. A damaged checkpoint is not loaded.
 """
 
 from __future__ import annotations
@@ -97,8 +97,9 @@ class CheckpointStore:
     ) -> Path:
         """Write the checkpoint of `state.step`, and delete checkpoints that are no longer kept.
 
-        Replaces an older checkpoint of the same step, and returns its folder. Raises `CheckpointError` if the
-        disk is full; older checkpoints are then unchanged.
+        Replaces an older checkpoint of the same step. Returns the folder of the new checkpoint. Raises
+        `CheckpointError` if the checkpoint cannot be written, such as to a full disk; older checkpoints are
+        then unchanged.
         """
 
         def write(folder: Path) -> None:
@@ -116,10 +117,10 @@ class CheckpointStore:
     def _write_whole(
         self, state: TrainingState, write: Callable[[Path], None], *, prepared: bool = False
     ) -> Path:
-        """Write a checkpoint with `write`, add state and digests, and rename it; return its final path.
+        """Write a checkpoint to a temporary folder by `write`, and rename it; return its final path.
 
-        `prepared` means that the temporary folder already exists. Raises `CheckpointError` if the disk is
-        full.
+        State and digests are added before the folder is renamed. `prepared` means that the temporary folder
+        already exists. Raises `CheckpointError` if the checkpoint cannot be written, such as to a full disk.
         """
         path, partial = self._paths(state)
         try:
@@ -166,7 +167,7 @@ class CheckpointStore:
         partial.rename(path)
 
     def _name_best(self, step: int | None) -> None:
-        """Write the step of the best checkpoint to `best.json`, or delete the file if there is none."""
+        """Write the step of the best checkpoint to `best.json`, or delete this file if none is kept."""
         if self.keep_best and step is not None and (self.folder / _name(step)).is_dir():
             _write_best(self.folder, step)
         else:
@@ -188,7 +189,7 @@ class CheckpointStore:
 def latest_checkpoint(folder: Path, *, with_tensors: bool = True) -> Checkpoint | None:
     """Return the newest checkpoint of a folder of checkpoints, or None if there is none.
 
-    `with_tensors` is that of `load_checkpoint`. Raises `CheckpointError` if the newest checkpoint is
+    `with_tensors` is passed to `load_checkpoint`. Raises `CheckpointError` if the newest checkpoint is
     unusable: only the user may decide to resume from an earlier one.
     """
     paths = checkpoint_paths(folder)

@@ -66,7 +66,11 @@ def check_files(folder: Path, *, below: str = "", digests: bool = True) -> None:
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """Return the content of `state.json`; raise `CheckpointError` if it is missing, damaged or outdated."""
+    """Return the content of `state.json`.
+
+    Raises `CheckpointError` if the file is missing, is damaged, or has the format of another version of
+    Atrium.
+    """
     with _damage_named(folder):
         try:
             state: dict[str, Any] = json.loads(read_plain(folder / STATE))
@@ -84,9 +88,9 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def way_back(folder: Path) -> str:
-    """Return advice for an error message: how to rewind to the newest intact checkpoint before the last.
+    """Return advice for an error in the last checkpoint: how to rewind to the newest intact one before it.
 
-    Without an intact checkpoint, the advice is to rewind to the start.
+    If no earlier checkpoint is intact, the advice is to rewind to the start.
     """
     step = 0
     for path in reversed(checkpoint_paths(folder)[:-1]):

@@ -57,8 +57,8 @@ class ShardedCheckpointStore(CheckpointStore):
     ) -> Path:
         """Wait for the previous checkpoint, copy the state to the host, and start writing the new checkpoint.
 
-        Returns the folder that the checkpoint will have. Raises `CheckpointError` if the disk was full for
-        the previous checkpoint.
+        Returns the folder that the checkpoint will have. Raises `CheckpointError` if the previous checkpoint
+        could not be written.
         """
         self.finish()
         path, temporary = self._paths(state)
@@ -78,7 +78,7 @@ class ShardedCheckpointStore(CheckpointStore):
         return path
 
     def finish(self) -> None:
-        """Wait until the last checkpoint exists for all ranks; raise its error if writing has failed."""
+        """Wait until the last checkpoint exists for all ranks; raise an error if writing it failed."""
         while self._writing:
             if (failure := self._writing.pop().exception()) is not None:
                 raise self.ranks.explained(failure)
@@ -146,7 +146,11 @@ def saved_tensors(folder: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
 def read_optimizer(
     checkpoint: Path, parameters: Mapping[str, Tensor], ranks: ConnectedRanks
 ) -> dict[str, Tensor]:
-    """Return a checkpoint's optimizer state, with the tensors sharded like their parameters."""
+    """Return a checkpoint's optimizer state, with each tensor by name.
+
+    A tensor with the shape of its parameter is sharded like the parameter. Other tensors, such as step
+    counts, are not sharded.
+    """
     state: dict[str, Tensor] = {}
     for name, (shape, dtype) in saved_tensors(checkpoint).items():
         owner, _, quantity = name.rpartition("/")

@@ -105,7 +105,7 @@ def _pass(forward: PolicyForward, rows: RolloutRows) -> None:
 
 
 def _make_gradients(model: nn.Module) -> None:
-    """Create zero gradients, to which a pass adds, as it does from the second micro-batch on."""
+    """Create zero gradients, to which a pass then adds, like every micro-batch after the first."""
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.grad = torch.zeros_like(parameter)

@@ -30,10 +30,10 @@ _MAX_NAMES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateState:
-    """The consequences of failed updates for later steps, which are saved in every checkpoint.
+    """The state that failed updates pass on to later steps. It is saved in every checkpoint.
 
     `num_skipped` counts the updates skipped since the last successful update. `micro_batch_tokens` is the
-    reduced limit if memory ran out, or None if the setting still applies.
+    reduced limit if memory ran out, or None if the configured limit still applies.
     """
 
     num_skipped: int = 0
@@ -48,7 +48,7 @@ NO_FAULTS = UpdateState()
 class SkippedUpdate:
     """An update whose gradient was not finite: its minibatch, and the affected parameters.
 
-    `update` counts the attempts of the step from 1.
+    `update` is the number of the attempted update within the step, counted from 1.
     """
 
     step: int
@@ -92,7 +92,7 @@ class FaultHandling:
         )
 
     def _kept(self, skipped: SkippedUpdate) -> str:
-        """Write the minibatch, and return a phrase with its location or the reason for a failure."""
+        """Write the minibatch, and return a phrase that says where it is, or why it was not written."""
         if self.folder is None:
             return "its minibatch is not kept"
         path = self.folder / f"step-{skipped.step:06d}-update-{skipped.update}"
@@ -116,9 +116,9 @@ def unfinite_parameters(gradients: Mapping[str, Tensor | None]) -> tuple[str, ..
 
 
 def write_minibatch(skipped: SkippedUpdate, path: Path) -> None:
-    """Write a skipped update's minibatch to `path`.safetensors and the rest to `path`.json.
+    """Write a skipped update's minibatch to `path`.safetensors, and its other data to `path`.json.
 
-    Raises `OSError` if the disk is full.
+    Raises `OSError` or `SafetensorError` if a file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     rows, batch = skipped.rows, skipped.rows.batch

@@ -83,9 +83,9 @@ class MicroBatchBudget:
     """The maximum number of tokens in a micro-batch. With `shrinks`, it is halved when memory runs out.
 
     The division into micro-batches changes a gradient by no more than rounding, so a failed update can be
-    repeated with smaller micro-batches. Passes run within `limit`, which may be less than the available
-    memory. `phase` names the current work and measures its time, on a device of `device_type`. `recomputes`
-    says whether activations are recomputed; the advice in error messages depends on it.
+    repeated with smaller micro-batches. Passes run in a context that `limit` opens, which may allow less than
+    the available memory. `phase` names the current work and measures its time, on a device of `device_type`.
+    `recomputes` says whether activations are recomputed; the advice in error messages depends on it.
     """
 
     max_tokens: int
@@ -143,12 +143,11 @@ class MicroBatchBudget:
         ]
 
     def fit(self, work: Callable[[], _T]) -> _T:
-        """Call `work` and return its result.
+        """Call `work` and return its result; if memory runs out, repeat it with half the micro-batch size.
 
-        While memory runs out, halve the micro-batches and call it again.
-
-        `work` gets its micro-batches from `split` and starts over each time. Raises `MemoryExhaustedError` if
-        it fails on a single row, or if `shrinks` is not set.
+        `work` gets its micro-batches from `split` and starts over with each call. Raises
+        `MemoryExhaustedError` if memory runs out on a single row or outside of micro-batches, or if `shrinks`
+        is not set.
         """
         phase = self._phase
         while True:
@@ -184,7 +183,7 @@ class MicroBatchBudget:
 
 
 def release_memory() -> None:
-    """Return the memory of freed tensors to the device, after garbage collection."""
+    """Collect garbage, and return the memory that torch caches to the GPU, if there is one."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

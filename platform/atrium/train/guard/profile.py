@@ -1,9 +1,9 @@
 """A trace of one step by torch's profiler, for Perfetto (ui.perfetto.dev), and the costliest operations.
 
-`step-N.operations.json` lists the operations (on a GPU, the kernels) by their own time, and the step's
-duration. Trace and list contain everything that this process does on its CPU and GPU, but no separate
-processes of an engine. The profiler slows the step down, so the step's times and rates are not
-representative.
+`step-N.operations.json` contains the step's duration and the operations (on a GPU, the kernels), sorted by
+self time, which excludes nested operations. Trace and list cover everything that this process does on its CPU
+and GPU, but not the separate processes of an engine. The profiler slows the step down, so the step's times
+and rates are not representative.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class StepProfiler:
 
 
 def top_operations(averages: EventList, *, on_cuda: bool) -> list[str]:
-    """Return a line with time, share, calls and name for each of the operations with the most own time."""
+    """Return lines with the self time, share, calls and name of the operations with most self time."""
     found = _operations(averages, on_cuda=on_cuda)
     total = sum(seconds for _, seconds, _ in found) or 1.0
     return [
@@ -78,7 +78,7 @@ def top_operations(averages: EventList, *, on_cuda: bool) -> list[str]:
 
 
 def _operations(averages: EventList, *, on_cuda: bool) -> list[tuple[str, float, int]]:
-    """Return name, seconds and calls of each operation, or kernel on a GPU, in descending order of time."""
+    """Return (name, self time in seconds, calls) of each operation or GPU kernel, longest self time first."""
 
     def own_us(event: FunctionEventAvg) -> float:
         return float(event.self_device_time_total if on_cuda else event.self_cpu_time_total)

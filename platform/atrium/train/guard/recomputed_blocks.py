@@ -21,7 +21,7 @@ from atrium.train.update.packed_attention import attention_of
 
 
 class RecomputedBlocks:
-    """The blocks of a model, which keep only their inputs in passes with a gradient inside `used`.
+    """A model's blocks, which keep only their inputs in passes that run inside `used` with gradients enabled.
 
     Raises `ConfigError` for a model whose blocks are unknown.
     """

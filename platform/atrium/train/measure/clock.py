@@ -9,7 +9,7 @@ import torch
 
 
 class Span:
-    """The duration of the work that a device queues between the creation of the span and the call of `end`.
+    """The duration of the work that is queued on a device between the span's creation and the call of `end`.
 
     On a GPU, call `wait` of this or a later span before `seconds`, since the duration is known only after the
     work is done.

@@ -176,7 +176,7 @@ class Measurements:
 
 
 def _combine(quantity: Quantity, pairs_N2: Floats) -> tuple[float, float]:
-    """Combine pairs (total, count).
+    """Combine the (total, count) pairs of a quantity into one pair.
 
     Counts are summed; totals are summed, or reduced by maximum or minimum.
     """

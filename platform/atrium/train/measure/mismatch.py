@@ -48,8 +48,8 @@ def check_mismatch(
 ) -> None:
     """Raise `EngineError` if engine and trainer differ by more than `bound` nats on average.
 
-    `find_cause` receives the mean difference and the bound, and returns a phrase that says whether engine or
-    trainer disagrees with the whole model.
+    `find_cause` receives the mean difference and the bound, and returns a phrase that states the cause, for
+    the error message (see `mismatch_cause`).
     """
     mean = measured.get(metrics.MISMATCH_MEAN.name)
     if bound is None or mean is None or mean <= bound:
@@ -64,11 +64,12 @@ def check_mismatch(
 def mismatch_cause(
     forward: PolicyForward, rows: RolloutRows, micro_batch_tokens: int, mean: float, bound: float
 ) -> str:
-    """Return a phrase that says whether engine or trainer disagrees with the whole model, and a remedy.
+    """Return a phrase that names the likely cause of a mismatch (engine, trainer or rounding) and a remedy.
 
-    The weights have been updated since `mean`, the difference of engine and trainer in nats, was measured.
-    Therefore the trainer's pass over a single row is compared with that of the whole model, under the current
-    weights of both. If these agree, the engine disagrees.
+    `mean` is the mean difference of engine and trainer in nats. The weights may have been updated since it
+    was measured. Therefore the trainer's log-probabilities of one row are computed again under the current
+    weights, and are compared with those of the model's own, unpacked forward pass. If both differ by at most
+    `bound` nats on average, the engine is the likely cause.
     """
     some = rows.select(forward.split(rows, np.arange(len(rows.num_tokens_B)), micro_batch_tokens)[0])
     with torch.no_grad():
@@ -79,7 +80,7 @@ def mismatch_cause(
         whole_T = forward.whole_logprobs(some.select(np.array([worst])))
     mask_T = mask_BT[worst, : len(whole_T)]
     trainer = float((trainer_BT[worst, : len(whole_T)] - whole_T)[mask_T].abs().mean())
-    found = f"one row alone in the whole model differs by {trainer:.3g} nats from the trainer"
+    found = f"on a single row, the whole model differs from the trainer by {trainer:.3g} nats"
     is_half = forward.dtype.itemsize == 2
     rounding = _HALF_ROUNDING if is_half else _ROUNDING
     if bound < trainer < rounding and mean < rounding:

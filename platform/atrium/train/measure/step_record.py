@@ -29,7 +29,8 @@ from atrium.train.update.packing import num_packed_tokens
 class StepRecord:
     """A record of a step's updates. For an update that is not applied, only computed positions are counted.
 
-    `trace` enables `traces`. `peak_flops` is the devices' peak in FLOPs per second, or None if unknown.
+    `trace` says whether the rows' traces are recorded in `traces`. `peak_flops` is the devices' peak in FLOPs
+    per second, or None if unknown.
     """
 
     measurements: Measurements
@@ -61,7 +62,10 @@ class StepRecord:
         self._num_attempts, self._place_B = number, place_B
 
     def begin_passes(self) -> None:
-        """Start an update's micro-batches. Called again if they are repeated after memory ran out."""
+        """Reset the sums and position counts of the current update.
+
+        Called before the update's micro-batches, and again if they are repeated after memory ran out.
+        """
         self._sums, self._num_positions = [], 0
 
     def see(

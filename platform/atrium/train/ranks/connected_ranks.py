@@ -180,7 +180,7 @@ class ConnectedRanks(Ranks):
         self._note("phase", f"{self._num_phases} {phase}")
 
     def close(self, failure: str | None = None) -> None:
-        """Leave the process group; with `failure`, store the reason for the other ranks instead."""
+        """Leave the process group, or only report the reason `failure`, if any, to the other ranks."""
         if failure is not None:
             self._note("failed", failure)
         if dist.is_initialized() and failure is None:

@@ -1,4 +1,4 @@
-"""Transfer of a model that rank 0 has loaded to the other ranks: its buffers and shards of its parameters."""
+"""Transfer of a model from rank 0, which has loaded it, to the other ranks: buffers and parameter shards."""
 
 from __future__ import annotations
 

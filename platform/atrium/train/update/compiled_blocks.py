@@ -1,7 +1,7 @@
 """Decoder blocks compiled by torch, for the passes of an update only.
 
 Compiled blocks are active only inside `CompiledBlocks.used`. An engine that samples with the trainer's module
-therefore uses the uncompiled blocks, since the shapes of its inputs change with every token.
+uses the uncompiled blocks, because the shapes of its inputs change with every token.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from atrium.train.update.token_logprobs import tempered_logits
 
 @dataclass
 class DivergenceMeter:
-    """A meter of `divergence` over the proximal policy's `top_k` tokens and one bucket for all others.
+    """A meter of `divergence` over the proximal policy's `top_k` likeliest tokens and a bucket for the rest.
 
     If `top_k` is None, the divergence is over the whole vocabulary.
     """
@@ -46,7 +46,11 @@ class DivergenceMeter:
         head: nn.Module,
         temperature: float,
     ) -> Tensor:
-        """Return the divergence [N] at sampled tokens from two policies' hidden states, without gradient."""
+        """Return the divergence [N] of two policies at N positions, computed without gradient.
+
+        The policies' distributions are computed from their last hidden states at these positions, and
+        `token_N` contains the sampled tokens.
+        """
         proximal_head = self._proximal_head
         assert proximal_head is not None, "the head is frozen where the states are computed"
         return divergence_by_chunks(

@@ -15,9 +15,9 @@ def use_flash_attention_3() -> None:
     """Make torch's attention call FlashAttention 3; raise `ConfigError` with the reason if it cannot."""
     reason = None
     if not hasattr(attention, "activate_flash_attention_impl"):
-        reason = f"torch {torch.__version__} cannot replace its own version"
+        reason = f"torch {torch.__version__} cannot replace its own FlashAttention"
     elif (found := torch.cuda.get_device_capability()) != _HOPPER:
-        reason = f"it needs compute capability 9.0, but this GPU has {found[0]}.{found[1]}"
+        reason = f"FlashAttention 3 requires compute capability 9.0, but this GPU has {found[0]}.{found[1]}"
     else:
         try:
             attention.activate_flash_attention_impl("FA3")

@@ -51,7 +51,7 @@ class PolicyForward:
     autocast_dtype
         The dtype of the computation, or None for the weights' dtype.
     meter
-        The meter of state divergences from the policy at the start of the step, if the objective needs them.
+        The meter of divergences from the policy at the start of the step, or None if none are needed.
     packing
         Whether to compute packed tokens instead of whole rows padded on the right, which need no mask under
         causal attention. Values and gradients of both are equal up to rounding.
@@ -167,7 +167,7 @@ class PolicyForward:
         return num_packed_tokens(*rows.lengths)
 
     def split(self, rows: RolloutRows, subset: NDArray[np.int64], max_tokens: int) -> list[NDArray[np.int64]]:
-        """Return the row indices of micro-batches of at most `max_tokens` that contain the rows of `subset`.
+        """Divide the rows of `subset` into micro-batches of at most `max_tokens`; return their row indices.
 
         A shared prompt counts in each of its rows. Packed micro-batches have about equal numbers of tokens.
         Padded micro-batches contain rows of similar length, and the limit includes padding.
@@ -178,7 +178,10 @@ class PolicyForward:
         return [subset[part] for part in split_by_length(length_B, max_tokens=max_tokens)]
 
     def begin_micro_batch(self, *, is_last: bool) -> None:
-        """Prepare a micro-batch's backward pass. Ranks may exchange gradients only after the last one."""
+        """Prepare a micro-batch's backward pass.
+
+        Ranks may exchange gradients only after the last micro-batch.
+        """
         if self.sharded is not None:
             self.sharded.begin_micro_batch(is_last=is_last)
 

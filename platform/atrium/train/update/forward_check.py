@@ -1,7 +1,8 @@
 """A check before training that an update computes the same log-probabilities as the whole model.
 
-Without the check, training could use other log-probabilities than the engine's unnoticed: some architectures
-scale or cap their logits after the LM head, some attend to later tokens, and some cannot be packed.
+Without the check, the trainer's log-probabilities could differ from the engine's unnoticed: some
+architectures scale or cap their logits after the LM head, some attend to later tokens, and some cannot be
+packed.
 
 Axes: B rows, L tokens of a row, D width of the model.
 """
@@ -37,7 +38,8 @@ _Pair = tuple[Tensor, Tensor]
 class PackingFinding:
     """The result of checking a model on packed tokens.
 
-    `fault` is the reason why the model does not support them, or None. `evidence` describes the comparison.
+    `fault` is the reason why the model does not support packed tokens, or None if it does. `evidence`
+    describes the comparison.
     """
 
     fault: str | None
@@ -64,18 +66,17 @@ def check_model(forward: PolicyForward, longest: int) -> None:
     if not error <= allowed:  # which excludes NaN
         raise ConfigError(
             f"the model type {name} is not causal, since the states of a token depend on later tokens "
-            f"(by {error:.1%}), so it cannot be trained; choose another model"
+            f"(they change by {error:.1%}), so it cannot be trained; choose another model"
         )
 
 
 def find_packing(forward: PolicyForward, longest: int) -> PackingFinding:
     """Check whether the model can be trained on packed tokens.
 
-    The arguments of its layers are checked first. Then states are compared numerically.
-
-    Packed states are compared with those of whole rows in the run's own precision. They are also compared in
-    float32, on rows longer than every window or chunk in the model's configuration, but not longer than the
-    run's rows.
+    First, the attention arguments of all layers are checked. Then the hidden states of packed tokens are
+    compared with those of whole rows: in the run's precision if that is a half precision, and in float32.
+    Rows of the second comparison are longer than every window or chunk in the model's configuration, but not
+    longer than the run's rows.
     """
     obstacles: list[str] = []
 
@@ -133,7 +134,7 @@ def _pair(forward: PolicyForward, compute: Callable[[], _Pair]) -> _Pair:
 
 
 def _error(forward: PolicyForward, compute: Callable[[], _Pair]) -> float:
-    """Return the largest median of states' relative errors over blocks of at least 16 neighboring tokens.
+    """Return the largest median relative error of the states in any block of at least 16 neighboring tokens.
 
     The median is used because in pretrained models the activations of a few tokens grow a thousandfold and
     shrink again, so their differences are mostly rounding.

@@ -16,7 +16,7 @@ def head_product(state_MD: Tensor, weight_VD: Tensor, *, exact: bool) -> Tensor:
 
 
 def unrounded_product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the product of two matrices in `dtype`, without rounding it to their own dtype first."""
+    """Return the product of two matrices in `dtype`, without first rounding it to the matrices' dtype."""
     if left.dtype == dtype:
         return left @ right
     if left.device.type == "cuda":

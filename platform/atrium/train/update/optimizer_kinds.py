@@ -1,9 +1,9 @@
 """The kinds of AdamW, and the state of each in a checkpoint, as plain tensors per parameter.
 
-`adamw` is torch's fused AdamW, with 8 bytes of float32 state per parameter. `adamw_8bit` (bitsandbytes)
-keeps both means in 8 bits with a scale per block of 256 weights: 2 bytes per parameter. `adamw_bf16`
-(optimi) is for bfloat16 weights. It keeps both means and the rounding error of each update (Kahan
-summation), 6 bytes per parameter, so it needs neither float32 weights nor stochastic rounding.
+`adamw` is torch's fused AdamW, with 8 bytes of float32 state per parameter. `adamw_8bit` (bitsandbytes) keeps
+both moments in 8 bits with a scale per block of 256 weights: 2 bytes per parameter. `adamw_bf16` (optimi) is
+for bfloat16 weights. It keeps both moments and the rounding error of each update (Kahan summation): 6 bytes
+per parameter. Therefore it needs neither float32 weights nor stochastic rounding.
 
 Sources: arXiv 2110.02861 (8 bits per block), arXiv 2010.06192 (Kahan summation for weights in bfloat16).
 """

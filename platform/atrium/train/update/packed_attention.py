@@ -46,7 +46,7 @@ def attend(state_NHD: Tensor, packing: Packing, *, num_heads: int, num_kv_heads:
     Returns
     -------
     Tensor
-        The mixed values [N, H, D].
+        The attention outputs [N, H, D].
     """
     state_PHD = gathered(state_NHD, packing.source)
     query, key, value = state_PHD.split([num_heads, num_kv_heads, num_kv_heads], dim=1)
@@ -82,8 +82,8 @@ def gathered(state: Tensor, gathering: Gathering) -> Tensor:
 def packed_states(model: PreTrainedModel, packing: Packing) -> Tensor:
     """Return the last hidden states [N, D] at packed tokens, for any model with an attention interface.
 
-    Raises `ConfigError` if the model's attention is more than causal attention (sinks, soft caps, windows).
-    Masks are not computed here: `packing_probe` determines whether they are causal.
+    Raises `ConfigError` if the model requires more than causal attention (sinks, soft caps, windows). Masks
+    are not computed here: `packing_probe` determines whether they are causal.
     """
     with attention_of(model, _NAME):
         output = decoder_of(model)(
@@ -118,10 +118,10 @@ def _interface(
     scaling: float | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
-    """Return packed attention's mixed values [1, N, H, D] from states [1, heads, N, D].
+    """Return the attention outputs [1, N, H, D] of packed tokens from states [1, heads, N, D], and None.
 
-    Implements the attention interface of transformers, which requires a second result: None. Raises
-    `ConfigError` if the layer needs more than causal attention.
+    Implements the attention interface of transformers, whose second result, the attention weights, may be
+    None. Raises `ConfigError` if the layer needs more than causal attention.
     """
     obstacle = attention_obstacle(module, query, value, attention_mask, packing, others)
     if obstacle is not None or packing is None:

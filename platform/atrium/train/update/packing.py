@@ -49,7 +49,7 @@ class Gathering:
 
     @classmethod
     def of(cls, index: _Index, device: torch.device, held: NDArray[np.bool_] | None = None) -> Self:
-        """Return the gather operation of `index`; positions with a False `held` have no gradient."""
+        """Return the gather operation of `index`; positions at which `held` is False have no gradient."""
         place = np.arange(len(index)) if held is None else np.flatnonzero(held)
         order = np.argsort(index[place], kind="stable")
         _, counts = np.unique(index[place], return_counts=True)

@@ -1,7 +1,7 @@
 """A probe of whether a model supports packed tokens: every layer must be plain causal attention.
 
-One short pass records what each layer passes to its attention. Masks are checked by their functions, at
-distances of up to 2^30 tokens, so a window or chunk of any length is found.
+One short pass records what each layer passes to its attention. Masks are checked by calling their mask
+functions at distances of up to 2^30 tokens, so a window or chunk of any length is found.
 """
 
 from __future__ import annotations

@@ -140,7 +140,8 @@ def _set_gradients(
 ):  # fmt: skip
     """Write the gradients of a few tokens' logits in a slice of the vocabulary, which begins at `first`.
 
-    `slope` and `rise` are the gradients of log-probabilities and entropies, divided by the temperature.
+    `slope` and `rise` are the loss's gradients with respect to the log-probabilities and the entropies,
+    divided by the temperature.
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

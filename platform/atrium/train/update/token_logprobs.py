@@ -44,10 +44,10 @@ def token_logprobs(
 ) -> tuple[Tensor, Tensor | None]:
     """Return log softmax(head(state) / temperature) at the tokens [M], and that distribution's entropy [M].
 
-    The entropy, in nats, carries a gradient only for `"gradient"`, and is None for `"none"`. With
-    `float32_logits`, logits are not rounded to the dtype of states and weights, as in vLLM with a float32
-    head; their gradient is. The kernel `triton` computes slices of the vocabulary by Triton's kernels, except
-    for a head that is not a plain linear map.
+    The entropy is in nats. It has a gradient only if `entropy` is `"gradient"`, and is None if `entropy` is
+    `"none"`. With `float32_logits`, logits are not rounded to the dtype of states and weights, as in vLLM
+    with a float32 head; the gradient of the logits is still rounded. The kernel `triton` computes slices of
+    the vocabulary by Triton's kernels, except for a head that is not a plain linear map.
     """
     weight_VD = head.get_parameter("weight")
     is_plain = type(head) is nn.Linear and getattr(head, "bias", None) is None
@@ -72,8 +72,8 @@ def token_logprobs(
 def check_triton(device_type: str) -> None:
     """Raise an error if Triton's kernels cannot run on the device.
 
-    Raises `MissingDependencyError` if triton is not installed, and `ConfigError` without a GPU or Triton's
-    interpreter.
+    Raises `MissingDependencyError` if triton is not installed, and `ConfigError` if there is neither a GPU
+    nor Triton's interpreter.
     """
     if importlib.util.find_spec("triton") is None:
         raise MissingDependencyError(

@@ -3,8 +3,8 @@
     with_advantages -> split_minibatches -> for each: prepare -> accumulate -> apply
 
 A `MicroBatchBudget` distributes rows over ranks, splits them into micro-batches that fit into memory, and
-repeats passes that run out of memory. A `StepRecord` measures. `PolicyUpdater.step` skips an update whose
-gradient is not finite.
+repeats passes that run out of memory. A `StepRecord` records the measurements. `PolicyUpdater.step` skips an
+update whose gradient is not finite.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class UpdateSettings:
 
     `behavior_logprobs` is the source of the behavior policy's log-probabilities: `engine`, or `recompute` for
     a pass of the trainer with the sampling weights. `micro_batch_tokens` bounds the tokens of one forward and
-    backward pass, including any padding. `is_stale` says that the sampling weights may differ from the
+    backward pass, including any padding. `is_stale` says whether the sampling weights may differ from the
     weights at the start of a step. `shrinks` halves micro-batches when memory runs out. `peak_flops` is the
     device's peak FLOPs per second, or None if unknown.
     """
@@ -139,7 +139,10 @@ class Update:
     def prepare(
         self, minibatch: RolloutRows, state: ObjectiveState, budget: MicroBatchBudget
     ) -> MinibatchConstants:
-        """Return the constants that a minibatch's micro-batches share, after a pass if they require one."""
+        """Return the constants that a minibatch's micro-batches share.
+
+        If the objective requires it, they are computed from a pass over the minibatch without gradients.
+        """
         policy = None
         if self.objective.needs.prepare_pass:
             policy = without_gradient(minibatch, self.forward, budget)
@@ -204,7 +207,9 @@ class Update:
 
         Ratios in a stale batch differ from 1 even at the first update. The behavior log-probabilities are
         stored in the batch, or come from the engine. Where stored completions have none (NaN), the current
-        policy's log-probabilities replace them.
+        policy's log-probabilities are used. Proximal log-probabilities are computed if the method has the
+        anchor `proximal` and `compares` is set, which means that the updates need the log-probabilities of
+        the policy at the start of the step.
         """
         batch = rows.batch
         rollout_BT, behavior_BT, proximal_BT = batch.rollout_logprob_BT, batch.behavior_logprob_BT, None
@@ -228,7 +233,7 @@ class Update:
         )
 
     def _with_proximal_states(self, rows: RolloutRows, budget: MicroBatchBudget) -> RolloutRows:
-        """Return the rows with the current policy's last states [B, T, D], and freeze its LM head.
+        """Return the rows with the current policy's last hidden states [B, T, D], and freeze its LM head.
 
         The states and the head determine the proximal policy's distributions during the step.
         """

@@ -62,7 +62,7 @@ class PolicyUpdater(Update):
         trace: bool,
         carried: UpdateState = NO_FAULTS,
     ) -> StepOutput:
-        """Compute the batch's advantages, run its updates, and add to `measurements`.
+        """Compute the batch's advantages, run its updates, and add their metrics to `measurements`.
 
         `carried` is the `UpdateState` after the previous step. An update whose gradient is not finite is
         skipped. Raises `TrainingDivergedError` for too many skipped updates in a row, and
@@ -133,9 +133,10 @@ class PolicyUpdater(Update):
         measurements.add(metrics.WORKED_FRAC, float((1.0 - prob_B).sum()), len(first))
 
     def _measure_kl(self, rows: RolloutRows, budget: MicroBatchBudget, measurements: Measurements) -> None:
-        """Measure the KL divergence (k3) between the sampling policy and the updated policy, on some rows.
+        """Measure the KL divergence (k3) between the sampling and the updated policy on evenly spaced rows.
 
-        The metrics of updates describe the policy before each update, so none shows the last update's effect.
+        Measures every k-th row, with k at most 8. The metrics of updates describe the policy before each
+        update, so none of them shows the effect of the last update.
         """
         num_rows = rows.batch.num_rows
         some = rows.select(np.arange(0, num_rows, max(1, min(8, num_rows // 16))))
@@ -151,7 +152,7 @@ class PolicyUpdater(Update):
         measurements.add(metrics.KL_AFTER_UPDATE, float(total), float(count))
 
     def _skip(self, attempt: Attempt, num_in_a_row: int, state: ObjectiveState, step: int) -> None:
-        """Discard the gradient of an update, which is not finite, and save the minibatch of this update.
+        """Discard an update whose gradient is not finite, and save its minibatch.
 
         Raises `TrainingDivergedError` after too many skipped updates in a row.
         """

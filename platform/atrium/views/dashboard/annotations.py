@@ -56,14 +56,14 @@ def changed(before: Annotations, changes: object) -> Annotations:
     and values that are too long.
     """
     if not isinstance(changes, Mapping) or changes.keys() - {"note", "tags", "is_archived"}:
-        raise RunFolderError("an annotation must be an object with keys note, tags and is_archived")
+        raise RunFolderError("an annotation must be an object with only note, tags and is_archived")
     after = before
     if "note" in changes:
         after = replace(after, note=_text(changes["note"], "the note", MAX_NOTE))
     if "tags" in changes:
         tags = changes["tags"]
         if not isinstance(tags, list) or len(tags) > MAX_TAGS:
-            raise RunFolderError(f"tags must be a list of at most {MAX_TAGS} texts")
+            raise RunFolderError(f"tags must be a list of at most {MAX_TAGS} strings")
         words = [" ".join(_text(tag, "a tag", MAX_TAG).split()) for tag in tags]
         after = replace(after, tags=tuple(dict.fromkeys(word for word in words if word)))
     if "is_archived" in changes:

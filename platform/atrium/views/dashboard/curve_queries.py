@@ -61,7 +61,8 @@ class CurveRequest:
 
     `group_by` is `EACH`, `METHODS`, or settings joined by commas. `axis` is an `XAxis`, or a quantity for a
     scatter plot. The curves of a panel have common x-values. `zoom` is a range (low, high) of x-values, or
-    None for the whole panel. About `num_points` x-values in this range are returned at most; 0 means all.
+    None for the whole panel. `num_points` is the approximate maximum number of x-values in this range; 0
+    means no limit.
     """
 
     runs: tuple[str, ...]
@@ -335,7 +336,7 @@ def method_arms(entries: Sequence[RunEntry], *, is_chosen: bool = False) -> tupl
     """Return the arms of the runs with readable settings, sorted by name.
 
     "Other runs" (see `arm_names`) come last. If `is_chosen` is true, the user chose each run, and no run
-    is an other run.
+    counts as an "other run".
     """
     settings = {entry.name: entry.trained_settings for entry in entries if entry.settings}
     arms = name_arms(settings, chosen=settings if is_chosen else ())
@@ -345,10 +346,10 @@ def method_arms(entries: Sequence[RunEntry], *, is_chosen: bool = False) -> tupl
 def groups_of(
     entries: Sequence[RunEntry], group_by: str, arms: Sequence[NamedArm] = ()
 ) -> dict[str, list[str]]:
-    """Return the names of the runs in each group, by the label of the group.
+    """Return the names of the runs in each group, as a dict from the label of a group to its runs.
 
-    `group_by` is as in `CurveRequest`. If it is `METHODS`, the groups are `arms`. Runs without settings
-    are a group of their own.
+    `group_by` is as in `CurveRequest`. If it is `METHODS`, the groups are `arms`. Runs without settings form
+    a group of their own, except with `EACH`.
     """
     if group_by == EACH:
         return {entry.name: [entry.name] for entry in entries}

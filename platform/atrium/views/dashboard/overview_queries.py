@@ -43,9 +43,10 @@ def overview_answer(
 ) -> Answer:
     """Return all experiments, and the methods of one of them.
 
-    This is the experiment `wanted`, or the default experiment if `wanted` is unknown. `baseline` names the
-    baseline arm or one of its runs. `opened` names the methods whose runs are listed. Sweeps and
-    evaluations are left out. If the methods cannot be compared, the field `reason` of the answer says why.
+    The methods are those of the experiment `wanted`, or of the default experiment if `wanted` is unknown.
+    `baseline` names the baseline arm or one of its runs. `opened` names the methods whose runs are listed.
+    Sweeps and evaluations are left out. If the methods cannot be compared, the field `reason` of the answer
+    says why.
     """
     experiments = trainings_by_experiment(watcher)
     chosen = wanted if wanted in experiments else default_of(experiments)
@@ -120,7 +121,8 @@ def _groups(
 ) -> dict[str, list[str]]:
     """Return the names of the runs by method.
 
-    The comparison may leave out some runs of an arm and name it differently; its name is then used.
+    The comparison may leave out some runs of an arm and therefore give the arm another name. In this case,
+    the name from the comparison is used.
     """
     name_of = {run.name: name for name, one in arms.items() for run in one.arm.runs.values()}
     return {

@@ -98,10 +98,10 @@ def _why_none(entry: RunEntry) -> str:
 def region_of_methods(watcher: Watcher, names: Sequence[str], *, is_chosen: bool = False) -> Document:
     """Return the document that compares the ratios of methods, pooled over the runs of each method.
 
-    It ends at the last step that all methods have reached; a method has reached the last step of its
-    longest run. "Other runs" (see `arm_names`) are listed but not shown, unless `is_chosen` says that the
-    user chose each run. Shares are relative to the tokens with the same sign of the advantage. Raises
-    `RunFolderError` for an unknown run.
+    The document covers all steps up to the last one that all methods have reached. A method has reached a
+    step if at least one of its runs has. "Other runs" (see `arm_names`) are listed but not shown, unless
+    `is_chosen` says that the user chose each run. Shares are relative to the tokens with the same sign of the
+    advantage. Raises `RunFolderError` for an unknown run.
     """
     entries = [watcher.scan.entry(name) for name in dict.fromkeys(names)]
     arms = method_arms(entries, is_chosen=is_chosen)
@@ -140,9 +140,9 @@ def samples_answer(watcher: Watcher, name: str, source: str, step: int | None, w
     """Return a run's completions that pass the filter `wanted`, their number, and the available sources.
 
     `source` is `training` or a benchmark. `step` is None for the latest step and -1 for all steps. A step
-    without samples is replaced by the next one with samples. At most 500 completions are returned. The
-    field `rates` maps each problem to its numbers of correct and of all samples, before filtering. Raises
-    `RunFolderError` for an unknown run.
+    without samples is replaced by the next step with samples, or by the last one if there is no later one. At
+    most 500 completions are returned. The field `rates` maps each problem to the number of its correct
+    samples and the number of all its samples, before filtering. Raises `RunFolderError` for an unknown run.
     """
     entry = watcher.scan.entry(name)
     by_source = sources(entry.folder, watcher.scan.runs_dir)

@@ -81,9 +81,9 @@ def create_app(
 ) -> FastAPI:
     """Create the dashboard application for a runs directory, which it scans every `interval_s` seconds.
 
-    The Host header of a request must be `host`, one of `more_hosts`, or a loopback name. `said_of` maps
-    runs to additional lines of their report, such as verdicts on claims. `atlas_of` returns the atlas of
-    gradients on a run's rollouts, or for None on random rollouts.
+    The Host header of a request must be `host`, one of `more_hosts`, or a loopback name. `said_of` maps runs
+    to additional lines of their report, such as verdicts on claims. `atlas_of` returns the atlas of gradients
+    on a run's rollouts, or on random rollouts if its argument is None.
     """
     watcher = Watcher(runs_dir, interval_s=interval_s)
     token = secrets.token_urlsafe(24)

@@ -52,7 +52,7 @@ def draw_bars(axes: Axes, figure: Bars, name_width: int) -> None:
 def draw_grid(axes: Axes, figure: Grid, name_width: int) -> None:
     """Draw a heat map of the shares in each row.
 
-    More than 600 columns are averaged to 600 columns.
+    If there are more than 600 columns, they are averaged to 600 columns.
     """
     from matplotlib.colors import LinearSegmentedColormap
 
