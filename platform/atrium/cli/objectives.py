@@ -61,9 +61,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _alike(presets: Sequence[Preset]) -> tuple[Sentence, ...]:
-    """Return sentences on which methods have the same gradients.
+    """Return sentences that state which methods have the same gradients.
 
-    The result is empty for one method or without torch.
+    The result is empty for a single method, and if torch is not installed.
     """
     if len(presets) < 2 or find_spec("torch") is None:
         return ()

@@ -84,10 +84,11 @@ def score_figure(comparison: RunsComparison, measures: tuple[str, ...] = MEASURE
 
 
 def pass_at_k_figure(comparison: RunsComparison, benchmark: str | None = None) -> Lines | None:
-    """Return the figure of Pass@k against k, with a curve per arm, or None with one sample per problem.
+    """Return a figure of Pass@k against k with a curve for each arm.
 
-    The default benchmark is the headline benchmark. Bands are intervals for new problems.
-    Dotted lines are Mean@K, whose expectation does not depend on K.
+    Returns None if each problem has only one sample. The default benchmark is the headline benchmark. Bands
+    are the intervals for new seeds and new problems. Dotted lines are Mean@K, whose expectation does not
+    depend on K.
     """
     if comparison.k < 2:
         return None

@@ -195,11 +195,11 @@ def read_answers(folder: RunFolder, benchmark: str, step: int) -> Answers:
 
 
 def matched_by_text(answers: Sequence[Answers]) -> Sequence[Answers]:
-    """Return the answers, with problems matched by their text if their ids do not identify them.
+    """Return the answers, with problems matched by text if ids do not identify them across runs.
 
-    Matched problems get the same id, if possible one from a run that recorded ids. Ids identify problems if
-    all runs have the same ids, or if they share some ids and no run was imported without ids. A text that
-    occurs twice in a run is not matched.
+    Ids identify the problems if all runs have the same ids, or if the runs share some ids and every run
+    recorded its ids. Matched problems get the same id, taken from a run that recorded ids if there is one. A
+    text that occurs twice in a run is not matched.
     """
     ids = [set(one.num_correct) for one in answers]
     is_named = not any(name.startswith(TEXT_ID) for own in ids for name in own)

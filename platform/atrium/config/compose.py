@@ -1,7 +1,7 @@
 """Composition of YAML files and command-line overrides into a validated `RunConfig`, with Hydra.
 
-Every failure is a `ConfigError` with a one-line message. A configuration cannot run code: settings that
-name code are errors, and Hydra's own settings (the node `hydra`) must have fixed values.
+Every failure is a `ConfigError` with a one-line message. A configuration cannot run code: settings that name
+code are errors, and Hydra's own settings (the node `hydra`) must have the values that Atrium requires.
 """
 
 from __future__ import annotations

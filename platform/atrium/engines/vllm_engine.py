@@ -248,9 +248,10 @@ class VllmEngine:
             self._refresh()
 
     def _load(self) -> None:
-        """Copy `self._weights` into vLLM's model, or write the new adapters for vLLM if they are separate.
+        """Copy `self._weights` into vLLM's model, or write adapters that vLLM loads separately.
 
-        The weights must include a tied head; otherwise vLLM would keep the old one.
+        If the LM head is tied to the embeddings, `self._weights` must still contain the head; otherwise vLLM
+        would keep the old one.
         """
         with self._bounded("new weights to reach vLLM", self._settings.step_timeout_s):
             if self._adapters is None:

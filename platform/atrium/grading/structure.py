@@ -106,7 +106,7 @@ def unlabelled(tokens: Tokens) -> Tokens:
 
 
 def without_labels(wanted: Tokens, given: Tokens) -> tuple[Tokens, Tokens]:
-    """Drop labels such as `x =` if both answers have the same label, or if one answer has no relation."""
+    """Drop labels such as `x =` if both answers have the same label, or if one has no relation sign."""
     wanted_label, wanted_rest = _labelled(wanted)
     given_label, given_rest = _labelled(given)
     if wanted_label != given_label and (

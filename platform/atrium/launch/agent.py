@@ -108,8 +108,8 @@ def _alone() -> tuple[Store, RendezvousHandler]:
     store = store_at(LOOPBACK, 0, _STORE_TIMEOUT)
     if store is None:
         raise RankError(
-            f"no port of {LOOPBACK} is free for the rendezvous of the ranks; end other programs that "
-            "listen there"
+            f"no port on {LOOPBACK} is free for the rendezvous of the ranks; stop other programs that "
+            "listen on it"
         )
     return store, SingleNode(store)
 

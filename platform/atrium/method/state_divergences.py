@@ -42,8 +42,9 @@ def with_rest(logprob_NV: Tensor, token_NK: Tensor) -> Tensor:
 def top_tokens(logprob_NV: Tensor, top_k: int, token_N: Tensor) -> Tensor:
     """Return the indices [N, K] of each position's K most likely tokens, where K = min(top_k, V).
 
-    If the sampled token `token_N` is not among them, it replaces the least likely one, as in DPPO. In the
-    bucket for the rest, its probability could change without changing the divergence.
+    If the sampled token `token_N` is not among them, it replaces the least likely one, as in DPPO. Otherwise
+    it would be part of the bucket of all remaining tokens, where its probability could change without
+    changing the divergence.
     """
     top_NK = logprob_NV.topk(min(top_k, logprob_NV.shape[-1]), dim=-1).indices
     is_there_N = (top_NK == token_N[..., None]).any(dim=-1)

@@ -40,9 +40,10 @@ _PREFIX = "base_model.model."  # of every name in a file that peft writes
 def add_lora(model: PreTrainedModel, settings: LoraSettings, *, seed: int, source: str | None = None) -> None:
     """Add adapters to the model, in place, and freeze everything else.
 
-    The initial A depends only on the seed; the global random state is unchanged. `source` is the base model's
-    name in the stored adapters. Dropout is not used, since it would make the trained policy differ from the
-    sampled policy. Raises `ConfigError` if the model lacks a map in `settings.target_modules`.
+    The initial A depends only on the seed; the global random state is unchanged. `source` is the name of the
+    base model to record in the stored adapters. Dropout is not used, since it would make the trained policy
+    differ from the sampled policy. Raises `ConfigError` if `settings.target_modules` contains a name that no
+    linear module of the model has.
     """
     from peft import LoraConfig, inject_adapter_in_model
 

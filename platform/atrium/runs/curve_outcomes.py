@@ -103,7 +103,7 @@ class StepsTo(CurveOutcome):
     @model_validator(mode="after")
     def _check_share(self) -> StepsTo:
         if self.scale == "log_odds" and not 0.0 < self.value < 1.0:
-            raise ValueError(f"value must be between 0 and 1 to have log-odds, got {self.value:g}")
+            raise ValueError(f"value must be above 0 and below 1 for log-odds, got {self.value:g}")
         return self
 
     def of_curve(self, step_N: Floats, value_N: Floats) -> float | None:

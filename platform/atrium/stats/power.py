@@ -107,9 +107,10 @@ def standard_error(
 
 
 def assured_error(components: VarianceComponents, num_seeds: int, problems: Problems) -> tuple[float, float]:
-    """Return the upper 80 % bound of the standard error, given the pilot, and its degrees of freedom.
+    """Return the upper 80 % bound of the standard error, and the standard error's degrees of freedom.
 
-    The arguments are those of `standard_error`.
+    The bound accounts for the uncertainty of the pilot's variances. The arguments are those of
+    `standard_error`.
     """
     error, degrees = standard_error(components, num_seeds, problems)
     _, of_pilot = _known(components, num_seeds, problems, components.seed_degrees_of_freedom)

@@ -150,10 +150,10 @@ class StatedDifference:
 def stated_difference(
     candidate: Sequence[StatedScore], baseline: Sequence[StatedScore], *, family: Family = SINGLE
 ) -> StatedDifference:
-    """Return the difference of two methods with one score per benchmark. Benchmarks have equal weights.
+    """Return the mean difference of two methods over benchmarks, which have equal weights.
 
-    Benchmarks share seeds, so the standard deviation over seeds of the mean over benchmarks is at most the
-    mean of the benchmarks' standard deviations.
+    Each method has one score per benchmark. Benchmarks share seeds, so the standard deviation over seeds of
+    the mean over benchmarks is at most the mean of the benchmarks' standard deviations.
     """
     arms = ((1.0, candidate), (-1.0, baseline))
     added = [_mean_or_none([one.inflation for one in arm]) for _, arm in arms]

@@ -38,9 +38,9 @@ _RANDOM_PROBABILITIES = (0.05, 0.3)
 
 
 def of_kept_tokens(objective: Objective) -> Objective:
-    """Replace token weights that select tokens within a minibatch by equal weights.
+    """Return the objective without a selection of tokens, so that all tokens have equal weights.
 
-    Objectives with other token weights are returned unchanged.
+    An objective whose token weights do not select tokens within a minibatch is returned unchanged.
     """
     selects = objective.method.algorithm.token_weight.needs.prepare_pass
     return Objective(objective.method.with_parts(token_weight=AllTokens())) if selects else objective

@@ -281,8 +281,8 @@ class ServerPool:
     def _loading(self, server: Server, version: int) -> Coroutine[Any, Any, None]:
         """Mark a server as loading, and return the coroutine that loads the weights.
 
-        A task starts later than it is created. Without the mark, another batch could start loading other
-        weights in between, and after two concurrent loads the recorded version could be wrong.
+        The coroutine does not run immediately. Without the mark, another batch could start loading other
+        weights in the meantime, and after two concurrent loads the recorded version could be wrong.
         """
         server.version, server.is_loading = None, True
         return self._load(server, version)
