@@ -53,7 +53,8 @@ def standard_json(value: object) -> object:
     """Convert a value to standard JSON types, recursively.
 
     NaN, infinities and paths become text. Scalars of numpy and torch become numbers, tuples become lists, and
-    keys become text. Raises `TypeError` for any other type.
+    keys become text. Raises `TypeError` for any other type; for an array with several elements, numpy raises
+    `ValueError` and torch `RuntimeError`.
     """
     match value:
         case bool() | int() | str() | None:

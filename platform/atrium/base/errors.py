@@ -102,13 +102,16 @@ class TrainingDivergedError(AtriumError):
 
 
 class RankError(AtriumError):
-    """Another process of the run exited, failed or hangs. The message names it and its last activity."""
+    """A process of the run exited, failed or hangs, or the processes could not be started.
+
+    If the process and its last activity are known, the message names them.
+    """
 
     cause = "lost_process"
 
 
 class MemoryExhaustedError(AtriumError):
-    """Out of memory; the message names the phase, the requested size and the settings to lower."""
+    """Out of memory; the message names the phase and the settings to change."""
 
     cause = "out_of_memory"
 
@@ -122,6 +125,9 @@ class Pruned(AtriumError):  # noqa: N818 - a decision of a sweep, not an error
 
 
 class Interrupted(AtriumError):  # noqa: N818 - a request of the user, not an error
-    """The run received Ctrl-C, SIGTERM or SIGHUP and stopped after its last complete step."""
+    """Ctrl-C or a signal such as SIGTERM stopped the command.
+
+    A training run normally stops after its last complete step.
+    """
 
     exit_code = 130

@@ -268,7 +268,10 @@ def part_quantities(name: str) -> tuple[Quantity, Quantity]:
 
 
 def quantity_of(name: str) -> Quantity | None:
-    """Return the declaration of the quantity `name`, or None if the name is unknown."""
+    """Return the declaration of the quantity `name`, or None if the name is unknown.
+
+    Quantities of the machine (`system/`) and of evaluations (`evaluation/`) count as unknown.
+    """
     for place, prefix in enumerate((_PART_REWARD, _PART_SHARE)):
         if name.startswith(prefix):
             return part_quantities(name.removeprefix(prefix))[place]
@@ -316,7 +319,10 @@ def part_means(names: Iterable[str]) -> dict[str, Quantity]:
 
 
 def is_repeatable(name: str) -> bool:
-    """Return whether the quantity is bitwise identical in runs with equal settings on the same machine."""
+    """Return whether the quantity is bitwise identical in runs with equal settings on the same machine.
+
+    The answer is valid for quantities of training steps, but not for those of the machine (`system/`).
+    """
     return not name.startswith(TIME_STAGES) and not name.endswith("_per_s")
 
 

@@ -35,7 +35,7 @@ def _text(value: object) -> str:
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         return json.dumps(value)
-    return repr(value)  # same text as json.dumps but ten times faster, for tables with thousands of numbers
+    return repr(value)  # json.dumps gives the same text for finite numbers, but takes ten times as long
 
 
 def setting(config: Mapping[str, object], key: str) -> object:
@@ -53,7 +53,10 @@ def mapping_at(config: Mapping[str, object], key: str) -> Mapping[str, Any]:
 
 
 def put(config: dict[str, Any], key: str, value: object) -> None:
-    """Set the value at a dotted key in place; create sections that are missing or null."""
+    """Set the value at a dotted key in place; create sections that are missing or falsy, such as null.
+
+    Any other section on the path must be a mapping.
+    """
     *path, last = key.split(".")
     for part in path:
         config[part] = config.get(part) or {}

@@ -74,8 +74,9 @@ def flags() -> list[str]:
 def load(files: Sequence[str] = ()) -> None:
     """Import the installed plugins and the given files, except for those that are already loaded.
 
-    Raises `ConfigError` if a file is missing, is in a run directory, has the name of another plugin, or
-    raises an error. Raises `RuntimeError` if this process has already declared the settings classes.
+    Raises `ConfigError` if a file is missing, does not end in `.py`, is in a run directory, or has the name
+    of another plugin, and if any plugin raises an error. Raises `RuntimeError` if this process has already
+    declared the settings classes.
     """
     for distribution, modules in sorted(_installed().items()):
         if distribution not in _loaded:
@@ -207,7 +208,11 @@ def _check_in_time(name: str) -> None:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn an error raised by a plugin's code into a `PluginError` that names file, line and function."""
+    """Turn an error raised by a plugin's code into a `PluginError` that names file, line and function.
+
+    An `AtriumError`, an out-of-memory error, and an error without a plugin's code in its traceback are raised
+    unchanged.
+    """
     try:
         yield
     except AtriumError:

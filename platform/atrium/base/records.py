@@ -39,7 +39,11 @@ class VerdictKind(StrEnum):
 
 
 class FinishReason(StrEnum):
-    """The reasons why a completion ended: the model sampled a stop token, or the length limit was reached."""
+    """The reasons why a completion ended.
+
+    `STOP` means that the model sampled a stop token or completed a stop string, and `LENGTH` that it reached
+    the length limit.
+    """
 
     STOP = "stop"
     LENGTH = "length"

@@ -43,8 +43,9 @@ def parse_json(text: str) -> Any:  # noqa: ANN401 - any JSON value
 def read_rows(path: Path, columns: Collection[str] = (), *, parse: Parse = parse_json) -> Iterator[Row]:
     """Yield the rows of a file. The file's suffix determines its format; `parse` parses JSON text.
 
-    Of a Parquet file, only `columns` are read. If none of these exists, all columns are read. Raises
-    `DataError` for an unreadable or damaged file, and for an unknown suffix.
+    Of a Parquet file, only `columns` are read, and the values of all other columns are None. If the file has
+    none of `columns`, all columns are read. Raises `DataError` for an unreadable or damaged file, and for an
+    unknown suffix.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:

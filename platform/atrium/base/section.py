@@ -66,10 +66,11 @@ FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_l
 
 
 class Section(BaseModel):
-    """A validated group of settings. Unknown keys, wrong types, NaN, inf and denormal numbers are errors.
+    """A validated group of settings.
 
-    Every numeric setting declares a range. A value outside the range is rejected here with a one-line error,
-    instead of causing an overflow, a hang or a crash later.
+    Unknown keys, wrong types, NaN, infinities, and nonzero numbers of magnitude below `SMALLEST` (except in
+    lists) are errors. Every numeric setting declares a range. A value outside the range is rejected here with
+    a one-line error, instead of causing an overflow, a hang or a crash later.
     """
 
     model_config = ConfigDict(

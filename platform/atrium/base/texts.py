@@ -10,10 +10,14 @@ TEXT_ID = "text-"
 
 
 def text_key(text: str) -> str:
-    r"""Return a hash (16 hex digits) that is equal for texts that differ only in white space or Unicode form.
+    r"""Return a hash (16 hex digits) of a text, ignoring the amount of white space and the Unicode form.
+
+    It matters, however, whether two characters are separated by white space at all.
 
     >>> text_key("1 + 1 =") == text_key("  1 +\n1 = ") != text_key("1 + 2 =")
     True
+    >>> text_key("1 + 1 =") == text_key("1+1=")
+    False
     """
     normal = " ".join(unicodedata.normalize("NFKC", text).split())
     return hashlib.sha256(normal.encode("utf-8", "replace")).hexdigest()[:16]

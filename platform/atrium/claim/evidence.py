@@ -103,7 +103,8 @@ def evidence_of_runs(wanted: Design, runs: Runs) -> Evidence:
 def arm_runs(sweep: SweepDefinition, folders: Sequence[RunFolder]) -> Runs:
     """Return the finished runs among `folders`, by arm and seed.
 
-    Raises `ConfigError` if a run's settings match no arm of the sweep, or if its seed is not in the sweep.
+    Raises `ConfigError` if a run's settings match no arm of the sweep, or if its seed is not in the sweep. If
+    several finished runs have the same arm and seed, the last one is used.
     """
     labels = {trial.key: trial.labels for trial in plan_stage(sweep, Stage.SEARCH)}
     found: dict[str, dict[int, RunFolder]] = {arm: {} for arm in sweep.arms}

@@ -17,7 +17,7 @@ from atrium.runs.run_folder import RunFolder
 from atrium.stats.arm_pairs import MEAN, PASS
 
 _WIDTH = 100
-"""Number of steps in a curve's moving mean, as in Figure 2 of arXiv 2602.05494."""
+"""Number of steps in a curve's moving mean (or all steps, if fewer), as in Figure 2 of arXiv 2602.05494."""
 
 
 def runs_picture(claim: Claim, runs: Runs) -> Picture:

@@ -71,7 +71,8 @@ def _print_no_more() -> None:
 def _complete_streams() -> None:
     """Redirect closed streams to the null device, and replace characters that a stream cannot encode.
 
-    Otherwise, the next opened file would get the descriptor of a closed stream and receive its output.
+    Without the null device, the next opened file would get the descriptor of a closed stream and receive its
+    output.
     """
     for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:

@@ -106,7 +106,7 @@ def comparison_parser(command: str, purpose: str) -> CommandParser:
 def asked_outcomes(arguments: argparse.Namespace) -> list[CurveOutcome]:
     """Return the outcomes that --area and --steps-to request.
 
-    Raises `ConfigError` if they are given without --until, or if --until is less than 2.
+    Raises `ConfigError` if one of these options is given without --until or with an --until of less than 2.
     """
     from atrium.runs.curve_outcomes import Area, StepsTo
 

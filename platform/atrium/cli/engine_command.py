@@ -25,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
     config = compose(arguments.overrides)
     if not isinstance(config.rollout, VllmSettings):
         raise ConfigError(f"rollout.engine={config.rollout.engine} cannot run as a server; use rollout=vllm")
-    # This module imports torch; import it after the checks of the settings.
+    # `assemble.servers` imports torch; import it after the checks of the settings.
     from atrium.assemble.servers import engine_command
 
     command, folder = engine_command(config, arguments.host, arguments.port)

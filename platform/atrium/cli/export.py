@@ -59,7 +59,7 @@ def _evaluation(folder: RunFolder, step: int, target: Path | None) -> str:
     """Return the command that evaluates the policy in `target` on the run's benchmark.
 
     If `target` is None, the command evaluates the run's checkpoint at `step`. If `conf` has no file for the
-    benchmark, the command contains the placeholder `NAME`.
+    benchmark, or for the dataset of a held-out benchmark, the command contains the placeholder `NAME`.
     """
     if target is None:
         return shlex.join(["atrium", "evaluate", "--run", str(folder.path), "--step", str(step)])

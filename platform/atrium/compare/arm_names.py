@@ -3,7 +3,8 @@
 An arm is named after its algorithm, or after the label that its runs record. If several arms share that name,
 the settings that distinguish an arm from the others are appended. If an algorithm or label has arms with
 several seeds, its arms with a single seed are called "other runs". They do not change the name of any other
-arm.
+arm. If the user chooses the settings that group the runs, the values of these settings name the arms instead,
+and there are no other runs.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ class NamedArm:
     """An arm: its name, its algorithm and the names of its runs.
 
     `is_other` marks "other runs": an arm with a single seed whose algorithm or label also has arms with
-    several seeds. `difference` describes the settings that distinguish such an arm. Views list other runs
-    separately, and comparisons count them only if the user names them.
+    several seeds. `difference` describes the settings that distinguish such an arm. `algorithm` is empty if
+    the runs differ in it. Views list other runs separately, and comparisons count them only if the user names
+    them.
     """
 
     name: str
@@ -47,9 +49,9 @@ def name_arms(
 
     Runs form an arm if they agree in the settings `by`, or, if `by` is empty, in all settings that
     distinguish methods. The run length is such a setting if `at_last_step` is set. `chosen` are runs that the
-    user named individually; their arms are never marked as "other runs". `renamed` maps names of arms to
-    display names. Raises `ConfigError` if `renamed` contains an unknown arm, or if two arms would have the
-    same name.
+    user named individually; their arms are never marked as "other runs". `renamed` maps arms, named as in
+    `find_arm`, to display names. Raises `ConfigError` if `renamed` contains an unknown or ambiguous arm, or
+    if two arms would have the same name.
     """
     keys = list(by) or method_keys(list(settings.values()), at_last_step=at_last_step)
     members: dict[tuple[str, ...], list[str]] = {}

@@ -34,13 +34,14 @@ _NO_SETTING = ("algorithm.name", "algorithm.on_policy.")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """A group of runs, by seed, that differ only in their seeds.
+    """A group of runs, by seed, that differ only in their seeds or in settings by which they are not grouped.
 
-    `settings` are the settings of the first run and `all_settings` the settings of every run, without the run
-    length if it does not distinguish methods. `window` is None if the divergence has no constant window.
-    `method` is None if a part of it is not installed. `use` contains the properties of the first run on which
-    the method's parts depend, or None if the settings do not determine them. `recorded_key` is the method's
-    key as recorded by the first run.
+    `settings` are the settings of the group's first run, and `all_settings` those of all its runs, including
+    runs that `runs` leaves out because another run has the same seed or because of a plan. Both lack the run
+    length if it does not distinguish methods. `window` is None if the divergence has no constant window, or
+    none is known. `method` is None if this version cannot read the method, for instance without a plugin.
+    `use` contains the properties of the first run on which the method's parts depend, or None if the settings
+    do not determine them. `recorded_key` is the method's key as recorded by the first run.
     """
 
     name: str
@@ -134,7 +135,7 @@ def group_runs(
 
 
 def are_same_method(one: Arm, other: Arm) -> bool:
-    """Return whether two arms use the same method, possibly under two names.
+    """Return whether two arms use the same method, possibly under two names, and agree in all other settings.
 
     If a method is unknown because a part of it is not installed, the keys that the runs recorded are
     compared. If there are no recorded keys either, the settings are compared.
@@ -157,8 +158,9 @@ def same_method_groups(arms: Sequence[Arm]) -> tuple[tuple[str, ...], ...]:
 def as_trained(config: Mapping[str, object]) -> Mapping[str, object]:
     """Return the settings that a run was trained with; for an evaluation, those of its checkpoint.
 
-    The path of a checkpoint's weights is left out because it differs between seeds. An evaluation of a model
-    that no run trained has no training settings. Its algorithm is named after the model.
+    Settings that the evaluation reads have the evaluation's values. The path of a checkpoint's weights is
+    left out because it differs between seeds. An evaluation of a model that no run trained has no training
+    settings. Its algorithm is named after the model.
     """
     unread = config.get("not_read")
     if config.get("kind") != "evaluation" or not isinstance(unread, Mapping):

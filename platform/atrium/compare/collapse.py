@@ -22,8 +22,9 @@ def collapses_of(overview: RunOverview) -> dict[str, int] | None:
     """Return the findings that make a run count as collapsed, with the step at which each began (0: unknown).
 
     These are the collapses that `runs.diagnosis` found at the end of training, and `SCORE_FELL`. The result
-    is empty if the run did not collapse. It is None if no collapse was found and there is no score before
-    training, with which the last score could be compared.
+    is empty if the run did not collapse. It is None if no collapse was found and the last score cannot be
+    compared with a score before training, because a score is missing, samples cannot be read, or the problems
+    differ.
     """
     found = {rule: step for rule, step in recorded_findings(overview.folder).items() if rule in COLLAPSES}
     has_fallen = _has_fallen(overview)
@@ -33,7 +34,10 @@ def collapses_of(overview: RunOverview) -> dict[str, int] | None:
 
 
 def recorded_findings(folder: RunFolder) -> dict[str, int]:
-    """Return the rules of all findings in a run's `summary.json`, with the step at which each began."""
+    """Return the rules of the findings in a run's `summary.json`, with the step of each (0: unknown).
+
+    The step is the one at which the finding began. The result is empty if the file cannot be read.
+    """
     findings = read_object(folder.summary_file)[0].get("findings")
     found = [one for one in findings if isinstance(one, Mapping)] if isinstance(findings, list) else []
     steps = [(one.get("rule"), as_integer(one.get("first_step"))) for one in found]

@@ -41,8 +41,8 @@ class Fact:
     """A fact that a run records, found under a dotted key of `config.json` or `provenance.json`.
 
     If the key is a section, the whole section is one value. `follows` lists prefixes of settings that
-    determine the fact. If arms differ in such a setting, the fact is not reported as a confound. If `is_long`
-    is set, the value is shown as the first digits of its SHA-256 hash.
+    determine the fact. If such a setting is itself reported as a confound, the fact is not. If `is_long` is
+    set, the value is shown as the first digits of its SHA-256 hash.
     """
 
     name: str
@@ -133,7 +133,8 @@ def read_confounds(
     """Return the confounds between any two arms, settings first, and the environment facts of all arms.
 
     Keys in `by` are not confounds. If `by` contains a section's `kind`, the other settings of this section
-    are not confounds either. The environment facts are versions, commit, dtype and hardware.
+    are not confounds either. The environment facts are versions, commit, uncommitted changes, plugins, dtype
+    and hardware. Facts that no run recorded are left out.
     """
     runs = [run for arm in arms for run in arm.all_settings]
     tuned = _tuned([folder for arm in arms for folder in arm.runs.values()])
@@ -195,7 +196,8 @@ def unknown_words(unknown: Mapping[str, tuple[str, ...]], *arms: str) -> str:
 def environment_lines(environment: Sequence[Recorded]) -> list[str]:
     """Return a line with the versions and hardware that all arms share, and a line with those that differ.
 
-    If a fact has more than three different values, the second line states only how many it has.
+    A fact that some arms did not record counts as shared if the other arms agree. If a fact has more than
+    three different values, the second line states only how many it has. A line without facts is left out.
     """
     shared = [one.words for one in environment if not one.differs()]
     different = []

@@ -2,10 +2,11 @@
 
 A run counts if it finished or was evaluated at its planned last step. A diverged run counts too, with the
 score of its last policy, or as always wrong if this policy could not be evaluated (`stats.readings`). Other
-runs that started but have no outcome are missing. A missing run makes a verdict preliminary while the run is
-active or can be resumed, and incomplete after it has failed. Runs that failed to start, archived runs and
-runs that the user leaves out with a reason are not missing. A comparison uses the counted runs that were
-evaluated on the same benchmarks.
+runs that started but did not finish are missing. A missing run makes a verdict preliminary while the run is
+active or interrupted, and incomplete after it failed or was pruned, killed or lost. Not missing are runs that
+failed to start, archived runs, runs that the user leaves out with a reason, finished runs without a score,
+and runs that cannot be read or lack the recorded cost. A comparison uses the counted runs that were evaluated
+on the same benchmarks.
 """
 
 from __future__ import annotations
@@ -267,9 +268,11 @@ def _classified(overview: RunOverview, at: At) -> EvaluatedRun | LeftOut:
 
 
 def _as_diverged(overview: RunOverview, run: EvaluatedRun, at: At) -> EvaluatedRun | None:
-    """Return a diverged run with only the evaluations of its last policy, or None if it did not diverge.
+    """Return a diverged run with the benchmarks that its last policy answered, or None if it did not diverge.
 
-    For a comparison at equal steps, all evaluations are kept, since an earlier one may be at the common step.
+    For a comparison at equal steps, all benchmarks are kept, since an earlier evaluation may be at the common
+    step. A failed run of an earlier version counts as diverged if it was evaluated in the step after its last
+    one.
     """
     status = overview.status
     is_old = status.format_version < FORMAT_VERSION

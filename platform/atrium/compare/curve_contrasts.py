@@ -2,7 +2,7 @@
 
 Equal seeds of two arms share problems, initialization and random draws, so pairing them cancels much of the
 variation between seeds. Unpaired seeds are compared as in `stats.unpaired`. The intervals of several
-planned contrasts hold simultaneously by Bonferroni's method, because they share no baseline.
+contrasts hold simultaneously by Bonferroni's method, which does not require a common baseline.
 
 Axes: S seeds.
 """
@@ -28,8 +28,8 @@ class CurveContrast:
     """A candidate's mean outcome minus the baseline's, and the difference of each pair of seeds.
 
     `difference_S` is empty without pairing. The 95 % confidence interval holds simultaneously for all
-    contrasts that are judged together. It is None if it cannot be estimated: for a single seed, or if the
-    variance over seeds is 0.
+    contrasts that are judged together. It is None if it cannot be estimated: if an arm has a single seed, or
+    if the variance over seeds is 0.
     """
 
     difference: float
@@ -78,7 +78,7 @@ def curve_contrast(
 def contrast_arms(
     value_by_arm: Mapping[str, Mapping[int, float | None]],
 ) -> dict[str, tuple[CurveContrast | None, str]]:
-    """Return each arm's contrast with the first arm, and a description of the seeds that were used.
+    """Return each other arm's contrast with the first arm, and a description of the seeds that were used.
 
     The intervals hold simultaneously for all contrasts. A contrast is None if an outcome that it needs is
     unknown.

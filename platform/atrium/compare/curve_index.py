@@ -42,7 +42,7 @@ class CurveTable:
     """Columns [N] by name, including `step` and `time`, with NaN where a step did not record a quantity.
 
     `offset` is the number of bytes read, `checksum` the checksum of the last bytes before `offset`, and
-    `num_unreadable` the number of lines without a step. Steps are in ascending order.
+    `num_unreadable` the number of damaged lines and lines without a step. Steps are in ascending order.
     """
 
     columns: Mapping[str, Floats] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class CurveIndex:
         return size - num_known
 
     def refresh(self, run: RunFolder) -> bool:
-        """Index new lines of the run's metrics; return False if there is no new complete line.
+        """Index new lines of the run's metrics; return False if the index was already up to date.
 
         Raises `OSError` if the metrics cannot be read or the index cannot be written.
         """
@@ -116,7 +116,7 @@ class CurveIndex:
 
 @lru_cache(maxsize=32)
 def index_of(cache_dir: Path) -> CurveIndex:
-    """Return the curve index of a runs directory.
+    """Return the curve index of the runs directory whose cache folder is `cache_dir`.
 
     The index of each directory is cached, because it keeps files open.
     """

@@ -24,7 +24,8 @@ MOST = 12
 class AnswersBeside:
     """Two evaluated runs whose answers to a problem are shown side by side.
 
-    `run` and `step` belong to the candidate, `beside` and `beside_step` to the baseline.
+    `run` and `step` belong to the candidate, `beside` and `beside_step` to the baseline. The step of a
+    diverged run without an evaluation is 0.
     """
 
     problem: str

@@ -30,7 +30,10 @@ def steps_used(runs: Sequence[EvaluatedRun], benchmark: str, at: At) -> dict[str
 
 
 def answers_used(folders: Sequence[RunFolder], benchmark: str, used: Mapping[str, int]) -> list[Answers]:
-    """Return the answers of each run. A run without an entry in `used` counts as always wrong."""
+    """Return the answers of each run. A run without an entry in `used` counts as always wrong.
+
+    At least one of the runs must have an entry.
+    """
     read = {run.name: read_answers(run, benchmark, used[run.name]) for run in folders if run.name in used}
     asked = next(iter(read.values()))
     always_wrong = replace(

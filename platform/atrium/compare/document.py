@@ -1,6 +1,6 @@
 """A comparison as a document: verdicts, sentences for a paper, tables and figures for every output format.
 
-Scores and differences are in percentage points; the interval of a score is for new problems.
+Scores are in percent, and differences in percentage points; the interval of a score is for new problems.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def comparison_alerts(comparison: RunsComparison) -> tuple[Sentence, ...]:
 def collapse_alerts(collapses: Mapping[str, Mapping[int, Collection[str]]]) -> list[Sentence]:
     """Return a list with one alert on collapsed runs, which is empty if no run collapsed.
 
-    `collapses` contains the findings, keyed by arm and then by seed.
+    `collapses` contains the findings, keyed by arm and then by seed. Seeds without an entry are not counted.
     """
     rates, findings = {}, {}
     for name, own in collapses.items():

@@ -86,9 +86,9 @@ def score_figure(comparison: RunsComparison, measures: tuple[str, ...] = MEASURE
 def pass_at_k_figure(comparison: RunsComparison, benchmark: str | None = None) -> Lines | None:
     """Return a figure of Pass@k against k with a curve for each arm.
 
-    Returns None if each problem has only one sample. The default benchmark is the headline benchmark. Bands
-    are the intervals for new seeds and new problems. Dotted lines are Mean@K, whose expectation does not
-    depend on K.
+    The largest k is the smallest number of samples per problem of any run. Returns None if it is 1. The
+    default benchmark is the headline benchmark. Bands are the intervals for new seeds and new problems.
+    Dotted lines are Mean@K, whose expectation does not depend on K.
     """
     if comparison.k < 2:
         return None

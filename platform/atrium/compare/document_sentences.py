@@ -113,7 +113,10 @@ def _requested(comparison: RunsComparison) -> str:
 
 
 def difference_sentence(comparison: RunsComparison, pair: Pair) -> str:
-    """Return a sentence for a paper on the difference between the two arms of a pair."""
+    """Return a sentence for a paper on the difference between the two arms of a pair.
+
+    If the arms have too many confounds to name, the text says instead that no sentence can be quoted.
+    """
     one, other, verdict = pair.candidate, pair.baseline, pair.verdict
     is_said = not verdict.withheld and verdict.kind != "same_method"
     if is_said and (withheld := withheld_words(comparison.confounds, one, other)):

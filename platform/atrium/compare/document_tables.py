@@ -1,6 +1,6 @@
 """The tables of a comparison: scores, arms, differences, planning, Pass@k, solved problems.
 
-Scores and differences are in percentage points; the interval of a score is for new problems.
+Scores are in percent, and differences in percentage points; the interval of a score is for new problems.
 """
 
 from __future__ import annotations
@@ -111,7 +111,11 @@ def results_table(comparison: RunsComparison) -> Table:
 
 
 def paper_name(name: str) -> str:
-    """Return an algorithm's name as papers spell it, such as `Dr. GRPO`; labels of the user are unchanged."""
+    """Return an algorithm's name as papers spell it, such as `Dr. GRPO`.
+
+    A label of the user is unchanged unless its first word looks like an algorithm's name: `ours` becomes
+    `OURS`.
+    """
     algorithm, space, rest = name.partition(" ")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", algorithm):
         return name
@@ -172,8 +176,8 @@ def _window(window: Window | None) -> Cell:
 def difference_tables(comparison: RunsComparison) -> list[Table | None]:
     """Return the tables of differences, headline first, and the tables on collapsed runs and on seeds.
 
-    The table on collapsed runs is None if no run collapsed. The table on seeds is None if there are too few
-    seeds for a permutation test.
+    The table on collapsed runs is None if no run collapsed in an arm whose collapses are all known. The table
+    on seeds is None if there are too few seeds for a permutation test.
     """
     tables = [
         _differences_by(comparison, measure, benchmark)
@@ -216,7 +220,10 @@ def _differences_by(comparison: RunsComparison, measure: str, benchmark: str) ->
 
 
 def _collapsed(comparison: RunsComparison) -> Table | None:
-    """Return means, interquartile means and collapse rates by arm, or None if no run collapsed."""
+    """Return means, interquartile means and collapse rates by arm, or None if no run collapsed.
+
+    Arms in which it is unknown whether some run collapsed do not count.
+    """
     rates = {arm.arm.name: arm.collapsed for arm in comparison.arms}
     if not any(rate is not None and rate.seeds for rate in rates.values()):
         return None
@@ -288,7 +295,10 @@ def planning_table(comparison: RunsComparison) -> Table | None:
 
 
 def pass_at_k_table(comparison: RunsComparison) -> Table | None:
-    """Return Pass@k at powers of two up to the number of samples, or None for one or two samples."""
+    """Return Pass@k at powers of two up to the number of samples and at this number, or None for 1 or 2.
+
+    The number is the smallest number of samples per problem of any run.
+    """
     if comparison.k < 3:
         return None
     shown_k = sorted({2**power for power in range(comparison.k.bit_length())} | {comparison.k})

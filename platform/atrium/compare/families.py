@@ -37,7 +37,8 @@ class FamilyPoints:
 def places_in_common(families: Sequence[FamilyPoints], shares: Sequence[float]) -> Floats | None:
     """Return x-values [P, S] at the given shares (0 to 1) of the range of x that all families have in common.
 
-    The common range is determined for each seed. Returns None if the range of some seed is empty.
+    The common range is determined for each seed. Returns None if the range of some seed is empty or a single
+    point.
     """
     low_S = np.max([family.x_WS.min(axis=0) for family in families], axis=0)
     high_S = np.min([family.x_WS.max(axis=0) for family in families], axis=0)

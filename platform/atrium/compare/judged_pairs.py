@@ -25,9 +25,10 @@ def judge_pairs(
     """Compare all arms with the first, and the highest arm with the next.
 
     Returns `(pairs, leaders, lead)`. `pairs` compare every other arm with the first. `leaders` are the arms
-    that may be the best, highest first, by measure and benchmark. They are empty if verdicts are withheld.
-    `lead` compares the arm with the highest Mean@K on the headline benchmark, as the baseline, with the next
-    arm of another method. It is None if all arms are one method.
+    that may be the best, highest first, by measure and benchmark, followed by arms of the same method as the
+    highest. They are empty if a verdict on a pair is withheld. `lead` compares the arm with the highest
+    Mean@K on the headline benchmark, as the baseline, with the next leader of another method, or, if there is
+    none, with the next highest arm of another method. It is None if all arms are one method.
 
     The measures are Mean@K and, if `k` is above 1, Pass@k. `tables` contains the outcomes of all planned
     runs; verdicts use the runs of the latest look. `diverged` contains the seeds that diverged, by arm.
@@ -78,8 +79,8 @@ def _tables_of(some: Sequence[Arm], arms: Sequence[Arm], tables: Tables) -> Tabl
 def _before_plan(pair: Pair, num_in: int, num_planned: int) -> Pair:
     """Return the pair with its estimate only, as it is shown before the planned seeds are done.
 
-    Intervals and p values are removed, since they would amount to a verdict. A pair of equal methods is
-    returned unchanged.
+    The intervals of the difference and the p values are removed, since they would amount to a verdict. A pair
+    of equal methods is returned unchanged.
     """
     if pair.verdict.kind == "same_method":
         return pair
@@ -116,7 +117,8 @@ def scored_arms(
 ) -> list[ScoredArms]:
     """Return the scores of all arms on each benchmark, and, if there are several, on their macro average.
 
-    `measure` is `MEAN` or `PASS`; `k` is the k of Pass@k, and `num_looks` the number of planned looks.
+    The macro average comes first. `measure` is `MEAN` or `PASS`; `k` is the k of Pass@k, and `num_looks` the
+    number of planned looks.
     """
     single: dict[str, tuple[str, ...]] = {name: (name,) for name in tables}
     families = [{MACRO: tuple(tables)}, single] if len(tables) > 1 else [single]

@@ -112,8 +112,8 @@ class EvaluatedRun:
     """A run's evaluations by benchmark, and the training cost of each in generated tokens and seconds.
 
     The `evaluations` of a trained run exclude step 0, which is not an outcome of training. `cost` maps each
-    recorded cost to its values at the evaluated steps. If `has_diverged` is set, the evaluations are those of
-    the diverged run's last policy.
+    recorded cost to its values at the evaluated steps. `has_diverged` is set for a diverged run. Unless runs
+    are compared at equal steps, such a run lacks the benchmarks on which its last policy was not evaluated.
     """
 
     folder: RunFolder
@@ -155,8 +155,9 @@ def evaluations_at(runs: Sequence[EvaluatedRun], benchmark: str, at: At) -> dict
 
     At equal steps, it is the largest step at which all runs were evaluated. At equal tokens or training time,
     the budget is the cost of the cheapest run at its last evaluation, and the step with the nearest cost is
-    used for each run. All runs must have been evaluated on the benchmark and have recorded the cost. Raises
-    `RunFolderError` if they share no evaluated step.
+    used for each run. All runs must have been evaluated on the benchmark and have recorded the cost. There
+    must be at least one run, except at the last evaluations. Raises `RunFolderError` if they share no
+    evaluated step.
     """
     steps = {run.folder.name: [point.step for point in run.evaluations[benchmark]] for run in runs}
     if at is At.LAST:
@@ -198,8 +199,8 @@ def matched_by_text(answers: Sequence[Answers]) -> Sequence[Answers]:
     """Return the answers, with problems matched by text if ids do not identify them across runs.
 
     Ids identify the problems if all runs have the same ids, or if the runs share some ids and every run
-    recorded its ids. Matched problems get the same id, taken from a run that recorded ids if there is one. A
-    text that occurs twice in a run is not matched.
+    recorded its ids. The object `answers` itself is then returned. Matched problems get the same id, taken
+    from a run that recorded ids if there is one. A text that occurs twice in a run is not matched.
     """
     ids = [set(one.num_correct) for one in answers]
     is_named = not any(name.startswith(TEXT_ID) for own in ids for name in own)

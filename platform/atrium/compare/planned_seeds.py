@@ -53,9 +53,9 @@ class SeedPlan:
 class PlannedArms:
     """The runs of all arms by their place in the plan: planned with an outcome, missing, or beyond the plan.
 
-    `arms` has the planned runs with an outcome, `missing` those without, and `beyond` all other runs.
-    `num_in` is the number of planned seeds with an outcome in the arm that has the fewest. Without a plan,
-    `arms` has all runs and `plan` is None.
+    `arms` has the planned runs with an outcome, `missing` those without, and `beyond` all other runs. An arm
+    without any planned outcome keeps all of its runs in `arms`. `num_in` is the number of planned seeds with
+    an outcome in the arm that has the fewest. Without a plan, `arms` has all runs and `plan` is None.
     """
 
     arms: tuple[Arm, ...]

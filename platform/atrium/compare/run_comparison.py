@@ -53,10 +53,11 @@ class ArmScores:
     """The results of one arm in a comparison.
 
     `scores` are by measure and then by benchmark, including the macro average. `steps`, `num_tokens` and
-    `wall_s` (seconds) are the minimum and maximum over runs at the evaluations used, or None if not recorded.
-    `diverged` counts the runs that diverged. `collapses` maps each seed to the findings that make its run
-    count as collapsed (see `collapse`). A seed is left out if it is unknown whether its run collapsed.
-    `unknown` names the settings that imported runs do not record.
+    `wall_s` (seconds) are the minimum and maximum over runs at the evaluations used on the first benchmark.
+    If they are not recorded, `steps` is (0, 0) and the others are None. `diverged` counts the runs that
+    diverged. `collapses` maps each seed to the findings that make its run count as collapsed (see
+    `collapse`). A seed is left out if it is unknown whether its run collapsed. `unknown` names the settings
+    that imported runs do not record.
     """
 
     arm: Arm
@@ -93,12 +94,13 @@ class ArmScores:
 class RunsComparison:
     """The results of a comparison; the first arm is the baseline, and each pair compares another arm with it.
 
-    `k` is the k of Pass@k. `benchmarks` excludes the macro average, which exists only for two or more
-    benchmarks. `outcomes` are by benchmark and arm, on the problems that all runs answered, with seeds in
-    ascending order. `steps` are the evaluated steps by benchmark and run. `leaders` and `lead` are explained
-    in `judge_pairs`. `shared_draws` names the arms whose seeds share the random draws of evaluations.
-    `confounds` are differences between arms other than the method, `environment` lists versions and hardware,
-    `left_out` the excluded runs, and `planned` the planned seeds.
+    `k` is the k of Pass@k: the smallest number of samples per problem of any run. `benchmarks` excludes the
+    macro average, which exists only for two or more benchmarks. `outcomes` are by benchmark and arm, on the
+    problems that all runs answered, with seeds in ascending order. `steps` are the evaluated steps by
+    benchmark and run. `leaders` and `lead` are explained in `judge_pairs`. `shared_draws` names the arms
+    whose seeds share the random draws of evaluations. `confounds` are differences between arms other than the
+    method, `environment` lists versions and hardware, `left_out` the excluded runs, and `planned` the planned
+    seeds. `plan` says what new runs would detect.
     """
 
     arms: tuple[ArmScores, ...]
@@ -147,7 +149,10 @@ class RunsComparison:
 
     @property
     def best(self) -> dict[tuple[str, str], str | None]:
-        """The arm that is shown to be the best, by measure and benchmark, or None if several arms may be."""
+        """The arm shown to be the best, or None, by measure and benchmark.
+
+        It is None if several arms may be the best, or if verdicts are withheld.
+        """
         return {key: names[0] if len(names) == 1 else None for key, names in self.leaders.items()}
 
     @property
@@ -157,7 +162,7 @@ class RunsComparison:
 
     @property
     def headline_pairs(self) -> list[Pair]:
-        """The pairs that verdicts use: each candidate by Mean@K on the headline benchmark."""
+        """The pairs for verdicts: each candidate and the first arm, by Mean@K on the headline benchmark."""
         return [self.pair(arm.arm.name, MEAN, self.headline) for arm in self.arms[1:]]
 
     @property
@@ -333,7 +338,7 @@ def _arm_scores(
 def _plan(pairs: Sequence[Pair], effect: float) -> Plan | None:
     """Plan new runs that detect `effect`, from the variance components of the headline differences.
 
-    Returns None without variance components, which require two seeds per arm.
+    Returns None without variance components, which require two seeds per arm, and if the runs do not vary.
     """
     headline = MACRO if any(pair.benchmark == MACRO for pair in pairs) else pairs[0].benchmark
     found = [

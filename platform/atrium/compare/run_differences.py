@@ -12,7 +12,7 @@ from atrium.document.document import Document, Section, Sentence, Tone, plain_ta
 from atrium.runs.run_folder import RunFolder
 
 ABSENT = "–"
-"""The text for a key that only the other run recorded; a disabled setting is `null`."""
+"""The text for a key that a run did not record but another one did; a disabled setting is `null`."""
 _CODE = ("code", "plugins")
 _DIFF = "code.diff"
 _MAX_VALUE = 300
@@ -23,8 +23,9 @@ _LINE_TONES: Mapping[str, Tone] = {"+": "better", "-": "worse", "@": "muted"}
 class RunDifferences:
     """The recorded values in which runs differ: for each dotted key a text per run, in the order of the runs.
 
-    `code_diff` has the lines of unified diffs between the uncommitted changes of the first run and those of
-    each other run. `problems` describes files that could not be read.
+    Texts longer than 300 characters are cut. `code_diff` has the lines of unified diffs between the
+    uncommitted changes of the first run and those of each other run. `problems` describes files that could
+    not be read.
     """
 
     settings: Mapping[str, tuple[str, ...]]

@@ -29,8 +29,8 @@ def differing(runs: Sequence[Settings]) -> list[str]:
     """Return the keys in which the runs differ, in the order in which they first appear.
 
     If a run has a value instead of a section, a section instead of a value, or a section of another kind, all
-    keys of the section differ. Another setting that a run does not record, such as one introduced by a later
-    version, is not a difference.
+    keys of the section that some run lacks differ. Another setting that a run does not record, such as one
+    introduced by a later version, is not a difference.
     """
     shapes = [tuple(run) for run in runs]
     known = dict.fromkeys(shapes)
@@ -81,7 +81,7 @@ def label(keys: Sequence[str], values: Sequence[str], *, is_short: bool = False)
     """Return a label such as `atr · delta 0.02`.
 
     A value that is not a word follows the last part of its key. With `is_short`, absent values are omitted
-    and numbers are rounded to four significant digits.
+    and numbers are rounded to four significant digits. If nothing remains, the label is `all runs`.
     """
     parts = [
         value if _is_word(value) else f"{key.rpartition('.')[2]} {short_number(value) if is_short else value}"

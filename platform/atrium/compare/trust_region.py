@@ -52,7 +52,9 @@ def counts_of_record(record: Mapping[str, object]) -> Floats | None:
 def bin_edges(count_SB: Floats, window: Window | None) -> Floats | None:
     """Return the edges of 81 equal bins in log w that cover the window and most tokens.
 
-    Returns None if there are no tokens.
+    With a finite bound, the bins reach at most six times as far as the bound farthest from w = 1, in log w.
+    Logarithms of bounds beyond ±3 count as ±3, so such a bound may lie outside the bins. Returns None if
+    there are no tokens.
     """
     total_B = count_SB.sum(axis=0)
     if not total_B.sum():
@@ -97,7 +99,10 @@ def window_in_use(divergence: object) -> tuple[Window | None, str]:
 
 
 def window_of_run(folder: RunFolder, divergence: object) -> tuple[Window | None, str]:
-    """Return a run's constant window as in `window_in_use`, or the recorded one if a plugin is missing."""
+    """Return a run's constant window as in `window_in_use`, or else the window that the run recorded.
+
+    The recorded window is used if a plugin is missing, for instance.
+    """
     found, reason = window_in_use(divergence)
     recorded, _ = read_object(folder.method_file) if found is None else ({}, None)
     bounds = recorded.get("window")
@@ -110,7 +115,7 @@ def window_of_run(folder: RunFolder, divergence: object) -> tuple[Window | None,
 
 
 def evenly_chosen(steps: Sequence[int], num: int) -> list[int]:
-    """Return at most `num` of the steps, evenly spaced, including the last one."""
+    """Return at most `num` of the steps (2 or more), evenly spaced, including the first and the last one."""
     if len(steps) <= num:
         return list(steps)
     return [steps[round(place)] for place in np.linspace(0, len(steps) - 1, num)]

@@ -195,7 +195,7 @@ def _hydra_lines(overrides: Sequence[str]) -> list[str]:
     """Return checked overrides in a form that Hydra accepts, with the options that follow from the model.
 
     If a file in `conf/model` describes `model.source`, that file is selected. Any other source selects the
-    generic recipe for its size.
+    generic recipe for its size. A thinking model selects its default task.
     """
     groups = read_groups(conf_folder())
     checked = check_overrides(overrides)

@@ -104,9 +104,9 @@ def check_processes(compute: ComputeConfig, rollout: EngineSettings) -> None:
     """Raise `ConfigError` if the settings for several processes cannot work.
 
     `rendezvous` must be set if and only if several nodes run without SLURM, and `allow_public_rendezvous`
-    requires several nodes. The prompts must be evenly divisible among the processes. If processes share
-    engines (`rollout.tensor_parallel`), the prompts and each node's processes must be evenly divisible among
-    the engines.
+    requires several nodes. The prompts must be evenly divisible among the processes or, if processes share
+    engines (`rollout.tensor_parallel`), among the engines. In the second case, the number of processes per
+    node must be a multiple of `rollout.tensor_parallel`.
     """
     if compute.num_nodes > 1 and compute.slurm is None and compute.rendezvous is None:
         raise ConfigError(

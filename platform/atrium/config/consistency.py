@@ -1,7 +1,7 @@
 """Checks for combinations of settings that cannot work or have no effect, before anything is loaded.
 
-Single settings are checked by their sections, and combinations within a method by `Method.check`. Every
-error names a setting, its value, and a value that works.
+Single settings are checked by their sections, and combinations within a method by `Method.check`. Every error
+names a setting and says how to correct it.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ ONLY_TRAINING_READS = (
     *("num_prompts", "group_size", "temperature", "lag", "sampling_stream", "max_mismatch"),
     "weight_transfer",
 )
-"""Settings of `rollout` that only training reads: the number and sampling of rollouts."""
+"""Settings of `rollout` that only training reads: sampling and checks of rollouts, and weight transfer."""
 _OF_TRAINING = frozenset(f"rollout.{name}" for name in ONLY_TRAINING_READS)
 
 _OF_ASKING = ("model.prompt", "model.thinking", "model.date")
@@ -91,7 +91,7 @@ class EvaluationSettings:
     def run_seed(self) -> int | None:
         """The seed of the run that trained the policy. Like `evaluation.seed`, it affects sampling.
 
-        It is None for a policy that no run has trained.
+        It is None for a policy that no run has trained, and if an earlier version did not record it.
         """
         return self.checkpoint.seed if self.checkpoint is not None and self.step > 0 else None
 
@@ -164,9 +164,9 @@ def checkpoint_evaluation(
 ) -> EvaluationSettings:
     """Return the settings for an evaluation of a run's checkpoint.
 
-    `trained` is the run's configuration, which provides the settings that `overrides` does not change.
-    `policy` is the folder of the checkpoint's model. Raises `ConfigError` for an override that an evaluation
-    does not allow.
+    `trained` is the run's configuration, which provides the settings that `overrides` does not change, except
+    those of `tracking` and of several processes. `policy` is the folder of the checkpoint's model. Raises
+    `ConfigError` for an override that an evaluation does not allow.
     """
     parsed = _checked(overrides)
     for override in parsed:
@@ -210,8 +210,8 @@ def checkpoint_evaluation(
 def stored_evaluation(text: str, folder: Path) -> EvaluationSettings:
     """Return the settings of an evaluation from the text of its `config.json`.
 
-    `folder` is the current location of the evaluation and determines `runs_dir`. Raises `RunFolderError`
-    if the text does not belong to an evaluation.
+    `folder` is the current location of the evaluation and determines `runs_dir`. Raises `RunFolderError` if
+    the text does not belong to an evaluation, and `ConfigError` if its settings are invalid.
     """
     try:
         data = json.loads(text)

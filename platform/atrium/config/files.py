@@ -105,7 +105,10 @@ def read_yaml(path: Path, said: str) -> object:
 
 
 def parse_yaml(text: str) -> Any:  # noqa: ANN401 - whatever the text holds
-    """Return the content of YAML text, or `{}` if it is empty. Raises the same errors as `parse_value`."""
+    """Return the content of YAML text, or `{}` if it is empty or null.
+
+    Raises the same errors as `parse_value`.
+    """
     content = parse_value(text)
     return {} if content is None else content
 
@@ -113,9 +116,9 @@ def parse_yaml(text: str) -> Any:  # noqa: ANN401 - whatever the text holds
 def parse_value(text: str) -> Any:  # noqa: ANN401 - whatever the text holds
     """Return the value of YAML text.
 
-    Raises `yaml.YAMLError`, or `ValueError` for an invalid value. Tags, more than 100 nested levels, and
-    more than 50,000 values after the expansion of aliases are also errors, because a kilobyte of aliases
-    can expand to more values than fit into memory.
+    Raises `yaml.YAMLError`, or `ValueError` for an invalid value. Tags, more than 100 nested levels, and more
+    than 50,000 keys and values after the expansion of aliases (a list or mapping counts as two) are also
+    errors, because a kilobyte of aliases can expand to more values than fit into memory.
     """
     _check_size(text)
     return yaml.load(text, Loader=_Loader)

@@ -164,7 +164,7 @@ def _packing(is_tiny: bool, _compute: _Resolved, _machine: Machine) -> str | boo
 
 
 def _compile(is_tiny: bool, compute: _Resolved, _machine: Machine) -> str | bool:
-    # On a GPU until the run knows its packing; on a CPU compiled blocks are slower.
+    # On a GPU, `auto` is resolved when the run knows its packing; on a CPU, compiled blocks are slower.
     return "auto" if compute.get("device") == "cuda" and not is_tiny else False
 
 
@@ -252,4 +252,4 @@ AUTO_RULES: Mapping[str, Callable[[bool, _Resolved, Machine], str | int]] = {
     "compile": _compile,
 }
 AUTO_KEYS = frozenset(f"compute.{key}" for key in AUTO_RULES)
-"""Settings that may be given as `auto`, which composition replaces by a value."""
+"""Settings whose `auto` a rule replaces during composition, or keeps for the run to resolve at its start."""

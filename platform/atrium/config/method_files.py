@@ -133,7 +133,8 @@ def _length_key(preset: Preset) -> str:
 def _split(lines: Sequence[str]) -> tuple[dict[str, str], dict[str, object]]:
     """Split overrides into the selected options by group, and the values of settings by dotted key.
 
-    Raises `ConfigError` for a setting that does not belong to a method.
+    Raises `ConfigError` for a setting that does not belong to a method, and for a value that is not valid
+    YAML.
     """
     choices: dict[str, str] = {}
     typed: dict[str, object] = {}

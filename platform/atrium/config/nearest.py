@@ -9,7 +9,7 @@ from collections.abc import Iterable
 _CUTOFF = 0.6
 _MAX_SHOWN = 60
 MAX_LISTED = 12
-"""Largest number of valid names that a message lists; above it, only the nearest name is suggested."""
+"""Largest number of valid names in a message that also suggests the nearest one, and of kinds in any."""
 _SHORT = {
     "lr": "learning_rate",
     "wd": "weight_decay",
@@ -42,9 +42,10 @@ def nearest(name: str, known: Iterable[str], cutoff: float = _CUTOFF) -> str | N
 def nearest_key(key: str, known: Iterable[str]) -> str | None:
     """Return the known dotted key that is most similar to `key`, or None if no key is similar.
 
-    A key with the same last part is preferred, such as `divergence.delta` for `delta`. If there are
-    several, the one with the fewest parts is returned. Otherwise, a similar key in the same section is
-    preferred, and then a key with a similar last part. The order of `known` does not matter.
+    A key with the same last part is preferred, such as `divergence.delta` for `delta`. If there are several,
+    the one with the fewest parts is returned. Otherwise, a similar key in the same section is preferred, and
+    then a key with a similar last part. The order of `known` does not matter. A last part that is another
+    program's name, such as `lr`, counts as Atrium's name, here `learning_rate`.
     """
     keys = sorted(known, key=lambda candidate: (-candidate.count("."), candidate))
     parent, _, last = key.rpartition(".")

@@ -108,7 +108,7 @@ def resumed(stored: RunConfig, folder: Path, overrides: Sequence[str]) -> RunCon
 def schedule_note(before: RunConfig, now: RunConfig, step: int) -> str | None:
     """Return a line that says how far the learning rate jumps after `step` because `num_steps` has changed.
 
-    Returns None if the schedule is unaffected, or if `step` is not between the first and the last step.
+    Returns None if the schedule is unaffected, if `step` is 0, or if `step` is not below the new `num_steps`.
     """
     is_same = before.optimizer.schedule == "constant" == now.optimizer.schedule
     if is_same or before.num_steps == now.num_steps or not 0 < step < now.num_steps:

@@ -54,7 +54,7 @@ def conversation_tokens(
     `options` are passed to the template as variables. `date` (YYYY-MM-DD) is the current date for the
     template: `strftime_now` formats midnight of that day, and `date_string` is the date in Llama's format `26
     Jul 2024`. With `date=None` the template reads the system clock. Raises `ConfigError` if the template
-    raises an error, draws random numbers, is too long, or executes too many lines.
+    raises an error, draws random numbers, computes a power, is too long, or executes too many lines.
     """
     named = tokenizer.chat_template  # some models have several, by name
     dated = {} if date is None else {"date_string": datetime.fromisoformat(date).strftime("%d %b %Y")}
@@ -106,7 +106,10 @@ def options_of(tokenizer: ChatTokenizer) -> list[str]:
 
 @contextmanager
 def moved_clock() -> Iterator[None]:
-    """Shift the time that chat templates read by 401 days and 7 hours within the `with` block."""
+    """Shift the clock of transformers' chat templates by 401 days and 7 hours within the `with` block.
+
+    The clock that `conversation_tokens` gives to a template is not shifted.
+    """
     from transformers.utils import chat_template_utils
 
     class Moved(datetime):

@@ -48,7 +48,8 @@ class Choices:
     def text_of(self, reference: object) -> str:
         """Return the text of the choice that a reference answer names: by label, by index from 0, or by text.
 
-        Raises `UnreadableValueError` if the reference matches no choice or several.
+        Only an integer can be an index, and only if no label is a number. Raises `UnreadableValueError` if
+        the reference matches no choice or several.
         """
         named = {self.texts.index(text) for text in self.texts if text == str(reference).strip()}
         label = _LETTER.fullmatch(str(reference).strip())
@@ -102,8 +103,8 @@ def choices_of(values: Sequence[Any], columns: Sequence[str] = ()) -> Choices:
     """Return the choices of a row. `values` is one value with all choices, or one value per choice.
 
     In the second case, `columns` names the columns of the values, and the letters or digits at the end of the
-    names become the labels. Raises `UnreadableValueError` for fewer than 2 choices, more than 26, or two
-    equal ones.
+    names become the labels. Raises `UnreadableValueError` for fewer than 2 choices, more than 26, two equal
+    ones, or a choice without text.
     """
     if len(values) > 1:
         labels, texts = list(labels_of(columns)), [_text(one) for one in values]

@@ -43,7 +43,7 @@ def asked(value: object) -> Asked:
     """Return the prompt in a field's value, which is a question, a message list, or a message list in JSON.
 
     Raises `UnreadableValueError` if there is no question, if a turn has no text or an unknown role, or if a
-    system turn follows another turn.
+    system turn follows a turn of the user or the assistant. Several system turns at the start are joined.
     """
     if isinstance(value, str):
         value = opened(value) if value.lstrip().startswith("[{") else value

@@ -114,8 +114,9 @@ def answer_text(value: object, read_box: BoxReader, at: str = "") -> str:
 def solution_answer(value: object, read_box: BoxReader) -> str:
     """Return the reference answer in a worked solution.
 
-    It is the content of the last box, the text after `####`, or the whole text if that is a short expression
-    rather than a sentence. Raises `UnreadableValueError` if the solution has none of these.
+    It is the text after the last `####` if there is one. Otherwise, it is the content of the last box, or the
+    whole text if that is a short expression rather than a sentence. A box in the text after `####` is opened
+    too. Raises `UnreadableValueError` if the solution has none of these.
     """
     if isinstance(value, int | float):
         return answer_text(value, read_box)

@@ -125,8 +125,9 @@ class Reading:
         """Raise `DataError` if the answers suggest that the question field is wrong.
 
         This is the case if most rows share one question and this question has different answers, or if most
-        rows have an answer other than the first answer to their question. It is also the case if the distinct
-        questions number less than 10 % of the rows and most rows have a question with different answers.
+        rows have an answer other than the first answer to their question; one or two rows are too few for
+        either. It is also the case if the distinct questions number less than 10 % of the rows and most rows
+        have a question with different answers.
         """
         conflicting = [found for found in self.found.values() if found.is_conflicting]
         most = max(conflicting, key=lambda found: found.num_rows, default=None)

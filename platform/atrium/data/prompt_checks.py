@@ -26,10 +26,10 @@ It returns the prompt's tokens, or None if rendering raises `ConfigError`.
 def check_prompt(
     tokenizer: ChatTokenizer, template: PromptTemplate, problem: Problem, date: str | None
 ) -> list[str]:
-    """Return notes about valid but unusual prompts, one line each.
+    """Return notes about valid but unusual prompts, one line each; return none without a chat template.
 
-    Raises `ConfigError` if the chat template's output differs from one rendering to the next, or if a turn
-    or a chat option of the settings has no effect on the prompt.
+    Raises `ConfigError` if the chat template fails, if a second rendering differs, if the prompt contains a
+    memory address, or if a turn or a chat option of the settings has no effect on the prompt.
     """
     if not template.use_chat_template:
         return []
@@ -69,7 +69,7 @@ def _renderer(
 
 
 def _check_repeats(template: PromptTemplate, prompt: list[int], text: str, render: Render) -> None:
-    """Raise `ConfigError` if the prompt is different at another time, or if it contains a memory address."""
+    """Raise `ConfigError` if a second rendering differs, or if the prompt contains a memory address."""
     with moved_clock():
         again = render()
     if again == prompt and not _ADDRESS.search(text):

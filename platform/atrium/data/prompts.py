@@ -94,7 +94,7 @@ class PromptTemplate(Section):
 
     @property
     def content_hash(self) -> str:
-        """The SHA-256 (hex) of every field that affects the prompt, except the name."""
+        """The SHA-256 (hex) of every field that affects the prompt or the end of an answer."""
         content: list[object] = [self.user, self.system, self.use_chat_template, dict(self.chat_options)]
         if self.examples or self.stop:
             examples = [[one.question, one.answer] for one in self.examples]
@@ -113,9 +113,10 @@ def encode_prompt(
     """Return the token ids [T] of a problem's prompt, up to the start of the model's answer.
 
     `date` is the date that the chat template receives (see `conversation_tokens`). The problem's own system
-    turn precedes the template's system turn, and its earlier turns are placed, unchanged, between the worked
-    examples and the question. Raises `ConfigError` if the tokenizer lacks a required chat template, or if
-    plain text cannot represent the problem's turns.
+    turn precedes the template's system turn, which is omitted if the problem's system turn contains it. The
+    problem's earlier turns are placed, unchanged, between the worked examples and the question. Raises
+    `ConfigError` if the tokenizer lacks a required chat template, if the chat template fails, or if plain
+    text cannot represent the problem's turns.
     """
     if not template.use_chat_template:
         if problem.turns:

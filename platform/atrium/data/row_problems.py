@@ -35,10 +35,11 @@ _SOLUTION = "message lists end with a turn of the assistant, which is not part o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowProblem:
-    """The problem in a row; its `problem_id` is empty if the row contains no id.
+    """The problem in a row; its `problem_id` is empty if the row has no id that is text or an integer.
 
-    `raw` is equal for rows with the same prompt text. `instruction` is the instruction found in the question,
-    or None. `notes` describe the row's prompt for the user; the caller counts how many rows have each note.
+    `raw` is equal for rows with the same question and the same earlier turns; system turns are ignored.
+    `instruction` is the instruction found in the question, or None. `notes` describe the row's prompt for the
+    user; the caller counts how many rows have each note.
     """
 
     raw: object
@@ -122,7 +123,10 @@ class RowReader:
         return choices_of(whole[:1] or list(found.values()), list(found) if is_named else ())
 
     def _answer_value(self, row: Row, prompt: Asked) -> object:
-        """Return the value of the answer field. If the row has none, return the answer in its solution."""
+        """Return the value of the answer field. If the row has none, return the answer in its solution.
+
+        The solution is the value of the solution field or, without one, the trailing turn of the assistant.
+        """
         fields = self._wanted.fields
         value = first_of(row, fields.answer)
         if value is not MISSING and value is not None:

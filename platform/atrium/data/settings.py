@@ -69,7 +69,8 @@ Scalar = str | int | float | bool
 class Fields(Section):
     """The mapping from the fields of a row to their meaning.
 
-    A field for the answer or the solution is required.
+    A field for the answer or the solution is required, unless message lists end with a solution, or
+    `verifier` names fields from which the grader decides.
     """
 
     question: Annotated[FieldPaths, Field(min_length=1)]

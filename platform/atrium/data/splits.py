@@ -1,8 +1,9 @@
 """Division of a dataset into training, validation and test problems, and keys that identify questions.
 
-Two questions count as the same if they differ only in spacing and in LaTeX for spacing and size. Problems are
-ranked by a hash of the seed and the question. Splits therefore do not depend on the order of the rows, and
-adding or removing rows moves few problems to another split.
+Two questions count as the same if they differ only in white space, dollar signs, LaTeX for spacing and size,
+Unicode form, and final punctuation. Problems are ranked by a hash of the seed and the question. Splits
+therefore do not depend on the order of the rows, and adding or removing rows moves few problems to another
+split.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ def split_problems(
 ) -> Splits:
     """Split problems with distinct questions into three parts, each in the order of the file.
 
-    With `num_train=None`, all remaining problems are training problems. Raises `DataError` if there are
-    fewer problems than requested.
+    With `num_train=None`, all remaining problems are training problems. Raises `DataError` if there are fewer
+    problems than requested, or none for training or validation.
     """
     check_sizes(name, len(problems), num_train, num_validation, num_test)
     num_held = num_validation + num_test

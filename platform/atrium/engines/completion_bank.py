@@ -50,9 +50,9 @@ def build_bank(
 ) -> Bank:
     """Build a bank from stored completions. `encode_prompt` returns the token ids of a problem's prompt.
 
-    Raises `DataError` for token ids of another tokenizer, for a number of log-probabilities other than one
-    per token, for a completion longer than `max_new_tokens`, and for a prompt with fewer than `num_needed`
-    completions.
+    Raises `DataError` for token ids of another tokenizer, for text that the tokenizer cannot encode, for a
+    completion without tokens, for a number of log-probabilities other than one per token, for a completion
+    longer than `max_new_tokens`, and for a prompt with fewer than `num_needed` completions.
     """
     every = max(1, len(stored) // _MAX_TEXTS_COMPARED)
     found: dict[tuple[int, ...], list[Completion]] = defaultdict(list)

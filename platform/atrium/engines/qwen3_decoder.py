@@ -29,7 +29,8 @@ _PROJECTIONS = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", 
 def has_fused_form(model: PreTrainedModel) -> bool:
     """Return whether `Qwen3Decoder` supports the model.
 
-    It supports float32 Qwen3 models on a CPU, without hooks, adapters or sliding windows.
+    It supports float32 Qwen3 models on a CPU with SDPA attention and SiLU, without attention biases, hooks,
+    adapters or sliding windows.
     """
     if type(model) is not Qwen3ForCausalLM:
         return False

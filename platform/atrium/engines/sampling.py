@@ -150,8 +150,9 @@ def sample_tokens(
 ) -> tuple[Tensor, Tensor]:
     """Return the next token int64 [N] of every row, and its log-probability float32 [N].
 
-    With `ignore_stop`, the tokens `stop_S` have probability 0. The log-probability is NaN in rows whose
-    logits are not finite; callers must check for NaN.
+    With `ignore_stop`, the tokens `stop_S` have probability 0. The log-probability is NaN in rows in which a
+    logit is NaN or +inf, or all logits are -inf; callers must check for NaN. Single logits of -inf are valid
+    and give probability 0.
     """
     num_rows, vocabulary_size = logits_NV.shape
     chunk = max(1, _MAX_ELEMENTS // vocabulary_size)

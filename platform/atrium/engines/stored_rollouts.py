@@ -2,9 +2,9 @@
 
 Two formats are read: a run's recorded `rollouts/`, and a user's table. A table has the columns `problem_id`
 or `prompt` (the problem's question), and `completion` or `text`. Optional columns are `reward`, `token_ids`,
-`logprobs` (one per token, including the stop token), `finish_reason` (`stop` or `length`) and `own` (for each
-of `token_ids`, True if the policy sampled the token, False if a tool wrote it, for example). This module
-needs no model and no tokenizer; `completion_bank` converts text to tokens.
+`logprobs` (one per token, including the stop token), `finish_reason` (`stop`, the default, or `length`) and
+`own` (for each of `token_ids`, True if the policy sampled the token, False if a tool wrote it, for example).
+This module needs no model and no tokenizer; `completion_bank` converts text to tokens.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def read_stored(paths: Sequence[Path], problems: Sequence[Problem]) -> list[Stor
 
     A row is matched to a problem by its `problem_id`. If the row also has a question, it must be the
     problem's question. Rows without an id are matched by their question, ignoring white space at both ends.
-    Raises `DataError` for a file that cannot be read or lacks a column, and for a row that matches no
-    problem.
+    Raises `DataError` for a file that cannot be read, for a column that is missing or has the wrong type, for
+    a row that matches no problem or contains an invalid value, and if there are no rows at all.
     """
     by_id = {problem.problem_id: problem for problem in problems}
     by_question = {problem.question.strip(): problem for problem in problems}
@@ -207,7 +207,7 @@ def _completion(where: str, row: Mapping[str, Any], problem: Problem) -> StoredC
 def _checked(where: str, logprobs: Logprobs) -> Logprobs:
     """Return the log-probabilities, with rounding errors above 0 removed; NaN (unknown) is kept.
 
-    Raises `DataError` for values above 0 and for minus infinity.
+    Raises `DataError` for values above 0.001 and for minus infinity.
     """
     wrong = logprobs[logprobs > 1e-3]
     if len(wrong):

@@ -3,7 +3,7 @@
 The engine decodes left-padded batches with a key-value cache, through the public interface of transformers.
 Each distinct prompt is computed once and shared by its completions. Finished rows are dropped when this saves
 time. Masks and positions are explicit, since padding would change the probabilities without them. The module
-is the trainer's own, so memory holds no second copy of the weights.
+may be the trainer's own, so that no second copy of the weights is in memory.
 
 Axes: N rows (completions in flight), F rows that have just finished, U distinct prompts, L prompt tokens with
 padding, T new tokens, B positions whose random numbers are hashed at once, V vocabulary, S stop tokens.
@@ -171,7 +171,7 @@ class TransformersEngine:
         self._weight_version = version
 
     def release_memory(self) -> None:
-        """Do nothing: between generations the engine has no memory of its own."""
+        """Do nothing: between generations the engine has no memory besides the model's."""
 
     def close(self) -> None:
         """Do nothing: the engine has no resources of its own."""

@@ -57,7 +57,7 @@ class VllmEngine:
         Adapters are merged into the weights, so vLLM runs the plain architecture at full speed; with
         `rollout.adapters=separate`, vLLM applies them itself.
     tokenizer
-        Turns completions into text, without special tokens.
+        Turns completions into text, without special tokens other than reasoning markers.
     stop_token_ids
         Each of these ends a completion and is kept as its last token.
     settings, place

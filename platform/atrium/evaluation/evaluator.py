@@ -131,13 +131,13 @@ def evaluate(
 def _majority(
     benchmark: Benchmark, samples_PK: Sequence[Sequence[EvaluatedSample]], grader: Grader
 ) -> dict[int, Floats]:
-    """Return Maj@k of each problem for k = K and for every k at which Pass@k is reported."""
+    """Return Maj@k of each problem for k = K and, if K is at most 1,000, for every k of Pass@k."""
     ks = sorted({*benchmark.reported_pass_at, benchmark.num_samples})
     return majority_at(samples_PK, ks, require_stop=benchmark.require_stop, compare=grader.compare)
 
 
 def sample_only(benchmark: Benchmark, draws: Draws) -> None:
-    """Send the same requests to the engine as `evaluate`, but do not grade the answers.
+    """Send the same requests as `evaluate` without finished samples, but do not grade the answers.
 
     All processes that share an engine must send the requests, but only one of them grades the answers.
     """
@@ -149,7 +149,8 @@ def sample_only(benchmark: Benchmark, draws: Draws) -> None:
 def _waves(benchmark: Benchmark, draws: Draws) -> Iterator[list[int]]:
     """Divide all problems, including finished ones, into waves; yield each wave's problem indices.
 
-    The longest prompts come first. If `draws.wave_size` is None, each problem is a wave.
+    The longest prompts come first. If `draws.wave_size` is None, each problem is a wave, in the benchmark's
+    order.
     """
     size = draws.wave_size
     places = list(range(len(benchmark.problems)))

@@ -53,7 +53,7 @@ def summarize(
     - `maj_at_k`, `maj_interval_over_problems`: Maj@K and its interval, only if `majority_P` is given
     - `maj_at`, `maj_at_intervals`: Maj@k and its interval over problems by k, only if `majority_P` is given
     - `pass_at`, `pass_at_intervals`: Pass@k and its intervals by k
-    - `pass_hat`, `pass_hat_intervals`: Pass^k and its intervals by k
+    - `pass_hat`, `pass_hat_intervals`: Pass^k, always including k = K, and its intervals for k in `pass_at`
     - `curve`: Pass@k, Pass^k, and Mean@k of the first k samples, as lists for k from 1 to K
     - `num_endless_thoughts`: number of answers whose reasoning did not end
     - `verdicts`: share of each kind of verdict, regardless of truncation

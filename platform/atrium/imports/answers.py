@@ -52,9 +52,11 @@ class Curve:
 class Stated:
     """Command-line options that supply or override the content of a source.
 
-    `method`, `seed`, `benchmark` and `step` apply to all rows and replace columns. `columns` maps roles, such
-    as `score`, to columns (`--map`). Scores of at least `correct_at` count as correct. If `incomplete` is
-    set, problems are cut to the smallest number of samples, and truncated files are accepted.
+    `method`, `seed`, `benchmark` and `step` apply to all rows and replace columns that would be recognized by
+    their names. In a table, columns given in `columns` take precedence over them; steps that a trainer
+    recorded always do. `columns` contains the columns by role, such as `score` (`--map`). Scores of at least
+    `correct_at` count as correct. If `incomplete` is set, problems are cut to the smallest number of samples,
+    and truncated files are accepted.
     """
 
     method: str = ""
@@ -92,8 +94,8 @@ _WORDS = {"true": 1.0, "false": 0.0}
 def correctness(value: object, stated: Stated, place: str) -> bool:
     """Return whether a score counts as correct: true or 1, or at least `stated.correct_at` if this is set.
 
-    Raises `DataError` for a missing or non-finite score and, without `correct_at`, for any score other than 0
-    and 1.
+    Raises `DataError` for a score that is missing, not a number or not finite and, without `correct_at`, for
+    any score other than 0 and 1.
     """
     if type(value) is int and value in (0, 1) and stated.correct_at is None:
         return value == 1

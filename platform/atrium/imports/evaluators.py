@@ -80,7 +80,11 @@ class _LmEval:
     stated: Stated
 
     def benchmark(self, name: str) -> str:
-        """Return a filter's benchmark: the task's name, with `.<filter>` added for filters except `plain`."""
+        """Return the name of the benchmark to which a filter's scores belong.
+
+        This is the name given by `--benchmark`, or else the task's name. For filters other than `plain`,
+        `.<filter>` is added.
+        """
         benchmark = self.stated.benchmark or self.task
         return benchmark if name == self.plain else f"{benchmark}.{name}"
 
@@ -188,8 +192,8 @@ def _lighteval_texts(response: Mapping[str, object]) -> list[str]:
 def _lighteval_metric(path: Path, names: Sequence[str], num_texts: int, stated: Stated) -> tuple[str, int]:
     """Return the metric to read, and the number of answers to each problem that the metric averages.
 
-    The number is 1 for metrics other than `avg@n` and `pass@k:k=1`. Such a metric gives one score for all
-    answers to a problem, usually the score of the best answer.
+    The number is 1 for any metric other than `avg@n` and `pass@k:k=1`, since other metrics give one score for
+    all answers to a problem, usually the score of the best answer.
     """
     means = {
         name: int(found[1] or found[2] or num_texts) for name in names if (found := _MEANS.fullmatch(name))

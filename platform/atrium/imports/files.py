@@ -62,7 +62,10 @@ def json_object(path: Path) -> Mapping[str, object]:
 
 
 def files_of(source: Path) -> list[Path]:
-    """Return `source` if it is a file, or all visible files below it, except in linked directories."""
+    """Return the sorted files below a directory, or `[source]` if `source` is not a directory.
+
+    Files whose names begin with a dot, and files in linked directories, are left out.
+    """
     if not source.is_dir():
         return [source]
     found = [

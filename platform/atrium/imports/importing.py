@@ -98,8 +98,9 @@ def import_files(
 
     If the same files were imported with the same options before, nothing is imported, and `known` of the
     result names the existing runs. `on_source` is called for each source before its rows are read, but only
-    once for sources of the same format and mapping. Raises `DataError` for damaged files, duplicates and
-    invalid names, and `RunFolderError` for an experiment that cannot be written.
+    once for sources of the same format and mapping. Raises `ConfigError` for an invalid experiment name or
+    option, `DataError` for damaged files and duplicates, and `RunFolderError` if the experiment cannot be
+    written.
     """
     check_experiment(experiment)
     files = [(file, str(path if path.is_dir() else path.parent)) for path in paths for file in _files(path)]

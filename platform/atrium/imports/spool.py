@@ -216,7 +216,7 @@ class Spool:
         return sorted(set().union(*parts, self.curve_files.get(run, set())))
 
     def runs(self) -> list[RunKey]:
-        """Return all runs in order of appearance."""
+        """Return all runs in order of appearance, with runs that have only curves last."""
         return list(dict.fromkeys([*(part.run for part in self.parts.values()), *self.curves]))
 
     def close(self) -> None:

@@ -70,10 +70,12 @@ def read_table(path: Path, first: Row, stated: Stated) -> Source:
 
 
 def mapped_columns(path: Path, row: Row, stated: Stated) -> dict[str, str]:
-    """Return the column of each role. A key in a nested JSON object is a column with a dotted name.
+    """Return the column of each role that has one.
 
-    Raises `ConfigError` for an unknown role or column, and for a required role whose column is missing or
-    ambiguous.
+    A key in a nested JSON object is a column with a dotted name.
+
+    Raises `ConfigError` for an unknown role or column, a required role without a column (`score`, and
+    `problem` or `question`), and an ambiguous role, as in `chosen_columns`.
     """
     columns = chosen_columns(path, row, stated.columns, ROLES, _constants(stated))
     if "problem" not in columns and "question" not in columns:
@@ -92,10 +94,12 @@ def chosen_columns(
     roles: Mapping[str, Ranks],
     constants: Collection[str] = (),
 ) -> dict[str, str]:
-    """Return the column of each role: the stated column, or else a column with a name known for the role.
+    """Return the column of each role that has one: the stated column, or else one with a known name.
 
-    Roles in `constants` have a fixed value and need no column. Raises `ConfigError` for an unknown role, a
-    stated column that does not exist, and a role that several columns could have.
+    Roles in `constants` have a fixed value and need no column. A column whose name fits `problem` but that
+    contains a text becomes the column of `question`. Raises `ConfigError` for an unknown role, a stated
+    column that does not exist, and a role that several columns could have. An ambiguous role in `_OPTIONAL`
+    raises no error and has no column.
     """
     names = _names(row)
     for role, column in stated.items():

@@ -48,7 +48,8 @@ class TrackedRun:
 def add_history(steps: dict[int, dict[str, object]], values: Mapping[str, object]) -> None:
     """Add one W&B log record to its step in `steps`.
 
-    Records without a training step and W&B's internal names (`_...`) are left out.
+    Records whose training step is missing, negative or not a whole number are left out, as are W&B's internal
+    names (`_...`).
     """
     step = next((values[name] for name in STEPS if isinstance(values.get(name), int | float)), None)
     if isinstance(step, int | float) and step >= 0 and float(step).is_integer():
@@ -86,7 +87,7 @@ def curve_source(
 ) -> Source:
     """Return a source with the curves of `runs`, as `tracked_source` does, but without checking `--map`.
 
-    Raises `DataError` if no run has metrics.
+    Runs without metrics are left out. Raises `DataError` if no run has metrics.
     """
     curves = [_curve(path, run, stated) for run in runs]
     kept = tuple(curve for curve in curves if any(curve.steps.values()))

@@ -98,8 +98,8 @@ def _items(message: bytes, number: int) -> dict[str, object]:
 def _records(path: Path, stated: Stated) -> Iterator[bytes]:
     """Yield the records of the file.
 
-    Raises `ValueError` if a record is damaged, and `DataError` for an unknown version. A truncated last
-    record raises `DataError` too, unless `stated.incomplete` is set.
+    Raises `ValueError` if a record is damaged, and `DataError` for another kind of file or an unknown
+    version. A truncated last record raises `DataError` too, unless `stated.incomplete` is set.
     """
     with open_plain(path) as file:
         header = file.read(len(_MAGIC) + 1)

@@ -1,7 +1,8 @@
 """Download of runs from a W&B server into a file, and the reader of that file.
 
-The file stores the server's response, so a repeated import reads the same data. The code is tested with a
-mock of W&B's client, not with a server.
+The file stores the server's response, so an import of the file reads the same data again. An import from the
+server downloads the runs again and replaces the file. The code is tested with a mock of W&B's client, not
+with a server.
 """
 
 from __future__ import annotations

@@ -36,7 +36,10 @@ def check_rendezvous(rendezvous: str, *, allow_public: bool) -> None:
 
 
 def public_address(host: str) -> str | None:
-    """Return the first public address that a host name or address resolves to, or None if there is none."""
+    """Return the first public address that a host name or address resolves to, or None if there is none.
+
+    The result is also None if the name cannot be resolved.
+    """
     found = [address for _, address in _addresses(host) if ipaddress.ip_address(address).is_global]
     return found[0] if found else None
 
@@ -44,8 +47,9 @@ def public_address(host: str) -> str | None:
 def listen(host: str, port: int) -> socket.socket | None:
     """Return a socket that listens on the given host and port only.
 
-    Returns None if the port is in use, if the address belongs to another machine, or if a host name
-    resolves only to the loopback address, which other machines cannot reach.
+    Port 0 stands for any free port. Returns None if the port is in use or not permitted, if the address
+    belongs to another machine, if a host name cannot be resolved, or if the name resolves only to the
+    loopback address, which other machines cannot reach.
     """
     is_loopback_meant = host == "localhost" or is_loopback(host)
     for family, address in _addresses(host):

@@ -214,7 +214,7 @@ class NodeAgent(LocalElasticAgent):
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         failed = self._failed()
         if failed:
-            # The agent now ends the other ranks, which report their errors within seconds.
+            # `super` ends the other ranks. Before that, they have a few seconds to report their own errors.
             deadline = time.monotonic() + _OTHERS_SPEAK_S
             while time.monotonic() < deadline and len(self._ended()) < len(self.pids):
                 time.sleep(_MONITOR_INTERVAL_S)

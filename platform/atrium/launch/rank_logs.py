@@ -51,10 +51,11 @@ def size_of(log: Path) -> int:
 
 
 def last_words(log: Path, since: int = 0) -> str:
-    """Return the last message in a log after the first `since` bytes, or an empty string if there is none.
+    """Return the last message in a log after the first `since` bytes.
 
     The message is the text after `error:` in the last line that begins with `error:`. Without such a line,
-    the message is the last line of a traceback, or the last line of the log if it has no traceback.
+    the message is the last line of a traceback, or the last line of the log if it has no traceback. Only the
+    last 64 KiB of the log are searched. The message is empty if there is none, or if the log cannot be read.
     """
     try:
         with open_plain(log) as file:

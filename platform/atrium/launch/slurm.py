@@ -73,7 +73,8 @@ def job_script(settings: JobSettings, folder: Path) -> str:
 class Submission:
     """Jobs submitted together, each of which runs `atrium train` with its own arguments.
 
-    The constructor raises `ConfigError` if SLURM is not installed on this machine or rejects the jobs.
+    The constructor raises `ConfigError` if SLURM is not installed on this machine or rejects the jobs, and
+    `MissingDependencyError` if the package submitit is missing.
     """
 
     def __init__(
@@ -110,7 +111,8 @@ class Submission:
     def follow(self) -> int:
         """Log the states of the jobs until all have ended; return the highest exit code among them.
 
-        Raises `Interrupted` on Ctrl-C, after which the jobs continue.
+        A job that ends without an exit code counts as 1. The exit code of a job whose process was ended by a
+        signal is negative. Raises `Interrupted` on Ctrl-C, after which the jobs continue.
         """
         said: dict[int, str] = {}
         codes: dict[int, int] = {}
@@ -185,7 +187,7 @@ class Submission:
 
 
 def check_settings(settings: JobSettings) -> None:
-    """Raise `ConfigError` for a local job on several nodes, or if `signal_lead_s` exceeds the time limit."""
+    """Raise `ConfigError` for a local job on several nodes, or a `signal_lead_s` not below the time limit."""
     if settings.slurm.executor == "local" and settings.num_nodes > 1:
         raise ConfigError(
             "compute.num_nodes must be 1 with compute.slurm.executor=local, which runs on a single "

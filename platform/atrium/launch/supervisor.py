@@ -173,8 +173,10 @@ class HangClock:
 def cause_of(failures: Sequence[RankFailure]) -> AtriumError:
     """Return the error that ended a run, given the failures of its ranks.
 
-    A wrong setting takes precedence, then an interruption, then a rank that was killed by a signal.
-    Otherwise, the error is the first failure that was not a consequence of another rank's failure.
+    A rank that exited with code 2 (a mistake of the user) takes precedence and gives a `ConfigError`. Next
+    come an interruption and then a rank that was killed by a signal. Otherwise, the error is the first
+    failure that was not a consequence of another rank's failure, or the first failure if all were
+    consequences.
     """
     for failure in failures:
         if failure.exit_code == _USER_MISTAKE:
@@ -199,9 +201,9 @@ def cause_of(failures: Sequence[RankFailure]) -> AtriumError:
 def mend_status(folder: RunFolder, cause: AtriumError) -> None:
     """Record the cause of a failure in the run's status.
 
-    Rank 0 may have recorded nothing, or only a consequence of another rank's failure. If it recorded that
-    the run diverged or ran out of memory, this cause is kept. The status of a finished, pruned or
-    interrupted run is not changed.
+    Rank 0 may have recorded nothing, or only a consequence of another rank's failure. If it recorded that the
+    run diverged or ran out of memory, this cause is kept; any other recorded cause is replaced. The status of
+    a finished, pruned or interrupted run is not changed.
     """
     recorded = known_status(folder.status_file)
     if recorded.state in (RunState.FINISHED, RunState.PRUNED, RunState.INTERRUPTED):

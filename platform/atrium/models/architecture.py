@@ -24,9 +24,11 @@ def hub_shape(source: str, revision: str | None = None) -> ModelShape:
 
 
 def random_shape(architecture: Mapping[str, Any]) -> ModelShape:
-    """Return the shape of the model that `build_random_policy` builds from the same architecture.
+    """Return the shape of the model with the given architecture, which must include `vocab_size`.
 
-    Raises `ConfigError` if transformers does not know or cannot build the architecture.
+    If `vocab_size` is missing, the shape has the default of the model type, whereas `build_random_policy`
+    uses the size of its tokenizer. Raises `ConfigError` if `model_type` is missing, or if transformers does
+    not know or cannot build the architecture.
     """
     with quiet(), buildable(architecture):
         return _shape(AutoConfig.for_model(**architecture))

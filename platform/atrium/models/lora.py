@@ -1,9 +1,9 @@
 """Low-rank adapters (LoRA) in a policy: adding, disabling, merging and storing them.
 
-The library peft inserts the adapters into the model in place: each chosen linear map W becomes W + (alpha /
+The library peft inserts the adapters into the model in place: each chosen linear layer W becomes W + (alpha /
 rank) B A, of which only A and B are trained. B is initially 0, so the policy is initially unchanged. Merged
-weights are computed in new tensors, one map at a time. W itself never changes, so adding and subtracting the
-adapters loses no precision. Adapters are stored in peft's own format, as safetensors.
+weights are computed in new tensors, one layer at a time. W itself never changes, so adding and subtracting
+the adapters loses no precision. Adapters are stored in peft's own format, as safetensors.
 
 Source: LoRA, arXiv 2106.09685, equation 3.
 """
@@ -206,7 +206,7 @@ class _MergedWeights(Mapping[str, Tensor]):
 
 
 def _adapted(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield name and module of each linear map with adapters.
+    """Yield name and module of each linear layer with adapters.
 
     Modules are recognized by their attributes, so that peft need not be imported.
     """
@@ -216,8 +216,9 @@ def _adapted(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def adapter_weights(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return the full A and B of every adapted map, in host memory, keyed by peft's names.
+    """Return the full A and B of every adapted layer, in host memory, by their names in `model`.
 
+    The names lack the adapter's name `default`. Those in stored adapters also begin with `base_model.model.`.
     The result is empty for a model without adapters.
     """
     return {name: full_tensor(value).cpu() for name, value in _adapter_weights(model).items()}
@@ -232,7 +233,7 @@ def _adapter_weights(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def _linear_maps(model: PreTrainedModel) -> Iterator[str]:
-    """Yield the names of the linear maps, except for the LM head."""
+    """Yield the names of the linear layers, except for the LM head."""
     for name, module in model.base_model.named_modules():
         if isinstance(module, nn.Linear):
             yield name

@@ -79,8 +79,9 @@ def load_policy(
     """Load a policy from a transformers folder or a Hub id, in evaluation mode.
 
     On the device `meta`, no weights are read, and parameters have no values. Raises `ConfigError` if the
-    source cannot be found or reached, is gated, or is a local folder with a `revision`; `CheckpointError` if
-    it is incomplete, damaged, quantized or pickled, or if weights are not finite.
+    source cannot be found or reached, is gated, needs its own code, has no end-of-sequence token, or is a
+    local folder with a `revision`; `CheckpointError` if it is incomplete, damaged, quantized or pickled, or
+    if weights are not finite.
     """
     location = locate(str(source), revision)
     options: dict[str, Any] = {"revision": revision or "main", "trust_remote_code": False}
@@ -152,7 +153,11 @@ def _context(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> Co
 
 
 def with_files_of(policy: Policy, folder: Path) -> Policy:
-    """Return the policy with the tokenizer, stop tokens and generation config of a checkpoint's folder."""
+    """Return the policy with the tokenizer, stop tokens and generation config of a checkpoint's folder.
+
+    The token ids and the generation config of `policy.model` are changed in place. Raises `CheckpointError`
+    if the files cannot be read.
+    """
     model, options = policy.model, {"trust_remote_code": False, "local_files_only": True}
     with quiet(), readable(str(folder)):
         config = AutoConfig.from_pretrained(folder, **options)
@@ -188,7 +193,7 @@ def build_random_policy(
     `architecture` contains `model_type` and the keys of its config.json. Special tokens come from the
     tokenizer, and so does `vocab_size` unless it is given. The weights depend on the seed only, and the
     global random state is unchanged. Raises `ConfigError` for an architecture that transformers does not know
-    or cannot build.
+    or cannot build, or with a `vocab_size` below the tokenizer's.
     """
     special = {
         "bos_token_id": tokenizer.bos_token_id,

@@ -10,7 +10,7 @@ from atrium.models.sources import quiet
 
 
 def write_policy_files(policy: Policy, folder: Path) -> None:
-    """Write all files that `write_policy` writes except for the weights, which the caller writes."""
+    """Write all files that `write_policy` writes except for weights and adapters, which the caller writes."""
     model = policy.model
     config = copy.deepcopy(model.config)
     config.architectures = [type(model).__name__]

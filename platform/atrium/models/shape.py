@@ -85,7 +85,7 @@ class ModelShape:
 
 
 def read_shape(keys: Mapping[str, object] | None) -> ModelShape | None:
-    """Return the shape from the keys of a config.json, or None if a size in `SIZES` is missing.
+    """Return the shape from the keys of a config.json, or None if a size in `SIZES` is missing or invalid.
 
     Norms and biases, less than a thousandth of the parameters, are left out.
     """
@@ -129,10 +129,10 @@ def read_shape(keys: Mapping[str, object] | None) -> ModelShape | None:
 
 
 def chosen_maps(names: Set[str], wanted: tuple[str, ...] | Literal["all_linear"]) -> set[str]:
-    """Return the linear maps that get adapters: all of `names`, or those in `wanted`.
+    """Return the linear layers that get adapters: all of `names`, or those in `wanted`.
 
-    `names` are the last parts of the maps' names. Raises `ConfigError` if `wanted` contains a map that is not
-    in `names`.
+    `names` are the last parts of the layers' names. Raises `ConfigError` if `wanted` contains a name that is
+    not in `names`.
     """
     if wanted == "all_linear":
         return set(names)

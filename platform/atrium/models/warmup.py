@@ -86,7 +86,11 @@ def train_policy(
     seed: int,
     on_progress: ProgressCallback | None = None,
 ) -> Policy:
-    """Run the warm-up itself, without the cache; equal arguments give equal weights."""
+    """Run the warm-up itself, without the cache; equal arguments give equal weights.
+
+    Raises `ConfigError` if a demonstration does not fit the context, and `TrainingDivergedError` if the loss
+    is not finite.
+    """
     longest = longest_demonstration(arithmetic.max_operands)
     if longest > tiny.context_length:
         raise ConfigError(
@@ -182,8 +186,9 @@ def _loss(policy: Policy, batch: PackedBatch) -> torch.Tensor:
 def _rate_frac(step: int, phases: tuple[int, ...]) -> float:
     """Return the learning rate relative to its peak: a linear ramp, then linear decay in each phase.
 
-    Each phase ends at a tenth of its initial learning rate, at which the next phase starts. The low learning
-    rate of the second phase changes which completions are likely but preserves competence.
+    Each phase ends at a tenth of its initial learning rate, at which the next phase starts. A phase of 0
+    steps counts too: the next phase then still starts at a tenth. The low learning rate of the second phase
+    changes which completions are likely but preserves competence.
     """
     ramp = min(1.0, (step + 1) / _NUM_RAMP_STEPS)
     start = 1.0
@@ -225,7 +230,10 @@ def _locked(folder: Path, timeout_s: float) -> AbstractContextManager[object]:
 
 
 def _store(policy: Policy, folder: Path, settings: dict[str, Any]) -> None:
-    """Write the checkpoint, then its manifest. A folder without a manifest does not count as intact."""
+    """Write the checkpoint, then its manifest; an existing folder is deleted first.
+
+    A folder without a manifest does not count as intact.
+    """
     shutil.rmtree(folder, ignore_errors=True)  # damaged, or left by a writer that was killed
     try:
         folder.mkdir()

@@ -16,8 +16,9 @@ def copy_until(parent: RunFolder, step: int, folder: RunFolder) -> None:
     """Copy the parent's records up to `step` into the new run directory `folder`.
 
     The records are metrics, ratios, rollouts, evaluations, the provenance, and the checkpoint of `step`. The
-    best checkpoint is copied too if its step is at most `step`. Raises `RunFolderError` if a file cannot be
-    read or written; the new directory is then deleted.
+    best checkpoint is copied too if its step is at most `step`. The new run gets the state `interrupted` at
+    `step`. Raises `RunFolderError` if the parent's records cannot be copied. After any error, the new
+    directory is deleted.
     """
     try:
         with explained("copy", parent.path):

@@ -107,7 +107,7 @@ class StepsTo(CurveOutcome):
         return self
 
     def of_curve(self, step_N: Floats, value_N: Floats) -> float | None:
-        """Return the step, or None if the curve ends before step `until` without reaching the value."""
+        """Return the step, or None if the metric stays below `value` and is missing at step `until`."""
         known_N = np.isfinite(value_N) & (step_N <= self.until)
         step_N, value_N = step_N[known_N], value_N[known_N]
         reached = np.flatnonzero(value_N >= self.value)

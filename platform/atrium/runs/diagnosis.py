@@ -82,7 +82,7 @@ class _Rule:
     """A rule that detects one kind of problem in the last `num_steps` steps of a run.
 
     `judge` receives the last and the first steps, and returns a description of the problem, or None. If
-    `compares` is set, the rule waits until these no longer overlap. `evidence` lists a finding's metrics.
+    `compares` is set, the rule waits until the two no longer overlap. `evidence` lists a finding's metrics.
     """
 
     name: str

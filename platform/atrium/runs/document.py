@@ -94,7 +94,7 @@ def run_document(folder: RunFolder, defaults: Mapping[str, object] | str, num_sa
 
     The document contains samples of `num_samples` problems, and the settings that differ from `defaults`. If
     the defaults are unknown, `defaults` is a string with the reason, and the document lists the overrides
-    from the command line instead.
+    from the command line instead. Raises `OSError` if a file exists but cannot be read.
     """
     run, metrics = read_overview(folder), read_metrics(folder)
     findings = read_findings(folder, is_over=not run.state.is_live)
@@ -123,7 +123,11 @@ def run_document(folder: RunFolder, defaults: Mapping[str, object] | str, num_sa
 
 
 def _heading(run: RunOverview, metrics: MetricTable) -> str:
-    """Return one line with the run's state, name, steps, duration and sampled tokens."""
+    """Return one line with the run's state, name, steps, duration and sampled tokens.
+
+    The line of an evaluation has the number of evaluated problems instead of steps and tokens. The line of an
+    imported run has only its name and its last step.
+    """
     status = run.status
     if run.config.get("kind") == IMPORTED:
         return f"{IMPORTED}  {run.folder.name}" + (f"  step {status.step}" if status.step else "")
@@ -138,7 +142,10 @@ def _heading(run: RunOverview, metrics: MetricTable) -> str:
 
 
 def _origin(run: RunOverview) -> list[str]:
-    """Return lines about the run's start (time, host, commit), and the run from which it was branched."""
+    """Return lines about the run's start (time, host, commit), and the run from which it was branched.
+
+    For an imported run, the lines name the imported files and the time of the import instead.
+    """
     lines, status = [], run.status
     provenance, _ = read_object(run.folder.provenance_file)
     if record := mapping_at(provenance, "import"):
@@ -161,6 +168,7 @@ def _settings_section(run: RunOverview, defaults: Mapping[str, object] | str) ->
     """Return a section with the settings that differ from `defaults`, or with the command line's overrides.
 
     If `defaults` is a string, it states why the defaults are unknown, and the section lists the overrides.
+    For an imported run, `defaults` is otherwise ignored, and all recorded settings are listed.
     """
     if isinstance(defaults, str):
         try:

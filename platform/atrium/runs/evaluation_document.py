@@ -33,7 +33,10 @@ _NOTES = (
 
 
 def evaluation_document(folder: RunFolder) -> Document:
-    """Return a document with the results of an `atrium evaluate` run: scores, their average, and files."""
+    """Return a document with the results of an `atrium evaluate` run: scores, their average, and files.
+
+    Raises `OSError` if `evaluations.jsonl` exists but cannot be read.
+    """
     points = _last_points(folder)
     samples = ", ".join(str(folder.evaluation_path(name, point.step)) for name, point in points.items())
     drawn = sorted(folder.figures_dir.glob("pass_at_k-*.png")) if folder.figures_dir.is_dir() else []

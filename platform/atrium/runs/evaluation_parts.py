@@ -23,7 +23,8 @@ Finished = Mapping[str, Sequence[EvaluatedSample]]
 class EvaluationParts:
     """The parts of one benchmark's evaluation at `step`, in the folder `parts/` next to `whole`.
 
-    `whole` is the path of the file that contains all samples once the evaluation is finished.
+    `whole` is the path of the file that contains all samples once the evaluation is finished. To resume an
+    evaluation, call `read` before `append`, which otherwise overwrites the existing parts.
     """
 
     def __init__(self, whole: Path, *, step: int) -> None:
@@ -35,8 +36,8 @@ class EvaluationParts:
     def read(self, problems: Iterable[Problem], *, num_samples: int) -> Finished:
         """Return the finished samples of `problems`, from the parts and from the file `whole` if it exists.
 
-        Raises `RunFolderError` if a file is damaged, contains a problem that is not in `problems`, or does
-        not contain `num_samples` samples per problem.
+        Raises `RunFolderError` if a file is damaged, contains a problem that is not in `problems` or has
+        changed, or does not contain `num_samples` samples per problem.
         """
         paths = sorted(self._folder.glob("part-*.parquet")) if self._folder.is_dir() else []
         self._num_written = len(paths)
@@ -59,7 +60,7 @@ class EvaluationParts:
         return finished
 
     def append(self, samples: Sequence[EvaluatedSample]) -> None:
-        """Write the samples of finished problems as one part; raises `RunFolderError` if the disk is full."""
+        """Write the samples of finished problems as one part; raises `RunFolderError` if this fails."""
         self._num_written += 1
         path = self._folder / f"part-{self._num_written:06d}.parquet"
         with explained("record an evaluation in", self._folder):

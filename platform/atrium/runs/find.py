@@ -66,7 +66,7 @@ def find_run(runs_dir: Path | str, wanted: str, *, last: LatestQuery | None = No
     failed starts, which no query can select.
 
     Raises `RunFolderError` if several runs match, or if none does. If none matches, the message suggests a
-    similar name.
+    similar name or lists the latest runs.
     """
     if (path := _as_path(wanted)) is not None:
         return RunFolder.open(path)
@@ -135,7 +135,10 @@ def started(folder: RunFolder) -> float:
 
 
 def is_failed_start(folder: RunFolder) -> bool:
-    """Return whether the run ended before its first step or evaluation, and so does not count as a run."""
+    """Return whether the run failed before its first step or evaluation, and so does not count as a run.
+
+    An interrupted run is not a failed start.
+    """
     return concluded_state(known_status(folder.status_file)) is RunState.FAILED_START
 
 
@@ -183,8 +186,8 @@ def _as_path(wanted: str) -> Path | None:
 def _matching(runs: Sequence[RunFolder], wanted: str) -> list[RunFolder]:
     """Return the runs whose names match `wanted` best: equal to it, else ending with it, else containing it.
 
-    A run's full name, its experiment and the part after the slash all count as equal to the run's name. The
-    comparison ignores case. The list is empty if `wanted` is blank.
+    `wanted` counts as equal to a run's name if it is the full name, the experiment or the part after the
+    slash. The comparison ignores case. The list is empty if `wanted` is blank.
     """
     wanted = wanted.strip().rstrip("/").lower()
     if not wanted:

@@ -67,14 +67,15 @@ _HEALTH = (
 class Limit:
     """A threshold of a rule in `diagnosis`.
 
-    The rule reports a problem above `value`, or below it if `is_floor` is set.
+    The rule reports a problem only above `value`, or only below it if `is_floor` is set. It may have further
+    conditions, such as a significant fall of the reward.
     """
 
     value: float
     is_floor: bool = False
 
     def text(self, unit: Unit) -> str:
-        """Return the range in which the rule reports a problem, such as `above 30.0`."""
+        """Return the range in which the rule can report a problem, such as `above 30.0`."""
         return f"{'below' if self.is_floor else 'above'} {value_text(self.value, unit)}"
 
 
@@ -96,7 +97,7 @@ def with_rows(*tables: Table) -> tuple[Table, ...]:
 def machine_table(run: RunLayout) -> Table:
     """Return a table of the machine's state during all sessions of a run.
 
-    The table has no rows if this state was not recorded.
+    The table has no rows if this state was not recorded or cannot be read.
     """
     try:
         records = read_json_lines(run.system_file).records
@@ -123,8 +124,8 @@ def course_table(
 
     A curve consists of at most `num_points` means over equal parts of the steps. If there are several named
     rewards, the row of the total reward is followed by rows with each reward's mean and share of the
-    variance. With `limits`, an additional column contains the range in which a rule of `diagnosis` reports a
-    problem. The table has no rows if there are no steps.
+    variance. With `limits`, an additional column contains the range in which a rule of `diagnosis` can report
+    a problem. The table has no rows if there are no steps.
     """
     rows = []
     of_parts = {REWARD: [one for name in part_means(columns) for one in part_quantities(name)]}

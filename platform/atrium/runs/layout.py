@@ -23,7 +23,7 @@ IMPORTED = "imported"
 TRAINING = "training_rollouts"
 """Benchmark name under which imported completions of training batches are stored."""
 _TAKEN = (SWEEPS_DIR, "reports", "mlflow.db")
-"""Entries of `runs_dir` that are not experiments and are not searched for runs."""
+"""Entries of `runs_dir` that are not experiments."""
 _STEP_NAME = re.compile(r"step-(\d{1,12})(?:\.parquet)?")
 
 
@@ -91,7 +91,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class RunLayout:
-    """The paths of all files in one run directory, `path`, which need not exist."""
+    """The paths of the files in one run directory, `path`, which need not exist."""
 
     path: Path
 
@@ -120,7 +120,7 @@ class RunLayout:
     status_file = _Part("status.json")
     """The state of the run, `status.json`."""
     summary_file = _Part("summary.json")
-    """The results, `summary.json`; present once a run has ended."""
+    """The results, `summary.json`; written when a run ends, so a killed run has none."""
     rollouts_dir = _Part("rollouts")
     """Training rollouts, `rollouts/`: one Parquet file per recorded step."""
     evaluations_dir = _Part("evaluations")
@@ -163,7 +163,10 @@ class RunLayout:
         return self.rollouts_dir / f"{step_name(step)}.parquet"
 
     def evaluation_path(self, benchmark: str, step: int) -> Path:
-        """Return the path of the Parquet file with a benchmark's samples at a step."""
+        """Return the path of the Parquet file with a benchmark's samples at a step.
+
+        Raises `ConfigError` if the benchmark's name is not a plain folder name.
+        """
         check_name(benchmark, "the benchmark's name")
         return self.evaluations_dir / benchmark / f"{step_name(step)}.parquet"
 

@@ -31,8 +31,8 @@ def listing_document(
 ) -> Document:
     """Return a document with a table of `runs` and notes on their problems.
 
-    A note gives the number of hidden failed starts. If `runs` is empty, the document says that no run in
-    `runs_dir` has `text` in its name.
+    A note gives the number of hidden failed starts. If `runs` is empty, the document says that `runs_dir`
+    contains no runs, or none with `text` in its name.
     """
     notes = [
         f"{run.folder.name}: {'; '.join(problems)}"
@@ -80,7 +80,7 @@ def described(run: RunOverview) -> dict[str, object]:
 
 
 def _table(runs: Sequence[RunOverview]) -> Table:
-    """Return a table with a row for each run; narrow terminals omit columns that repeat the run's name."""
+    """Return a table with a row for each run; narrow terminals omit columns such as the seed and the age."""
     ks = {scores.last.k for run in runs for scores in run.scores.values()}
     k = ks.pop() if len(ks) == 1 else None
     columns = (

@@ -26,9 +26,9 @@ ASKED_BY = (
 def write_origin(policy: Path, config: Mapping[str, object], *, run: str, step: int | None = None) -> None:
     """Write the prompt and sampling settings of a run to `atrium.json` in a policy's folder.
 
-    `config` is the run's recorded configuration; only its settings in `ASKED_BY` are written. `run` is the
-    name of the run. `step` is the training step of an exported policy; it is None inside a checkpoint, whose
-    name contains the step.
+    `config` is the run's recorded configuration; only its settings in `ASKED_BY` are written, without those
+    that are null. `run` is the name of the run. `step` is the training step of an exported policy; it is None
+    inside a checkpoint, whose name contains the step.
     """
     asked = {key: setting(config, key) for key in ASKED_BY if setting(config, key) is not None}
     text = json.dumps({"run": run, "step": step, "asked": asked}, indent=2)

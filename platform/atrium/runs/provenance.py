@@ -98,9 +98,9 @@ def code_version(
 ) -> dict[str, object]:
     """Return a checkout's commit, its diff against the commit, `is_dirty`, and its untracked files.
 
-    The diff is redacted and truncated to `MAX_DIFF_BYTES`. Changes below the paths in `but`, such as files
-    that the command itself writes, are left out. Without a checkout or git, the values are None and
-    `untracked` is empty.
+    The diff is redacted and truncated to `MAX_DIFF_BYTES`, and at most 200 untracked files are named. Changes
+    below the paths in `but`, such as files that the command itself writes, are left out. Without a checkout
+    or git, the values are None and `untracked` is empty.
     """
     unknown: dict[str, object] = {"commit": None, "diff": None, "is_dirty": None, "untracked": []}
     if project_dir is None:
@@ -127,7 +127,7 @@ def commit_of(path: Path) -> str | None:
 
 
 def package_versions() -> dict[str, str]:
-    """Return the version of every installed package, by name."""
+    """Return the version of every installed package, by name in lower case."""
     found = {}
     for distribution in metadata.distributions():
         described = distribution.metadata  # read from a file on each access

@@ -64,7 +64,7 @@ def secrets_of(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _could_be_secret(value: str) -> bool:
-    """Return whether a value has at least 8 characters and is not a plain word such as `quickstart`."""
+    """Return whether a value has at least 8 characters and is not a plain word of fewer than 20 letters."""
     is_word = value.isalpha() and (value.islower() or value.isupper() or value.istitle())
     return len(value) >= MIN_SECRET_LENGTH and not (is_word and len(value) < 20)
 

@@ -85,7 +85,8 @@ class RunFolder(RunLayout):
     def write_config(self, config: Mapping[str, object]) -> None:
         """Write the resolved configuration to `config.json`.
 
-        Raises `ConfigError` if a value contains a secret from an environment variable.
+        Raises `ConfigError` if a value contains a secret from an environment variable, and `RunFolderError`
+        if the file cannot be written.
         """
         if (found := find_secret(config, os.environ)) is not None:
             key, variable = found
@@ -129,7 +130,8 @@ class RunFolder(RunLayout):
     def lock(self) -> RunLock:
         """Lock the run directory for this process, until the lock is released or the process exits.
 
-        Raises `RunFolderError` if another process holds the lock or the directory has a newer format.
+        Raises `RunFolderError` if the lock is already held, even by this process, if it cannot be created, or
+        if the directory has a newer format.
         """
         self.require_known_format()
         status = known_status(self.status_file)
@@ -150,9 +152,11 @@ class RunFolder(RunLayout):
     def truncate_after(self, step: int) -> Path | None:
         """Move all records after `step` to `set-aside/` before training resumes; return their new folder.
 
-        The records are checkpoints, metrics, rollouts, evaluations and the summary. Step -1 moves all
-        records, including those from before training. Returns None if there was nothing to move. The
-        remaining records are bitwise unchanged. Raises `RunFolderError` if a file cannot be moved or written.
+        The records are checkpoints, metrics, ratios, rollouts, evaluations and the summary; damaged lines are
+        moved too. Step -1 moves all records, including those from before training. Returns None if there was
+        nothing to move. The remaining records are bitwise unchanged, except that a later step in
+        `status.json` is set back to `step`. Leftover temporary files are deleted. Raises `RunFolderError` if
+        a file cannot be moved or written, or if the directory has a newer format.
         """
         self.require_known_format()
         aside = SetAside(self, max(step, 0))

@@ -1,8 +1,9 @@
 """The listener that writes the run directory: metrics, rollouts, evaluations, status, and the summary.
 
 A full disk does not stop training: unwritten lines are kept in memory and written later, files of samples are
-skipped, and both are reported once. Only `sync`, which precedes every checkpoint, raises an error. If the run
-directory is removed or moved, the run ends with an error, since its later output would be lost.
+skipped, and both are reported once. Only `sync`, which precedes every checkpoint, and `begin` and `progress`,
+which write `status.json`, raise an error. If the run directory is removed or moved, the run ends with an
+error, since its later output would be lost.
 """
 
 from __future__ import annotations
@@ -145,7 +146,8 @@ class RunFolderWriter(Listener):
     def sync(self) -> None:
         """Flush all lines to disk before a checkpoint of the same step is written.
 
-        Raises `RunFolderError` if the disk is full: a checkpoint must not be ahead of its metrics.
+        Raises `RunFolderError` if the disk is full, since a checkpoint must not be ahead of its metrics, or
+        if the run directory is missing.
         """
         self._require_folder()
         with explained("write the metrics of", self.folder.path):
@@ -196,7 +198,7 @@ class RunFolderWriter(Listener):
     def _thin_rollouts(self, newest: int) -> None:
         """Delete files of rollouts, in the order of `step_to_drop`, until the rest fit in `rollouts_max_mb`.
 
-        Logs a message, once, if the file of step `newest` had to be deleted.
+        Logs a message, once, if the file of step `newest` was among the deleted ones.
         """
         files = dict(steps_in(self.folder.rollouts_dir))
         sizes = {step: path.stat().st_size for step, path in files.items()}

@@ -82,7 +82,7 @@ def write_rollouts(
 ) -> None:
     """Write a step's rollouts to one Parquet file; `traces` are keyed by (problem_id, sample_index).
 
-    Raises `OSError` if the disk is full.
+    Raises `OSError` if the file cannot be written.
     """
     rows = []
     names = sorted({name for group in groups for rollout in group.rollouts for name in rollout.parts})
@@ -118,7 +118,7 @@ def write_rollouts(
 
 
 def write_evaluation(path: Path, step: int, samples: Iterable[EvaluatedSample]) -> None:
-    """Write an evaluation's samples to one Parquet file; raises `OSError` if the disk is full."""
+    """Write an evaluation's samples to one Parquet file; raises `OSError` if it cannot be written."""
     rows = [{**_problem_columns(step, one.problem), **answer_columns(one)} for one in samples]
     _write(path, rows, EVALUATION_SCHEMA)
 

@@ -35,7 +35,7 @@ def samples_document(evaluations: Mapping[str, Sequence[Sample]], problem_id: st
     """Return a document with one row per problem of each evaluation.
 
     If `problem_id` is given, the document has all answers to this problem instead. Raises `RunFolderError` if
-    a benchmark has no such problem.
+    any of the benchmarks has no such problem.
     """
     sections = [
         _problems(name, rows) if problem_id is None else _answers(name, rows, problem_id)
@@ -119,8 +119,9 @@ def before_and_after(folder: RunFolder, num_problems: int) -> list[Passage]:
     """Return a passage with the first sample of `num_problems` problems, before and after training.
 
     The problems are spread evenly over the benchmark and not chosen by outcome. If no benchmark was evaluated
-    twice, rollouts of the first and the last recorded step are shown instead. The list is empty if the run
-    has no such samples.
+    twice, rollouts of the first and the last recorded step are shown instead. If a file cannot be read, the
+    passage contains the error message. The list is empty if the run has no such samples or `num_problems` is
+    0.
     """
     what, files = _first_and_last_files(folder)
     if not files or not num_problems:

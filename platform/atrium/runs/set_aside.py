@@ -32,7 +32,7 @@ class SetAside:
     def cut_lines(self, path: Path, is_kept: Callable[[Record], bool]) -> None:
         """Move the lines of a JSON Lines file for which `is_kept` returns False.
 
-        The other lines stay in the file, bitwise identical.
+        Damaged and incomplete lines are moved too. The other lines stay in the file, bitwise identical.
         """
         kept, cut = split_lines(path, is_kept)
         if not cut:

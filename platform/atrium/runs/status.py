@@ -52,7 +52,7 @@ class RunState(StrEnum):
     """The state of a run.
 
     `killed`, `lost` and `unknown` are never recorded in `status.json`; readers infer them. A run is `unknown`
-    if its status cannot be read.
+    if its status cannot be read or names another state.
     """
 
     STARTING = "starting"
@@ -124,10 +124,10 @@ class StatusUnreadableError(Exception):
 
 @cached_while_unchanged(4096)
 def read_status(path: Path) -> RunStatus:
-    """Read the status file; fields of a newer format are ignored, and missing fields get their defaults.
+    """Read the status file; unknown fields are ignored, and missing or invalid fields get their defaults.
 
-    An unchanged file is read only once. Raises `StatusUnreadableError` if the file is missing or
-    unreadable, or is not a JSON object.
+    An unchanged file is read only once. Raises `StatusUnreadableError` if the file is missing or unreadable,
+    or is not a JSON object.
     """
     content, problem = read_object(path)
     if problem is not None:
@@ -185,7 +185,10 @@ def concluded_state(status: RunStatus, *, clock: Callable[[], float] = time.time
 
 
 class StatusWriter:
-    """A writer of `status.json` for this process; `advance` writes at most once per `interval_s`."""
+    """A writer of `status.json` for this process; the constructor reads the file but writes nothing.
+
+    `interval_s` is the minimum number of seconds between two writes by `advance`.
+    """
 
     def __init__(
         self, path: Path, *, interval_s: float = 1.0, clock: Callable[[], float] = time.time
@@ -252,7 +255,7 @@ class StatusWriter:
             self._write()
 
     def advance(self, step: int) -> None:
-        """Record that `step` is finished; the file is written at most once per `interval_s`."""
+        """Record that `step` is finished; after the first step, writes at most once per `interval_s`."""
         is_first = self._status.state == RunState.STARTING
         self._change(step=step, state=RunState.RUNNING)
         if is_first or not 0.0 <= self._clock() - self._status.updated < self._interval_s:

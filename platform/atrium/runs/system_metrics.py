@@ -40,7 +40,8 @@ class SystemMetrics(Listener):
 
     `gauges` contains functions by name that return further values, such as the length of the engine's queue.
     The sampling thread calls them; entries may be added during the run. A value that cannot be read is left
-    out. If the disk is full, the values of that time are lost.
+    out. If the disk is full, lines are kept in memory and written with a later sample; lines that are still
+    unwritten at the end are lost.
     """
 
     name = "the system metrics"

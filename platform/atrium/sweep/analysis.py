@@ -1,8 +1,9 @@
 """The results of a sweep as records: ranking, importances, curves and Pareto front of its stages.
 
-All functions are pure except for Optuna's importances. The interval of a single setting is over seeds, on
-the validation problems that also selected the best setting. The best score is therefore biased upward.
-Only the last stage, on fresh seeds and test problems, supports a comparison (see `sweep.fresh_seeds`).
+`sweep_report` and `importances` read the storage, and `sweep_report` also reads runs; all other functions are
+pure. The interval of a single setting is over seeds, on the validation problems that also selected the best
+setting. The best score is therefore biased upward. Only the last stage, on fresh seeds and test problems,
+supports a comparison (see `sweep.fresh_seeds`).
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingCurve:
-    """The settings of a stage, ordered by its only numeric parameter `key`.
+    """The settings of a stage, ordered by its only parameter `key`, which has a range.
 
     `log` says whether the parameter has a logarithmic scale.
     """
@@ -185,7 +186,8 @@ def start_of(trials: Sequence[Trial]) -> Start | None:
 def curve_of(definition: SweepDefinition, stage: Stage, trials: Sequence[Trial]) -> SettingCurve | None:
     """Return the settings of a stage, ordered by its only parameter.
 
-    Returns None unless the stage has exactly one parameter and this parameter is numeric.
+    Only settings with a started run are included. Returns None unless the stage has exactly one parameter and
+    this parameter has a range instead of choices.
     """
     names = spaces.parameters(stage_space(definition, stage)[0])
     if len(names) != 1:

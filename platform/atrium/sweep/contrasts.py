@@ -31,9 +31,9 @@ class PlannedContrast:
     """A contrast of two arms in one outcome: its prediction and the observed difference.
 
     `interval` is the 95 % interval of the difference, simultaneous over `num_together` contrasts. With a
-    prediction, `kind` is `unclear` if the interval contains 0, and otherwise `agrees` or `contradicted`.
-    Without a prediction, `kind` is `seen` if the interval excludes 0, and `not_seen` otherwise. If runs lack
-    the outcome, `kind` is `missing`, and the field `missing` names these runs.
+    prediction, `kind` is `unclear` if the interval contains 0 or is None, and otherwise `agrees` or
+    `contradicted`. Without a prediction, `kind` is `seen` if the interval excludes 0, and `not_seen`
+    otherwise. If runs lack the outcome, `kind` is `missing`, and the field `missing` names these runs.
     """
 
     outcome: str
@@ -61,8 +61,9 @@ class ContrastedArm:
 class ArmCurve:
     """An arm's curves of one metric.
 
-    `seeds` maps each seed to its points (step, value). `means` are the points (step, mean, low, high) of
-    the mean over seeds, where low and high are the ends of its 95 % interval.
+    `seeds` maps each seed to its points (step, value). `means` are the points (step, mean, low, high) of the
+    mean over seeds, where low and high are the ends of its 95 % interval, or equal to the mean if there is no
+    interval. They include only the steps that all seeds recorded.
     """
 
     planned: PlannedTrial

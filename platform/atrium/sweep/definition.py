@@ -36,7 +36,7 @@ class ParameterConfig(Section):
     log: bool = False
     """Whether the range is searched on a logarithmic scale."""
     step: Positive | None = None
-    """The distance between values of a linear range; null for a continuous range."""
+    """The distance between values of a linear range; null for a continuous range or all integers."""
     num: Annotated[int, Field(ge=2, le=1000)] | None = None
     """The number of points of the range on a grid."""
     choices: tuple[Scalar, ...] | None = None
@@ -129,14 +129,20 @@ class SpaceConfig(Section):
 
 
 class BaselineConfig(SpaceConfig):
-    """The baseline of the final comparison: tuned with as many trials as the search, or a fixed setting."""
+    """The baseline of the final comparison: a fixed setting, or one tuned like the search.
+
+    Its search has the same limit on `trials`; its grid may have fewer points.
+    """
 
     base: tuple[str, ...] | None = None
     """The overrides that all trials of the baseline share; null for the `base` of the sweep."""
 
 
 class ObjectiveConfig(Section):
-    """A number by which trials are ranked, measured on validation problems."""
+    """A number by which trials are ranked.
+
+    `mean_at_k` and `pass_at_k` are measured on validation problems, and all others during training.
+    """
 
     metric: Literal["mean_at_k", "pass_at_k", "num_tokens", "entropy", "kl"]
     direction: Literal["maximize", "minimize"] = "maximize"

@@ -273,14 +273,18 @@ def trials_table(state: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) 
 
 
 def trial_name(trial: Mapping[str, Any]) -> str:
-    """Return the labels of a trial, or its settings if a sampler chose them."""
+    """Return the labels of a trial, or its settings if it has no labels.
+
+    The result is empty until a sampler has chosen the setting.
+    """
     return " = ".join(trial["labels"]) or ", ".join(f"{k}={v}" for k, v in trial["settings"].items())
 
 
 def trial_values(trial: Mapping[str, Any]) -> str:
     """Format a trial's values with standard errors.
 
-    Before the trial is complete, this is the mean score of its seeds so far, in parentheses.
+    For a trial that is not complete, this is the mean score of its seeds so far, in parentheses, or an empty
+    string if no seed has a score.
     """
     values, errors = trial["values"], trial["standard_errors"]
     if values is None:

@@ -1,8 +1,8 @@
 """The figures of a sweep as data: curve, ranking, planned contrasts and families.
 
-Whiskers are 95 % t intervals over seeds, on the validation problems that selected the settings. Figures
-without data, such as a curve without a numeric setting, are left out. For optimization histories and
-Pareto fronts, use optuna-dashboard.
+Whiskers are 95 % t intervals over seeds. Scores are those on the validation problems that selected the
+settings. Figures without data, such as a curve of a sweep that varies two settings, are left out. For
+optimization histories and Pareto fronts, use optuna-dashboard.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def sweep_pictures(report: SweepReport) -> list[Picture]:
 
 
 def curve_picture(report: SweepReport) -> Picture | None:
-    """Return the picture of scores against the only numeric setting, or None without such a setting.
+    """Return the picture of scores against the only varied setting, or None without such a setting.
 
-    Dotted lines show the scores before training.
+    The setting must have a range. Dotted lines show the scores before training.
     """
     curves = [curve for curve in report.curves if _known(curve.points)]
     if not any(curve.stage == "search" for curve in curves):

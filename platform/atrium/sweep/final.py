@@ -25,8 +25,8 @@ class FinalRun:
     """The run of one arm on one fresh seed.
 
     `role` is the role of the arm: `winner`, `baseline`, or `setting N`, where N is the number of its trial in
-    the search. If `result` is None, `reason` says why. If `is_excused` is True, the verdict may leave the run
-    out, because it failed before its end and the reason is recorded.
+    the search. If `result` is None, `reason` says why, or is None if no reason is recorded. If `is_excused`
+    is True, the verdict may leave the run out, because it failed before its end and the reason is recorded.
     """
 
     role: str

@@ -1,7 +1,10 @@
-"""The plan of a sweep's trials. Every setting is composed and checked before the first trial runs.
+"""The plan of a sweep's trials.
 
-A stage is one Optuna study. `search` tries the space, `baseline` tunes the baseline with as many trials,
-and `final` runs the winner and the baseline on fresh seeds.
+Before the first trial runs, every planned setting is composed and checked. If a sampler chooses the settings
+from results, only the ends and choices of the space are checked.
+
+A stage is one Optuna study. `search` tries the space, `baseline` tunes the baseline with at most as many
+trials, and `final` runs the winner and the baseline on fresh seeds.
 """
 
 from __future__ import annotations
@@ -73,8 +76,9 @@ def stage_space(definition: SweepDefinition, stage: Stage) -> tuple[SpaceConfig,
 def plan_stage(definition: SweepDefinition, stage: Stage) -> list[PlannedTrial]:
     """Return the trials of the stage `search` or `baseline`.
 
-    Settings that are the same method form one trial with all their labels. Raises `ConfigError` if a
-    setting cannot be composed, or if all settings of the space are the same method.
+    Settings that are the same method form one trial with all their labels. For a sampler that uses results,
+    the trials are placeholders (`OPEN`), and only the corners of the space are composed. Raises `ConfigError`
+    if a setting cannot be composed, or if all planned settings of the space are the same method.
     """
     space, base = stage_space(definition, stage)
     if stage is Stage.BASELINE and not space.varies:
@@ -93,7 +97,10 @@ def plan_stage(definition: SweepDefinition, stage: Stage) -> list[PlannedTrial]:
 
 
 def count_runs(definition: SweepDefinition) -> dict[Stage, int]:
-    """Return the number of runs of each stage without pruning: one for each setting and seed."""
+    """Return the largest number of runs of each stage: one for each setting and seed.
+
+    Pruning reduces the number, and so do settings that turn out to be the same method.
+    """
     searched = len(plan_stage(definition, Stage.SEARCH))
     runs = {Stage.SEARCH: searched * len(definition.seeds)}
     if definition.baseline is not None:

@@ -79,7 +79,10 @@ class RunWatch(Listener):
         self._course = Course(num_newest=self.config.collapse_steps or 0)
 
     def evaluation(self, result: BenchmarkResult) -> None:
-        """Store a validation result for the next call of `step`. Other results are ignored."""
+        """Store a validation result for the next call of `step`.
+
+        Results before training and those of other benchmarks are ignored.
+        """
         if result.benchmark.endswith(VALIDATION_SUFFIX) and result.step > 0:
             self._evaluated = (result.step, result.results)
 

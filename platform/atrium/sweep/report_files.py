@@ -35,6 +35,8 @@ def write_report(
 ) -> list[Path]:
     """Write `report.json`, the CSV tables and, if there is a winner, `winner.yaml` to `folder`.
 
+    A sweep with several objectives or planned contrasts has no winner.
+
     `figures` are the paths of figures that are already in `folder`. Returns the paths of figures, tables and
     winner, without `report.json`.
     """
@@ -52,7 +54,7 @@ def write_report(
     return [*figures, *(folder / name for name in texts)]
 
 
-def to_json(value: object) -> Any:  # noqa: ANN401 - what JSON holds
+def to_json(value: object) -> Any:  # noqa: ANN401 - any JSON data
     """Return a report, or a part of it, as JSON data for `report.json`. Dataclasses become dictionaries."""
     if isinstance(value, Mapping):
         return {key: to_json(one) for key, one in value.items()}
@@ -106,7 +108,10 @@ def _fields(value: Any, *without: str) -> dict[str, Any]:  # noqa: ANN401 - any 
 
 
 def winner_yaml(definition: SweepDefinition, trial: Trial) -> str:
-    """Return the winner as an experiment file, which composes to exactly the configuration that was run."""
+    """Return the winner as an experiment file, which composes to the configuration that was run.
+
+    Only the experiment's name and the settings that the sweep determines, such as the seed, are different.
+    """
     groups: list[Any] = []
     settings: dict[str, Any] = {}
     for line in trial.planned.overrides:

@@ -96,7 +96,10 @@ def from_record(data: Mapping[str, Any]) -> SeedResult:
 
 
 def objective_means(results: Sequence[SeedResult], metrics: Sequence[str]) -> list[Mean] | None:
-    """Return the mean of each objective over seeds, or None if an objective is unknown for a seed."""
+    """Return the mean of each objective over seeds, or None if a value is unknown or not finite.
+
+    The result is also None without seeds.
+    """
     means = []
     for metric in metrics:
         values = [result.objective(metric) for result in results]

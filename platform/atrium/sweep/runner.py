@@ -50,7 +50,10 @@ class TrialRun:
 
 
 class Execute(Protocol):
-    """A function that trains one run until it ends or `watch` stops it. An exception stops the worker."""
+    """A function that trains one run until it ends or `watch` stops it.
+
+    A `ConfigError` fails the trial, and any other exception stops the worker.
+    """
 
     def __call__(self, run: TrialRun, watch: RunWatch) -> SeedResult:
         """Return the result of the run, which is finished, diverged, or pruned with a reason."""
@@ -68,10 +71,10 @@ class TrialRunner:
     log: Callable[[str], None]
 
     def run(self, trial: Trial, find_twin: Callable[[Trial, PlannedTrial], Trial | None]) -> None:
-        """Run a claimed trial to its end.
+        """Run a claimed trial to its end. A `ConfigError` fails the trial.
 
-        `find_twin` returns a trial of the same method that has ended, or None. If there is one, its
-        results are copied.
+        `find_twin` returns a completed or pruned trial of the same method, or None. It is called only if the
+        sampler chooses the setting now. If there is such a trial, its results are copied.
         """
         handle = self.studies.begin(trial)
         try:

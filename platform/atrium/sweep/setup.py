@@ -40,8 +40,10 @@ def prepare(storage: SweepStorage, definition: SweepDefinition, *, predicted_at:
     """Create the sweep's folder, studies and trials, or open existing ones, without running anything.
 
     `predicted_at` is the commit that contains the current predictions. It is recorded only when the sweep
-    starts. Raises `ConfigError` if a sweep of this name has other settings, or if the space contains an
-    invalid setting.
+    starts. If `trials` was raised, trials are added. Raises `ConfigError` if a sweep of this name has other
+    settings or plugins, if the space contains an invalid setting, or if trials are raised after the winner
+    was compared. Raises `SweepError` if the storage fails, and `RunFolderError` if the folder cannot be
+    written.
     """
     check_plugins(storage, definition.name)
     with storage.explained():
@@ -108,7 +110,7 @@ def _is_planned(
 
 
 def open_studies(storage: SweepStorage, definition: SweepDefinition) -> SweepStudies:
-    """Return the studies of a definition.
+    """Return the studies of a definition, which are created in the storage if they do not exist.
 
     This composes the base of the definition to obtain the number of steps of a run.
     """
@@ -167,7 +169,8 @@ def known_storage(runs_dir: str, name: str, wanted: str | None = None) -> str:
     """Return the storage URL of a sweep.
 
     This is `wanted` if given, otherwise the environment variable ATRIUM_SWEEP_STORAGE if set, otherwise the
-    URL in the sweep's folder. Raises `SweepError` if the sweep does not exist.
+    URL in the sweep's folder, in which a password is masked. Raises `SweepError` if the URL must be read from
+    the folder but the sweep does not exist, and `ConfigError` if `wanted` or the variable is invalid.
     """
     folder = sweep_folder(runs_dir, name)
     if told := wanted or os.environ.get(STORAGE_VARIABLE):

@@ -45,8 +45,8 @@ _WIDE = 8.0
 class SnapshotTrial:
     """A trial as recorded in `state.json`.
 
-    `value` is the first objective; it is None before the trial is complete. `seeds` contains the records
-    of the seeds that have started. `window` is (l, u); it is None for a method without a constant window.
+    `value` is the first objective; it is None unless the trial is complete. `seeds` contains the records of
+    the seeds that have started. `window` is (l, u); it is None for a method without a constant window.
     """
 
     name: str
@@ -87,7 +87,10 @@ def snapshot_trials(state: Mapping[str, Any]) -> list[SnapshotTrial]:
 
 
 def varied_settings(trials: Sequence[SnapshotTrial]) -> list[str]:
-    """Return the names of the settings in which trials differ."""
+    """Return the names of the settings in which trials differ.
+
+    A setting that only some trials have counts as different.
+    """
     keys = dict.fromkeys(key for one in trials for key in one.settings)
     return [key for key in keys if len({repr(one.settings.get(key)) for one in trials}) > 1]
 
@@ -144,7 +147,8 @@ def snapshot_document(
 def score_figure(trials: Sequence[SnapshotTrial], key: str, score: str) -> Figure | None:
     """Return the figure of a score against the setting `key`, or None without data.
 
-    Intervals are over seeds. Points are joined by a line if only this setting varies.
+    Intervals are over seeds. Points are joined by a line if this setting is numeric and no other setting
+    varies.
     """
     found = [one for one in trials if key in one.settings and one.score(score).value is not None]
     if not found:

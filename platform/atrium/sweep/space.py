@@ -1,8 +1,8 @@
 """Search spaces: the assignments in a space, and the settings and overrides of an assignment.
 
-An assignment gives each active parameter a value. Parameters are assigned in the order of the file, so a
-condition can refer only to earlier parameters. This module has no side effects, does not use Optuna, and
-does not compose configurations.
+An assignment gives each active parameter a value. Parameters are assigned in the order of `parameters`, so a
+condition can refer only to earlier parameters; a condition on a later parameter never holds. This module has
+no side effects, does not use Optuna, and does not compose configurations.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def grid(space: SpaceConfig) -> Iterator[Assignment]:
 def grid_points(parameter: ParameterConfig) -> list[Scalar]:
     """Return the values of a parameter on a grid.
 
-    These are its choices, the steps of its range, or `num` points of its range (five by default).
+    These are its choices, all steps or integers of a linear range without `num`, or `num` points of its range
+    (five by default). Equal points are returned once.
     """
     if parameter.choices is not None:
         return list(parameter.choices)
@@ -162,7 +163,8 @@ def _first(parameter: ParameterConfig) -> Scalar:
 def settings_of(space: SpaceConfig, assignment: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Return the settings of an assignment: its own, those of its arm, and those derived from variables.
 
-    Raises `ConfigError` if a value cannot be derived.
+    Its own settings take precedence over derived ones, and these over those of the arm. Raises `ConfigError`
+    if a value cannot be derived.
     """
     settings: dict[str, Scalar] = {}
     arm = assignment.get(ARM)

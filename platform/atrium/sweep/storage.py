@@ -103,7 +103,10 @@ class SweepStorage:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Convert exceptions of the storage inside the block to `SweepError`."""
+        """Convert exceptions of the storage inside the block to `SweepError`.
+
+        Every `OSError` in the block counts as an exception of the storage.
+        """
         from sqlalchemy.exc import SQLAlchemyError
 
         try:

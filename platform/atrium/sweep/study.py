@@ -46,10 +46,10 @@ ENDED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 class Trial:
     """A trial of a stage, as read from the storage.
 
-    `seeds` are the planned seeds, and `results` contains only the seeds that have started. `values` are
-    the objectives; they are None unless the trial is complete. `reason` says why the trial was pruned or
-    failed. If its results were copied from another trial of the same method, `coincides_with` is the
-    number of that trial.
+    `seeds` are the planned seeds, and `results` contains only the seeds that have started. `values` are the
+    objectives; they are None unless the trial is complete. `reason` says why the trial was pruned or failed,
+    or that its results were copied. If they were copied from another trial of the same method,
+    `coincides_with` is the number of that trial.
     """
 
     stage: Stage
@@ -66,7 +66,7 @@ class Trial:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all seeds of the trial have been run and the objectives are known."""
+        """Whether the trial has ended with known objectives, measured on all of its seeds or copied."""
         return self.state is TrialState.COMPLETE
 
     @property

@@ -102,7 +102,10 @@ class SweepWorker:
         return True
 
     def _take(self, trial: Trial) -> bool:
-        """Claim a trial and run it; return whether this worker ran it."""
+        """Claim a trial and run it, or give it up after too many deaths.
+
+        Returns False if another worker holds the trial or it has already ended, and True otherwise.
+        """
         progress = self._runner.progress(trial)
         if not self._claims.acquire(trial.resource, progress=progress):
             return False

@@ -96,9 +96,10 @@ class RolloutCollector:
     ) -> Collected:
         """Sample, grade and filter the groups of a step, starting at problem `cursor` of the stream.
 
-        With the filter `resample`, the group of the next prompt replaces each rejected group. Which prompts
-        are sampled depends on rewards and verdicts, but not on the order in which completions finish. If
-        given, `sampler` replaces the engine.
+        With the filter `resample`, the group of the next prompt replaces each rejected group, until
+        `max_num_rounds` times `num_prompts` prompts are sampled. Which prompts are sampled depends on rewards
+        and verdicts, but not on the order in which completions finish. If given, `sampler` replaces the
+        engine.
         """
         replaces = self.group_filter.kind == "resample"
         limit = self.num_prompts * (self.group_filter.max_num_rounds if replaces else 1)
@@ -122,8 +123,8 @@ class RolloutCollector:
     def keeps(self, group: RolloutGroup) -> bool:
         """Return whether the batch keeps a group.
 
-        The filter ignores completions whose reward is None. If a group has such completions, at least two of
-        its other completions must have a reward.
+        The filter ignores completions whose reward is None. A group with such completions is kept only if at
+        least two others remain.
         """
         rewarded = _rewarded(group)
         if rewarded is not group and len(rewarded.rollouts) < 2:

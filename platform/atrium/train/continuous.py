@@ -1,10 +1,10 @@
-"""Continuous sampling (`rollout.continuous`): servers never wait for a step, and steps use finished groups.
+"""Continuous sampling (`rollout.continuous`): servers sample during updates, and steps use finished groups.
 
-At any time, problems for `rollout.lag` steps are in progress. New weights may arrive in the middle of a
-completion, which then records the weight version of each of its parts. A group is as old as the oldest
-weights that sampled it, and a group older than `lag` steps is dropped. The order in which groups finish
-depends on timing, so a repeated run differs. A resumed run skips problems that were requested but not trained
-on.
+At any time, problems for `rollout.lag` steps are in progress, or finished but not yet used. Servers are idle
+once all of these problems are finished. New weights may arrive in the middle of a completion, which then
+records the weight version of each of its parts. A group is as old as the oldest weights that sampled it, and
+a group older than `lag` steps is dropped. The order in which groups finish depends on timing, so a repeated
+run differs. A resumed run skips problems that were requested but not trained on.
 """
 
 from __future__ import annotations
@@ -84,7 +84,10 @@ class ContinuousSteps(Steps):
         self._thread.join()
 
     def _request(self, state: TrainingState) -> None:
-        """Request problems until enough for `lag` steps are in progress; further groups would be too old."""
+        """Request problems until those for `lag` steps are unused; further groups would be too old.
+
+        Unused problems are in progress, or finished but not yet taken by a step.
+        """
         collector, ranks = self.run.collector, self.run.collector.ranks
         num_allowed = self.run.settings.lag * len(ranks.share(range(collector.num_prompts)))
         first = max(self._position, state.cursor)

@@ -86,6 +86,6 @@ def _cell(cell: Cell) -> str:
 def _text(text: str) -> str:
     """Return the text escaped for LaTeX.
 
-    Characters outside Latin-1 that have no escape become question marks.
+    Control characters, and characters outside Latin-1, become question marks if they have no escape.
     """
     return re.sub(r"[^\x20-\xff]", "?", text.translate(_ESCAPES))

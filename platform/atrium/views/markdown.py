@@ -13,7 +13,7 @@ _ESCAPES = str.maketrans({"\\": "\\\\", "|": "\\|", "*": "\\*", "<": "&lt;", "\n
 def markdown(document: Document) -> str:
     """Return a document as Markdown: alerts, answer, sections with tables and images, and notes.
 
-    Figures are left out.
+    Figures and tables with a caption are left out.
     """
     parts = [f"## {_text(document.title)}\n"]
     parts += [_list(sentences) for sentences in (document.alerts, document.answer) if sentences]
@@ -38,7 +38,7 @@ def markdown_table(table: Table) -> str:
 def _section(section: Section) -> str:
     """Return a section's title, text, tables and images.
 
-    Returns empty text if the section has only figures.
+    Returns an empty string if the section has nothing but figures and tables with a caption.
     """
     parts = [f"> {_text(sentence.text)}\n" for sentence in section.sentences]
     parts += [markdown_table(table) for table in section.tables if not table.caption]

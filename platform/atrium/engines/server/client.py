@@ -73,8 +73,8 @@ class ServerClient:
     async def obstacle(self) -> str | None:
         """Return why the server is not ready, or None if it is.
 
-        Raises `UnfitServerError` if the server rejects the access token, or if no vLLM server is at the
-        address.
+        Raises `UnfitServerError` if the server rejects the access token, if the address redirects to another
+        one, or if no vLLM server is at the address.
         """
         try:
             answer = await self._client.get("/health", timeout=_CONNECT_S)
@@ -182,7 +182,7 @@ class ServerClient:
         await self._json("POST", "/update_weight_version", {"new_version": str(version)})
 
     async def num_processes(self) -> int:
-        """Return the number of processes that hold the server's weights."""
+        """Return the number of processes over which the server distributes its weights."""
         return int((await self._json("GET", "/get_world_size"))["world_size"])
 
     async def join_group(self, init_info: Mapping[str, Any]) -> None:
@@ -206,7 +206,10 @@ class ServerClient:
             raise ServerError("the server could not clear its cache of the old weights")
 
     async def counters(self, timeout_s: float = _CONNECT_S) -> dict[str, float]:
-        """Return vLLM's counts of tokens and preemptions since the server's start, by name."""
+        """Return vLLM's counts of tokens and preemptions since the server's start, by name.
+
+        A count that the server does not report is 0.
+        """
         answer = await self._client.get("/metrics", timeout=timeout_s)
         found = re.findall(rf"(?m)^vllm:({'|'.join(_COUNTERS)})_total\S* (\S+)$", answer.text)
         return {name: sum(float(value) for key, value in found if key == name) for name in _COUNTERS}

@@ -105,7 +105,7 @@ class ServerEngine:
 
     @property
     def num_pending(self) -> int:
-        """The number of samples that are waiting or being sampled."""
+        """The number of samples that are waiting or being sampled, except those of streams."""
         return sum(len(batch.waiting) + len(batch.tasks) for batch in tuple(self._batches))
 
     @property
@@ -204,7 +204,10 @@ class ServerEngine:
         """Do nothing, since servers have their own devices."""
 
     def interrupt(self) -> None:
-        """Make all sampling, in any thread, end with `InterruptedError` until new weights are loaded."""
+        """Make all sampling, in any thread, end with `InterruptedError` until new weights are loaded.
+
+        Streams are not affected; `CompletionStream.close` ends a stream.
+        """
         self._interrupted.set()
         for batch in list(self._batches):
             batch.found.put(InterruptedError(_GIVEN_UP))

@@ -44,7 +44,11 @@ def shared_memory_of(pid: int | str) -> set[Path]:
 
 
 def end_with_trainer() -> None:
-    """Start a thread that kills this process once the trainer has exited; do nothing without a trainer."""
+    """Start a thread that kills this process once the trainer has exited; do nothing without a trainer.
+
+    Before the process is killed, the folders in `FOLDERS` and the shared memory of vLLM's queues are deleted.
+    If the trainer has already exited, this happens at once.
+    """
     trainer = os.environ.get(TRAINER)
     if trainer is None or any(thread.name == _THREAD for thread in threading.enumerate()):
         return

@@ -100,7 +100,8 @@ class ServerPool:
     async def update(self, folder: Path, version: int) -> None:
         """Register new weights, and load them into idle servers, or into all servers in continuous mode.
 
-        A server that fails to load the weights is restarted in the background.
+        A server that fails to load the weights is restarted in the background. Raises `EngineError` if the
+        pool has failed, as it does if a server that Atrium did not start rejects the weights.
         """
         self._folders[version], self._newest = folder, version
         up = [one for one in self.servers if one.lost is not None]

@@ -122,7 +122,7 @@ class ServerProcess:
 
     @property
     def ended(self) -> int | None:
-        """The exit code of the server, or None while it is running or not started."""
+        """The exit code of the server, or None while it is running or not started, and after `end`."""
         return None if self._process is None else self._process.poll()
 
     def end(self) -> None:

@@ -22,7 +22,7 @@ class WeightFiles:
 
     The folders are in `base`, and all but the newest `num_kept` are deleted. `config` is the content of
     `config.json`. Floating-point weights are rounded to `dtype` if it is given. Tensors are written one after
-    the other, so that no second copy of the model is in memory.
+    the other, so that writing needs no copy of the model besides the file, which may be in shared memory.
     """
 
     def __init__(self, base: Path, config: str, dtype: torch.dtype | None, num_kept: int) -> None:

@@ -31,7 +31,7 @@ from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import RunState, concluded_state, known_status
 
 SWITCH = "ATRIUM_MIRRORS"
-"""Environment variable that disables all mirrors if it is `off`, regardless of the settings."""
+"""Environment variable: `off` disables all mirrors of running runs, but not `atrium sync`."""
 PATIENCE_S = 2.0
 """Seconds that a run waits at its end for its trackers."""
 LINGER_S = 120.0
@@ -140,7 +140,8 @@ class Delivery:
     def report(self, error: Exception) -> None:
         """Record an error as `delivered.problem`, and log the first error since the last successful delivery.
 
-        If another process holds the lock of the delivery, the error is only kept in memory.
+        If this object does not hold the lock of the delivery, for example because another process does, the
+        error is only kept in memory.
         """
         text = " ".join(f"{self.kind}: {describe(error)}".split())
         if self._lock is None or text == self.delivered.problem:
@@ -210,8 +211,8 @@ class Mirrors(Listener):
     """A listener that delivers one run to several trackers, each in its own daemon thread.
 
     Only `close` waits for the threads. `deliveries` maps each kind of tracker to a function that creates the
-    delivery. This function is called in the tracker's thread. `log` receives one message for each new
-    problem.
+    delivery. This function is called in the tracker's thread. `log` receives one message each time that
+    deliveries to a tracker begin to fail, and one at the end for each tracker that lacks data.
     """
 
     name = "delivery to trackers"

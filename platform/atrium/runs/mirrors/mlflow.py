@@ -99,7 +99,10 @@ class MLflowDestination:
             self._client.log_batch(self._run_id, metrics=metrics[start : start + _METRICS_PER_BATCH])
 
     def finish(self, state: RunState, ended: float, findings: str) -> None:
-        """Set the run's final status; interrupted and killed runs get MLflow's status KILLED."""
+        """Hand over the files, and set the run's final status, its state and its findings.
+
+        A finished run gets MLflow's status FINISHED, a failed run FAILED, and any other run KILLED.
+        """
         self._hand_over_files()
         self._client.set_tag(self._run_id, "atrium.state", state.value)
         self._client.set_tag(self._run_id, "atrium.findings", findings[:_LONGEST_TAG])

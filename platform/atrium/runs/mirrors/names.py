@@ -1,8 +1,9 @@
 """Metric names in trackers: equal in all trackers, except for characters that a tracker does not accept.
 
 MLflow accepts letters of any script, digits, spaces and `_ - . : /`, and only names that are plain relative
-paths. Any other character, and a dot or slash that would break the path, is replaced by its hexadecimal code
-between colons: `mean@8` becomes `mean:40:8`. W&B accepts every name.
+paths. Any other character is replaced by its hexadecimal code between colons: `mean@8` becomes `mean:40:8`.
+So are the dots of a path component that consists only of dots. An empty component becomes `_`. W&B accepts
+every name.
 """
 
 from __future__ import annotations

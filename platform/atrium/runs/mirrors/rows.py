@@ -23,9 +23,9 @@ from atrium.runs.run_folder import RunFolder
 class Row:
     """The metrics of one step, by name; `time` is in seconds since 1970.
 
-    `num_tokens` is the number of completion tokens that the run has sampled up to this step. `evaluations`
-    names the evaluations in `values` as `benchmark@step`. A late row has evaluations of a step that was
-    delivered before.
+    `num_tokens` is the number of completion tokens that the run has sampled up to this step, or 0 in a late
+    row. `evaluations` names the evaluations in `values` as `benchmark@step`. A late row has evaluations of a
+    step that was delivered before.
     """
 
     step: int

@@ -29,7 +29,10 @@ class TensorBoardDestination:
         self._writer: Any = None
 
     def open(self, delivered: Delivered) -> Delivered:
-        """Delete existing files and start new ones. Raises `MirrorError` if TensorBoard is not installed."""
+        """Delete existing files and start new ones; return an empty record, so that all rows are sent again.
+
+        Raises `MirrorError` if TensorBoard is not installed.
+        """
         try:
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError as error:

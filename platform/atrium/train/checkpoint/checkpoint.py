@@ -1,11 +1,12 @@
 """Checkpoints: complete, atomic, free of pickle, and usable as plain transformers folders.
 
 `checkpoints/step-000040/` contains `policy/` (a transformers folder), `optimizer.safetensors`, `state.json`
-(which lists every file with its size) and `SHA256SUMS` (the digests of all files). It also contains
-`reference.safetensors` if the reference moves, and `lagged-N.json` and `lagged-N.safetensors` if the batch of
-the N-th step after the checkpoint is already sampled. A checkpoint is written under a temporary name, flushed
-to disk and renamed, so a folder with the final name is complete. Digests detect damage, such as that caused
-by a bad disk or a manual change. A damaged checkpoint is not loaded.
+(which lists the other files with their sizes, except `SHA256SUMS`) and `SHA256SUMS` (the digests of all other
+files). It also contains `reference.safetensors` if the reference moves, `optimizer-alike.safetensors` in a
+run on several ranks, and `lagged-N.json` and `lagged-N.safetensors` if the batch of the N-th step after the
+checkpoint is already sampled. A checkpoint is written under a temporary name, flushed to disk and renamed, so
+a folder with the final name is complete. Digests detect damage, such as that caused by a bad disk or a manual
+change. A damaged checkpoint is not loaded.
 """
 
 from __future__ import annotations
@@ -97,9 +98,9 @@ class CheckpointStore:
     ) -> Path:
         """Write the checkpoint of `state.step`, and delete checkpoints that are no longer kept.
 
-        Replaces an older checkpoint of the same step. Returns the folder of the new checkpoint. Raises
-        `CheckpointError` if the checkpoint cannot be written, such as to a full disk; older checkpoints are
-        then unchanged.
+        Replaces an older checkpoint of the same step. Checkpoints of later steps are deleted too, except the
+        best one if it is kept. Returns the folder of the new checkpoint. Raises `CheckpointError` if the
+        checkpoint cannot be written, such as to a full disk; older checkpoints are then unchanged.
         """
 
         def write(folder: Path) -> None:

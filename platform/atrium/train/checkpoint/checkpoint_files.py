@@ -27,7 +27,10 @@ _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
-    """Return the checkpoint folders, sorted by step; raise `CheckpointError` if they cannot be listed."""
+    """Return the checkpoint folders, sorted by step; the list is empty if `folder` does not exist.
+
+    Raises `CheckpointError` if the folder cannot be listed.
+    """
     if not os.path.lexists(folder):  # a broken link is an error
         return []
     try:
@@ -48,9 +51,10 @@ def write_digests(folder: Path) -> None:
 
 
 def check_files(folder: Path, *, below: str = "", digests: bool = True) -> None:
-    """Raise `CheckpointError` for the first file that has changed.
+    """Raise `CheckpointError` for the first file that has changed or is missing.
 
-    `below` restricts the digests to names with that prefix. Without `digests`, only sizes are compared.
+    The sizes of all files are compared, and the digests of files whose names start with `below`. Without
+    `digests`, only sizes are compared. Additional files are ignored.
     """
     state = read_state(folder)
     with _damage_named(folder):

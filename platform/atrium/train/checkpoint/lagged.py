@@ -2,8 +2,8 @@
 
 The batch of step t is sampled by the weights after step t - 1 - k, or by the initial ones. It is part of the
 run's state: a checkpoint contains the batches of the next k steps, and a resumed run trains on the same
-completions as an uninterrupted one. The engine's and the trainer's log-probabilities are compared when a
-batch is sampled, since only then are the weights of both equal.
+completions as an uninterrupted one. The engine's and the trainer's log-probabilities are compared before a
+batch is stored, under the weights that sampled it.
 """
 
 from __future__ import annotations

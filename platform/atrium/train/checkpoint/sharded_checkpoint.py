@@ -1,9 +1,10 @@
 """Checkpoints of a run on several ranks, each of which writes its shards in the background.
 
 `torch.distributed.checkpoint` writes safetensors per rank and merges them into the same files that a run on
-one process writes, so a checkpoint can be resumed on any number of ranks and is a plain transformers folder.
-Rank 0 renames the checkpoint once all files are on disk. There is no random state to save: every random
-choice is keyed by the seed and the step.
+one process writes, so a checkpoint can be resumed on any number of ranks and contains a plain transformers
+folder. Only tensors of the optimizer that are not sharded are in a separate file,
+`optimizer-alike.safetensors`. Rank 0 renames the checkpoint once all files are on disk. There is no random
+state to save: every random choice is keyed by the seed and the step.
 """
 
 from __future__ import annotations

@@ -50,7 +50,8 @@ def largest_budget(fits: Callable[[int], bool], *, longest: int, largest: int) -
 def update_fits(forward: PolicyForward, num_tokens: int, *, longest: int, reserved_bytes: int) -> bool:
     """Return whether passes over `num_tokens` fit into memory while `reserved_bytes` are in use.
 
-    Tests one forward and one backward pass, with gradients of earlier micro-batches in memory.
+    Tests one forward and one backward pass, with gradients of earlier micro-batches in memory. Afterwards,
+    the model has no gradients.
     """
     device = next(forward.model.parameters()).device
     try:
@@ -71,9 +72,9 @@ def update_fits(forward: PolicyForward, num_tokens: int, *, longest: int, reserv
 
 
 def worst_rows(num_tokens: int, *, longest: int, device: torch.device) -> RolloutRows:
-    """Return rows with `num_tokens` tokens in all, without shared prompts.
+    """Return rows with `num_tokens` tokens in all, or at most two more, without shared prompts.
 
-    All rows have `longest` tokens, except that the last row may be shorter.
+    All rows have `longest` tokens, except that the last row may be shorter. It has at least three tokens.
     """
     num_rows = max(1, -(-num_tokens // longest))
     num_tokens_B = np.full(num_rows, longest)

@@ -1,9 +1,10 @@
 """A trace of one step by torch's profiler, for Perfetto (ui.perfetto.dev), and the costliest operations.
 
-`step-N.operations.json` contains the step's duration and the operations (on a GPU, the kernels), sorted by
-self time, which excludes nested operations. Trace and list cover everything that this process does on its CPU
-and GPU, but not the separate processes of an engine. The profiler slows the step down, so the step's times
-and rates are not representative.
+`step-N.txt` contains torch's table of the costliest operations, and `step-N.operations.json` contains the
+step's duration and the operations (on a GPU, the kernels), sorted by self time, which excludes nested
+operations. Trace and list cover everything that this process does on its CPU and GPU, but not the separate
+processes of an engine. The profiler slows the step down, so the step's times and rates are not
+representative.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ _NUM_LISTED = 100
 
 @dataclass(frozen=True, kw_only=True)
 class StepProfiler:
-    """A profiler that writes the trace of step `step` to `folder` and the costliest operations to `log`."""
+    """A profiler that writes the trace of step `step` to `folder`.
+
+    The operations of the step are written to `folder` too, and the costliest of them also to `log`.
+    """
 
     step: int
     folder: Path

@@ -92,8 +92,8 @@ class StepRecord:
             total, count = sums[quantity]
             sums[quantity] = (total, torch.full_like(count, starts_update))
         if self._num_attempts == 1:
-            # Before a step's first update, the trainer has the weights that sampled, except for stored
-            # rollouts.
+            # Before a step's first update, the trainer has the weights that sampled the live rows
+            # (`RolloutRows.live_B`).
             sums[metrics.KL_BEFORE_UPDATE] = sums[metrics.KL_K3]
             (low, count), (high, _) = sums[metrics.OUTSIDE_LOW_FRAC], sums[metrics.OUTSIDE_HIGH_FRAC]
             sums[metrics.OUTSIDE_BEFORE_UPDATE_FRAC] = (low + high, count)

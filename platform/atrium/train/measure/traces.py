@@ -29,7 +29,7 @@ class RowTraces:
     entropy_BT: NDArray[np.float32]
     clipped_BT: NDArray[np.int8]
     update_B: NDArray[np.int64]
-    """Last update of the step that used the row on this rank, counted from 1, or 0 for none."""
+    """Last update that used the row, counted from 1, or 0 if none; until `exchange_traces`, on this rank."""
 
 
 def empty_traces(batch: Batch) -> RowTraces:

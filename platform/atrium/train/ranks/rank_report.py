@@ -34,7 +34,10 @@ class RankReport:
     _num_slow: dict[int, int] = field(default_factory=dict, init=False)
 
     def add(self, step: int, measurements: Measurements) -> None:
-        """Gather the ranks' values of a step. Times and memory peaks become the maximum over ranks."""
+        """Gather the ranks' values of a step. Times and memory peaks become the maximum over ranks.
+
+        The measurements must contain the sampling time and the peak memory.
+        """
         if self.ranks.is_alone:
             return
         waited_s = self.ranks.waited_s

@@ -169,8 +169,9 @@ class PolicyForward:
     def split(self, rows: RolloutRows, subset: NDArray[np.int64], max_tokens: int) -> list[NDArray[np.int64]]:
         """Divide the rows of `subset` into micro-batches of at most `max_tokens`; return their row indices.
 
-        A shared prompt counts in each of its rows. Packed micro-batches have about equal numbers of tokens.
-        Padded micro-batches contain rows of similar length, and the limit includes padding.
+        A single row with more tokens is a micro-batch of its own. A shared prompt counts in each of its rows.
+        Packed micro-batches have about equal numbers of tokens. Padded micro-batches contain rows of similar
+        length, and the limit includes padding.
         """
         length_B = rows.num_tokens_B[subset]
         if self.packing:
@@ -180,7 +181,8 @@ class PolicyForward:
     def begin_micro_batch(self, *, is_last: bool) -> None:
         """Prepare a micro-batch's backward pass.
 
-        Ranks may exchange gradients only after the last micro-batch.
+        A sharded model with `exchanges_once` exchanges gradients between ranks only after the last
+        micro-batch.
         """
         if self.sharded is not None:
             self.sharded.begin_micro_batch(is_last=is_last)

@@ -14,9 +14,10 @@ does not depend on timing."""
 
 
 def split_by_tokens(num_tokens_B: NDArray[np.int64], *, max_tokens: int) -> list[NDArray[np.int64]]:
-    """Divide rows, in order, into as few parts as `max_tokens` allows, with about equal numbers of tokens.
+    """Divide rows, in order, into a small number of parts with about equal numbers of tokens.
 
-    A part has at most `max_tokens` tokens, unless it is a single longer row. Returns index arrays into the
+    A part has at most `max_tokens` tokens, unless it is a single longer row. There may be more parts than
+    necessary, since a part ends where its number of tokens is near the average. Returns index arrays into the
     rows.
     """
     parts: list[NDArray[np.int64]] = []
@@ -61,8 +62,9 @@ def split_by_length(
 ) -> list[NDArray[np.int64]]:
     """Divide rows, in ascending length, at minimum cost: padded tokens plus a cost per part.
 
-    Each part has at most `max_tokens` padded tokens, or a single row that is longer than that. Returns index
-    arrays into the rows; ties keep their order.
+    The minimum ignores `max_tokens`. A part with more padded tokens is then divided equally, so that each
+    part has at most `max_tokens` padded tokens or is a single longer row. Returns index arrays into the rows;
+    ties keep their order.
     """
     if len(length_B) == 0:
         return []

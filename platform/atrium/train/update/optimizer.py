@@ -83,7 +83,11 @@ class PolicyOptimizer:
         }
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Load a state returned by `state`; raises `CheckpointError` for a state of another model."""
+        """Load a state returned by `state`.
+
+        Raises `CheckpointError` if it contains a parameter that the model lacks, or a tensor of another
+        shape. Parameters that are missing from it start without a state.
+        """
         by_parameter: dict[str, dict[str, Tensor]] = {}
         for key, value in state.items():
             name, quantity = key.rsplit("/", 1)

@@ -75,7 +75,10 @@ def attend(state_NHD: Tensor, packing: Packing, *, num_heads: int, num_kv_heads:
 
 
 def gathered(state: Tensor, gathering: Gathering) -> Tensor:
-    """Return the states [N, ...] at the positions [P, ...]; gradients are summed in float32 or more."""
+    """Return, for each of P positions, the state at its source item: [P, ...] from [N, ...].
+
+    Gradients are summed in float32 or more.
+    """
     return _Gathered.apply(state, gathering)  # type: ignore[no-any-return]
 
 

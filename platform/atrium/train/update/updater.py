@@ -66,7 +66,7 @@ class PolicyUpdater(Update):
 
         `carried` is the `UpdateState` after the previous step. An update whose gradient is not finite is
         skipped. Raises `TrainingDivergedError` for too many skipped updates in a row, and
-        `MemoryExhaustedError` if memory runs out.
+        `MemoryExhaustedError` if memory runs out and smaller micro-batches are not allowed or not possible.
         """
         record = StepRecord(
             measurements=measurements,
@@ -168,7 +168,10 @@ class PolicyUpdater(Update):
         self.faults.handle(skipped, num_in_a_row)
 
     def _unfinite(self) -> tuple[str, ...]:
-        """Return the parameters whose gradients are not finite on some rank, in the model's order."""
+        """Return the names of parameters whose gradients are not finite on at least one rank.
+
+        The names are in the model's order.
+        """
         gradients = self.optimizer.gradients()
         found = {name for names in self.ranks.gather(unfinite_parameters(gradients)) for name in names}
         return tuple(name for name in gradients if name in found)

@@ -1,4 +1,4 @@
-"""Notes, tags and archive flags of runs, the only data that the dashboard writes.
+"""Notes, tags and archive flags of runs, the only data that the dashboard writes apart from caches.
 
 Each run directory has its own `annotations.json`.
 """
@@ -52,8 +52,8 @@ def read_annotations(folder: Path) -> tuple[Annotations, str | None]:
 def changed(before: Annotations, changes: object) -> Annotations:
     """Return a copy of `before` with the fields in `changes` replaced.
 
-    The fields are `note`, `tags` and `is_archived`. Raises `RunFolderError` for unknown keys, wrong types,
-    and values that are too long.
+    The fields are `note`, `tags` and `is_archived`. Blank and repeated tags are dropped, and spaces in tags
+    are normalized. Raises `RunFolderError` for unknown keys, wrong types, and values that are too long.
     """
     if not isinstance(changes, Mapping) or changes.keys() - {"note", "tags", "is_archived"}:
         raise RunFolderError("an annotation must be an object with only note, tags and is_archived")

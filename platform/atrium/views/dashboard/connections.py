@@ -21,9 +21,10 @@ class QuietServer(Server):
 
 
 class PunctualProtocol(H11Protocol):
-    """uvicorn's HTTP protocol, with a timeout of `REQUEST_S` seconds for receiving a complete request.
+    """uvicorn's HTTP protocol, with a timeout for receiving a complete request.
 
-    Without this timeout, idle connections could exhaust uvicorn's connection limit and block all other
+    The first request must arrive within `REQUEST_S` seconds, and each later one within at most twice this
+    time. Without the timeout, idle connections could exhaust uvicorn's connection limit and block all other
     clients. Responses have no timeout, so the event stream, for example, stays open.
     """
 

@@ -42,7 +42,7 @@ class Guard:
         self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass an allowed request on to the application; answer any other with status 403."""
+        """Pass an allowed HTTP request on to the application; answer any other with status 403."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)

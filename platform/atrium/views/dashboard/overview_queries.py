@@ -45,8 +45,8 @@ def overview_answer(
 
     The methods are those of the experiment `wanted`, or of the default experiment if `wanted` is unknown.
     `baseline` names the baseline arm or one of its runs. `opened` names the methods whose runs are listed.
-    Sweeps and evaluations are left out. If the methods cannot be compared, the field `reason` of the answer
-    says why.
+    Runs of sweeps, evaluations, archived runs and failed starts are left out. If the methods cannot be
+    compared, the field `reason` of the answer says why.
     """
     experiments = trainings_by_experiment(watcher)
     chosen = wanted if wanted in experiments else default_of(experiments)

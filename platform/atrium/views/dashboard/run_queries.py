@@ -148,7 +148,7 @@ def _document(entry: RunEntry, table: CurveTable | None) -> Document:
     """Return a document with tables of a run's metrics, hardware usage, and evaluations."""
     health = health_tables(entry.folder, {} if table is None else table.columns)
     evaluations: list[Table] = []
-    with suppress(OSError):  # the run's problems say so
+    with suppress(OSError):  # an unreadable file must not hide the other tables
         evaluations = evaluation_tables(entry.folder)
     sections = (Section(title="", tables=health), Section(title="", tables=tuple(evaluations)))
     return Document(key="run", title=entry.name, sections=sections)

@@ -139,10 +139,11 @@ def region_of_methods(watcher: Watcher, names: Sequence[str], *, is_chosen: bool
 def samples_answer(watcher: Watcher, name: str, source: str, step: int | None, wanted: Filter) -> Answer:
     """Return a run's completions that pass the filter `wanted`, their number, and the available sources.
 
-    `source` is `training` or a benchmark. `step` is None for the latest step and -1 for all steps. A step
-    without samples is replaced by the next step with samples, or by the last one if there is no later one. At
-    most 500 completions are returned. The field `rates` maps each problem to the number of its correct
-    samples and the number of all its samples, before filtering. Raises `RunFolderError` for an unknown run.
+    `source` is `training` or a benchmark; an unknown source is replaced by the first available one. `step` is
+    None for the latest step and -1 for all steps. A step without samples is replaced by the next step with
+    samples, or by the last one if there is no later one. At most 500 completions are returned. The field
+    `rates` maps each problem to the number of its correct samples and the number of all its samples, before
+    filtering. Raises `RunFolderError` for an unknown run.
     """
     entry = watcher.scan.entry(name)
     by_source = sources(entry.folder, watcher.scan.runs_dir)
@@ -172,7 +173,10 @@ def samples_answer(watcher: Watcher, name: str, source: str, step: int | None, w
 def sample_answer(
     watcher: Watcher, name: str, source: str, step: int, problem_id: str, sample_index: int
 ) -> Answer:
-    """Return one completion with the text of each token; raise `RunFolderError` if it does not exist."""
+    """Return one completion with the text of each token; raise `RunFolderError` if it does not exist.
+
+    The field `tokens` is None if the completion has no recorded tokens or the run has no readable tokenizer.
+    """
     entry = watcher.scan.entry(name)
     path = sample_path(entry.folder, source, step, watcher.scan.runs_dir)
     row = one(path, problem_id, sample_index)

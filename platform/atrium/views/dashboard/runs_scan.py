@@ -1,7 +1,8 @@
 """A scanner of the run directories in `runs/`.
 
-It reads only small files, and only of runs that have changed. A damaged run directory has an entry, too,
-with its readable data and its problems. Links to folders outside of `runs/` are never followed.
+It reads only small files, and only of runs that have changed or are in progress. A damaged run directory has
+an entry, too, with its readable data and its problems. Links to folders outside of `runs/` are never
+followed.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class RunEntry:
     """The dashboard's data on one run.
 
     `findings` maps all findings in the run's summary to the step at which each began (0 if unknown).
-    `collapses` does the same for the findings that count as a collapse (see `compare.collapse`). `started`
-    is in Unix seconds. `signature` changes whenever a file of the run changes.
+    `collapses` does the same for the findings that count as a collapse (see `compare.collapse`). `started` is
+    in Unix seconds. `signature` changes whenever a file from which the entry was read changes.
     """
 
     overview: RunOverview
@@ -68,7 +69,7 @@ class RunEntry:
 
     @property
     def left_s(self) -> float | None:
-        """Estimated remaining seconds of training, from the mean time per step. None if unknown."""
+        """Estimated remaining seconds of training, from the mean time per step. None if unknown or 0."""
         status = self.overview.status
         if not self.overview.state.is_live or not (status.step and status.num_steps):
             return None
@@ -115,7 +116,7 @@ class RunsScan:
     def evaluations(self, entry: RunEntry) -> Mapping[str, tuple[EvaluationPoint, ...]]:
         """Return the run's evaluations by benchmark.
 
-        Returns an empty mapping if they cannot be read; the entry's `problems` then say why.
+        Returns an empty mapping if they cannot be read.
         """
         known = self._evaluations.get(entry.name)
         if known is None or known[0] != entry.signature:

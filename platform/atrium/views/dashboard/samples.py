@@ -122,10 +122,10 @@ def one(path: Path, problem_id: str, sample_index: int) -> Row:
 
 
 def token_texts(token_ids: Sequence[int], folder: RunFolder, runs_dir: Path) -> list[str] | None:
-    """Return the text of each token, or None if no checkpoint of the run has a readable tokenizer.
+    """Return the text of each token, or None without a readable tokenizer.
 
-    If several tokens encode one character, the last of them has the character as its text, and the others
-    have empty text.
+    The tokenizer is that of the latest checkpoint that contains one. If several tokens encode one character,
+    the last of them has the character as its text, and the others have empty text.
     """
     for _, checkpoint in reversed(steps_in(folder.checkpoints_dir)):
         path = checkpoint / "policy" / "tokenizer.json"

@@ -1,6 +1,7 @@
 """The dashboard's web application: its page, and routes for the queries.
 
-The application reads only `runs/` and writes only annotations. All resources of a page come from this server.
+The application reads only `runs/` and writes only annotations and caches. All resources of a page come from
+this server.
 """
 
 from __future__ import annotations

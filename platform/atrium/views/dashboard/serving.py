@@ -70,7 +70,7 @@ def serve(
 def listening(host: str, wanted: int, *, stalled_s: float = _STALLED_S) -> socket.socket:
     """Return a listening socket on port `wanted` or one of the next 20 ports.
 
-    Raises `ConfigError` if none of them is free or the host cannot be used. On Linux, a client that
+    Raises `ConfigError` if none of them can be used or the host name is unknown. On Linux, a client that
     receives no data for `stalled_s` seconds is disconnected, and its pending data is dropped. On other
     systems, only the connection limit bounds the number of such clients.
     """

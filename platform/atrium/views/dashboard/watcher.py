@@ -62,7 +62,10 @@ class Watcher:
 
     @property
     def problem(self) -> str | None:
-        """The error message of a failed scan or of a run that cannot be indexed. None without errors."""
+        """The message of an unexpected error, or of a run that cannot be indexed; None without errors.
+
+        `scan.problem` says why the runs directory cannot be read.
+        """
         return next(iter(dict(self._unindexed).values()), None)
 
     def indexed(self, entry: RunEntry) -> tuple[int, int] | None:

@@ -1,7 +1,6 @@
 """The style of figures: colors, axes, positions of labels, and conversion to SVG elements.
 
-Figures use matplotlib's object interface with the Agg canvas. They use no pyplot, no global state, and no
-display.
+Figures use matplotlib's object interface with the Agg canvas. They use no pyplot and no display.
 """
 
 from __future__ import annotations
