@@ -14,8 +14,9 @@ def alike_notes(configs: Mapping[str, Mapping[str, object]]) -> list[str]:
     """Return one line per group of arms that differ only in their methods and have identical gradients.
 
     `configs` maps the names of arms to their configurations. Arms with several updates per batch are left
-    out, because their gradients may differ after the first update. Torch is loaded only if at least two
-    methods remain to compare.
+    out, because their gradients may differ after the first update. Arms whose settings cannot be read are
+    also left out, and so are groups in which all methods have the same settings. Torch is loaded only if at
+    least two different methods remain to compare.
     """
     groups: dict[str, dict[str, Mapping[str, object]]] = defaultdict(dict)
     for name, config in configs.items():

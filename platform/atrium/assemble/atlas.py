@@ -43,8 +43,8 @@ def make_atlas(
 
     If `steps` is empty, `num_batches` batches of random rollouts are used. `name` describes the source of the
     rollouts in the document. `spreads` are the assumed distances of the current policy from the policy at the
-    start of a step (standard deviations of log-ratios, in nats). Raises `ConfigError` if no step has
-    log-probabilities, or if fewer than two methods can be compared.
+    start of a step (standard deviations of log-ratios, in nats). Raises `ConfigError` if `steps` contains no
+    rollout with both log-probabilities and a reward, or if fewer than two methods can be compared.
     """
     # These modules import torch.
     from atrium.theory import atlas
@@ -84,7 +84,7 @@ def make_atlas(
 def steps_of_run(folder: RunFolder, num_steps: int = NUM_BATCHES) -> Steps:
     """Return the stored rollouts of at most `num_steps` evenly spaced steps of a run, in one list per step.
 
-    Raises `ConfigError` if the run has no stored rollouts.
+    Raises `ConfigError` if the run has no stored rollouts, and `RunFolderError` if a file is damaged.
     """
     from atrium.runs.sample_files import read_samples
 

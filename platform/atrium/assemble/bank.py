@@ -43,7 +43,7 @@ def read_bank(
     """Return the stored completions that a run trains on, or None if the run samples with another engine.
 
     The model need not be loaded yet. Raises `DataError` or `RunFolderError` if the source is missing or
-    damaged, if its completions are for other problems, or if required rewards are missing.
+    damaged, if any completion is for a problem outside `problems`, or if required rewards are missing.
     """
     rollout = config.rollout
     if not isinstance(rollout, BankSettings):
@@ -76,7 +76,7 @@ def collected_from_bank(
 
     Problems without stored completions are left out. The collector's engine samples the completions that are
     missing in a group. Raises `DataError` if completions contain tokens unknown to the policy, are too long,
-    or are too few.
+    or are too few for a group, and if no problem has stored completions.
     """
     rollout = config.rollout
     assert isinstance(rollout, BankSettings), "only a bank has stored completions"

@@ -78,7 +78,7 @@ class Origin:
 def begin(origin: Origin, overrides: Sequence[str], *, prints_job: bool = False) -> None:
     """Check a run and start it: in this process, in several processes, or as a SLURM job.
 
-    With `prints_job`, only print the script of the SLURM job.
+    With `prints_job`, only print the SLURM script. A finished run is not resumed; a hint is printed.
     """
     stored: RunConfig | None = None
     if origin.run is not None:
@@ -245,7 +245,7 @@ def _named(jobs: Sequence[tuple[Sequence[str], RunConfig]]) -> dict[str, dict[st
 def begin_many(overrides: Sequence[str]) -> int:
     """Train the jobs of a multirun one after the other, and return the highest exit code (0 if none failed).
 
-    With SLURM, all jobs are submitted together. An unexpected exception is raised after the last job.
+    With SLURM, all jobs are submitted together. After the last job, the first unexpected exception is raised.
     """
     from atrium.assemble.choosing import with_split
 
@@ -339,7 +339,7 @@ def _print_plan(config: RunConfig) -> None:
     """Print the remaining time of a resumed run, or the predicted memory and time of a new run on a GPU.
 
     The remaining time is computed from the recorded times of steps. A resumed run without recorded times is
-    treated like a new run. Ranks print nothing.
+    treated like a new run. Ranks print nothing. SLURM jobs and models of unknown shape have no prediction.
     """
     if is_rank():
         return

@@ -22,7 +22,7 @@ def split_step(run: str) -> tuple[str, int | None]:
     """Split RUN@STEP into the run and the step.
 
     The step is None for RUN alone, and for an existing path that contains an @. Raises `ConfigError` if the
-    part after the @ is not a step.
+    part before the @ is empty, or if the part after it is not a positive whole number.
     """
     name, at, step = run.rpartition("@")
     if not at or Path(run).exists():
@@ -37,8 +37,9 @@ def split_step(run: str) -> tuple[str, int | None]:
 def branch_config(stored: RunConfig, parent: RunFolder, step: int, overrides: Sequence[str]) -> RunConfig:
     """Return the configuration of a new run that branches from `step` of the run `parent`; write nothing.
 
-    Raises `ConfigError` if the parent has no checkpoint of the step, or if torchrun started this process.
-    Raises `CheckpointError` if the checkpoint is damaged.
+    Raises `ConfigError` if the parent has no checkpoint of the step, if torchrun started this process, or if
+    an override changes a setting that a branch must keep. Raises `CheckpointError` if the checkpoint is
+    damaged.
     """
     if is_rank():
         raise ConfigError(
@@ -60,7 +61,7 @@ def branch_config(stored: RunConfig, parent: RunFolder, step: int, overrides: Se
 def begin_branch(config: RunConfig, parent: RunFolder, step: int, overrides: Sequence[str]) -> RunConfig:
     """Create the new run directory with the parent's records up to `step`.
 
-    Returns the new run's configuration, in which `resume` is that folder.
+    Returns the new run's configuration, whose setting `resume` is the new run directory.
     """
     folder = RunFolder.create(config.runs_dir, config.experiment_name, config.algorithm.name, config.seed)
     folder.write_overrides(overrides)

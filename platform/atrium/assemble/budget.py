@@ -138,7 +138,7 @@ def _found(config: RunConfig, updater: PolicyUpdater, longest: int) -> int | Non
 
 
 def _key(config: RunConfig, updater: PolicyUpdater, longest: int) -> str:
-    """Return the cache key of a run: a hash of everything that affects the memory of updates."""
+    """Return the cache key: a hash of the model, device and settings that affect the memory of updates."""
     compute = config.compute
     device = compute.device
     memory = torch.cuda.get_device_properties(device) if device == "cuda" else None

@@ -67,10 +67,12 @@ def check_machine(config: RunConfig) -> None:
 
 
 def check_before_run(config: RunConfig) -> None:
-    """Check the device, the runs directory, the prompt template, the data, the model, and the engine.
+    """Check the device, the runs directory, the prompt template, local data and models, and the engine.
 
-    Raises `ConfigError` for unusable settings, and `RunFolderError` if the runs directory is not writable or
-    the disk is almost full.
+    The runs directory is created if it does not exist. Raises `ConfigError` for unusable settings,
+    `RunFolderError` if the runs directory is not writable or has less than `MIN_FREE_MB` of free space,
+    `DataError` if a local dataset has too few rows, and `MissingDependencyError` if the engine needs a
+    package that is not installed.
     """
     if config.compute.device == "cuda" and config.compute.slurm is None and not torch_has_cuda():
         raise ConfigError(
@@ -183,7 +185,8 @@ def _check_model_source(source: str) -> None:
 def device_bytes(config: RunConfig) -> int | None:
     """Return the memory for one process in bytes, or None if it is unknown, as for a SLURM job.
 
-    On GPUs, this is the memory of the smallest GPU. On a CPU, it is an equal share of main memory.
+    On GPUs, this is the memory of the smallest GPU that nvidia-smi lists, including GPUs that
+    CUDA_VISIBLE_DEVICES hides. On a CPU, it is an equal share of main memory.
     """
     compute = config.compute
     if compute.slurm is not None:
@@ -197,7 +200,7 @@ def device_bytes(config: RunConfig) -> int | None:
 
 
 def gpu_of(config: RunConfig) -> str:
-    """Return the name of this machine's first GPU.
+    """Return the name of the first GPU that nvidia-smi lists, even if CUDA_VISIBLE_DEVICES hides that GPU.
 
     Returns an empty string if there is no GPU, if the run uses the CPU, or if it is a SLURM job.
     """
@@ -209,8 +212,9 @@ def gpu_of(config: RunConfig) -> str:
 def check_fit(config: RunConfig, num_bytes: int | None) -> None:
     """Raise `ConfigError` if a minimal training step does not fit into a process's memory of `num_bytes`.
 
-    Raises `RunFolderError` if the disk is too small for the checkpoints. A model of unknown shape is
-    checked when it is loaded.
+    If `num_bytes` is None, the memory is unknown and not compared. Also raises `ConfigError` if the engine
+    cannot compute the model, and `RunFolderError` if the disk is too small for the checkpoints. A model of
+    unknown shape is checked when it is loaded.
     """
     if (shape := known_shape(config)) is not None:
         check_memory(config, shape, num_bytes)
@@ -269,9 +273,10 @@ def is_finished(config: RunConfig) -> bool:
 def go_back(run: str, step: int) -> Path | None:
     """Rewind a run to the checkpoint of `step`, and return the folder to which later records were moved.
 
-    Step 0 is the run's start and needs no checkpoint. Returns None if there were no later records. Raises
-    `ConfigError` if the step has no checkpoint and `CheckpointError` if the checkpoint is damaged, before
-    anything is changed.
+    `run` is the path of the run directory. Step 0 is the run's start: it needs no checkpoint, and all records
+    are moved, including those from before training. Returns None if there were no records to move. Raises
+    `ConfigError` if the step has no checkpoint, `CheckpointError` if the checkpoint is damaged, and
+    `RunFolderError` if another process trains the run, before anything is changed.
     """
     folder = RunFolder.open(run)
     with folder.lock():

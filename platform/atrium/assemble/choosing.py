@@ -74,7 +74,7 @@ def fastest_split(config: RunConfig, shape: ModelShape, gpu_name: str, num_bytes
 
 
 def _largest_share(config: RunConfig, shape: ModelShape, num_bytes: int, *, recomputes: bool) -> float:
-    """Return vLLM's largest share of GPU memory (a multiple of 0.01) with which all phases fit.
+    """Return vLLM's largest share of GPU memory (a multiple of 0.01 up to 0.9) that lets all phases fit.
 
     `recomputes` determines whether updates recompute activations. The result is 0.01 if no larger share fits.
     """

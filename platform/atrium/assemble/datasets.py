@@ -33,7 +33,8 @@ def load_dataset(
 
     Problems that also occur in `benchmarks` (problems keyed by benchmark name) are dropped. Generated
     datasets are not compared with `benchmarks`. Raises `DataError` if the data are missing, do not match
-    their declaration, or are too few.
+    their declaration, or are too few, and if the grader rejects reference answers whose problems may not be
+    dropped.
     """
     if isinstance(dataset, ArithmeticDatasetConfig):
         splits = arithmetic_splits(dataset)

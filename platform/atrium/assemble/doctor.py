@@ -1,7 +1,7 @@
 """`atrium doctor`: a report on this machine's hardware, and on installed and missing software.
 
 The report must work on a broken installation. Packages are therefore imported only where they are needed, and
-an exception in a check is reported as a finding.
+an `ImportError`, `OSError` or `ValueError` in a check is reported as a finding.
 """
 
 from __future__ import annotations

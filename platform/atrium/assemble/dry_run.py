@@ -46,7 +46,8 @@ def try_reward(config: RunConfig, problem: Problem) -> None:
 def try_grader(config: RunConfig, problem: Problem) -> None:
     """Raise `ConfigError` if the grader finds no answer in the text that the built-in model writes.
 
-    `problem` is a problem of the built-in task. Other models are not checked.
+    `problem` is a problem of the built-in task. Other models, and a built-in model without warm-up, are not
+    checked.
     """
     model = config.model
     if not isinstance(model, TinyModelSettings) or model.warmup.num_steps == 0:

@@ -20,7 +20,8 @@ def time_lines(
 ) -> list[str]:
     """Return lines with the predicted times of a step, its phases and the run.
 
-    Without a prediction, the lines say why. `num_tokens` is the assumed length of a prompt in tokens.
+    Phases of less than 0.5 s are not listed. Without a prediction, a single line says why. `num_tokens` is
+    the assumed length of a prompt in tokens.
     """
     if config.compute.device == "cpu":
         return ["time is not predicted on a CPU; measured times follow after the first steps"]

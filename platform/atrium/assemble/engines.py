@@ -102,7 +102,7 @@ def check_model(config: RunConfig, *, trains: bool = True) -> None:
     """
     if isinstance(config.model, HubModelSettings):
         shape = exact_shape(config)
-        # The total memory, not the free memory.
+        # Total memory, since memory that is in use now may be free later, and a run that fails cannot fit.
         is_cuda = config.compute.device == "cuda"
         num_bytes = torch.cuda.mem_get_info()[1] if is_cuda else psutil.virtual_memory().total
         check_memory(config, shape, int(num_bytes), trains=trains)

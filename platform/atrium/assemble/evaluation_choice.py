@@ -31,8 +31,10 @@ def new_evaluation(
 ) -> EvaluationSettings:
     """Return the settings to evaluate a checkpoint of `run`, or the model named in the overrides.
 
-    `best` and `step` choose the checkpoint, by default the last one. A `runs_dir` among the overrides takes
-    precedence over the argument. Raises `ConfigError` if neither a run nor a model is named.
+    `best` and `step` choose the checkpoint, by default the last one. If `model.source` is a path inside a
+    run, a checkpoint of that run is evaluated. A `runs_dir` among the overrides takes precedence over the
+    argument. Raises `ConfigError` if neither a run nor a model is named, and for `best` or `step` without a
+    run.
     """
     typed_dir = [line for line in overrides if line.startswith("runs_dir=")]
     if run is not None:
@@ -112,10 +114,10 @@ def interrupted_evaluation(wanted: str, runs_dir: str) -> tuple[EvaluationSettin
 
 
 def _place_in_run(path: Path) -> tuple[RunFolder, int | None] | None:
-    """Return the run and the step of the checkpoint at `path`, or None if `path` is not part of a run.
+    """Return the run and the step of the checkpoint at `path`, or None if `path` is not such a folder.
 
-    `path` is a checkpoint or a folder in one. It may also be the directory of a run with checkpoints; the
-    returned step is then None.
+    `path` is a checkpoint or a folder directly inside one. It may also be the directory of a run with
+    checkpoints; the returned step is then None.
     """
     if not path.is_dir():
         return None

@@ -1,8 +1,8 @@
 """The evaluations of a training run, on one or several ranks, and the evaluation before training.
 
 With several ranks, the problems are distributed, each engine answers its share, and rank 0 combines the
-results. If ranks share an engine, one of them grades the engine's answers. A sample's random seed depends
-only on its problem and index, so the distribution changes at most the last bits of batched computations.
+results. If ranks share an engine, one of them grades the engine's answers. A sample's random seed does not
+depend on the rank, so the distribution changes at most the last bits of batched computations.
 
 Runs that start from the same policy share one evaluation before training. Its samples are cached under a hash
 of everything that affects them (`evaluation_key`). A cached evaluation is summarized and recorded like a new

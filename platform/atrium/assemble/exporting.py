@@ -21,9 +21,9 @@ _WEIGHTS = ("*.safetensors", "*.bin")
 def export_policy(folder: RunFolder, step: int, target: Path, *, adapter: bool, force: bool) -> list[str]:
     """Write a checkpoint's policy and a model card to `target`; `adapter` limits the policy to its adapters.
 
-    Returns lines of Python that sample from the exported policy as in training. `force` replaces an
-    earlier export in `target`. Raises `CheckpointError` for an incomplete checkpoint or missing adapters,
-    and `RunFolderError` if `target` is inside the checkpoint, or exists and cannot be replaced.
+    Returns lines of Python that sample from the exported policy as in training. `force` replaces an earlier
+    export in `target`. Raises `CheckpointError` for an incomplete or damaged policy or missing adapters, and
+    `RunFolderError` if `target` is inside the checkpoint, or exists and cannot be replaced.
     """
     source = folder.checkpoint_path(step) / POLICY_FOLDER
     check_policy(source)

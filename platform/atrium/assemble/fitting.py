@@ -18,7 +18,7 @@ Plan = Callable[[RunConfig], tuple[MemoryItem, ...]]
 _Option = tuple[str, RunConfig]
 """A setting as typed on the command line, and the configuration with this setting."""
 _Change = Callable[[RunConfig], Iterator[_Option]]
-"""A function that yields alternative values of one setting in order of increasing cost."""
+"""A function that yields the alternatives for one kind of change in order of increasing cost."""
 
 
 def changed(config: RunConfig, **sections: Mapping[str, object]) -> RunConfig:

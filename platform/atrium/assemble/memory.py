@@ -206,8 +206,8 @@ def judge(
 ) -> tuple[RunConfig, FittedPlan]:
     """Return the configuration from `settled`, and its memory plan.
 
-    The plan includes changes of settings that would make the run fit. Takes the same arguments and raises the
-    same errors as `settled`.
+    The plan includes changes of settings that would make the run fit. A run fits if no phase needs more than
+    90 % of `num_bytes` (`USABLE_FRAC`). Takes the same arguments and raises the same errors as `settled`.
     """
     of_gpu = num_bytes if config.compute.device == "cuda" else None
     room = math.inf if num_bytes is None else USABLE_FRAC * num_bytes
@@ -285,8 +285,10 @@ def check_memory(
 ) -> None:
     """Raise `ConfigError` if the engine cannot compute the model, or a minimal step exceeds `device_bytes`.
 
-    A minimal step consists of the trained state, the engine, and an update on one short row with
-    recomputed activations. A run that passes may still not fit; a run that fails cannot fit.
+    A minimal step consists of the trained state, the engine, and an update on one short row with recomputed
+    activations. A run that passes may still not fit; a run that fails cannot fit. If `device_bytes` is None,
+    the step is not compared. Also raises `ConfigError` if the engine's cache is too small for the longest
+    prompt and completion.
     """
     rollout, compute = config.rollout, config.compute
     rollout.check_model(shape, compute.device)

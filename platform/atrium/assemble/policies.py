@@ -62,8 +62,8 @@ def build_policy(
 ) -> Policy:
     """Build the initial policy: the tiny model after its warm-up, a random model, or a loaded model.
 
-    If `trains` is false, the policy is only used for sampling, and is loaded in the number format of the
-    computation. `device` defaults to `compute.device`.
+    If `trains` is false, the policy is only used for sampling: it gets no adapters, and a pretrained model is
+    loaded in the number format of the computation. `device` defaults to `compute.device`.
     """
     device = device or config.compute.device
     policy = _build_policy(config, cache_dir, listener, trains=trains, device=device)

@@ -52,9 +52,10 @@ class RunData:
 
 
 def prepare(config: RunConfig, ranks: Ranks = SINGLE) -> RunData:
-    """Load and check the data and the tokenizer, on rank 0 before the other ranks.
+    """Load and check a run's data, reward and, for a new run, prompts, on rank 0 before the other ranks.
 
-    Raises `DataError`, `ConfigError` or `CheckpointError` if a check fails.
+    Raises `DataError`, `ConfigError`, `RunFolderError`, `CheckpointError` or `PluginError` if a check fails,
+    and `RankError` if another rank is lost.
     """
     lines: list[str] = []
     with explained_by(ranks), ranks.first_alone("loading the data"):
@@ -93,7 +94,7 @@ def loading_for(
 
 
 def check_start(config: RunConfig) -> None:
-    """Load and check a run's data and tokenizer.
+    """Load and check a new run's data, reward and prompts, without creating a run directory.
 
     Runs that differ only in the seed are checked once per process. Raises the errors of `prepare`.
     """

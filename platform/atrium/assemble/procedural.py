@@ -44,7 +44,8 @@ def procedural_problems(
     """Return training, validation and test problems, and their origin.
 
     Problems whose reference answer the task's scorer rejects are dropped. Raises `DataError` if the package
-    rejects the task or its settings, and if the task has too few different problems.
+    is not installed or rejects the task or its settings, if the task has too few different problems, and if
+    the scorer rejects all problems of a part.
     """
     revision = f"{PACKAGE} {installed_version()}"
     splits = procedural_splits(dataset, loading)

@@ -63,8 +63,9 @@ def check_references(
 ) -> ReferenceCheck:
     """Check that the grader accepts each problem's reference, written in another form, as an answer.
 
-    Of the references that need a worker process, only the first 500 different ones are checked, so that a
-    large training set does not delay the start of a run too long.
+    Of the references that need a worker process and are not cached, only the first 500 different ones are
+    checked, so that a large training set does not delay the start of a run too long. The others count as
+    readable.
     """
     cache = _Cache(verifier, loading.cache_dir)
     found: dict[str, _Checked | None] = {}
@@ -148,7 +149,7 @@ class _Cache:
                     self.known[str(key)] = bool(is_readable), str(reason)
 
     def kept(self, results: Iterator[tuple[str, _Checked | None]]) -> dict[str, _Checked | None]:
-        """Write the results to the cache and return them."""
+        """Write the results, except for timeouts, to the cache, and return all of them."""
         found = dict(results)
         lines = [json.dumps([key, *one]) for key, one in found.items() if one is not None]
         if lines and self._path is not None:

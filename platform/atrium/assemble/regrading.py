@@ -90,7 +90,8 @@ def answers_of_rows(rows: Sequence[Mapping[str, object]]) -> list[StoredAnswer]:
 class RegradedSet:
     """The regraded answers of one benchmark or file, and the verifier that regraded them.
 
-    `grader` and `was_grader` are the versions of the current grader and of the recorded one.
+    `grader` is the version of the current grader. `was_grader` is the version of the run's own grader that
+    was recorded, or `unknown`.
     """
 
     name: str
@@ -105,7 +106,8 @@ def regrade_stored(wanted: str, runs_dir: str, overrides: Sequence[str]) -> list
 
     The grader is the recorded one, unless `overrides` choose another one (`grader=math_tolerance`). If no
     usable grader is recorded, as for a file, the default grader is used. Raises `ConfigError` for overrides
-    other than settings of `grader` and `model.thinking`.
+    other than settings of `grader` and `model.thinking`, `RunFolderError` if there are no stored answers, and
+    `DataError` for an unusable file.
     """
     typed = [override.key_or_group for override in check_overrides(overrides)]
     for key, line in zip(typed, overrides, strict=False):

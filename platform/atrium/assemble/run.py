@@ -63,9 +63,9 @@ class RunRequest:
 class Run:
     """An open run.
 
-    `checkpoint` is the checkpoint to resume from, or None for a new run. `closing` is closed last, after the
-    outcome is recorded. Entries of `summary` are added to summary.json. `gauges` maps metric names to
-    functions, whose values are recorded with the system metrics.
+    `checkpoint` is the checkpoint to resume from, or None for a new run and for a resumed run without a
+    checkpoint. `closing` is closed last, after the outcome is recorded. Entries of `summary` are added to
+    summary.json. `gauges` maps metric names to functions, whose values are recorded with the system metrics.
     """
 
     config: RunConfig
@@ -107,7 +107,10 @@ class Run:
 
 
 def start_of(resume: Path | str | None) -> float:
-    """Return the start time of the run to resume, or the current time for None, in seconds since 1970."""
+    """Return the start time of the run to resume, in seconds since 1970.
+
+    Returns the current time if `resume` is None or the start is not recorded.
+    """
     status = RunStatus() if resume is None else read_overview(RunFolder(Path(resume))).status
     return status.started or time.time()
 
@@ -266,7 +269,10 @@ class StopRequests:
         return self._is_asked
 
     def ask(self, number: int) -> None:
-        """Set the flag; `number` is the signal's number. Raises `KeyboardInterrupt` on a second Ctrl-C."""
+        """Set the flag; `number` is the signal's number.
+
+        Raises `KeyboardInterrupt` on Ctrl-C if the flag is already set.
+        """
         if self._is_asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         self._is_asked = True

@@ -62,8 +62,8 @@ def build_placed_engine(run: Run, policy: Policy) -> Engine:
 def engine_devices(config: RunConfig, ranks: Ranks) -> tuple[tuple[str | None, ...], ...]:
     """Return the GPUs of each server that this rank starts, one GPU for each process of the server.
 
-    On a CPU, every entry is None. The result is empty if `rollout.servers` gives addresses of running
-    servers. Raises `ConfigError` if there are too few GPUs.
+    On a CPU, each process has None instead of a GPU. The result is empty if `rollout.servers` gives addresses
+    of running servers. Raises `ConfigError` if there are too few GPUs.
     """
     rollout, gpus = config.rollout, visible_gpus()
     if rollout.servers:
@@ -126,7 +126,8 @@ def _sender(config: RunConfig, policy: Policy, rounded: torch.dtype | None) -> N
 def _joined(rollout: VllmSettings, ranks: Ranks) -> list[Server]:
     """Return this rank's share of the servers in `rollout.servers`.
 
-    The list is empty if no addresses are given.
+    The list is empty if no addresses are given. Raises `ConfigError` if addresses are given, but no token in
+    the environment.
     """
     token = os.environ.get(TOKEN, "")
     if rollout.servers and not token:

@@ -44,7 +44,8 @@ LABEL_FILE = "sweep.json"
 def execute(run: TrialRun, watch: RunWatch) -> SeedResult:
     """Train one run of a trial until it ends, or resume it, and return its result.
 
-    A run that has already finished is not trained again.
+    A run that has already finished or was pruned is not trained again. Errors other than divergence are
+    raised.
     """
     run = replace(run, config=with_split(run.config, run.overrides))
     folder = _begun(run) or _new(run)
@@ -157,7 +158,8 @@ def _mean(values: Sequence[float]) -> float:
 def work(url: str, name: str, runs_dir: str | None, parent: int | None, log: Callable[[str], None]) -> None:
     """Run trials of a sweep as a worker in this process until no work is left.
 
-    On Ctrl-C and SIGTERM, the worker writes a checkpoint after the current step and raises `Interrupted`.
+    On Ctrl-C, SIGTERM and SIGHUP, the worker writes a checkpoint after the current step and raises
+    `Interrupted`.
     """
     storage = SweepStorage(url)
     check_plugins(storage, name)

@@ -86,7 +86,10 @@ class Task:
 
 
 def require_room(benchmark: Benchmark, encode: PromptEncoder, context: Context) -> Benchmark:
-    """Return the benchmark unchanged; raise `DataError` if a prompt leaves no space for an answer."""
+    """Return the benchmark unchanged, after a check of its prompts against the model's context.
+
+    Raises `DataError` if a prompt and an answer of `max_new_tokens` tokens exceed the context.
+    """
     wanted = benchmark.sampling.max_new_tokens
     fits = _fits(benchmark.problems, encode, context.length - wanted)
     for problem in benchmark.problems:

@@ -82,10 +82,11 @@ def run_training(
 ) -> Path:
     """Train as configured, or resume the run in `config.resume`; return the run directory.
 
-    The status in the run directory records how the run ended. Ctrl-C and SIGTERM write a checkpoint and
-    raise `Interrupted`. `grader` is the run's grader, which the caller closes. `overrides` are recorded
-    as typed. `watcher` receives the run's events after all other listeners, and may end the run by
-    raising `Pruned` or `Interrupted`.
+    The status in the run directory records how the run ended. Ctrl-C and other stop signals write a
+    checkpoint after the current step and raise `Interrupted`; before the session's first step, they raise it
+    at once. `grader` is the run's grader, which the caller closes. `overrides` are recorded as typed.
+    `watcher` receives the run's events after all other listeners, and may end the run by raising `Pruned` or
+    `Interrupted`.
     """
     torch.set_num_threads(config.compute.num_threads)
     if config.compute.device == "cpu":
@@ -114,7 +115,7 @@ def _train(run: Run, grader: Grader, prepared: RunData) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """The objects from which the parts of a training run are built; a checkpoint has already been loaded.
+    """The objects from which the parts of a training run are built, after any checkpoint has been loaded.
 
     Attributes
     ----------
@@ -123,7 +124,7 @@ class RunContext:
     policy, encode
         The policy, and a function from a problem to the tokens of its prompt.
     digest
-        The `weights_digest` of the policy's initial weights, or an empty text if it is not needed.
+        The `weights_digest` of the policy's initial weights, or an empty string if it is not needed.
     graders
         The graders for training and for each benchmark.
     engine, reference
@@ -313,7 +314,7 @@ def _training(
 def _updater(context: RunContext, longest: int) -> PolicyUpdater:
     """Build the policy's updater, with micro-batches that fit into memory.
 
-    `longest` is the length of the longest prompt in tokens.
+    `longest` is the number of tokens of the prompt with the most characters.
     """
     run, policy, shards = context.run, context.policy, context.shards
     longest_row = min(policy.context_length, longest + run.config.rollout.max_new_tokens)

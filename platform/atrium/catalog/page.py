@@ -110,13 +110,16 @@ def papers(header: str) -> list[str]:
 
 
 def places(header: str) -> list[str]:
-    """Return the distinct equations, tables, algorithms, theorems and sections cited in a header."""
+    """Return the distinct equations, tables, algorithms, appendices, theorems and sections in a header."""
     found = _PLACE.findall(" ".join(header.split()))
     return list(dict.fromkeys(place.replace("Eq.", "eq.") for place in found))
 
 
 def deviation(header: str) -> tuple[str, str]:
-    """Return a header's text before and after `Differs:`. The second is empty if nothing differs."""
+    """Return a header's text before and after `Differs:`, without the line `As of:`.
+
+    The second text is empty if nothing differs.
+    """
     lines = (line for line in header.splitlines() if not line.startswith(_AS_OF))
     text = " ".join(" ".join(lines).split())
     before, _, after = text.partition(_DEVIATION)

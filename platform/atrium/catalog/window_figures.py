@@ -24,8 +24,8 @@ _HIGHEST = 6.0
 def window_pictures(arms: Sequence[Arm], clip: Window) -> list[Picture]:
     """Return a picture with a panel per arm, and one of the (l, u) plane with the arms' windows.
 
-    Arms whose divergence has no window on the ratio are left out. If no arm has a panel, only the plane is
-    returned.
+    Only divergences of the ratio that have a budget get a panel. The plane has every arm with a window that
+    all tokens share. If no arm has a panel, only the plane is returned.
     """
     panels = {
         arm.name: (arm.config.of_ratio, arm.delta)

@@ -19,7 +19,11 @@ PROBABILITIES = (0.01, 0.1, 0.3, 0.5, 0.9)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """A divergence at a budget. `name` is the name of its file, followed by the budget if one was given."""
+    """A divergence at a budget.
+
+    `name` is the name of its file (from `arms_at`, its kind), followed by the budget if `named_arms` was
+    given one.
+    """
 
     name: str
     config: Divergence
@@ -57,7 +61,10 @@ def shipped_arms() -> list[Arm]:
 
 
 def arms_at(budget: float) -> list[Arm]:
-    """Return an arm for each kind of divergence that has a budget, at `budget`."""
+    """Return an arm for each kind of divergence that has a budget, at `budget`.
+
+    Raises `ConfigError` if a divergence does not allow this budget.
+    """
     chosen: dict[str, Arm] = {}
     for arm in shipped_arms():
         config = _at_budget(arm.config, arm.name, budget)
@@ -130,7 +137,10 @@ def matches(clip: Window) -> list[Match]:
 
 
 def coinciding(named: Iterable[tuple[str, Window | None]]) -> list[list[str]]:
-    """Return the groups of at least two names with the same window (arXiv 2602.05494, Theorem 4.2)."""
+    """Return the groups of at least two names with the same window (arXiv 2602.05494, Theorem 4.2).
+
+    Windows are the same if both bounds agree to ten significant digits.
+    """
     classes: dict[tuple[str, str], list[str]] = {}
     for name, window in named:
         if window is not None:

@@ -1,7 +1,7 @@
 """The records of a document: sentences, tables, figures, and their parts.
 
 A producer such as `compare/document.py` creates a `Document`. `views` renders it in a terminal, as Markdown,
-LaTeX or HTML, and draws its figures. Records contain numbers with units, which only `views` formats. Texts in
+LaTeX or HTML, and draws its figures. Records contain numbers with units, which `views` formats. Texts in
 records are plain and may come from a run's settings, so every renderer escapes them.
 """
 
@@ -56,7 +56,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """A number over time (`values`, oldest first), shown as a sparkline. HTML adds a line at `limit`."""
+    """A number over time (`values`, oldest first), shown as a sparkline.
+
+    The dashboard adds a line at `limit` if it is near the values.
+    """
 
     values: tuple[float, ...]
     limit: float | None = None
@@ -187,7 +190,8 @@ class Series:
 class Bounds:
     """A row of `Intervals` or `Bars`: a value, an outer and an inner interval, and observations (`dots`).
 
-    With `is_open`, the markers of the observations are hollow. `place` determines the color.
+    `dot_names` are the names of all observations; if it is empty, they have the row's name. With `is_open`,
+    the markers of the observations are hollow. `place` determines the color.
     """
 
     name: str

@@ -19,8 +19,8 @@ _BARS = "▁▂▃▄▅▆▇█"
 def sparkline(values: Sequence[float], width: int = 40) -> str:
     """Return a curve as text of at most `width` characters; each shows the mean of a part of the values.
 
-    Values that are not finite are ignored. A part without finite values is a space. A constant curve is a
-    line at the bottom.
+    Values that are not finite are ignored. A part without finite values is a space, and the text is empty if
+    no value is finite. A constant curve is a line at the bottom.
     """
     num_parts = min(width, len(values))
     means: list[float | None] = []

@@ -71,6 +71,8 @@ _ALL, _NONE = Node("and"), Node("or")
 def domain(tokens: Tokens, *, reads_points: bool = False) -> Domain | None:
     """Return the set of real numbers that an answer denotes, or None if it denotes something else.
 
+    Also returns None for more than 24 end points.
+
     With `reads_points`, `(1,2), (3,4)` are two intervals instead of two points.
     """
     head = split(tokens, SUCH_THAT)[0] if r"\in" in tokens else ()

@@ -3,12 +3,12 @@ r"""Equivalence of an answer and the reference answer, decided from the two text
 The comparison has two stages. `settle` decides cheap cases: equal canonical texts, words, rational numbers,
 different values, sets of numbers, and lists of these. It also refuses answers that name more than one value
 (`41=42`, `42 \approx 41`, `x=41, x=42`), some of which math-verify accepts. `verify` is the second stage: it
-decides expressions by `identity`, and passes only expressions that `identity` cannot parse to math-verify
+decides expressions by `identity`, and passes only expressions that `identity` cannot decide to math-verify
 (`symbolic`). `verify` may never terminate, so only worker processes call it. Another module, `extraction`,
 extracts answers from completions.
 
 Percentages: `50\%` equals 0.5, and also 50, because reference answers to "what percent" are bare numbers.
-Bare numbers between -1 and 1 are excluded, since they may be shares: `1\%` is not 1.
+Bare numbers from -1 to 1 are excluded, since they may be shares: `1\%` is not 1.
 
 This module differs from math-verify in three points. The first stage and `identity` are added. Lists are
 compared element by element before they are compared as a whole. Units are removed by `units`, since the word

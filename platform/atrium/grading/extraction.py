@@ -13,7 +13,9 @@ and an answer in it never counts.
 - only spacing, math delimiters and punctuation: `\boxed{1}, \boxed{2}`;
 - a few words of one sentence that end in "and" or "or": `\boxed{1} for part (a) and \boxed{2}`;
 - one of these with a label before the next box: `x = \boxed{1}, y = \boxed{2}`;
-- a sign or words for an approximation before a box with a decimal: `\boxed{\frac13} \approx \boxed{0.333}`.
+- a sign or words for an approximation before a box with a decimal: `\boxed{\frac13} \approx \boxed{0.333}`;
+- the same before any number if the first box is not a number: `\boxed{\pi} \approx \boxed{3}`;
+- an equals sign before a decimal with dots: `\boxed{\frac13} = \boxed{0.333\ldots}`.
 
 Two contradicting neighbors therefore form a list of two, which equals no single number. Boxes further apart
 are separate attempts, and only the last attempt counts. If the last box is never closed, the completion was
@@ -83,9 +85,10 @@ def extract_answer(text: str, *, thinking: bool) -> str | None:
     r"""Return the content of a completion's last cluster of boxes, or None if there is no answer.
 
     A box is `\boxed{...}` with balanced braces. Adjacent boxes form a cluster, as the module describes. Their
-    contents are joined by `", "`, or by `\approx` before an approximation; empty and repeated boxes are
-    dropped. A nested box is part of the outer box's content. There is no answer if there is no box, if the
-    last cluster contains only white space, or if `thinking` is set and the completion has no `</think>`.
+    contents are joined by `", "`, or by `\approx` before an approximation; empty boxes, and boxes that repeat
+    the previous one, are dropped. A nested box is part of the outer box's content. There is no answer if
+    there is no box, if the last cluster contains only white space, or if `thinking` is set and the completion
+    has no `</think>`.
     """
     visible = answer_text(text, thinking=thinking)
     return None if visible is None else last_box(visible)
@@ -120,8 +123,10 @@ def last_number(visible: str) -> str | None:
 def answer_after(visible: str, place: str) -> str | None:
     """Return the text at {answer} in the last match of `place`, in a text without reasoning.
 
-    The answer extends to the end of its line, or to the text that follows {answer} in `place`. Case, white
-    space and emphasis around the answer are ignored. Returns None if there is no match or no answer.
+    The answer extends to the end of its line, or to the text that follows {answer} in `place`. The words
+    before {answer} match regardless of case and white space, and white space and asterisks around the answer
+    are dropped. Returns None if there is no match or no answer, or if the line does not contain the text that
+    follows {answer}.
     """
     before, _, after = place.partition(ANSWER)
     words = map(re.escape, re.findall(r"\w+|[^\w\s]", before))

@@ -23,7 +23,7 @@ Amount = Any
 
 _MAX_EXPONENT = 10**12
 MAX_EXACT = 20_000
-"""Largest number for which factorials and binomial coefficients are computed exactly."""
+"""Largest number for which any field computes factorials and binomial coefficients exactly."""
 _REAL_FUNCTIONS = {
     **{name: name[1:] for name in (r"\sin", r"\cos", r"\tan", r"\sinh", r"\cosh", r"\tanh")},
     r"\ln": "log",
@@ -39,8 +39,9 @@ FUNCTIONS = frozenset((*_REAL_FUNCTIONS, *_RECIPROCALS, r"\exp", r"\cis", r"\log
 class Field:
     """Arithmetic with exact rationals of at most `max_bits` bits, and floats for all other numbers.
 
-    Numbers beyond the range of floats are infinite. `library` provides the functions of inexact real numbers:
-    the module `math` here, and an mpmath context in the subclass `Precise`.
+    Numbers beyond the range of floats are infinite, but `exp` and the conversion of a fraction raise
+    `OverflowError`. `library` provides the functions of inexact real numbers: the module `math` here, and an
+    mpmath context in the subclass `Precise`.
     """
 
     max_bits = MAX_BITS
@@ -93,9 +94,10 @@ class Field:
         return first / second
 
     def power(self, base: Amount, exponent: Amount) -> Amount:
-        """Return the power, exact if it is a rational of at most about `max_bits` bits.
+        """Return the power, exact for an integer power of a rational with at most about `max_bits` bits.
 
-        Raises `NoValueError` for a fractional power of a negative or complex number.
+        Raises `NoValueError` for a fractional power of a negative or complex number, and `ZeroDivisionError`
+        for a negative integer power of 0.
         """
         is_whole = isinstance(exponent, Fraction) and exponent.denominator == 1
         if is_whole and isinstance(base, Fraction):
@@ -120,7 +122,7 @@ class Field:
         return base**exponent if isinstance(base, complex) else self.real_power(base, exponent)
 
     def real_power(self, base: Amount, exponent: Amount) -> Amount:
-        """Return a power of a positive inexact number; infinity beyond the range of floats."""
+        """Return a power of a real inexact number; beyond the range of floats, the result of `overflow`."""
         try:
             return base**exponent
         except OverflowError:
@@ -256,7 +258,7 @@ class Precise(Field):
         return isinstance(number, self.library.mpc)
 
     def real_power(self, base: Amount, exponent: Amount) -> Amount:
-        """Return a power of a positive inexact number."""
+        """Return a power of an inexact number."""
         return base**exponent
 
     whole_power = real_power

@@ -16,14 +16,15 @@ ENDLESS_THOUGHT = "the thinking never ended"
 
 
 class Grader(Protocol):
-    """A grader of completions that never blocks, crashes or hangs its caller."""
+    """A grader of completions that does not make its caller wait for slow comparisons."""
 
     def submit(self, text: str, gold: str, judged_by: Mapping[str, Any]) -> Future[Verdict]:
         """Start grading a completion's text against the reference answer `gold`.
 
-        `judged_by` contains the problem's metadata and verifier values. The future yields a verdict within
-        the grader's deadline. It raises `GraderError` if the grader has failed permanently, which ends the
-        run.
+        `judged_by` contains the problem's metadata and verifier values. The future yields a verdict; the time
+        limit of a comparison starts when a worker receives it. The future raises `GraderError` if the grader
+        has failed permanently, which ends the run. The call itself raises `DataError` for a value in
+        `judged_by` that the verifier cannot use.
         """
 
     def compare(self, gold: str, answer: str) -> Future[Verdict]:

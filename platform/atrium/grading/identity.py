@@ -1,10 +1,11 @@
 r"""A decision whether two expressions are equal, at exact points and with as much precision as necessary.
 
-**Constants.** Rationals are compared exactly. The difference of other constants is computed with a precision
-that doubles until its sign is known. Two algebraic numbers that agree to the bits of a root separation bound
+**Constants.** Rationals are compared exactly. The difference of other constants is computed with increasing
+precision until its sign is known. Two algebraic numbers that agree to the bits of a root separation bound
 (roughly, the bits of their notation times the degrees of their roots) are equal. For functions and powers of
-e or pi no such bound is known, and agreement to `_ENOUGH_BITS` bits counts as equality. Decimals follow the
-rule of `values.rationally_equal`: six places, and five significant digits.
+e or pi no such bound is known, and agreement to 1,024 to 4,096 bits, depending on the size of the
+expressions, counts as equality. Decimals follow the rule of `values.rationally_equal`: six places, and five
+significant digits.
 
 **Letters.** Two expressions with letters are equal if they agree at random rational points, where the values
 of rational functions are compared exactly. Points at which an expression has no real value are skipped. If

@@ -2,7 +2,8 @@ r"""Answers with a conventional meaning: choices with their values, ratios, and 
 
 A choice is a capital letter from A to J in brackets, or before a colon, a period or a closing bracket,
 followed by its value: `\textbf{(C)}\ 12`, `C: 12`. Ratios such as `3:4`, `3 \text{ to } 4` and `6:8` are
-equal if they reduce to the same ratio. Answers that may be times of day, such as `10:30`, are not reduced.
+equal if they reduce to the same ratio. A reference answer that may be a time of day, such as `10:30`, does
+not equal `1:3`.
 """
 
 from __future__ import annotations

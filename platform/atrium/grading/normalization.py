@@ -3,7 +3,8 @@ r"""Conversion of an answer to canonical tokens, which have one spelling for equ
 Every rule here preserves the meaning: white space, size and font commands are dropped, synonyms are unified,
 missing braces around arguments are added, numbers get one notation (`numerals`), and units after a value are
 dropped (`units`). Two answers with equal canonical text therefore mean the same. Rules that could change a
-value are excluded: `4\quad 2` is not 42, and `1, 234` is not 1234. No value is computed or compared.
+value are excluded: `4\quad 2` is not 42, and `1, 234` is not 1234. No values are compared, and only those of
+repeating decimals and of numbers in words are computed.
 
 The text has at most `MAX_ANSWER_CHARS` characters, and is scanned a fixed number of times without recursion.
 """
@@ -49,7 +50,7 @@ _SPACE_GROUPED = re.compile(r"\s*[-+]?[0-9]{1,3}(?: [0-9]{3})+\s*")
 _PLAIN_WORDS = re.compile(r"[A-Za-z][A-Za-z ,'-]*\.?")
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _DELIMITER = re.compile(r"(?<!\\)(?:\\[\[\]()]|\$\$?)")
-# Words without digits around the only mathematics: `so $x < 3$ is our answer`, `The answer is 42`.
+# Words without digits around the only mathematics: `so $x < 3$ is our answer`, `The answer is $42$`.
 _ONLY_MATH = re.compile(
     r"(?s)(?!.*\b(?:and|or|but|percent|pct|except|excluding|than)\b)[A-Za-z\s.:]*\$([^$]+)\$[A-Za-z\s.!]*"
 )
@@ -281,8 +282,8 @@ def _group(raw: list[str], start: int) -> tuple[str | None, int]:
 def _set_text(words: str) -> str:
     r"""Return the token for `\text{words}`.
 
-    A synonym such as `and` becomes its symbol (`\land`), a number or a single letter loses the `\text`, and
-    other words remain text.
+    A synonym such as `and` becomes its symbol (`\land`), a number, or a single letter that is no symbol of a
+    unit, loses the `\text`, and other words remain text.
     """
     words = " ".join(re.sub(r"~|\\[,;:! $]|\$", " ", words).split())
     bare = words.replace(" ", "").lower()

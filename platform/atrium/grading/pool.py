@@ -1,9 +1,8 @@
 """The grader of training and evaluation: a pool of workers that returns futures of verdicts.
 
-Cheap comparisons run in the calling process, and their futures are done when `submit` returns. Only
-comparisons that need math-verify are sent to a worker process. A verdict does not depend on whether the
-completion was truncated; the reward decides whether a truncated completion counts. `supervisor` manages the
-processes.
+Cheap comparisons run in the calling process, and their futures are done when `submit` returns. All other
+comparisons are sent to a worker process. A verdict does not depend on whether the completion was truncated;
+the reward decides whether a truncated completion counts. `supervisor` manages the processes.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ class GraderPool:
     thinking
         Whether the model reasons before it answers; a completion without `</think>` then has no answer.
 
-    The pool may be used from several threads. It caches the last 16,384 results of workers, but no timeouts
-    or crashes.
+    The pool may be used from several threads. It caches the 16,384 most recently used results of workers,
+    except timeouts, crashes, and results of verifiers that extract the answer in a worker.
     """
 
     def __init__(self, verifier: Verifier, thinking: bool = False) -> None:
@@ -73,8 +72,9 @@ class GraderPool:
     ) -> Future[Verdict]:
         """Start grading a completion. The future yields a verdict, or raises `GraderError` if grading fails.
 
-        `judged_by` contains the metadata and the verifier values of the problem. Blocks only while 10,000
-        jobs are queued for the workers. After `close`, answers that need a worker get the verdict `crashed`.
+        `judged_by` contains the metadata and the verifier values of the problem. Raises `DataError` for a
+        value that the verifier cannot use. Blocks only while 10,000 jobs are queued for the workers. After
+        `close`, answers that need a worker get the verdict `crashed`.
         """
         visible = answer_text(text, thinking=self._thinking)
         if visible is None:

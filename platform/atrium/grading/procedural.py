@@ -47,7 +47,10 @@ class ReasoningGymVerifier(ExpressionVerifier):
     """Problem to grade, set from the dataset; null for a problem that is not from reasoning-gym."""
 
     def of_problem(self, judged_by: Mapping[str, Any]) -> ReasoningGymVerifier:
-        """Return the verifier for the problem that the verifier values in `judged_by` identify."""
+        """Return the verifier for the problem that the verifier values in `judged_by` identify.
+
+        Returns this verifier if the values identify no reasoning-gym problem.
+        """
         named = judged_by.get(FIELD)
         return self if named is None else self.model_copy(update={"problem": named})
 

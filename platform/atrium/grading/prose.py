@@ -78,8 +78,8 @@ _WORD = re.compile(r"[A-Za-z'-]+")
 def unwrapped(text: str) -> str:
     r"""Clean the text of an answer before tokenization.
 
-    Doubled backslashes, emphasis, currencies and an introductory sentence are removed; numbers and bases in
-    words become digits; and words in `\text` are separated from numbers.
+    Doubled backslashes are halved; emphasis, currencies and an introductory sentence are removed; numbers and
+    bases in words become digits; and words in `\text` are separated from numbers.
     """
     if "\\\\" in text:
         text = _unescaped(text)

@@ -1,9 +1,10 @@
 r"""Conditions after an answer, such as `3k, k \in \mathbb{Z}` and `2^{n-1} \text{ for all } n \geq 2`.
 
 A condition says which values a letter of the answer takes. If the reference answer has no condition, an
-answer's condition is accepted unless it restricts the answer to single values (`3k, k = 2`, `k \in \{1,2\}`).
-If both answers have conditions on a letter, the conditions must agree. A letter that stands for all integers
-may have another name, and a family of numbers `a + bk` may have another starting point `a` (`same_family`).
+answer's condition is accepted unless it restricts the answer to single values (`3k, k = 2`, `k \in \{1,2\}`)
+or inequalities to a kind of number (`x > 2, \text{ where } x \in \mathbb{Z}`). If both answers have
+conditions on a letter, the conditions must agree. A letter that stands for all integers may have another
+name, and a family of numbers `a + bk` may have another starting point `a` (`same_family`).
 """
 
 from __future__ import annotations
@@ -72,7 +73,10 @@ Conditions = tuple[tuple[Condition, ...], tuple[Condition, ...]]
 
 
 def qualified(tokens: Tokens) -> tuple[Tokens, tuple[Condition, ...]]:
-    """Separate an answer into its value and the conditions after the value."""
+    """Separate an answer into its value and the conditions after the value.
+
+    Without conditions that can be separated, the value is the whole answer, and the conditions are empty.
+    """
     if tokens[:1] == (r"\{",) and enclosed(tokens):
         inner = _of_builder(tokens[1:-1])
         if inner is not None:
@@ -103,8 +107,8 @@ def qualified(tokens: Tokens) -> tuple[Tokens, tuple[Condition, ...]]:
 def agree(wanted: tuple[Condition, ...], given: tuple[Condition, ...], leaf: Leaf) -> bool:
     """Return whether the answer's conditions (`given`) agree with those of the reference answer (`wanted`).
 
-    The kind and the bounds of a letter are compared only if both answers have conditions on this letter.
-    `leaf` compares the end points of bounds.
+    Either both answers or neither must have a narrow condition. The kind and the bounds of a letter are
+    compared only if both answers have conditions on this letter. `leaf` compares the end points of bounds.
     """
     if any(condition.is_narrow for condition in given) != any(condition.is_narrow for condition in wanted):
         return False
@@ -124,7 +128,7 @@ def agree(wanted: tuple[Condition, ...], given: tuple[Condition, ...], leaf: Lea
 def family_letters(wanted: Tokens, given: Tokens, conditions: Conditions) -> tuple[str, str]:
     """Return, for each answer, the letter that stands for all integers.
 
-    The result is empty if there is no such letter.
+    An answer without such a letter has an empty text instead.
     """
     first, second = (
         next((min(c.names) for c in side if c.is_family and len(c.names) == 1), "") for side in conditions
@@ -161,11 +165,12 @@ def is_one_of_family(conditions: tuple[Condition, ...], family: Tokens, single: 
 
 
 def is_of_fewer(given: Tokens, wanted: tuple[Condition, ...], others: tuple[Condition, ...]) -> bool:
-    r"""Return whether an answer excludes numbers by their kind, as in `x > 2, x \in \mathbb{Z}`.
+    r"""Return whether an answer excludes numbers by their kind, as in `x > 2 \text{ for integer } x`.
 
     Returns True if the answer restricts its variable to integers, natural numbers or rationals, and the
-    reference answer has no condition on this variable. `given` are the answer's tokens, `others` are its
-    conditions, and `wanted` are the conditions of the reference answer.
+    reference answer has no condition on this variable. Variables that usually stand for integers, such as
+    `n`, are exempt. `given` are the answer's tokens, `others` are its conditions, and `wanted` are the
+    conditions of the reference answer.
     """
     found = domain(given) if others and not RELATIONS.isdisjoint(given) else None
     names = frozenset(found.variable if found else ()) - _WHOLE
@@ -176,7 +181,10 @@ def is_of_fewer(given: Tokens, wanted: tuple[Condition, ...], others: tuple[Cond
 
 
 def same_family(wanted: Tokens, given: Tokens, letters: tuple[str, str], leaf: Leaf) -> bool | None:
-    """Return whether `a + bk` and `c + dm` give the same set over all integers, or None if undecided."""
+    """Return whether `a + bk` and `c + dm` give the same set over all integers, or None if undecided.
+
+    Starting points `a` and `c` that are more than 12 steps apart count as different.
+    """
     first, second = (
         [substituted(tokens, letter, (number,)) for number in "012"]
         for tokens, letter in zip((wanted, given), letters, strict=True)

@@ -1,7 +1,8 @@
 """Registration of reward functions from TRL and `verifiers` as rewards of this package.
 
 A plugin calls `from_trl` or `from_verifiers` once per function. A configuration then selects the reward by
-its kind, alone or as one of several. Functions may be asynchronous.
+its kind, alone or as one of several. Functions may be asynchronous. Callables that are not Python functions,
+such as `functools.partial` objects, raise `TypeError`.
 """
 
 from __future__ import annotations

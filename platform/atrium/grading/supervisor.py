@@ -6,7 +6,7 @@ first job, and no more start than are needed. A job is a line of bytes, which th
 
 The deadline of a job is measured from the moment when the job is sent to a ready worker. If the worker dies,
 the job is sent to another worker, since the first one may have been killed from outside; if a second worker
-dies, the job fails.
+dies after it has begun the job, the job fails.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The reason for a missing reply: the deadline passed, or the worker failed."""
+    """The reason for a missing reply: the deadline passed, the worker failed, or `close` was called."""
 
     is_timeout: bool
     reason: str
@@ -130,7 +130,9 @@ class Supervisor:
             self._threads.submit(self._own_worker)
 
     def submit(self, line: bytes, on_done: Callable[[Outcome], None]) -> None:
-        """Queue a job. `on_done` is called once, from a thread of the supervisor.
+        """Queue a job.
+
+        `on_done` is called once, from a thread of the supervisor or, after `close`, from the calling thread.
 
         Blocks while `MAX_PENDING` jobs are queued, except in a callback, which must never block. After
         `close`, `on_done` is called immediately with a `Failure`, or with the `Defect` that ended the
@@ -212,7 +214,7 @@ class Supervisor:
     def _start_worker(self) -> _Worker | None:
         """Start a worker and wait until it is ready.
 
-        Returns None if that failed and the caller should try again.
+        Returns None if that failed and the caller should try again, or if the supervisor is closed.
         """
         with self._starting:
             if self._is_closed:

@@ -1,4 +1,4 @@
-r"""Comparison by math-verify, for expressions without a value in `arithmetic`: integrals, sums, equations.
+r"""Comparison by math-verify, for expressions that `identity` cannot decide: integrals, sums, equations.
 
 Both answers are passed to math-verify inside `\boxed{}`, with LaTeX extraction only and without a fallback.
 It may never terminate, so only worker processes call it. Source: math-verify 0.9.0,
@@ -33,7 +33,11 @@ def numeric_value(text: str) -> complex | None:
 
 
 def equal_by_math_verify(wanted: Tokens, given: Tokens) -> bool:
-    """Return whether math-verify finds two expressions equal."""
+    """Return whether math-verify finds two expressions equal.
+
+    Constants must also agree in more digits than math-verify compares (`_differ`). A percentage equals no
+    bare number here. Expressions that SymPy cannot compare are unequal.
+    """
     from math_verify import verify as math_verify  # takes half a second, so only if it is used
 
     is_percent = wanted[-1:] == PERCENT

@@ -66,7 +66,8 @@ class Template:
     def end(self, *, at_once: bool) -> None:
         """Stop the template process and wait until it has exited.
 
-        With `at_once`, the process is killed immediately. Otherwise it first kills its workers and exits.
+        With `at_once`, the process is killed immediately. Otherwise, it is asked to kill its workers and
+        exit, and is killed after 5 seconds.
         """
         with contextlib.suppress(OSError):
             self.control.shutdown(socket.SHUT_RDWR)

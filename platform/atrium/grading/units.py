@@ -5,8 +5,9 @@ A unit is a product of words and symbols, each with an optional power: `5\text{ 
 Since any noun may be counted, all words are units, except words that change a value: numerals, comparisons,
 operations and negations. `5\text{ or six}` and `5\text{ million}` are not 5.
 
-**Letters in italics** may be variables. A symbol of several letters (`km`) is always a unit. A single letter
-(`m`) is a unit only after a number, and only if the reference answer does not contain the letter.
+**Letters in italics** may be variables. A symbol in italics (`km`, `m`) is a unit only after a number or a
+brace, and only if the other answer contains none of its letters. In a reference answer, a single letter (`m`)
+is never a unit.
 """
 
 from __future__ import annotations

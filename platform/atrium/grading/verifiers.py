@@ -54,7 +54,7 @@ class Verifier(Choice, axis=True):
     timeout_s: Wait = 5.0
     """Timeout of one comparison in seconds; then the worker is killed and the verdict is `timed_out`."""
     memory_limit_mb: Annotated[int, Field(ge=256, le=10**9)] = 1024
-    """Maximum address space of one worker in megabytes; math-verify takes about 100."""
+    """Maximum address space of one worker in units of 2**20 bytes; math-verify takes about 210."""
 
     @abstractmethod
     def extract(self, text: str) -> str | None:

@@ -1,13 +1,13 @@
-r"""The processes of a grader pool: a template with math-verify loaded, and workers forked from it.
+"""The processes of a grader pool: a template with math-verify loaded, and workers forked from it.
 
 `supervisor` starts the template in a fresh interpreter, which shares nothing with the caller. Loading SymPy
 takes half a second or more; a fork of the template takes milliseconds, so a killed worker is replaced at
 once. The template never computes: it forks, kills and waits for workers on request. When its socket closes,
 because the pool was closed or the caller died, the template kills all workers and exits. A worker runs one
-job after another, exits when its socket closes, and has limits on memory and CPU time.
+job after another, exits after a failed job or when its socket closes, and has limits on memory and CPU time.
 
-Messages pass only between these processes and the caller: requests to the template are five bytes and a file
-descriptor; jobs and replies are lines of JSON.
+Messages pass only between these processes and the caller: requests to the template are five bytes, with a
+file descriptor if they request a worker; jobs and replies are lines of JSON.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Advantages of completions, defined by a baseline, a scale, a kind of return, and optional whitening.
 
-Statistics are computed in float64 over the whole rollout batch. Statistics of groups first subtract the
-smallest reward of each group, so that equal rewards give exactly 0 and large rewards lose no precision. A
-group must not span ranks.
+Statistics are computed in float64 over the whole rollout batch. Baselines and standard deviations of groups
+are computed after subtracting the smallest reward of each group, so that equal rewards give exactly 0 and
+large rewards lose no precision. A group must not span ranks.
 """
 
 from __future__ import annotations
@@ -270,8 +270,8 @@ def _whiten(
 ) -> Tensor:
     """Return the values whitened to mean 0 and variance 1 (ddof 1) over the positions where `mask` is True.
 
-    Other positions become 0. Statistics cover all ranks. `to_variance` is added to the variance, and
-    `to_deviation` to the standard deviation, before the division.
+    Values at other positions must be 0. Statistics cover all ranks. `to_variance` is added to the variance,
+    and `to_deviation` to the standard deviation, before the division.
     """
     total, count = _all_ranks(value.sum(), mask.sum().double(), sum_over_ranks)
     mean = total / count.clamp(min=1.0)

@@ -146,7 +146,7 @@ class PrefixBudget(Divergence):
     """Weight of the last token's divergence; the first one's is 1."""
     order: Literal["forward", "shuffled"] = "forward"
     """Order of the weights: `forward` gives earlier tokens larger ones; `shuffled`, as a control, spreads the
-    same weights over the row (position t is ranked by the fractional part of 0.618 t)."""
+    same weights over the row (token t is ranked by the fractional part of 0.618 (t - 1))."""
     prefix_delta: NonNegative
     """Minimum budget per token of the prefix (m)."""
     quantile: Frac | None = 0.9

@@ -123,7 +123,10 @@ class Method:
 
     @property
     def anchors(self) -> frozenset[Anchor]:
-        """The policies whose log-probabilities the method's parts use, except for the reference policy."""
+        """The anchors named by ratios, corrections, token weight and KL penalties, except `reference`.
+
+        Importance weights in KL penalties, which are relative to the behavior policy, do not add it.
+        """
         chosen = self.algorithm
         found: list[Anchor] = [
             ratio.anchor for ratio in (chosen.ratio.gate, chosen.ratio.weight) if ratio.level != "none"
@@ -188,7 +191,7 @@ class Method:
         return self.key(use) == other.key(use)
 
     def as_record(self, use: Use) -> dict[str, Any]:
-        """Return the method as JSON for the run's record (see `MethodRecord`), readable without plugins."""
+        """Return the method as JSON for the run's `method.json`, which can be read without plugins."""
         window = self.divergence.fixed_window()
         bounds = None if window is None else [window.lower, window.upper if isfinite(window.upper) else None]
         return {"window": bounds, "description": self.words(), "key": self.key(use)}

@@ -4,7 +4,7 @@
 values that need more than one micro-batch; `loss` is additive over micro-batches and ranks. Everything that
 differs between methods is in the axes; this module only combines them:
 
-    loss = - sum_tokens  row_factor x [ token_weight x correction x surrogate(w, A, region) - KL ] - entropy
+    loss = -sum_tokens row_factor x [token_weight x correction x surrogate(w, A, region) - KL - NLL] - entropy
 
 The gradient is built from coefficients: each term contributes a detached coefficient on its token's
 log-probability, so the backward pass through the objective is one multiplication.

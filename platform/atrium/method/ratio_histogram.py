@@ -29,7 +29,7 @@ def count_ratios(ratio_BT: Tensor, advantage_BT: Tensor, mask_BT: Tensor) -> Ten
     """Return the number of unmasked tokens by sign of the advantage and bin, as int64 [S, NUM_BINS]."""
     log_ratio_BT = torch.where(mask_BT, ratio_BT, 1.0).log()
     bin_BT = torch.round(torch.asinh(log_ratio_BT / _SCALE) / _WIDTH) + NUM_BINS_PER_SIDE
-    # A NaN at an unmasked token must not fail here as an index: the non-finite gradient ends the run.
+    # A NaN at an unmasked token must not fail here as an index: the non-finite gradient skips the update.
     bin_BT = bin_BT.nan_to_num(nan=NUM_BINS - 1.0).clamp(0, NUM_BINS - 1).long()
     bin_BT += NUM_BINS * ((advantage_BT < 0.0).long() + 2 * (advantage_BT == 0.0).long())
     counts = torch.zeros(len(SIGNS) * NUM_BINS, dtype=torch.int64, device=ratio_BT.device)

@@ -44,8 +44,8 @@ class WeightRatio(Ratio):
     """Maximum weight, or null for none."""
     order: Literal["mean_then_clip", "clip_then_mean"] = "mean_then_clip"
     """Order of clipping and averaging. `mean_then_clip`: a sequence's mean is clipped (GSPO, arXiv
-    2507.18071). `clip_then_mean`: each token's log-ratio is clamped at the bound that it crossed before the
-    mean is computed (GMPO, arXiv 2507.20673)."""
+    2507.18071). `clip_then_mean`: before the mean is computed, the log-ratio of each token that an update
+    would move further out is clamped at the bound that it crossed (GMPO, arXiv 2507.20673)."""
 
     def log_ratio(self, logprob_BT: Tensor, batch: Batch) -> Tensor:
         """Return the unbounded log-ratio [B, T] at the ratio's level. At token level, masked positions are 0.

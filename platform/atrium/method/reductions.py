@@ -123,6 +123,9 @@ class GroupUnbiasedTokenSum(Reduction):
     """Whole groups: their size is part of the factor."""
 
     def row_factor(self, num_tokens_B: Tensor, group_B: Tensor, totals: Totals) -> Tensor:
-        """Return 1 / ((k - 1) x number of groups in the update), where k is the size of the row's group."""
+        """Return 1 / ((k - 1) x number of groups in the update), where k is the size of the row's group.
+
+        In a group of one, k - 1 counts as 1.
+        """
         size_B = group_sum((num_tokens_B > 0).double(), group_B)
         return 1.0 / ((size_B - 1.0).clamp(min=1.0) * totals.groups)

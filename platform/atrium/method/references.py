@@ -22,7 +22,7 @@ class ReferenceState:
 
     `share` is the share of the policy's weights that the reference adopts after the step, in [0, 1].
     `token_kl` is the running mean of the KL per token since the reference last moved, in nats. It is None
-    before the first measurement.
+    before the first measurement since then, and for rules that do not use it.
     """
 
     share: float = 0.0
@@ -95,7 +95,10 @@ class BoundedReference(Reference):
     """Share that the running mean of the KL keeps at each step; 0 uses single steps."""
 
     def after_step(self, state: ReferenceState, *, step: int, token_kl: float | None) -> ReferenceState:
-        """Return share 1 and no mean if the running mean exceeds the bound, else share 0 and the new mean."""
+        """Return share 1 and no mean if the running mean exceeds the bound, else share 0 and the new mean.
+
+        Without a measurement, the result is share 0 and the mean so far.
+        """
         if token_kl is None:
             return ReferenceState(token_kl=state.token_kl)
         before = token_kl if state.token_kl is None else state.token_kl

@@ -160,7 +160,7 @@ class TwoSidedClip(Surrogate):
     kind: Literal["two_sided_clip"] = "two_sided_clip"
     gradient: GradientForm = "pathwise"
     cap: AboveOne
-    """Ratio above which no token has a gradient."""
+    """Ratio above which tokens have no gradient, except feasible tokens with a negative advantage."""
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
         """Return w A, clipped as by `Clip` and also at ratios of at least `cap`.
@@ -271,7 +271,8 @@ class GradientPreservingClip(Surrogate):
 class SoftGate(Surrogate):
     """(4 / tau) sigmoid(tau (w - 1)) A, where tau depends on the sign of A (SAPO, arXiv 2511.20347).
 
-    Its coefficient is A at w = 1 and falls off smoothly on both sides.
+    Its derivative with respect to w is A at w = 1 and falls off smoothly on both sides. The coefficient is w
+    times this derivative, so it is largest at a ratio above 1.
     """
 
     kind: Literal["soft_gate"] = "soft_gate"

@@ -78,7 +78,11 @@ class RatioDivergence:
         return self.limit_at_zero if ratio == 0.0 else self.of_log_ratio(math.log(ratio))
 
     def window(self, delta: float) -> Window:
-        """Return all ratios with D(w) <= delta, to a relative error of 1e-12 in both bounds."""
+        """Return all ratios with D(w) <= delta, to a relative error of 1e-12 in both bounds.
+
+        The error of an alpha-divergence is larger if its parameter differs from 1 by less than about 1e-5.
+        Raises `ValueError` for a budget that is negative or not finite.
+        """
         if not delta >= 0.0 or math.isinf(delta):
             raise ValueError(f"a budget must be at least 0, got {delta}")
         if delta == 0.0:

@@ -57,7 +57,8 @@ def load_method(source: str, *settings: str, max_new_tokens: int | None = None) 
 
     `source` is the name of a method, or the path of a YAML file with a method. `max_new_tokens` is the
     maximum length of a completion, by which Dr. GRPO and similar methods divide. Raises `ConfigError` with a
-    one-line message for any error in the settings.
+    one-line message for any error in the settings, and for a method that needs what a custom loop cannot
+    provide (see `trainers.OWN_LOOP`).
 
     Examples
     --------
@@ -138,9 +139,11 @@ class LoadedMethod:
     ) -> MinibatchConstants:
         """Return the values that all micro-batches of an update share, computed from all rows of the update.
 
-        Call this method if `needs.prepare_pass` or `needs.whole_groups` is set. Also call it if an update
-        is divided into micro-batches and Atrium should count its denominators. `totals` are the caller's
-        own denominators; if they are None, Atrium counts them.
+        `loss` calls this method itself if its rows are the whole update. If an update is divided into
+        micro-batches, call it if `needs.prepare_pass` or `needs.whole_groups` is set, or if Atrium should
+        count the denominators. `totals` are the caller's own denominators; if they are None, Atrium counts
+        them. Raises `ValueError` for missing tensors and wrong shapes, and for `totals` if the method's
+        `reduction.counts` is `kept`.
         """
         self._check_given(tensors)
         if totals is not None and self.method.algorithm.reduction.counts == "kept":
@@ -170,10 +173,11 @@ class LoadedMethod:
     ) -> LossOutput:
         """Return the rows' share of an update's loss, to be minimized. Shares add up to the total loss.
 
-        Denominators come from `prepared` (for these rows: `prepared.select(rows)`), or from the caller's
-        own `totals` of the update. Without both, they are counted here, and the rows must be the whole
-        update. The gradient flows into `logprob_BT` and, with an entropy bonus, into `entropy_BT`. Raises
-        `ValueError` for missing tensors and wrong shapes.
+        Denominators come from `prepared` (for these rows: `prepared.select(rows)`), or from the caller's own
+        `totals` of the update. Without both, they are counted here, and the rows must be the whole update.
+        The gradient flows into `logprob_BT` and, with an entropy bonus, into `entropy_BT`. Raises
+        `ValueError` for missing tensors and wrong shapes, and if `totals` are given with `prepared`, or for a
+        method that requires `prepare`.
         """
         if prepared is not None and totals is not None:
             raise ValueError(

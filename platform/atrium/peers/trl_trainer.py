@@ -6,7 +6,8 @@ a method computes values from all rows of an update, they come from an additiona
 micro-batches, without gradients.
 
 Denominators are TRL's own: the tokens of the generation batch (`loss_type="dapo"`, the default) or of each
-micro-batch (`"bnpo"`), and the number of all rows, including rows without tokens.
+micro-batch (`"bnpo"`; with the additional pass, those of the update's first micro-batch), and the number of
+all rows, including rows without tokens.
 
 A completion without any reward (every reward function returned None) is excluded from advantages and loss.
 All completions of a group with fewer than two rewarded completions are excluded, too. TRL's denominators
@@ -254,7 +255,8 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
 def check_fit(method: LoadedMethod, args: Any) -> None:  # noqa: ANN401 - a GRPOConfig
     """Raise `ConfigError` if TRL cannot train the method with the settings in `args`.
 
-    Logs a warning for each restriction with which TRL trains the method.
+    Logs a warning for each setting that may not have the expected effect (`Method.notes`), and for a group
+    filter, which TRL does not apply.
     """
     TRL.check(method.method)
     defaults = {field.name: field.default for field in fields(args) if field.default is not MISSING}

@@ -5,7 +5,7 @@ Importing this module registers a policy loss and an advantage estimator for eac
 `VERL_USE_EXTERNAL_MODULES=atrium.peers.verl_losses` is set. Since verl's configuration has no place for
 Atrium's settings, the variable `ATRIUM_VERL_SETTINGS` names a YAML file with a list of settings for each
 method, such as `atr: [divergence.delta=0.02]`. If a key is the path of a method file instead of a name, the
-method in this file is registered.
+method in this file is registered as `atrium/` and the file's name without its extension.
 
 verl passes only three tensors of its batch to a registered loss. Importing this module therefore also wraps
 verl's `ppo_loss`, which calls the registered loss, so that the loss can read the log-probabilities of the
@@ -93,8 +93,8 @@ class RegisteredMethod:
     ) -> tuple[Tensor, dict[str, float]]:
         """Return the micro-batch's share of the actor's loss, and the metrics of clipping and KL.
 
-        The denominators come from `config.global_batch_info`. Raises `ConfigError` if `loss_agg_mode` is
-        not the method's reduction.
+        The denominators come from `config.global_batch_info`. Raises `ConfigError` if `loss_agg_mode` is not
+        the method's reduction, or if the method needs inputs that verl or its batch lacks.
         """
         batch = config.global_batch_info
         width = int(batch.get("loss_scale_factor") or response_mask.shape[1])
@@ -186,7 +186,8 @@ def _wrap_ppo_loss() -> None:
 def register() -> None:
     """Register every shipped method, and every method file that the settings file names.
 
-    Raises `ConfigError` for an unsupported version of verl or an error in the settings file.
+    Raises `ConfigError` for an unsupported version of verl, an error in the settings file, or a method in it
+    that verl cannot run.
     """
     if not verl.__version__.startswith(tuple(f"{version}." for version in VERSIONS)):
         raise ConfigError(
@@ -196,7 +197,7 @@ def register() -> None:
     typed = _typed_settings()
     _wrap_ppo_loss()
     for source, settings in typed.items():
-        RegisteredMethod(source, settings).load(max_new_tokens=1)  # reported before training begins
+        RegisteredMethod(source, settings).load(max_new_tokens=1)  # raises errors before training begins
     for source in dict.fromkeys((*read_groups(conf_folder())["algorithm"], *typed)):
         one = RegisteredMethod(source, typed.get(source, ()))
         name = f"atrium/{Path(source).stem}"

@@ -1,1 +1,1 @@
-"""Predictions of a run's memory and time from its settings; neither a model nor torch is loaded."""
+"""Predictions of a run's memory and time, and the balance of its recorded steps, without a model or torch."""

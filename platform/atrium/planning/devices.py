@@ -42,7 +42,7 @@ def peak_flops(device_name: str, dtype: str) -> float | None:
 
 
 # From NVIDIA's data sheets, without sparsity. float32 is the rate without tensor cores, torch's default.
-# The link is NVLink if the card has it, else PCIe.
+# The link is NVLink where the product includes it, else PCIe: optional NVLink bridges are not counted.
 GPUS: Mapping[str, Gpu] = {
     "B200": Gpu(2250.0, 75.0, 8.0, 180, 900.0),
     "H200": Gpu(989.0, 67.0, 4.8, 141, 450.0),

@@ -90,9 +90,10 @@ def planned_run(
 ) -> Duration | None:
     """Return the predicted time of a run with one GPU of type `gpu_name` per process.
 
-    Prompts have `num_tokens` tokens. The lengths of completions are assumed to be uniform up to their
-    limits. `num_bytes` is the GPU's memory and defaults to the value in its data sheet. The result is None
-    for a run on the CPU, for an unknown GPU, and for an engine of unknown speed.
+    Prompts have `num_tokens` tokens. The lengths of completions are assumed to be uniform up to their limits.
+    `num_bytes` is the GPU's memory and defaults to the value in its data sheet. The result is None for a run
+    on the CPU, for an unknown GPU, for an engine of unknown speed, and if the engine's share of memory leaves
+    no space for a cache.
     """
     rollout, optimizer, evaluation = config.rollout, config.optimizer, config.evaluation
     if (gpu := find_gpu(gpu_name)) is None or config.compute.device != "cuda":

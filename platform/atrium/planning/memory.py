@@ -115,10 +115,10 @@ class TrainerDemand:
 def plan_memory(
     model: ModelShape, demand: TrainerDemand, engine: Sequence[MemoryItem] = ()
 ) -> tuple[MemoryItem, ...]:
-    """Return all items that use memory, in the order of their creation.
+    """Return all items that use memory: lasting ones of the trainer, the engine's, then those of updates.
 
     Items of 0 bytes are left out. `engine` lists the engine's items. Without training, only the weights and
-    the engine use memory.
+    the engine use memory, at the start and during evaluations.
     """
     trained = _passing_items(model, demand) if demand.trains else ()
     items = [item for item in (*_lasting_items(model, demand), *engine, *trained) if item.num_bytes]
@@ -227,7 +227,7 @@ def optimizer_bytes(model: ModelShape, kind: str = "adamw") -> int:
 def checkpoint_bytes(model: ModelShape, demand: TrainerDemand, *, with_reference: bool) -> int:
     """Return the bytes of a checkpoint: weights, adapters and optimizer state.
 
-    `with_reference` adds a reference policy, which a checkpoint contains if the policy changes during
+    `with_reference` adds a reference policy, which a checkpoint contains if the reference changes during
     training.
     """
     weights = demand.weight_bytes * (model.num_parameters * (1 + with_reference))
@@ -281,11 +281,11 @@ def _layer_bytes(model: ModelShape, demand: TrainerDemand) -> float:
     """Return the bytes that one layer keeps for its backward pass, per micro-batch.
 
     The tensors kept for each token, by their width, are the following. Hidden size: two states and two
-    normalized states in float32, and the inputs of linear maps (five bfloat16 copies, or one float32 tensor
-    per norm). Feed-forward size: the gate, its activation, the up projection, and their product. Query
-    size: the input and output of attention, and the output at the tokens' positions. Key size: keys and
-    values. Per-head norms (Qwen3) add their float32 input and their output. Normalized states are kept only
-    if the scale of the norm is trained.
+    normalized states in float32, and the inputs of linear layers (five bfloat16 copies, or one float32 tensor
+    per norm). Feed-forward size: the gate, its activation, the up projection, and their product. Query size:
+    the input and output of attention, and the output at the tokens' positions. Key size: keys and values.
+    Per-head norms (Qwen3) add their float32 input and their output. Normalized states are kept only if the
+    scale of the norm is trained.
     """
     item, scales = demand.item_bytes, not demand.has_adapters
     normed = _FLOAT32 + item * scales if model.model_type == "qwen3" else 0

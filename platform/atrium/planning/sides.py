@@ -69,7 +69,7 @@ class Sides:
 
     @property
     def balance(self) -> tuple[int, int]:
-        """`engines_per_trainer` as a ratio of whole numbers (engines, trainers), one of which is 1."""
+        """`engines_per_trainer` as a rounded ratio of whole numbers (engines, trainers), one of them 1."""
         each = self.engines_per_trainer
         return (round(each), 1) if each >= 1 else (1, round(1 / each))
 

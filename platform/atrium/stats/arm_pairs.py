@@ -48,7 +48,7 @@ class Pair:
     """A candidate compared with the baseline by one measure, on one benchmark or the macro average.
 
     `sources` describes the clusters of new problems, and is empty without clusters. `if_wrong` is the
-    comparison in which diverged runs count as always wrong, or None if no run diverged.
+    comparison in which diverged runs count as always wrong, or None if none of the runs compared diverged.
     """
 
     baseline: str
@@ -73,12 +73,18 @@ class Pair:
 
     @property
     def new_seeds_and_problems(self) -> Interval | None:
-        """The interval for new seeds and new problems, widened to cover `if_wrong` if runs diverged."""
+        """The interval for new seeds and new problems, widened to cover `if_wrong` if runs diverged.
+
+        None if either comparison has no such interval.
+        """
         return _hull([one.difference.new_seeds_and_problems for one in self._readings])
 
     @property
     def new_seeds(self) -> Interval | None:
-        """The interval for new seeds and the same problems, widened to cover `if_wrong` if runs diverged."""
+        """The interval for new seeds and the same problems, widened to cover `if_wrong` if runs diverged.
+
+        None if either comparison has no such interval.
+        """
         return _hull([one.difference.new_seeds for one in self._readings])
 
     @property

@@ -44,9 +44,9 @@ class Comparison:
 
     `difference` has two intervals: for new seeds and new problems, and for new seeds and the same problems.
     `improvement` is the probability that a seed of the candidate scores higher than one of the baseline. It
-    requires 10 seeds per arm, as do its interval and the interval of the IQMs' difference. An IQM requires 4
-    seeds, and `permutation_p` 6 paired seeds. `family` counts the differences over which both intervals are
-    simultaneous.
+    requires 10 seeds per arm, as do its interval and the interval of the IQMs' difference. IQMs require 4
+    seeds per arm, and `permutation_p` 6 paired seeds. `family` counts the differences over which both
+    intervals are simultaneous.
     """
 
     difference: CrossedMean

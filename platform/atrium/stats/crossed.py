@@ -17,9 +17,9 @@ more seeds if seeds vary, and up to 98.7 % if they do not. Without it, intervals
 `new_problems`, a t interval over problems: how this checkpoint would score on other problems.
 
 Near the ends of the scale, a few problems account for all of the variance, or the values do not vary at all.
-The ends of an interval for a share are therefore computed as if one more problem had been observed, as in
-`stats.estimates`. The same is done for a difference whose values do not vary, so that two checkpoints that
-are always wrong have an interval too.
+For new problems, the ends of an interval for a share are therefore computed as if one more problem had been
+observed, as in `stats.estimates`. The same is done for a difference whose values do not vary, so that two
+checkpoints that are always wrong have an interval too.
 
 Problems may have clusters (see `clusters`). With six or more clusters, "new problems" means problems of new
 clusters: the mean squares of problems and of the residual are computed from the totals of clusters. With
@@ -81,8 +81,9 @@ class VarianceComponents:
     `seed` is the variance between seeds that all problems share. `problem` is the variance of the benchmark's
     mean due to the choice of problems, and `residual` the variance due to sampling and to the interaction of
     seeds and problems, for a benchmark of this size. All are at least 0. `seed_degrees_of_freedom` is S - 1
-    for one arm or paired arms, and S if a moderated variance over seeds is used. `problem_degrees_of_freedom`
-    is P - 1 for one benchmark, and Satterthwaite's value for several.
+    for one arm or paired arms, S if a moderated variance over seeds is used, and Satterthwaite's value for
+    unpaired arms. `problem_degrees_of_freedom` is P - 1 for one benchmark (with clusters, see
+    `clusters.degrees_of_freedom`), and Satterthwaite's value for several.
     """
 
     seed: float
@@ -101,9 +102,9 @@ class CrossedMean:
     the same problems. With one seed, both are None, and `new_problems` is the uncertainty of this checkpoint
     on new problems.
 
-    `new_seeds` is also None if the seeds' means are equal, which would give an interval of zero width. The
-    other two are also None if a benchmark has fewer than two problems. `components` is None for one seed or
-    fewer than two problems.
+    `new_seeds` is also None if the estimated variance over seeds is 0, which would give an interval of zero
+    width. The other two are also None if a benchmark has fewer than two problems. `components` is None for
+    one seed or fewer than two problems.
     """
 
     value: float
@@ -116,7 +117,7 @@ class CrossedMean:
 
     @property
     def num_seeds(self) -> int:
-        """The number of seeds."""
+        """The number of seeds, or 0 for a difference of unpaired seeds."""
         return len(self.value_S)
 
 
@@ -160,7 +161,7 @@ def crossed_mean(
     `clusters` names, for each benchmark, the cluster of every problem [P], or None. Intervals have 95 %
     confidence over the `family`, and are truncated to `limits`: `SHARES` or `DIFFERENCES`. `spread` replaces
     the variance over seeds (`simultaneous.moderated_spreads`). Raises `ValueError` for values that are not
-    finite, or arrays that are empty or differ in their seeds.
+    finite, or arrays that are empty or differ in their numbers of seeds.
     """
     value_SP_B = checked(values_by_benchmark)
     value_S = np.mean([value_SP.mean(axis=1) for value_SP in value_SP_B], axis=0)

@@ -81,8 +81,8 @@ def interval_over_problems(value_P: ArrayLike, confidence: float = 0.95) -> Inte
     """Return the t interval over problems, for new problems of the same kind.
 
     The lower end is computed with an additional value of 0, and the upper end with an additional value of 1.
-    Both are truncated to [0, 1]. The width is never zero, even if all values are equal. Returns None for
-    fewer than two problems.
+    Both are truncated to [0, 1]. The width is never zero, even if all values are equal. Returns None for a
+    single problem. Raises `ValueError` for no problems or for values outside [0, 1].
     """
     value_P = np.asarray(value_P, dtype=np.float64)
     return macro_average([value_P], confidence).interval
@@ -99,8 +99,8 @@ def sampling_interval(
     samples and adds floor(n / k) - 1 degrees of freedom.
 
     Each end is computed as if one more block had been observed, and is at least as far from the mean as a
-    binomial bound for the problems whose samples are all correct (lower end) or all wrong (upper end). The
-    interval is therefore too wide for greedy decoding, which has no sampling noise.
+    binomial bound for the problems whose estimate is exactly 1 (lower end) or 0 (upper end). The interval is
+    therefore too wide for greedy decoding, which has no sampling noise.
     """
     num_correct_P = _checked(num_correct_P, num_samples)
     if k < 1:
@@ -133,7 +133,8 @@ def macro_average(values_by_benchmark: Sequence[ArrayLike], confidence: float = 
     sample: SE^2 is the sum of the benchmarks' SE^2 over B^2, with Satterthwaite's degrees of freedom. Each
     end of the interval includes the effect of one additional problem, with value 0 for the lower end and 1
     for the upper end, in the benchmark where it changes the mean most. The interval is None if any benchmark
-    has fewer than two problems.
+    has a single problem. Raises `ValueError` for a benchmark without problems, for no benchmarks, or for
+    values outside [0, 1].
     """
     values = [np.asarray(value_P, dtype=np.float64) for value_P in values_by_benchmark]
     if not values or any(value_P.ndim != 1 or not value_P.size for value_P in values):

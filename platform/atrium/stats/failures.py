@@ -59,7 +59,8 @@ def fell_below_start(before: Sequence[ArrayLike], after: Sequence[ArrayLike]) ->
     """Return whether a run's score fell: whether the 95 % interval of the change is below 0.
 
     `before` and `after` have one array per benchmark, with each problem's share of correct answers, for the
-    same problems in the same order. The interval is over problems, so a single problem is never sufficient.
+    same problems in the same order. The interval is over problems, so the result is False if any benchmark
+    has a single problem.
     """
     gaps = [np.subtract(end_P, start_P)[None, :] for start_P, end_P in zip(before, after, strict=True)]
     known = crossed_mean(gaps).new_problems if gaps else None

@@ -26,7 +26,7 @@ PLANNED_SEEDS = (3, 5, 10, 20)
 Problems = Literal["new", "same"]
 _MAX_SEEDS = 1_000
 _LARGE = 30.0
-"""Noncentrality beyond which scipy's series is slow; power is then 1 for any sensible degrees of freedom."""
+"""Excess of noncentrality over the critical value beyond which scipy's series is slow; power is then 1."""
 _NEVER_BELOW = 5.0
 """Noncentrality above which the opposite tail is negligible; scipy's values for it have gaps there."""
 
@@ -59,7 +59,7 @@ def plan(pilots: Sequence[VarianceComponents], effect: float) -> Plan | None:
     """Return a plan from the variance components of a study's differences from its baseline.
 
     Returns None without components, which require two seeds, and if the runs do not vary: runs that are too
-    short to learn anything cannot predict other runs.
+    short to learn anything cannot predict other runs. Raises `ValueError` for an effect of 0.
     """
     components = pooled(pilots)
     if components is None or components.seed + components.problem + components.residual <= 0.0:
@@ -150,7 +150,8 @@ def detectable_difference(
 ) -> float:
     """Return the smallest difference, at most 1, that `num_seeds` seeds per arm detect with power 0.8.
 
-    The test has level 0.05. The power holds with assurance 0.8, given the pilot's `components`.
+    Returns 1 if even that difference is not detected. The test has level 0.05. The power holds with assurance
+    0.8, given the pilot's `components`.
     """
     error, degrees = assured_error(components, num_seeds, problems)
     if error == 0.0 or power(1.0, error, degrees) < POWER:
@@ -165,8 +166,9 @@ def detectable_difference(
 def num_seeds_needed(components: VarianceComponents, effect: float, problems: Problems = "new") -> int | None:
     """Return the smallest number of seeds (at least 2) per arm that detects `effect`.
 
-    Power and assurance are 0.8. Returns None if 1,000 seeds are too few. For new problems, the variance over
-    problems remains whatever the number of seeds, and only more problems help.
+    Power and assurance are 0.8. Returns None if 1,000 seeds are too few. Raises `ValueError` for an effect of
+    0. For new problems, the variance over problems remains whatever the number of seeds, and only more
+    problems help.
     """
 
     def suffices(num_seeds: int) -> bool:

@@ -10,7 +10,7 @@ the number of seeds minus 1. Otherwise it is assumed to be exact.
 
 If the best of M evaluations with independent noise is stated, it is too high by at most E[max of M binomial
 shares] - p. Sums and differences of intervals use the method of variance estimates recovery (MOVER), and
-their ends are extended by the possible selection bias.
+their ends are extended by the possible selection bias if M is stated.
 
 Sources: exact intervals, Clopper and Pearson 1934; MOVER, Zou and Donner 2008.
 """
@@ -73,7 +73,7 @@ class StatedScore:
         return exact_interval(self.score * num, num, confidence=confidence)
 
     def interval(self, question: BinomialQuestion) -> Interval:
-        """Return the exact interval, with its lower end reduced by the maximum selection bias."""
+        """Return the exact interval, with its lower end reduced by the maximum selection bias, if known."""
         low, high = self.exact(question)
         return Interval(max(low - (self.inflation or 0.0), 0.0), high)
 
@@ -126,8 +126,9 @@ def is_attainable(score: float, num_answers: int, step: float) -> bool:
 class StatedDifference:
     """Candidate minus baseline, with an interval for each question (None if a spread is unknown).
 
-    `choosing` is the range of the possible selection bias, or None if the number of evaluations is not
-    stated. `num_seeds` is the smaller of the two methods' numbers of seeds.
+    `choosing` is the range of the possible selection bias, or None if a number of evaluations is not stated.
+    Intervals do not cover a bias that is unknown. `num_seeds` is the smaller of the two methods' numbers of
+    seeds.
     """
 
     value: float
@@ -188,10 +189,11 @@ def stated_difference(
 class StatedPlan:
     """The sample sizes that detect a difference of `effect` with power 0.8, in a study without selection.
 
-    `num_problems` assumes that seeds do not vary, and is None if 10,000,000 are too few. `has_seeds` says
-    whether the spread over seeds is known. If it is, `num_seeds` is the number of seeds per method for the
-    same problems (None for more than 1,000), and `num_problems_with` has the number of new problems for each
-    number of seeds (None if more seeds are needed).
+    Numbers of problems are totals over all benchmarks. `num_problems` assumes that seeds do not vary, and is
+    None if 10,000,000 are too few. `has_seeds` says whether the spread over seeds is known. If it is,
+    `num_seeds` is the number of seeds per method for the same problems (None for more than 1,000), and
+    `num_problems_with` has the number of new problems for each number of seeds (None if more seeds are
+    needed). Otherwise, `num_seeds` is None and `num_problems_with` is empty.
     """
 
     effect: float

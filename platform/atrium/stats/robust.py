@@ -2,9 +2,9 @@
 
 These statistics require many seeds. A permutation test of three seeds cannot reach a p value of 0.05, and a
 bootstrap of five has far less than its nominal coverage. With fewer seeds than `MIN_SEEDS_PERMUTATION` or
-`MIN_SEEDS_BOOTSTRAP`, the functions return None. An interquartile mean (IQM) of fewer than `MIN_SEEDS_IQM`
-seeds trims nothing. With four to seven seeds, it trims one seed at each end and hides a single collapse, so
-the rate of collapses is reported with it. All randomness comes from the given `seed`.
+`MIN_SEEDS_BOOTSTRAP`, the functions return None. On one benchmark, an interquartile mean (IQM) of fewer than
+`MIN_SEEDS_IQM` seeds trims nothing. With four to seven seeds, it trims one seed at each end and hides a
+single collapse, so the rate of collapses is reported with it. All randomness comes from the given `seed`.
 
 Sources: interquartile mean, stratified bootstrap and probability of improvement, arXiv 2108.13264 (rliable).
 rliable resamples the runs of every task separately. Here one checkpoint answers all benchmarks, so a seed is
@@ -54,7 +54,7 @@ def probability_of_improvement(candidate_SB: ArrayLike, baseline_SB: ArrayLike) 
     numbers of seeds.
     """
     candidate, baseline = (np.asarray(score, dtype=np.float64) for score in (candidate_SB, baseline_SB))
-    from scipy.stats import rankdata  # 0.4 s
+    from scipy.stats import rankdata  # imported only if needed, since it takes 0.4 s
 
     num, num_others = candidate.shape[-2], baseline.shape[-2]
     # By ranks, in S log S instead of S^2 operations: U is the candidate's rank sum minus its minimum value.

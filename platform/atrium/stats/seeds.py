@@ -51,7 +51,10 @@ def mean_over_seeds(value_S: Sequence[float]) -> Mean:
 
 
 def score_over_seeds(value_S: Sequence[float | None]) -> Score:
-    """Return the mean of the shares that are not None, with an interval truncated to [0, 1]."""
+    """Return the mean of the shares that are not None, with an interval truncated to [0, 1].
+
+    If all shares are None, all fields of the result are None.
+    """
     known = [value for value in value_S if value is not None]
     if not known:
         return Score()

@@ -2,8 +2,9 @@
 
 A verdict depends on the interval for new seeds and new problems. `better` and `worse` require an interval
 that excludes 0 and at least three seeds per arm. `not_distinguishable` says which differences the interval
-rules out. All other kinds withhold a verdict: they state at most an estimate, rule out no difference, and
-give no sentence for a paper (`Verdict.withheld`).
+rules out. `same_method` says that there is nothing to compare. All other kinds withhold a verdict and give no
+sentence for a paper (`Verdict.withheld`): `depends_on_diverged` quotes the verdicts of both readings, and the
+others state at most an estimate.
 """
 
 from __future__ import annotations

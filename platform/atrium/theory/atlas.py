@@ -74,8 +74,8 @@ class Partition:
     `equal` lists classes of methods with equal gradients. `directions` lists classes of methods whose
     gradients are equal up to one factor per batch, and `num_nearly` is the number of such classes if
     distances up to `NEARLY` count as 0. `within` is the largest distance between methods of the same
-    direction, `between` the smallest distance between methods of different directions. `distances` [M, M] are
-    distances of unit gradients, from 0 to 2, in the order of `names`.
+    direction, `between` the smallest distance between methods of different directions, or 2 if there is only
+    one direction. `distances` [M, M] are distances of unit gradients, from 0 to 2, in the order of `names`.
     """
 
     drift: Drift
@@ -109,8 +109,9 @@ def synthetic(seed: int, *, num_groups: int = 8, group_size: int = 6, num_tokens
 def recorded(rows: Sequence[Mapping[str, Any]], max_groups: int) -> Rollouts | None:
     """Return the first `max_groups` groups of a step's stored rollouts.
 
-    Tokens that the policy did not sample, and tokens with non-finite values, are masked. Rows that no
-    update used have log-ratios of 0. The result is None if no row has both log-probabilities and a reward.
+    Tokens that the policy did not sample, and tokens with non-finite values or a ratio of 0, are masked. Rows
+    that no update used have log-ratios of 0. The result is None if no row has both log-probabilities and a
+    reward.
     """
     kept = [row for row in rows if row.get("logprobs") and row.get("reward") is not None]
     places = {name: place for place, name in enumerate(dict.fromkeys(row["problem_id"] for row in kept))}
@@ -140,8 +141,8 @@ def moved(rollouts: Rollouts, drift: Drift, seed: int) -> tuple[Batch, PolicyTok
     The stored log-probabilities become the trainer's log-probabilities of the sampling policy. Normal noise,
     with the drift's distances as standard deviations, turns them into those of the engine, of the policy at
     the start of the step and of the current policy. With a spread of None, the current policy has the
-    recorded log-ratios instead of noise. Noisy log-probabilities are clamped to stay below 0. The reference
-    policy differs from the sampling policy by noise of 0.2 nats, and entropies are random.
+    recorded log-ratios instead of noise. Stored and noisy log-probabilities are clamped to stay below 0. The
+    reference policy differs from the sampling policy by noise of 0.2 nats, and entropies are random.
     """
     generator = torch.Generator().manual_seed(seed)
     shape = rollouts.logprob_BT.shape

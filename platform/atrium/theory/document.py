@@ -205,7 +205,7 @@ def _preferences(found: PreferenceOptima) -> Table:
 
 
 def _error(value: float) -> str:
-    """Format a relative error as a percentage from 0.01 % upward, or else in scientific notation."""
+    """Format an error as a percentage from 0.01 % upward, or else in scientific notation."""
     return f"{100 * value:.2f} %" if value >= 1e-4 else f"{value:.0e}"
 
 

@@ -75,9 +75,9 @@ def coefficient_map(
 ) -> tuple[tuple[float, ...], ...]:
     """Return a token's coefficient, relative to that at w = 1, for each ratio and behavior probability.
 
-    Rows are ratios, and columns are behavior probabilities. The advantage is 1 for ratios of at least 1 and
-    -1 for smaller ones, so that each token moves away from its anchor. The coefficient is 0 if ratio times
-    probability is at least 1.
+    Rows are ratios, and columns are behavior probabilities. If the coefficient at w = 1 is 0, values are not
+    divided by it. The advantage is 1 for ratios of at least 1 and -1 for smaller ones, so that each token
+    moves away from its anchor. The coefficient is 0 if ratio times probability is at least 1.
     """
     rows = []
     probability_B = torch.tensor(probabilities, dtype=torch.float64)
@@ -98,7 +98,8 @@ def equivalence(
 ) -> Equivalence:
     """Compare a method's gradient with the gradient of min(w A, clip_C(w) A) over its own trust region C.
 
-    The `num_tokens` random tokens have normal advantages and log-ratios with standard deviation `spread`.
+    The `num_tokens` random tokens have standard normal advantages, and normal log-ratios with standard
+    deviation `spread` that are limited so that no token's probability exceeds 0.99.
     """
     generator = torch.Generator().manual_seed(seed)
     normal_2B = torch.randn(2, num_tokens, generator=generator, dtype=torch.float64)

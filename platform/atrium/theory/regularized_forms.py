@@ -27,7 +27,7 @@ _FORWARD = ("fkl", "ufkl")
 def form_gradients(methods: Sequence[Method], *, num_seeds: int = 4) -> list[FormGradient]:
     """Return each method's gradient error (largest over seeds) and gradient variance (mean over seeds).
 
-    The coefficient of each method's KL penalty is replaced by `BETA`. Raises `ValueError` unless a method
+    The coefficient of each method's KL penalty is replaced by `BETA`. Raises `ValueError` unless every method
     has exactly one KL penalty.
     """
     return [_form_gradient(method, num_seeds) for method in methods]

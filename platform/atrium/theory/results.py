@@ -84,11 +84,12 @@ class Equivalence:
 class UpdateCourse:
     """The state of the policy after each update on one batch (means over seeds).
 
-    Entropy (nats) and reward are changes from the behavior policy. `kl` is KL(behavior || policy) of whole
-    completions in nats, and `reverse_kl` is KL(policy || behavior). `mass_change` is the final change of
-    probability in each bin of behavior probability, and `rewarded_mass_change` the part of this change that
-    is due to rewarded completions. `final_entropy_S` has each seed's final entropy change, and `final_mass_S`
-    each seed's final change of probability in the bin of the most likely completions.
+    Entropy (nats) and reward are changes from the behavior policy. `dropped_frac` is the share of tokens
+    clipped in each update. `kl` is KL(behavior || policy) of whole completions in nats, and `reverse_kl` is
+    KL(policy || behavior). `mass_change` is the final change of probability in each bin of behavior
+    probability, and `rewarded_mass_change` the part of this change that is due to rewarded completions.
+    `final_entropy_S` has each seed's final entropy change, and `final_mass_S` each seed's final change of
+    probability in the bin of the most likely completions.
     """
 
     name: str

@@ -46,9 +46,9 @@ class Tokens:
     """Tokens of a run's stored rollouts that an update used.
 
     `probability_N` is the sampling probability q, and `ratio_N` the ratio w that the trust region reads.
-    `clipped_N` is 1 for a token clipped above the window, -1 below the window, and 0 otherwise. `position_N`
-    counts from 1 within the completion. `effective_by_step` maps each step to the effective sample size of
-    its sequences, divided by their number.
+    `clipped_N` is 1 for a token clipped at a ratio above 1, -1 for a token clipped at any other ratio, and 0
+    for a token that was not clipped. `position_N` counts from 1 within the completion. `effective_by_step`
+    maps each step to the effective sample size of its sequences, divided by their number.
     """
 
     probability_N: Floats
@@ -65,7 +65,10 @@ class Tokens:
 
 
 def tokens_of(rows_by_step: Mapping[int, Sequence[Mapping[str, Any]]]) -> Tokens | None:
-    """Return the tokens of stored rollouts, or None if no row has log-probabilities and recorded ratios."""
+    """Return the tokens of stored rollouts, or None if no row has log-probabilities and recorded ratios.
+
+    Tokens with a log-probability or ratio that is not finite, and tokens with a ratio of 0, are left out.
+    """
     columns: list[Floats] = []
     effective = {}
     for step, rows in rows_by_step.items():
